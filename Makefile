@@ -1,0 +1,48 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEV := $(VENV)/.dev-installed
+DOCS := $(VENV)/.docs-installed
+
+# Two test workers with one thread each: tests neither fight over cores nor change their sums with the thread count.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
+
+demo: $(DEV) ## train on the four toy tasks, write demo/report.html
+	$(BIN)/fsvi demo --out demo
+
+test: $(DEV) ## run the tests (PYTEST_ARGS for more options)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+
+lint: $(DEV) ## ruff, mypy and the import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(DEV) ## measure step and prediction costs, write bench/
+	$(BIN)/fsvi bench --out bench
+
+docs: $(DOCS) ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean: ## remove the environment and everything generated
+	rm -rf $(VENV) demo bench site build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(DEV): pyproject.toml | $(BIN)/python
+	@echo "Installing fsvi into $(VENV) (once; a few minutes)"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(DOCS): $(DEV)
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[docs]'
+	@touch $@

@@ -1,0 +1,25 @@
+"""What can go wrong, each said in one sentence that names the value and what to do about it."""
+
+
+class FSVIError(Exception):
+    """The base of every error that fsvi raises on purpose."""
+
+
+class InvalidInputError(FSVIError, ValueError):
+    """A value that the user gave cannot be used."""
+
+
+class HeadError(InvalidInputError):
+    """The network does not end in a linear layer that fsvi can find."""
+
+
+class NonFiniteLossError(FSVIError, ArithmeticError):
+    """A term of the loss became NaN or infinite, and training stopped before it could spoil the parameters."""
+
+
+class SingularCovarianceError(FSVIError, ArithmeticError):
+    """A covariance of function values has no Cholesky factor."""
+
+
+class FileFormatError(FSVIError, ValueError):
+    """A file is truncated, was tampered with, or does not belong to this network."""

@@ -1,0 +1,16 @@
+"""Gaussians over function values: how parameters induce them, priors, context points, and the KL between them."""
+
+from fsvi.functions import contexts, priors
+from fsvi.functions.gaussian import FunctionGaussian, diagonal_kl, gaussian_kl
+from fsvi.functions.linearize import LINEARIZERS, Linearization, has_stochastic_features
+
+__all__ = [
+    "LINEARIZERS",
+    "FunctionGaussian",
+    "Linearization",
+    "contexts",
+    "diagonal_kl",
+    "gaussian_kl",
+    "has_stochastic_features",
+    "priors",
+]

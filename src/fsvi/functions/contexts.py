@@ -1,0 +1,241 @@
+"""Context distributions: where the posterior over functions is held to the prior.
+
+A context knows how to draw `num` points. What it needs of the training data it learns in `prepare`, which `fit` calls
+with training inputs, already normalised the way the network sees them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fsvi.errors import InvalidInputError
+from fsvi.serialization import Configurable
+
+_PERMUTED = 100_000
+"""Up to this size, points are drawn by permuting the whole data set."""
+
+
+class Context(Configurable, ABC):
+    """A distribution over inputs of the network."""
+
+    def prepare(self, x: Tensor) -> None:
+        """See training inputs `x`, before training starts."""
+
+    def example(self) -> Tensor | None:
+        """Two points, if any can be drawn before data is seen."""
+        return None
+
+    @abstractmethod
+    def sample(self, num: int, batch: Tensor) -> Tensor:
+        """Draw `num` points; `batch` is the minibatch of the current step."""
+
+
+class Uniform(Context):
+    """Uniform over a box. Bounds that are not given are the training data's, widened by `widen` times its range.
+
+    `low` and `high` are numbers or have the shape of one input.
+    """
+
+    def __init__(self, low: Any = None, high: Any = None, widen: float = 0.0) -> None:
+        if (low is None) != (high is None):
+            raise InvalidInputError("Uniform needs both low and high, or neither for the training data's own bounds.")
+        self.low, self.high, self.widen = low, high, widen
+        self._bounds = None if low is None else _box(low, high)
+
+    def prepare(self, x: Tensor) -> None:
+        """Take the data's bounds if none were given."""
+        if self.low is None:
+            low, high = x.amin(0), x.amax(0)
+            margin = self.widen * (high - low)
+            self._bounds = low - margin, high + margin
+
+    def example(self) -> Tensor | None:
+        """Two points of the box, if the bounds say what shape an input has."""
+        if self._bounds is None or self._bounds[0].dim() == 0:
+            return None
+        return self.sample(2, self._bounds[0])
+
+    def sample(self, num: int, batch: Tensor) -> Tensor:
+        """Independent uniform points."""
+        if self._bounds is None:
+            self.prepare(batch)
+        assert self._bounds is not None
+        low, high = (bound.to(batch.device) for bound in self._bounds)
+        if low.dim() == 0:
+            low, high = low.expand(batch.shape[1:]), high.expand(batch.shape[1:])
+        return low + (high - low) * torch.rand(num, *low.shape, device=batch.device)
+
+
+class Monochrome(Context):
+    """Images of one colour: every channel filled with a pixel drawn at random from that channel of the training set."""
+
+    transient = ("images",)
+
+    def __init__(self, images: Any = None) -> None:
+        self.images = None if images is None else torch.as_tensor(images)
+        self._pixels = self.images
+
+    def prepare(self, x: Tensor) -> None:
+        """Take the pixels of all training images; no copy is made."""
+        if x.dim() != 4:
+            raise InvalidInputError(f"Monochrome needs images (n, channels, height, width), not {tuple(x.shape)}.")
+        if self.images is None:
+            self._pixels = x
+
+    def sample(self, num: int, batch: Tensor) -> Tensor:
+        """One pixel per channel, independently, spread over the image."""
+        images = batch if self._pixels is None else self._pixels
+        count, channels, height, width = images.shape
+        n, row, column = (torch.randint(size, (num, channels)) for size in (count, height, width))
+        colours = images[n, torch.arange(channels), row, column]
+        return colours[:, :, None, None].expand(num, channels, *batch.shape[2:]).to(batch)
+
+
+class Dataset(Context):
+    """Any unlabelled data: a tensor of inputs, or a dataset whose items are inputs or (input, label) pairs."""
+
+    transient = ("data",)
+
+    def __init__(self, data: Any) -> None:
+        if data is not None and not isinstance(data, Tensor) and not hasattr(data, "__len__"):
+            raise InvalidInputError(f"Dataset needs a tensor or a map-style dataset, not {type(data).__name__}.")
+        if data is not None and len(data) == 0:
+            raise InvalidInputError("Dataset is empty: context points cannot be drawn from it.")
+        if isinstance(data, Tensor) and data.is_floating_point() and not bool(data.isfinite().all()):
+            raise InvalidInputError("Dataset holds NaN or infinite values: clean or drop those inputs.")
+        self.data = data
+
+    def example(self) -> Tensor | None:
+        """The first points."""
+        return None if self.data is None else self._take(torch.arange(min(2, len(self.data))))
+
+    def sample(self, num: int, batch: Tensor) -> Tensor:
+        """Points drawn without replacement within a set, unless the data is smaller than that, or so large that it
+        makes no difference."""
+        if self.data is None:
+            raise InvalidInputError("this context's data was not saved: set method.context to go on training.")
+        size = len(self.data)
+        if num > size or size > _PERMUTED:
+            index = torch.randint(size, (num,))
+        else:
+            index = torch.randperm(size)[:num]
+        return self._take(index).to(batch.device)
+
+    def _take(self, index: Tensor) -> Tensor:
+        if isinstance(self.data, Tensor):
+            return self.data[index]
+        items = [self.data[i] for i in index.tolist()]
+        return torch.stack([torch.as_tensor(item[0] if isinstance(item, (tuple, list)) else item) for item in items])
+
+
+class Batch(Context):
+    """The training minibatch itself: points of it, drawn without replacement where it is large enough."""
+
+    def sample(self, num: int, batch: Tensor) -> Tensor:
+        """Rows of the minibatch."""
+        if num <= len(batch):
+            return batch[torch.randperm(len(batch))[:num]]
+        return batch[torch.randint(len(batch), (num,))]
+
+
+class Corrupted(Context):
+    """Training images, spoiled: noise, shuffled patches, inverted contrast or a quarter turn, one drawn per image.
+
+    `noise` is the added noise's standard deviation in units of the batch's own.
+    """
+
+    def __init__(self, noise: float = 1.0, patches: int = 4) -> None:
+        if noise < 0 or patches < 1:
+            raise InvalidInputError(f"Corrupted needs noise ≥ 0 and patches ≥ 1, not {noise} and {patches}.")
+        self.noise, self.patches = noise, patches
+
+    def sample(self, num: int, batch: Tensor) -> Tensor:
+        """Minibatch images, each with one corruption."""
+        if batch.dim() != 4:
+            raise InvalidInputError(f"Corrupted needs images (n, channels, height, width), not {tuple(batch.shape)}.")
+        images = batch[torch.randint(len(batch), (num,))]
+        spoiled = torch.stack([self._noisy(images), self._shuffled(images), self._inverted(images), _turned(images)])
+        return spoiled[torch.randint(len(spoiled), (num,)), torch.arange(num)]
+
+    def _noisy(self, images: Tensor) -> Tensor:
+        return images + self.noise * images.std() * torch.randn_like(images)
+
+    def _shuffled(self, images: Tensor) -> Tensor:
+        num, channels, height, width = images.shape
+        grid = self.patches
+        rows, columns = height // grid, width // grid
+        if rows == 0 or columns == 0:
+            return images.flip(-1)
+        inner = images[..., : rows * grid, : columns * grid]
+        tiles = inner.reshape(num, channels, grid, rows, grid, columns).permute(0, 2, 4, 1, 3, 5)
+        order = torch.rand(num, grid * grid, device=images.device).argsort(1)
+        tiles = tiles.reshape(num, grid * grid, channels, rows, columns)[torch.arange(num)[:, None], order]
+        tiles = tiles.reshape(num, grid, grid, channels, rows, columns).permute(0, 3, 1, 4, 2, 5)
+        result = images.clone()
+        result[..., : rows * grid, : columns * grid] = tiles.reshape(inner.shape)
+        return result
+
+    def _inverted(self, images: Tensor) -> Tensor:
+        low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+        return low + high - images
+
+
+class Mixture(Context):
+    """Several contexts, each giving its fraction of every set: `Mixture([Batch(), Monochrome()], [0.5, 0.5])`."""
+
+    def __init__(self, contexts: Sequence[Context], fractions: Sequence[float]) -> None:
+        if len(contexts) != len(fractions) or not contexts:
+            raise InvalidInputError(f"Mixture has {len(contexts)} contexts and {len(fractions)} fractions.")
+        if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
+            raise InvalidInputError(f"fractions={list(fractions)} must not be negative and must sum to 1.")
+        self.contexts, self.fractions = list(contexts), list(fractions)
+
+    def prepare(self, x: Tensor) -> None:
+        """Prepare every part."""
+        for context in self.contexts:
+            context.prepare(x)
+
+    def example(self) -> Tensor | None:
+        """Of the first part that has one."""
+        return next((e for e in (context.example() for context in self.contexts) if e is not None), None)
+
+    def sample(self, num: int, batch: Tensor) -> Tensor:
+        """The parts' points, side by side."""
+        counts = _shares(num, self.fractions)
+        parts = [c.sample(count, batch) for c, count in zip(self.contexts, counts, strict=True) if count]
+        shapes = {tuple(part.shape[1:]) for part in parts}
+        if len(shapes) > 1:
+            raise InvalidInputError(f"the parts of the mixture give points of different shapes: {sorted(shapes)}.")
+        return torch.cat([part.to(batch.dtype) for part in parts])
+
+
+def _box(low: Any, high: Any) -> tuple[Tensor, Tensor]:
+    bounds = torch.as_tensor(low, dtype=torch.float32), torch.as_tensor(high, dtype=torch.float32)
+    try:
+        lower, upper = torch.broadcast_tensors(*bounds)
+    except RuntimeError as error:
+        shapes = " and ".join(str(tuple(bound.shape)) for bound in bounds)
+        raise InvalidInputError(f"Uniform's low and high have shapes {shapes}, which do not fit together.") from error
+    if not bool((lower < upper).all()) or not bool((lower.isfinite() & upper.isfinite()).all()):
+        raise InvalidInputError(f"Uniform needs finite low < high in every dimension, not low={low}, high={high}.")
+    return lower, upper
+
+
+def _shares(num: int, fractions: Sequence[float]) -> list[int]:
+    """Whole numbers that sum to `num`, by largest remainder."""
+    exact = [num * fraction for fraction in fractions]
+    counts = [int(value) for value in exact]
+    order = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
+    for i in order[: num - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def _turned(images: Tensor) -> Tensor:
+    square = images.shape[-1] == images.shape[-2]
+    return images.rot90(1, (2, 3)) if square else images.flip(2)

@@ -1,0 +1,122 @@
+"""Gaussians over function values at K points, one for each of Q outputs, and the KL divergence between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fsvi.errors import SingularCovarianceError
+
+
+@dataclass(frozen=True)
+class FunctionGaussian:
+    """For every output k independently: N(mean[:, k], U diag(w[k]) Uᵀ + d·I), with K points and R columns of U.
+
+    A last linear layer gives U = [Φ, 1] and w = its weights' variances; a constant prior has R = 0; a Gaussian-process
+    prior has U = the Cholesky factor of its kernel matrix and w = 1. Where R < K, inverses and determinants are taken
+    in R dimensions (Woodbury and the determinant lemma), else by a Cholesky factor in K.
+    """
+
+    mean: Tensor
+    """(K, Q)"""
+    factor: Tensor
+    """U, (K, R)"""
+    weight: Tensor
+    """w, (Q, R), or (1, R) where all outputs share it"""
+    diagonal: float = 0.0
+    """d, a variance added at every point"""
+
+    def prepared(self, nugget: float) -> FunctionGaussian:
+        """The same in float64, with `nugget` added to the diagonal."""
+        mean, factor, weight = (t.double() for t in (self.mean, self.factor, self.weight))
+        return FunctionGaussian(mean, factor, weight, self.diagonal + nugget)
+
+    def covariance(self) -> Tensor:
+        """(Q or 1, K, K)"""
+        eye = torch.eye(len(self.factor), dtype=self.factor.dtype, device=self.factor.device)
+        return (self.factor * self.weight[:, None, :]) @ self.factor.T + self.diagonal * eye
+
+    def variance(self) -> Tensor:
+        """The covariance's diagonal, (Q or 1, K)."""
+        return self.weight @ self.factor.square().T + self.diagonal
+
+    @property
+    def _is_low_rank(self) -> bool:
+        return self.diagonal > 0 and self.factor.shape[1] < self.factor.shape[0]
+
+    @cached_property
+    def _scaled(self) -> Tensor:
+        return self.factor * self.weight.sqrt()[:, None, :]
+
+    @cached_property
+    def _cholesky(self) -> Tensor:
+        """Of the covariance, or where R < K of C = d·I + W^½ Uᵀ U W^½, with Σ⁻¹ = (I − U W^½ C⁻¹ W^½ Uᵀ)/d."""
+        if not self._is_low_rank:
+            return cholesky(self.covariance())
+        rank = self.factor.shape[1]
+        eye = torch.eye(rank, dtype=self.factor.dtype, device=self.factor.device)
+        return cholesky(self._scaled.mT @ self._scaled + self.diagonal * eye)
+
+    def log_determinant(self) -> Tensor:
+        """log|Σ|, (Q or 1,)"""
+        logs = 2 * self._cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        if not self._is_low_rank:
+            return logs
+        points, rank = self.factor.shape
+        return logs + (points - rank) * math.log(self.diagonal)
+
+    def quadratic(self, columns: Tensor) -> Tensor:
+        """bᵀ Σ⁻¹ b for every column b of `columns`, (Q or 1, K, columns) or (K, columns) → (Q or 1, columns)."""
+        if not self._is_low_rank:
+            return torch.linalg.solve_triangular(self._cholesky, columns, upper=False).square().sum(-2)
+        inner = torch.linalg.solve_triangular(self._cholesky, self._scaled.mT @ columns, upper=False)
+        return (columns.square().sum(-2) - inner.square().sum(-2)) / self.diagonal
+
+    def inverse_trace(self) -> Tensor:
+        """tr Σ⁻¹, (Q or 1,)"""
+        size = self._cholesky.shape[-1]
+        eye = torch.eye(size, dtype=self.factor.dtype, device=self.factor.device)
+        trace = torch.linalg.solve_triangular(self._cholesky, eye, upper=False).square().sum((-2, -1))
+        if not self._is_low_rank:
+            return trace
+        return (len(self.factor) - size + self.diagonal * trace) / self.diagonal
+
+
+def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:
+    """KL(q‖p) summed over outputs, ½ Σₖ [tr(Σp⁻¹Σq) + (mp−mq)ᵀΣp⁻¹(mp−mq) − K + log|Σp| − log|Σq|], in float64.
+
+    `nugget`·I is added to *both* covariances. Σp is factored once when all outputs share it, Σq in one batch.
+    """
+    q, p = q.prepared(nugget), p.prepared(nugget)
+    points = len(q.mean)
+    difference = p.mean - q.mean
+    if len(p.weight) == 1:
+        quadratic = p.quadratic(difference).squeeze(0)
+    else:
+        quadratic = p.quadratic(difference.T.unsqueeze(-1)).squeeze(-1)
+    trace = (q.weight * p.quadratic(q.factor)).sum(-1) + q.diagonal * p.inverse_trace()
+    return 0.5 * (trace + quadratic - points + p.log_determinant() - q.log_determinant()).sum()
+
+
+def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:
+    """The same with every correlation between points left out: K·Q univariate Gaussians."""
+    q, p = q.prepared(nugget), p.prepared(nugget)
+    ratio = q.variance() / p.variance()
+    return 0.5 * (ratio + (p.mean - q.mean).T.square() / p.variance() - 1 - ratio.log()).sum()
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """The Cholesky factor, or an error that names the settings to change."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if bool(info.any()):
+        size = matrix.shape[-1]
+        what = "is not positive definite" if bool(matrix.isfinite().all()) else "has NaN or infinite entries"
+        raise SingularCovarianceError(
+            f"the {size}×{size} covariance of function values at the context points {what}: "
+            "raise `nugget`, lower `num_context`, or lower the learning rate."
+        )
+    return factor

@@ -1,0 +1,133 @@
+"""The distribution of function values at context points that a distribution over parameters induces.
+
+With α the feature layers and β the last linear layer, and R = 1 draw of α (method section 3.1 of the paper):
+
+- `jvp`: f̃(X) ~ N((Φ + J_α(α − μ_α)) W + b, J_β S_β J_βᵀ), the features linearised about their means; one
+  forward-mode pass gives Φ and its directional derivative together, and no Jacobian is ever formed.
+- `conditional`: given a draw of α through the *real* network the function values are exactly Gaussian, so nothing is
+  linearised. By convexity the KL averaged over draws bounds the KL of the mixture from above. Not in the paper.
+- `exact`: f̃(X) ~ N(f(X; μ), J S Jᵀ) over all parameters and all outputs jointly. Small networks only.
+
+Where only the last layer is stochastic, all three are the same closed form, and nothing is random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call, jacrev
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fsvi.functions.gaussian import FunctionGaussian
+from fsvi.networks.split import Split, evaluating
+from fsvi.variational import MeanField
+
+Linearization = Literal["jvp", "conditional", "exact"]
+
+
+class Linearizer(Protocol):
+    """How to get function values' distribution at `x`; `shift` is the draw of the stochastic parameters' offset."""
+
+    def __call__(self, split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian: ...
+
+
+def linearize_jvp(split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
+    """The paper's estimator: features linearised about their means along `shift`, last layer in closed form."""
+    params = q.params()
+    if shift is None or not has_stochastic_features(split, q):
+        return _last_layer(split, q, params, _features(split, params, x))
+    features, change = features_jvp(split, params, q.layout.views(shift), x)
+    return _last_layer(split, q, params, features, change)
+
+
+def linearize_conditional(split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
+    """Features of the real network at mean + `shift`, last layer in closed form about its mean."""
+    return _last_layer(split, q, q.params(), _features(split, q.params(shift), x))
+
+
+def linearize_exact(split: Split, q: MeanField, x: Tensor, shift: Tensor | None = None) -> FunctionGaussian:
+    """The whole Jacobian: all outputs at all points as one joint Gaussian of K·Q values."""
+    if not has_stochastic_features(split, q):
+        return linearize_jvp(split, q, x, None)
+    points = q.point_layout.views(q.point)
+
+    def outputs(mean: Tensor) -> Tensor:
+        tensors = {**q.layout.views(mean), **points, **_buffers(split)}
+        return functional_call(split.net, tensors, (x,)).reshape(-1)
+
+    with evaluating(split.net), _plain_kernels(split.net):
+        jacobian = jacrev(outputs)(q.mean)
+        mean = outputs(q.mean)
+    return FunctionGaussian(mean[:, None], jacobian, (2 * q.log_std).exp()[None])
+
+
+LINEARIZERS: dict[str, Linearizer] = {
+    "jvp": linearize_jvp,
+    "conditional": linearize_conditional,
+    "exact": linearize_exact,
+}
+
+
+def has_stochastic_features(split: Split, q: MeanField) -> bool:
+    """Whether any layer before the head is stochastic."""
+    return any(name not in split.head_names for name in q.layout.shapes)
+
+
+def features_jvp(
+    split: Split, params: Mapping[str, Tensor], tangents: Mapping[str, Tensor], x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Φ(x) at `params`, and its derivative in the direction `tangents`, by one forward-mode pass."""
+    moving = [name for name in tangents if name not in split.head_names]
+    with evaluating(split.net), _plain_kernels(split.net), forward_ad.dual_level():
+        duals = {name: forward_ad.make_dual(params[name], tangents[name]) for name in moving}
+        features, _ = split.forward({**params, **_buffers(split), **duals}, x)
+        primal, tangent = forward_ad.unpack_dual(features)
+    return primal, torch.zeros_like(primal) if tangent is None else tangent
+
+
+def _features(split: Split, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    with evaluating(split.net):
+        features, _ = split.forward({**params, **_buffers(split)}, x)
+    return features
+
+
+def _last_layer(
+    split: Split, q: MeanField, params: Mapping[str, Tensor], features: Tensor, change: Tensor | None = None
+) -> FunctionGaussian:
+    """Mean (Φ + dΦ) Wᵀ + b and, for output k, covariance Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ."""
+    names = split.head_names
+    weight, *bias = (params[name] for name in names)
+    weight_variance, *bias_variance = q.variances(names)
+    moved = features if change is None else features + change
+    mean = F.linear(moved, weight, bias[0] if bias else None)
+    if not bias_variance:
+        return FunctionGaussian(mean, features, weight_variance)
+    factor = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
+    return FunctionGaussian(mean, factor, torch.cat([weight_variance, bias_variance[0][:, None]], dim=1))
+
+
+def _buffers(split: Split) -> dict[str, Tensor]:
+    """Copies of the buffers: a later train-mode pass then cannot change what this pass's backward reads."""
+    return {name: buffer.clone() for name, buffer in split.net.named_buffers()}
+
+
+@contextmanager
+def _plain_kernels(net: nn.Module) -> Iterator[None]:
+    """Switch off the fused kernels that have no forward-mode derivative, for the linearisation alone."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    fused_lstm = any(isinstance(module, nn.LSTM) for module in net.modules())
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if fused_lstm:
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)

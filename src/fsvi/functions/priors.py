@@ -1,0 +1,167 @@
+"""Priors over functions: a Gaussian over function values at any context points."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.errors import InvalidInputError
+from fsvi.functions.gaussian import FunctionGaussian
+from fsvi.functions.linearize import Linearizer, has_stochastic_features, linearize_exact
+from fsvi.networks.split import Split, deterministic_names, has_batch_norm
+from fsvi.serialization import Configurable
+from fsvi.validation import check_positive
+from fsvi.variational import MeanField
+
+
+class Prior(Configurable, nn.Module, ABC):
+    """What is believed of the function before data: a mean and a covariance at any points.
+
+    A prior of your own (a Gaussian process, say) needs `gaussian` alone.
+    """
+
+    def bind(self, split: Split) -> None:
+        """Get ready for this network; called once, by the method that uses the prior."""
+
+    def prepare(self, x: Tensor) -> None:
+        """See some training inputs before training starts."""
+
+    @abstractmethod
+    def gaussian(self, split: Split, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
+        """The prior at the points `x`: (K, Q) values, or (K·Q, 1) when `joint` treats all outputs as one vector."""
+
+
+class Constant(Prior):
+    """N(0, variance) at every context point and output, independently: what the authors used most."""
+
+    def __init__(self, variance: float = 1.0) -> None:
+        super().__init__()
+        self.variance = check_positive("variance", variance)
+
+    def gaussian(self, split: Split, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
+        """A zero mean and a diagonal covariance."""
+        shape = (len(x) * split.num_outputs, 1) if joint else (len(x), split.num_outputs)
+        mean = torch.zeros(shape, dtype=torch.float64, device=x.device)
+        return FunctionGaussian(mean, mean.new_zeros(shape[0], 0), mean.new_zeros(1, 0), self.variance)
+
+
+class _NetworkPrior(Prior):
+    """The function distribution that a Gaussian over the parameters of a second network induces."""
+
+    split: Split
+    q: MeanField
+
+    def _adopt(self, split: Split, net: nn.Module, stds: dict[str, float]) -> None:
+        net.requires_grad_(True)
+        self.net = net
+        self.split = Split(net, split.head)
+        self.q = MeanField(net, list(stds))
+        self.q.set_stds(stds)
+        self.requires_grad_(False)
+
+    def gaussian(self, split: Split, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
+        """The same linearisation as the posterior's, at the prior's own mean and variance."""
+        with torch.no_grad():
+            random = has_stochastic_features(self.split, self.q)
+            shift = self.q.shift(self.q.noise()) if random and linearizer is not linearize_exact else None
+            values = linearizer(self.split, self.q, x, shift)
+            return _as_joint(values) if joint and not random else values
+
+
+class Induced(_NetworkPrior):
+    """Linearise a random initialisation of the same network, `variance` on its last layer's parameters.
+
+    A zero-mean prior over parameters would be degenerate, because every feature vanishes where all weights are zero; so
+    the prior's mean is a frozen random initialisation, drawn with `seed`. `feature_variance` is the variance of the
+    parameters before the last layer; with 0, the default, the prior's features are fixed.
+    """
+
+    def __init__(self, variance: float = 1.0, feature_variance: float = 0.0, seed: int = 0) -> None:
+        super().__init__()
+        self.variance = check_positive("variance", variance)
+        self.feature_variance = check_positive("feature_variance", feature_variance, zero=True)
+        self.seed = seed
+
+    def bind(self, split: Split) -> None:
+        """Draw the random initialisation."""
+        net = copy.deepcopy(split.net)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            for module in net.modules():
+                reset = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        stds = dict.fromkeys(split.head_names, math.sqrt(self.variance))
+        if self.feature_variance > 0:
+            skip = deterministic_names(net) | stds.keys()
+            names = [name for name, _ in net.named_parameters() if name not in skip]
+            stds |= dict.fromkeys(names, math.sqrt(self.feature_variance))
+        self._adopt(split, net, stds)
+
+    def prepare(self, x: Tensor) -> None:
+        """Give the random network BatchNorm statistics of its own, from training inputs."""
+        if not has_batch_norm(self.net):
+            return
+        self.net.train()
+        with torch.no_grad():
+            torch.func.functional_call(self.net, self.q.params(), (x,))
+        self.net.eval()
+
+
+class Empirical(_NetworkPrior):
+    """A trained network as the prior: transfer learning, or the previous task's posterior in continual learning.
+
+    `source` is an `nn.Module` of the same architecture, whose parameters are the prior's mean, with `variance` on the
+    last layer; or a trained method with a `posterior`, whose means and standard deviations are taken over.
+    """
+
+    transient = ("source",)
+
+    def __init__(self, source: nn.Module | None, variance: float = 1.0) -> None:
+        super().__init__()
+        self.variance = check_positive("variance", variance)
+        # a tuple, so that the source is no submodule: its parameters must not be trained or saved with this method
+        self._source = (source,)
+
+    def bind(self, split: Split) -> None:
+        """Take over the source's parameters."""
+        source = self._source[0]
+        net = copy.deepcopy(split.net)
+        posterior = getattr(source, "posterior", None)
+        stds = dict.fromkeys(split.head_names, math.sqrt(self.variance))
+        if isinstance(posterior, MeanField):
+            _load(net, posterior.means(), dict(source.net.named_buffers()))  # type: ignore[union-attr, arg-type]
+            self._adopt(split, net, dict.fromkeys(posterior.layout.shapes, 1.0))
+            self.q.log_std.copy_(posterior.log_std.detach())
+        elif source is not None:
+            _load(net, dict(source.named_parameters()), dict(source.named_buffers()))
+            self._adopt(split, net, stds)
+        else:
+            self._adopt(split, net, stds)
+
+
+def _as_joint(values: FunctionGaussian) -> FunctionGaussian:
+    """Independent outputs (K, Q) as one Gaussian over K·Q values, point by point."""
+    points, outputs = values.mean.shape
+    covariance = values.covariance().expand(outputs, points, points)
+    joint = torch.einsum("qij,qr->iqjr", covariance, torch.eye(outputs, dtype=covariance.dtype))
+    size = points * outputs
+    roots, vectors = torch.linalg.eigh(joint.reshape(size, size).double())
+    return FunctionGaussian(values.mean.reshape(-1, 1), vectors, roots.clamp_min(0)[None])
+
+
+def _load(net: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> None:
+    own = {name: p.shape for name, p in net.named_parameters()}
+    given = {name: p.shape for name, p in parameters.items()}
+    if own != given:
+        odd = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+        raise InvalidInputError(f"the prior's network differs from the method's in {', '.join(odd[:3])}.")
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            p.copy_(parameters[name])
+        for name, b in net.named_buffers():
+            b.copy_(buffers[name])

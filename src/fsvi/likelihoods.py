@@ -1,0 +1,141 @@
+"""p(y|f): how targets arise from the network's outputs."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fsvi.errors import InvalidInputError
+from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.serialization import Configurable
+
+
+class Likelihood(Configurable, nn.Module, ABC):
+    """The distribution of a target given the network's outputs f at its input."""
+
+    def bind(self, num_outputs: int) -> None:
+        """Get ready for a network with so many outputs; called once, by the method that uses the likelihood."""
+
+    @abstractmethod
+    def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        """The targets in the form `nll` wants, or an error that says what is wrong with them."""
+
+    @abstractmethod
+    def nll(self, f: Tensor, y: Tensor) -> Tensor:
+        """−log p(y|f), averaged over everything but the last axis of `f`, which may be (..., n, outputs): a scalar."""
+
+    @abstractmethod
+    def predictive(self, f: Tensor) -> Predictive:
+        """The predictive distribution of function draws `f` (samples, n, outputs)."""
+
+
+class Categorical(Likelihood):
+    """Integer labels 0..C−1; the network's outputs are logits."""
+
+    def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        """Labels as int64 (n,)."""
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            raise InvalidInputError(f"labels have type {y.dtype}; Categorical needs integers 0..{num_outputs - 1}.")
+        if y.dim() == 2 and y.shape[1] == 1:
+            y = y.squeeze(1)
+        if y.dim() != 1:
+            raise InvalidInputError(f"labels have shape {tuple(y.shape)}; Categorical needs one integer an input.")
+        if len(y) and (int(y.min()) < 0 or int(y.max()) >= num_outputs):
+            raise InvalidInputError(
+                f"labels lie in {int(y.min())}..{int(y.max())}, but the network has {num_outputs} outputs: "
+                f"use labels 0..{num_outputs - 1}."
+            )
+        return y.long()
+
+    def nll(self, f: Tensor, y: Tensor) -> Tensor:
+        """Mean cross-entropy."""
+        classes = f.shape[-1]
+        return F.cross_entropy(f.reshape(-1, classes), y.expand(f.shape[:-1]).reshape(-1))
+
+    def predictive(self, f: Tensor) -> CategoricalPredictive:
+        """Class probabilities averaged over draws."""
+        return CategoricalPredictive(f)
+
+
+class Gaussian(Likelihood):
+    """Real targets with Gaussian noise.
+
+    `noise` is the noise's standard deviation, a number or one for each output; with `learn_noise` it is where learning
+    starts, one value an output. `heteroscedastic=True` reads the noise from the network instead: two outputs for each
+    target, first all the means, then all the log variances.
+    """
+
+    log_noise: Tensor
+
+    def __init__(
+        self, noise: float | Sequence[float] = 0.1, learn_noise: bool = False, heteroscedastic: bool = False
+    ) -> None:
+        super().__init__()
+        values = torch.as_tensor(noise, dtype=torch.float32)
+        if values.dim() > 1 or not bool((values > 0).all() and values.isfinite().all()):
+            raise InvalidInputError(f"noise={noise} must be positive: it is the noise's standard deviation.")
+        if heteroscedastic and learn_noise:
+            raise InvalidInputError("heteroscedastic noise comes from the network: leave learn_noise out.")
+        self._noise = noise
+        self.learn_noise = learn_noise
+        self.heteroscedastic = heteroscedastic
+        self._set(values.log())
+
+    def config(self) -> dict[str, object]:
+        """The constructor's arguments; the learned noise is kept with the tensors."""
+        settings = {"noise": self._noise, "learn_noise": self.learn_noise, "heteroscedastic": self.heteroscedastic}
+        return {"class": "Gaussian", "settings": settings}
+
+    def bind(self, num_outputs: int) -> None:
+        """One noise an output."""
+        if self.heteroscedastic:
+            if num_outputs % 2:
+                raise InvalidInputError(f"heteroscedastic noise needs two outputs a target; the network has {num_outputs}.")
+            return
+        if self.log_noise.dim() == 1 and len(self.log_noise) != num_outputs:
+            raise InvalidInputError(f"noise has {len(self.log_noise)} values for a network with {num_outputs} outputs.")
+        self._set(self.log_noise.detach().expand(num_outputs).clone())
+
+    @property
+    def noise(self) -> Tensor:
+        """The noise's standard deviation, one for each output."""
+        return self.log_noise.detach().exp()
+
+    def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        """Targets as floats (n, targets)."""
+        targets = num_outputs // 2 if self.heteroscedastic else num_outputs
+        y = y if y.is_floating_point() else y.float()
+        y = y.unsqueeze(1) if y.dim() == 1 else y
+        if y.dim() != 2 or y.shape[1] != targets:
+            raise InvalidInputError(f"targets have shape {tuple(y.shape)}; this network predicts (n, {targets}).")
+        if not bool(y.isfinite().all()):
+            raise InvalidInputError("targets hold NaN or infinite values: clean or drop those rows.")
+        return y
+
+    def nll(self, f: Tensor, y: Tensor) -> Tensor:
+        """Mean over inputs of −log N(y; f, noise²), summed over targets."""
+        mean, log_noise = self._moments(f)
+        squared = (y - mean).square() * (-2 * log_noise).exp()
+        return (0.5 * squared + log_noise + 0.5 * math.log(2 * math.pi)).expand(mean.shape).sum(-1).mean()
+
+    def predictive(self, f: Tensor) -> GaussianPredictive:
+        """Mixture of Gaussians."""
+        mean, log_noise = self._moments(f)
+        return GaussianPredictive(mean.detach(), (2 * log_noise.detach()).exp())
+
+    def _moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.heteroscedastic:
+            return f, self.log_noise
+        mean, log_variance = f.chunk(2, dim=-1)
+        return mean, 0.5 * log_variance
+
+    def _set(self, log_noise: Tensor) -> None:
+        if self.learn_noise:
+            self.log_noise = nn.Parameter(log_noise)
+        else:
+            self.register_buffer("log_noise", log_noise)

@@ -1,0 +1,219 @@
+"""The protocol that every inference method follows.
+
+A method owns a copy of the user's network and a likelihood. Training needs `terms`, the named parts of the loss;
+prediction needs `function_draws`. The rest has defaults: `parameter_groups` says what the optimiser trains and how
+fast, the hooks `begin`, `after_step`, `after_epoch` and `finish` are for methods that watch training, `backward` and
+`own_optimizer` for methods whose update is their own.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.likelihoods import Likelihood
+from fsvi.networks.split import Split, evaluating, split_head
+from fsvi.predictive import Predictive
+from fsvi.serialization import Configurable, read_tree, write_tree
+from fsvi.validation import check_count, check_inputs
+
+_KIND = "fsvi method"
+
+
+class Method(Configurable, nn.Module, ABC):
+    """An inference method on a network: what `fit` trains and what predicts.
+
+    `net` is copied; the one passed in never changes. Constructor arguments are kept under their own names, so that
+    `save` can write them down.
+    """
+
+    transient = ("net",)
+    likelihood: Likelihood
+    split: Split
+
+    def __init__(self, net: nn.Module, likelihood: Likelihood, head: str | None = None, channels_last: bool = True) -> None:
+        super().__init__()
+        if not isinstance(net, nn.Module):
+            raise InvalidInputError(f"net is a {type(net).__name__}, not a torch.nn.Module.")
+        if not isinstance(likelihood, Likelihood):
+            raise InvalidInputError("likelihood must be an object such as fsvi.Categorical() or fsvi.Gaussian(noise=0.1).")
+        self.net = copy.deepcopy(net)
+        self.likelihood = copy.deepcopy(likelihood)
+        self.head = head
+        self.channels_last = channels_last
+        if channels_last:
+            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.num_data: int | None = None
+        self._seen: torch.Size | None = None
+
+    # Learning -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The named scalars whose sum is the loss on a minibatch: the negative log-likelihood `nll`, and others."""
+
+    def loss(self, x: Any, y: Any) -> Tensor:
+        """The scalar to minimise. The data's size is what `fit` said, else the batch's."""
+        x, y = self.check_batch(x, y)
+        return sum_terms(self.terms(x, y))
+
+    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The terms of the loss on a checked minibatch, its gradient added to the parameters' `grad`."""
+        terms = self.terms(x, y)
+        sum_terms(terms).backward()
+        return terms
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """What the optimiser trains, with each group's learning rate."""
+        return [{"params": [p for p in self.parameters() if p.requires_grad], "lr": lr}]
+
+    def own_optimizer(self, lr: float) -> torch.optim.Optimizer | None:
+        """The optimiser of a method whose update rule is part of it; None lets the user choose."""
+        return None
+
+    def begin(self, x: Tensor, num_data: int) -> None:
+        """Training starts: `x` are training inputs (all of them, or a sample), of `num_data`."""
+        self.see(x[:2])
+        self.num_data = num_data
+
+    def after_step(self) -> None:
+        """The optimiser has made a step."""
+
+    def after_epoch(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+        """An epoch has ended; `batches()` goes through the training data once more."""
+
+    def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+        """Training has ended; `batches()` goes through the training data once more."""
+
+    # Prediction -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """The network's outputs for draws of the function, (samples, n, outputs), in eval mode without gradients."""
+
+    def predict(self, x: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512) -> Predictive:
+        """The predictive distribution at `x`: the same draws for every input, and for every call with one `seed`."""
+        check_count("num_samples", num_samples)
+        check_count("batch_size", batch_size)
+        x = check_inputs(x, self.dtype)
+        if x.shape[1:] != self._seen:
+            self.see(x[:2])
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad(), evaluating(self.net):
+            return self.likelihood.predictive(self.function_draws(x, num_samples, generator, batch_size))
+
+    def batched(self, function: Callable[[Tensor], Tensor], x: Tensor, batch_size: int) -> Tensor:
+        """`function` of `x`, computed `batch_size` inputs at a time."""
+        return torch.cat([function(self.arranged(chunk)) for chunk in x.split(batch_size)])
+
+    # What both need -------------------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating type of the network's parameters."""
+        return next((p.dtype for p in self.net.parameters() if p.is_floating_point()), torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.net.parameters()).device
+
+    @property
+    def num_outputs(self) -> int:
+        """How many outputs the network has."""
+        return self.split.num_outputs
+
+    def arranged(self, x: Tensor) -> Tensor:
+        """`x` on the method's device, images in the memory layout in which convolutions are fastest."""
+        layout = torch.channels_last if self.channels_last and x.dim() == 4 else torch.contiguous_format
+        return x.to(self.device).contiguous(memory_format=layout)
+
+    def check_batch(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+        """Inputs and targets, validated, on the method's device."""
+        x = check_inputs(x, self.dtype)
+        y = torch.as_tensor(y)
+        if len(x) != len(y):
+            raise InvalidInputError(f"there are {len(x)} inputs but {len(y)} targets.")
+        if x.shape[1:] != self._seen:
+            self.see(x[:2])
+        y = self.likelihood.check_targets(y, self.num_outputs)
+        return self.arranged(x), (y.to(self.dtype) if y.is_floating_point() else y).to(self.device)
+
+    def build(self, split: Split) -> None:
+        """Make what depends on where the network's last layer is."""
+        self.split = split
+        self.likelihood.bind(split.num_outputs)
+
+    def see(self, x: Tensor) -> None:
+        """Check the split into features and last layer on example inputs; find the right one if the guess was wrong."""
+        split = split_head(self.net, self.arranged(x), self.head)
+        if split.head != self.split.head:
+            self.build(split)
+        self._seen = x.shape[1:]
+
+    # Files ----------------------------------------------------------------------------------------------------------
+
+    def config(self) -> dict[str, Any]:
+        """The class and its settings, with the head's name as it was found."""
+        config = super().config()
+        config["settings"]["head"] = self.split.head
+        return config
+
+    def redundant_names(self) -> set[str]:
+        """Tensors of `state_dict` that follow from others and are not saved."""
+        return set()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything learned, by name."""
+        skip = self.redundant_names()
+        return {name: tensor for name, tensor in self.state_dict().items() if name not in skip}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what `tensors` returned, here or in another process."""
+        own = self.tensors()
+        if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
+            odd = sorted(n for n in own.keys() | tensors.keys() if _shape(own, n) != _shape(tensors, n))
+            raise FileFormatError(f"the file does not fit this network: {', '.join(odd[:3])} differ.")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(tensors[name])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trained method to one file, without pickle and without training data; see `fsvi.load`."""
+        shapes = {name: list(p.shape) for name, p in self.net.named_parameters()}
+        tree = {"config": self.config(), "parameters": shapes, "num_data": self.num_data, "tensors": self.tensors()}
+        write_tree(path, tree, _KIND)
+
+
+def load(path: str | os.PathLike[str], net: nn.Module) -> Any:
+    """Read a method that `save` wrote. `net` gives the architecture; its parameters' values do not matter."""
+    tree = read_tree(path, _KIND)
+    shapes = {name: list(p.shape) for name, p in net.named_parameters()}
+    if shapes != tree["parameters"]:
+        odd = [n for n in {**tree["parameters"], **shapes} if shapes.get(n) != tree["parameters"].get(n)]
+        first = odd[0] if odd else next(iter(shapes))
+        raise FileFormatError(
+            f"{path} was saved from another architecture: {first!r} has shape {tree['parameters'].get(first)} "
+            f"there and {shapes.get(first)} in the network given."
+        )
+    method = Configurable.from_config(tree["config"], net=net)
+    method.num_data = tree["num_data"]
+    method.load_tensors(tree["tensors"])
+    return method
+
+
+def sum_terms(terms: dict[str, Tensor]) -> Tensor:
+    """The loss."""
+    first, *others = terms.values()
+    return sum(others, first)
+
+
+def _shape(tensors: dict[str, Tensor], name: str) -> torch.Size | None:
+    return tensors[name].shape if name in tensors else None

@@ -1,0 +1,166 @@
+"""Any network as features followed by a last linear layer: f(x) = Φ(x) Wᵀ + b."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fsvi.errors import HeadError, InvalidInputError
+
+_NORMALISATIONS = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.instancenorm._InstanceNorm,
+)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A network and the name of its last linear layer, the head; everything before it computes the features Φ(x)."""
+
+    net: nn.Module
+    head: str
+
+    @property
+    def linear(self) -> nn.Linear:
+        """The last linear layer."""
+        module = self.net.get_submodule(self.head)
+        assert isinstance(module, nn.Linear)
+        return module
+
+    @property
+    def num_outputs(self) -> int:
+        """How many outputs the network has."""
+        return self.linear.out_features
+
+    @property
+    def head_names(self) -> list[str]:
+        """The head's parameters, weight first, by their names in the network."""
+        prefix = f"{self.head}." if self.head else ""
+        return [prefix + name for name, _ in self.linear.named_parameters()]
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether a feature layer uses one of the head's parameters too."""
+        names = dict(self.net.named_parameters(remove_duplicate=False))
+        own = {id(names[name]) for name in self.head_names}
+        return any(id(p) in own and name not in self.head_names for name, p in names.items())
+
+    def forward(self, tensors: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and outputs of the network whose parameters and buffers are replaced by `tensors`."""
+        with _recording(self.linear) as inputs:
+            outputs = functional_call(self.net, dict(tensors), (x,))
+        return inputs[-1], outputs
+
+
+def split_head(net: nn.Module, x: Tensor | None = None, head: str | None = None) -> Split:
+    """Split `net` into features and its last linear layer.
+
+    With an example batch `x` the layer is the one whose output *is* the network's output, and head(features(x)) is
+    checked to equal net(x). Without one it is the linear layer registered last, to be checked when data arrives.
+    """
+    linears = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear)}
+    if head is not None and head not in linears:
+        raise HeadError(f"head={head!r} is not a linear layer of the network; it has {_listed(linears)}.")
+    if not linears:
+        raise HeadError("the network has no nn.Linear layer: fsvi needs one that computes the outputs.")
+    if x is None:
+        return Split(net, head if head is not None else list(linears)[-1])
+    found = _trace(net, linears, x)
+    if head is not None and head != found:
+        raise HeadError(f"head={head!r} does not compute the network's output; {found!r} does.")
+    return Split(net, found)
+
+
+def deterministic_names(net: nn.Module) -> set[str]:
+    """Trainable parameters that stay points in every posterior: the scale and shift of normalisation layers."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in net.named_modules()
+        if isinstance(module, _NORMALISATIONS)
+        for name, _ in module.named_parameters(recurse=False)
+    }
+
+
+def has_batch_norm(net: nn.Module) -> bool:
+    """Whether any layer keeps running statistics of the batches it sees."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules())
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Put `net` into eval mode for a while: no dropout, frozen BatchNorm statistics; each layer's mode comes back."""
+    training = [module for module in net.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def _recording(module: nn.Module) -> Iterator[list[Tensor]]:
+    inputs: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    try:
+        yield inputs
+    finally:
+        handle.remove()
+
+
+def _trace(net: nn.Module, linears: Mapping[str, nn.Linear], x: Tensor) -> str:
+    """The name of the linear layer whose output is the network's."""
+    calls: list[tuple[str, Tensor, Tensor]] = []
+    handles = [
+        module.register_forward_hook(lambda _, args, out, name=name: calls.append((name, args[0], out)))
+        for name, module in linears.items()
+    ]
+    try:
+        with evaluating(net), torch.no_grad():
+            output = net(x)
+    except (RuntimeError, ValueError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInputError(f"the network does not accept inputs of shape {tuple(x.shape[1:])}: {reason}.") from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    _check_output(output, len(x))
+    for name, features, value in reversed(calls):
+        if value.shape == output.shape and torch.equal(value, output):
+            _check_features(name, features, len(x))
+            return name
+    raise HeadError(_explain(output, calls[-1][0] if calls else None))
+
+
+def _check_output(output: object, num: int) -> None:
+    if not isinstance(output, Tensor):
+        raise HeadError(f"the network returns a {type(output).__name__}; fsvi needs one tensor (inputs, outputs).")
+    if output.dim() != 2 or len(output) != num:
+        raise HeadError(f"the network returns shape {tuple(output.shape)} for {num} inputs; fsvi needs ({num}, outputs).")
+
+
+def _check_features(name: str, features: Tensor, num: int) -> None:
+    if features.dim() != 2 or len(features) != num:
+        raise HeadError(f"the input of the last layer {name!r} has shape {tuple(features.shape)}, not ({num}, features).")
+
+
+def _explain(output: Tensor, last: str | None) -> str:
+    if last is None:
+        return "the network calls none of its linear layers: fsvi needs one that computes the outputs."
+    sums = output.double().sum(-1)
+    one = torch.ones_like(sums)
+    if bool((output >= 0).all()) and torch.allclose(sums, one, atol=1e-4):
+        return f"the network ends in a softmax after {last!r}: return the linear layer's output, the logits, instead."
+    if torch.allclose(output.double().exp().sum(-1), one, atol=1e-4):
+        return f"the network ends in a log-softmax after {last!r}: return the linear layer's output, the logits, instead."
+    return f"the network's output is not the output of a linear layer: something changes it after {last!r}."
+
+
+def _listed(names: Mapping[str, nn.Linear]) -> str:
+    return ", ".join(repr(name) for name in names) if names else "none"

@@ -1,0 +1,124 @@
+"""What every method returns and every metric reads: the predictive distribution at some inputs."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from fsvi.errors import InvalidInputError
+
+
+class Predictive(ABC):
+    """A mixture over function draws: p(y|x) = 1/S Σₛ p(y|fₛ(x))."""
+
+    samples: Tensor
+    """(samples, n, outputs): each draw's class probabilities, or its mean of the targets"""
+
+    @property
+    def mean(self) -> Tensor:
+        """(n, outputs): class probabilities, or E[y]."""
+        return self.samples.mean(0)
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """(n, outputs): how much the draws' class probabilities vary, or Var[y]."""
+
+    @abstractmethod
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log p(y|x), the log of the mean density over draws, (n,)."""
+
+    @abstractmethod
+    def uncertainty(self) -> Tensor:
+        """One number an input, (n,), by which to rank inputs for referral: larger is less certain."""
+
+    def __len__(self) -> int:
+        return self.samples.shape[1]
+
+
+class CategoricalPredictive(Predictive):
+    """Class probabilities from `logits` of shape (samples, n, classes); all entropies are in nats."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.log_probs = logits.log_softmax(-1)
+
+    @property
+    def samples(self) -> Tensor:  # type: ignore[override]
+        """(samples, n, classes): each draw's class probabilities."""
+        return self.log_probs.exp()
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance over draws of each class's probability, (n, classes): the epistemic part."""
+        return self.samples.var(0, correction=0)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log 1/S Σₛ p(y|fₛ(x)) for integer labels, (n,)."""
+        _check_length(y, len(self))
+        chosen = self.log_probs.gather(2, y.reshape(1, -1, 1).expand(len(self.log_probs), -1, 1)).squeeze(-1)
+        return chosen.logsumexp(0) - math.log(len(chosen))
+
+    def entropy(self) -> Tensor:
+        """Predictive entropy H[E p], (n,): total uncertainty."""
+        return _entropy(self.mean)
+
+    def expected_entropy(self) -> Tensor:
+        """E H[p] over draws, (n,): what would remain if the function were known."""
+        return -(self.samples * self.log_probs).nan_to_num(0.0).sum(-1).mean(0)
+
+    def mutual_information(self) -> Tensor:
+        """H[E p] − E H[p], (n,): what is not known of the function."""
+        return (self.entropy() - self.expected_entropy()).clamp_min(0.0)
+
+    def uncertainty(self) -> Tensor:
+        """The predictive entropy."""
+        return self.entropy()
+
+    def labels(self) -> Tensor:
+        """The most probable class, (n,)."""
+        return self.mean.argmax(-1)
+
+
+class GaussianPredictive(Predictive):
+    """Real targets: draws of the mean, `samples` (samples, n, targets), and the noise's variance around each.
+
+    `noise_variance` is (targets,), or like `samples` when the noise depends on the input.
+    """
+
+    def __init__(self, samples: Tensor, noise_variance: Tensor) -> None:
+        self.samples = samples
+        self.noise_variance = noise_variance.expand(samples.shape)
+
+    @property
+    def function_variance(self) -> Tensor:
+        """Variance of the function alone, without noise, (n, targets): the epistemic part."""
+        return self.samples.var(0, correction=0)
+
+    @property
+    def variance(self) -> Tensor:
+        """Var[y] = E[noise] + Var[f], (n, targets)."""
+        return self.noise_variance.mean(0) + self.function_variance
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """log 1/S Σₛ Π_q N(y_q; f_q, noise_q), (n,)."""
+        _check_length(y, len(self))
+        y = y.reshape(self.samples.shape[1:])
+        squared = (y - self.samples).square() / self.noise_variance
+        logs = -0.5 * (squared + self.noise_variance.log() + math.log(2 * math.pi)).sum(-1)
+        return logs.logsumexp(0) - math.log(len(logs))
+
+    def uncertainty(self) -> Tensor:
+        """The predictive standard deviation, root mean square over targets."""
+        return self.variance.mean(-1).sqrt()
+
+
+def _entropy(probabilities: Tensor) -> Tensor:
+    return torch.special.entr(probabilities).sum(-1)
+
+
+def _check_length(y: Tensor, num: int) -> None:
+    if len(y) != num:
+        raise InvalidInputError(f"{len(y)} targets for {num} predictions.")

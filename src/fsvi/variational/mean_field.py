@@ -1,0 +1,66 @@
+"""The mean-field Gaussian over a network's parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.variational.layout import Layout
+
+
+class MeanField(nn.Module):
+    """q(θ) = N(mean, diag(exp(log_std)²)) over the stochastic parameters; the other trainable ones are points.
+
+    Each of `mean`, `log_std` and `point` is one flat vector: a draw costs three tensor operations whatever the depth.
+    """
+
+    def __init__(self, net: nn.Module, stochastic: Collection[str], channels_last: bool = True) -> None:
+        super().__init__()
+        trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
+        chosen = {name: p for name, p in trainable.items() if name in stochastic}
+        points = {name: p for name, p in trainable.items() if name not in stochastic}
+        self.order = [name for name, _ in net.named_parameters()]
+        self.frozen = {name: p for name, p in net.named_parameters() if not p.requires_grad}
+        self.layout = Layout({name: p.shape for name, p in chosen.items()}, channels_last)
+        self.point_layout = Layout({name: p.shape for name, p in points.items()}, channels_last)
+        self.mean = nn.Parameter(self.layout.flatten(chosen))
+        self.log_std = nn.Parameter(torch.zeros_like(self.mean))
+        self.point = nn.Parameter(self.point_layout.flatten(points))
+
+    def set_stds(self, stds: Mapping[str, float]) -> None:
+        """Set the standard deviation of every stochastic tensor, by name."""
+        logs = {name: math.log(std) for name, std in stds.items()}
+        with torch.no_grad():
+            self.log_std.copy_(self.layout.fill(logs))
+
+    def means(self) -> dict[str, Tensor]:
+        """The mean of every parameter of the network, frozen ones included, under its name in the network."""
+        values = {**self.layout.views(self.mean), **self.point_layout.views(self.point), **self.frozen}
+        return {name: values[name].detach().clone() for name in self.order}
+
+    def stds(self) -> dict[str, Tensor]:
+        """The standard deviation of every stochastic parameter, under its name in the network."""
+        return {name: std.detach().clone() for name, std in self.layout.views(self.log_std.exp()).items()}
+
+    def noise(self, generator: torch.Generator | None = None) -> Tensor:
+        """ε ~ N(0, I), independent for every stochastic parameter."""
+        if generator is None:
+            return torch.randn_like(self.mean)
+        return torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype).to(self.mean.device)
+
+    def shift(self, noise: Tensor) -> Tensor:
+        """θ − mean = exp(log_std)·ε for ε = `noise`, as a flat vector."""
+        return self.log_std.exp() * noise
+
+    def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:
+        """The trainable parameters by name: mean + `shift`, or their means."""
+        vector = self.mean if shift is None else self.mean + shift
+        return {**self.layout.views(vector), **self.point_layout.views(self.point)}
+
+    def variances(self, names: Collection[str]) -> list[Tensor]:
+        """The variances of the named parameters, all stochastic, with gradients."""
+        logs = self.layout.views(self.log_std)
+        return [(2 * logs[name]).exp() for name in names]

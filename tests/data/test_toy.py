@@ -1,0 +1,112 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fsvi.data import oat1d, snelson, subspace, two_moons
+
+TOY1D = {"snelson": (snelson, 148, 1), "oat1d": (oat1d, 100, 1), "subspace": (subspace, 400, 2)}
+
+
+@pytest.fixture
+def toy1d_folder() -> Path:
+    if "FSVI_DATA" not in os.environ:
+        pytest.skip("FSVI_DATA is not set")
+    folder = Path(os.environ["FSVI_DATA"]) / "toy1d"
+    if not folder.is_dir():
+        pytest.skip(f"no folder toy1d in FSVI_DATA={os.environ['FSVI_DATA']}")
+    return folder
+
+
+def test_two_moons_types_balance_and_seed():
+    x, y = two_moons()
+    assert x.shape == (200, 2) and x.dtype == torch.float32
+    assert y.shape == (200,) and y.dtype == torch.int64
+    assert y.bincount().tolist() == [100, 100]
+    assert torch.equal(x, two_moons(seed=0)[0])
+    assert not torch.equal(x, two_moons(seed=1)[0])
+
+
+def test_two_moons_noise_is_the_distance_from_the_half_circles():
+    x, y = two_moons(4000, noise=0.1)
+    centre = torch.tensor([[0.0, 0.0], [1.0, 0.5]])[y]
+    assert ((x - centre).norm(dim=1) - 1).std().item() == pytest.approx(0.1, rel=0.05)
+
+
+@pytest.mark.parametrize("bad", [{"num": 1}, {"noise": -0.1}, {"noise": float("nan")}])
+def test_two_moons_names_the_bad_argument(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        two_moons(**bad)
+
+
+@pytest.mark.parametrize("name", TOY1D)
+def test_shapes_ranges_and_determinism(name):
+    make, num, inputs = TOY1D[name]
+    toy = make()
+    assert toy.name == name
+    assert toy.x.shape == (num, inputs) and toy.y.shape == (num, 1)
+    assert {t.dtype for t in (toy.x, toy.y, toy.x_raw, toy.y_raw)} == {torch.float32}
+    assert torch.equal(toy.x, make().x) and torch.equal(toy.y, make().y)
+    data = (toy.x_raw.min().item(), toy.x_raw.max().item())
+    assert toy.wide[0] < toy.zoomed[0] < data[0] < data[1] < toy.zoomed[1] < toy.wide[1]
+    assert toy.context_range[0] < data[0] < data[1] < toy.context_range[1]
+    torch.testing.assert_close(toy.targets.inverse(toy.y), toy.y_raw)
+
+
+@pytest.mark.parametrize(
+    ("make", "low", "high"),
+    [(snelson, [-8], [8]), (oat1d, [-10], [10]), (subspace, [-5, 0], [5, 25])],
+)
+def test_context_bounds_in_network_units(make, low, high):
+    bounds = make().context_bounds
+    assert bounds[0] == pytest.approx(low, abs=1e-5)
+    assert bounds[1] == pytest.approx(high, abs=1e-5)
+
+
+def test_snelson_without_the_gap():
+    toy = snelson()
+    assert not ((toy.x_raw >= 1.5) & (toy.x_raw <= 3.0)).any()
+    for values in (toy.x, toy.y):
+        assert values.mean().item() == pytest.approx(0, abs=1e-5)
+        assert values.std(correction=0).item() == pytest.approx(1, abs=1e-5)
+
+
+def test_snelson_with_the_gap_keeps_all_points():
+    toy = snelson(remove_gap=False)
+    assert len(toy.x) == 200
+    assert ((toy.x_raw >= 1.5) & (toy.x_raw <= 3.0)).sum() == 52
+    assert toy.y.std(correction=0).item() == pytest.approx(1, abs=1e-5)
+
+
+def test_oat1d_is_two_clusters_on_one_function():
+    toy = oat1d(num=500)
+    assert toy.x_raw.abs().min() >= 3 and toy.x_raw.abs().max() <= 7
+    assert torch.equal(toy.x, toy.x_raw) and torch.equal(toy.y, toy.y_raw)
+    random = np.random.RandomState(2)
+    W, b = random.randn(30), random.rand(30) * 2 * np.pi
+    clean = np.cos(np.outer(toy.x_raw.double().numpy(), W) + b).sum(1)
+    assert np.std(toy.y_raw[:, 0].numpy() - clean) == pytest.approx(toy.noise, rel=0.1)
+    assert not torch.equal(oat1d(seed=3).y, oat1d().y)
+
+
+def test_subspace_features():
+    toy = subspace()
+    assert toy.features(torch.tensor([[3.0]])).tolist() == [[1.5, 2.25]]
+    assert torch.equal(toy.x[:, :1], toy.x_raw / 2)
+
+
+@pytest.mark.data
+def test_embedded_snelson_equals_its_source(toy1d_folder):
+    toy = snelson(remove_gap=False)
+    for values, name in ((toy.x_raw, "inputs"), (toy.y_raw, "outputs")):
+        source = np.loadtxt(toy1d_folder / f"snelson_train_{name}.dat")
+        assert np.array_equal(values[:, 0].numpy(), source.astype(np.float32))
+
+
+@pytest.mark.data
+def test_embedded_subspace_equals_its_source(toy1d_folder):
+    toy = subspace()
+    source = np.load(toy1d_folder / "subspace.npy").astype(np.float32)
+    assert np.array_equal(torch.cat([toy.x_raw, toy.y_raw], 1).numpy(), source)

@@ -13,7 +13,23 @@ from fsvi.errors import (
 )
 from fsvi.functions import contexts, priors
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
-from fsvi.methods import FSVI, MAP, Method, load
+from fsvi.methods import (
+    DUQ,
+    FBNN,
+    FSVI,
+    MAP,
+    MFVI,
+    SPG,
+    SWAG,
+    VOGN,
+    Ensemble,
+    Laplace,
+    MCDropout,
+    Method,
+    RadialMFVI,
+    Rank1,
+    load,
+)
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.training import History, cosine, fit
 
@@ -23,10 +39,17 @@ except PackageNotFoundError:
     __version__ = "0+unknown"
 
 __all__ = [
+    "DUQ",
+    "FBNN",
     "FSVI",
     "MAP",
+    "MFVI",
+    "SPG",
+    "SWAG",
+    "VOGN",
     "Categorical",
     "CategoricalPredictive",
+    "Ensemble",
     "FSVIError",
     "FileFormatError",
     "Gaussian",
@@ -34,10 +57,14 @@ __all__ = [
     "HeadError",
     "History",
     "InvalidInputError",
+    "Laplace",
     "Likelihood",
+    "MCDropout",
     "Method",
     "NonFiniteLossError",
     "Predictive",
+    "RadialMFVI",
+    "Rank1",
     "SingularCovarianceError",
     "contexts",
     "cosine",

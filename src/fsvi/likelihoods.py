@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
-from fsvi.serialization import Configurable
+from fsvi.serialization import Configurable, plain
 
 
 class Likelihood(Configurable, nn.Module, ABC):
@@ -32,6 +32,10 @@ class Likelihood(Configurable, nn.Module, ABC):
     @abstractmethod
     def predictive(self, f: Tensor) -> Predictive:
         """The predictive distribution of function draws `f` (samples, n, outputs)."""
+
+    def fisher_root(self, f: Tensor) -> Tensor:
+        """S, (n, outputs, columns), with S Sᵀ the Fisher information of `f` (n, outputs) in a target: its curvature."""
+        raise InvalidInputError(f"{type(self).__name__} has no `fisher_root`, which methods with curvature need.")
 
 
 class Categorical(Likelihood):
@@ -61,6 +65,11 @@ class Categorical(Likelihood):
         """Class probabilities averaged over draws."""
         return CategoricalPredictive(f)
 
+    def fisher_root(self, f: Tensor) -> Tensor:
+        """diag(√p) − p √pᵀ, a root of diag(p) − p pᵀ."""
+        p = f.softmax(-1)
+        return p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]
+
 
 class Gaussian(Likelihood):
     """Real targets with Gaussian noise.
@@ -88,18 +97,22 @@ class Gaussian(Likelihood):
 
     def config(self) -> dict[str, object]:
         """The constructor's arguments; the learned noise is kept with the tensors."""
-        settings = {"noise": self._noise, "learn_noise": self.learn_noise, "heteroscedastic": self.heteroscedastic}
+        names = ("learn_noise", "heteroscedastic")
+        settings = {"noise": plain(self._noise), **{name: getattr(self, name) for name in names}}
         return {"class": "Gaussian", "settings": settings}
 
     def bind(self, num_outputs: int) -> None:
         """One noise an output."""
         if self.heteroscedastic:
             if num_outputs % 2:
-                raise InvalidInputError(f"heteroscedastic noise needs two outputs a target; the network has {num_outputs}.")
+                raise InvalidInputError(
+                    f"heteroscedastic noise needs two outputs a target; the network has {num_outputs}."
+                )
             return
-        if self.log_noise.dim() == 1 and len(self.log_noise) != num_outputs:
-            raise InvalidInputError(f"noise has {len(self.log_noise)} values for a network with {num_outputs} outputs.")
-        self._set(self.log_noise.detach().expand(num_outputs).clone())
+        given = torch.as_tensor(self._noise, dtype=self.log_noise.dtype, device=self.log_noise.device)
+        if given.dim() == 1 and len(given) != num_outputs:
+            raise InvalidInputError(f"noise has {len(given)} values for a network with {num_outputs} outputs.")
+        self._set(given.log().expand(num_outputs).clone())
 
     @property
     def noise(self) -> Tensor:
@@ -127,6 +140,13 @@ class Gaussian(Likelihood):
         """Mixture of Gaussians."""
         mean, log_noise = self._moments(f)
         return GaussianPredictive(mean.detach(), (2 * log_noise.detach()).exp())
+
+    def fisher_root(self, f: Tensor) -> Tensor:
+        """1/noise for every mean, and √½ for every log variance where those are outputs."""
+        mean, log_noise = self._moments(f)
+        roots = (-log_noise.detach()).exp().expand(mean.shape)
+        roots = torch.cat([roots, torch.full_like(roots, 0.5**0.5)], dim=-1) if self.heteroscedastic else roots
+        return roots.diag_embed()
 
     def _moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         if not self.heteroscedastic:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +14,10 @@ from fsvi.errors import InvalidInputError
 
 
 class Predictive(ABC):
-    """A mixture over function draws: p(y|x) = 1/S Σₛ p(y|fₛ(x))."""
+    """A mixture over function draws: p(y|x) = 1/S Σₛ p(y|fₛ(x)).
+
+    All its attributes are tensors whose first dimension counts the draws.
+    """
 
     samples: Tensor
     """(samples, n, outputs): each draw's class probabilities, or its mean of the targets"""
@@ -113,6 +118,14 @@ class GaussianPredictive(Predictive):
     def uncertainty(self) -> Tensor:
         """The predictive standard deviation, root mean square over targets."""
         return self.variance.mean(-1).sqrt()
+
+
+def mixture(parts: Sequence[Predictive]) -> Predictive:
+    """The draws of several predictives as one; each part weighs as many as it has."""
+    joined = copy.copy(parts[0])
+    for name in vars(joined):
+        setattr(joined, name, torch.cat([getattr(part, name) for part in parts]))
+    return joined
 
 
 def _entropy(probabilities: Tensor) -> Tensor:

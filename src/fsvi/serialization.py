@@ -10,27 +10,35 @@ import hashlib
 import inspect
 import json
 import os
+import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 
-from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
+from fsvi.validation import first_line
 
 FORMAT = 1
 _HEADER_LENGTH_BYTES = 8
+_UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_MALFORMED = (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
+"""What a file whose contents are not as expected makes Python raise."""
 
 
 def write_tree(path: str | os.PathLike[str], tree: Any, kind: str) -> None:
-    """Write `tree` (dicts, lists, plain values, tensors) to `path`; `kind` says what it is, for `read_tree` to check."""
+    """Write `tree` (dicts, lists, plain values, tensors) to `path`; `kind` says what it is, for `read_tree`."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_encode(tree, "", tensors), sort_keys=True)
-    metadata = {"fsvi": text, "format": str(FORMAT), "kind": kind, "sha256": _digest(text, tensors)}
+    metadata = {"fsvi": text, "format": str(FORMAT), "kind": kind, "sha256": digest(tensors, text)}
     write_bytes(path, save_safetensors(tensors, metadata))
 
 
@@ -40,29 +48,52 @@ def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
         data = Path(path).read_bytes()
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from error
-    metadata, tensors = _parse(path, data)
-    if metadata.get("kind") != kind:
-        raise FileFormatError(f"{path} holds {metadata.get('kind', 'something else')!r}, not {kind!r}.")
-    if metadata.get("format") != str(FORMAT):
-        raise FileFormatError(f"{path} has format {metadata.get('format')!r}; this version of fsvi reads {FORMAT}.")
-    text = metadata.get("fsvi", "")
-    if _digest(text, tensors) != metadata.get("sha256"):
+    try:
+        tensors = load_safetensors(data)
+        metadata = _metadata(data)
+    except _MALFORMED as error:
+        raise FileFormatError(f"{path} is not a whole fsvi file: it is truncated or was changed.") from error
+    _check_metadata(path, metadata, kind)
+    if digest(tensors, metadata.get("fsvi", "")) != metadata.get("sha256"):
         raise FileFormatError(f"{path} was changed after it was written: its checksum does not match.")
-    return _decode(json.loads(text), tensors)
+    with building_from(path):
+        return _decode(json.loads(metadata["fsvi"]), tensors)
+
+
+@contextmanager
+def building_from(path: str | os.PathLike[str]) -> Iterator[None]:
+    """While something is built from a file's contents, say so when they do not fit; fsvi's own errors pass."""
+    try:
+        yield
+    except FSVIError:
+        raise
+    except _MALFORMED as error:
+        raise FileFormatError(f"{path} holds what this version of fsvi cannot use: {first_line(error)}.") from error
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file at `path` by `data`, atomically and durably."""
+    """Replace the file at `path` by `data` atomically: it holds the old bytes or the new ones, whatever happens."""
     target = Path(path)
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(file.name, target)
+        os.replace(temporary, target)
     except OSError as error:
         raise InvalidInputError(f"{target} cannot be written: {error.strerror}.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Remove what a process killed in the middle of `write_bytes(path, ...)` left beside the file."""
+    target = Path(path)
+    for temporary in target.parent.glob(f".{escape(target.name)}.{'[0-9a-f]' * 16}"):
+        temporary.unlink(missing_ok=True)
 
 
 def check_writable(directory: str | os.PathLike[str]) -> Path:
@@ -77,38 +108,53 @@ def check_writable(directory: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def _parse(path: str | os.PathLike[str], data: bytes) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    try:
-        tensors = load_safetensors(data)
-        length = int.from_bytes(data[:_HEADER_LENGTH_BYTES], "little")
-        header = json.loads(data[_HEADER_LENGTH_BYTES : _HEADER_LENGTH_BYTES + length])
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not a whole fsvi file: it is truncated or was changed.") from error
-    return header.get("__metadata__", {}), tensors
-
-
-def _digest(text: str, tensors: Mapping[str, torch.Tensor]) -> str:
+def digest(tensors: Mapping[str, torch.Tensor], text: str = "") -> str:
+    """The SHA-256 of tensors, with their names, types and shapes, and of a text that goes with them."""
     sha = hashlib.sha256(text.encode())
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
+        tensor = _dense(tensors[name])
         sha.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
         sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()
 
 
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of its own, row by row; `contiguous` would leave a single number its stride of 0."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    length = int.from_bytes(data[:_HEADER_LENGTH_BYTES], "little")
+    header = json.loads(data[_HEADER_LENGTH_BYTES : _HEADER_LENGTH_BYTES + length])
+    metadata: dict[str, str] = header.get("__metadata__", {})
+    return metadata
+
+
+def _check_metadata(path: str | os.PathLike[str], metadata: Mapping[str, str], kind: str) -> None:
+    if metadata.get("kind") != kind:
+        raise FileFormatError(f"{path} holds {metadata.get('kind', 'something else')!r}, not {kind!r}.")
+    if metadata.get("format") != str(FORMAT):
+        raise FileFormatError(f"{path} has format {metadata.get('format')!r}; this version of fsvi reads {FORMAT}.")
+
+
 def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
-        tensors[path] = value.detach().cpu().contiguous().clone()
+        tensors[path] = _dense(value)
         return {"$tensor": path}
     if isinstance(value, Mapping):
-        whole = all(isinstance(key, int) for key in value) and len(value) > 0
-        encoded = {str(key): _encode(item, f"{path}/{key}", tensors) for key, item in value.items()}
-        return {"$int": encoded} if whole else encoded
+        return _encode_mapping(value, path, tensors)
     if isinstance(value, (list, tuple)):
         return [_encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise InvalidInputError(f"{path or 'the value'} is a {type(value).__name__}, which cannot be saved without pickle.")
+
+
+def _encode_mapping(value: Mapping[Any, Any], path: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """JSON's keys are strings; a mapping with whole numbers as keys (an optimiser's state) is marked."""
+    encoded = {str(key): _encode(item, f"{path}/{key}", tensors) for key, item in value.items()}
+    whole = bool(value) and all(isinstance(key, int) for key in value)
+    return {"$int": encoded} if whole else encoded
 
 
 def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -138,8 +184,18 @@ class Configurable:
 
     def config(self) -> dict[str, Any]:
         """The class's name and its constructor arguments as plain values."""
-        names = [name for name in inspect.signature(type(self)).parameters if name not in self.transient]
-        return {"class": type(self).__name__, "settings": {name: _plain(getattr(self, name)) for name in names}}
+        named = [p.name for p in inspect.signature(type(self)).parameters.values() if p.kind not in _UNNAMED]
+        settings = {name: self._setting(name) for name in named if name not in self.transient}
+        return {"class": type(self).__name__, "settings": settings}
+
+    def _setting(self, name: str) -> Any:
+        if not hasattr(self, name):
+            kind = type(self).__name__
+            raise InvalidInputError(
+                f"{kind} cannot be written down: its argument {name!r} is not kept as an attribute of that name, "
+                f"nor named in {kind}.transient."
+            )
+        return plain(getattr(self, name))
 
     @staticmethod
     def from_config(config: Mapping[str, Any], **transient: Any) -> Any:
@@ -147,19 +203,24 @@ class Configurable:
         name = config.get("class")
         if name not in Configurable._registry:
             raise FileFormatError(f"the file describes {name!r}, which this version of fsvi does not know.")
-        cls = Configurable._registry[name]
-        settings = {key: _rebuild(value) for key, value in config["settings"].items()}
+        return Configurable._registry[name].from_settings(config["settings"], **transient)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
+        """Build an object of this class from the settings in its `config`."""
+        given = {key: _rebuild(value) for key, value in settings.items()}
         absent = {key: None for key in cls.transient}
-        return cls(**{**absent, **settings, **transient})
+        return cls(**{**absent, **given, **transient})
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A setting as numbers, strings, lists and dicts."""
     if isinstance(value, Configurable):
         return value.config()
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,26 +16,41 @@ from fsvi.errors import InvalidInputError
 
 def check_count(name: str, value: int, least: int = 1) -> int:
     """A whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InvalidInputError(f"{name}={value!r} must be a whole number of at least {least}.")
     return int(value)
 
 
 def check_positive(name: str, value: float, zero: bool = False) -> float:
     """A finite number above zero, or not below it when `zero` is allowed."""
-    fine = isinstance(value, (int, float)) and math.isfinite(value) and (value > 0 or (zero and value == 0))
-    if not fine:
-        raise InvalidInputError(f"{name}={value!r} must be a number {'of at least' if zero else 'above'} 0.")
-    return float(value)
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+        raise InvalidInputError(f"{name}={value!r} must be a finite number {'of at least' if zero else 'above'} 0.")
+    return number
+
+
+def check_fraction(name: str, value: float) -> float:
+    """A number from 0 to below 1."""
+    number = check_positive(name, value, zero=True)
+    if number >= 1:
+        raise InvalidInputError(f"{name}={value!r} must be a number from 0 to below 1.")
+    return number
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     """One of a few names; the nearest is suggested."""
-    if value not in choices:
-        near = get_close_matches(str(value), choices, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+    if not isinstance(value, str) or value not in choices:
+        near = get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise InvalidInputError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}{hint}")
     return value
+
+
+def check_type(name: str, value: Any, kind: type, wanted: str) -> None:
+    """An object of the class `kind`; the error says what was `wanted`."""
+    if not isinstance(value, kind):
+        given = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise InvalidInputError(f"{name} is {given}, not {wanted}.")
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -43,22 +58,26 @@ def as_tensor(name: str, value: Any) -> Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(f"{name} cannot be made a tensor: {error}.") from error
+        raise InvalidInputError(f"{name} cannot be made a tensor: {first_line(error)}.") from error
 
 
 def check_inputs(x: Any, dtype: torch.dtype) -> Tensor:
     """Inputs (n, ...), n ≥ 1, all finite; floating ones in the network's own `dtype`."""
     x = as_tensor("x", x)
-    if x.dim() < 2 and x.is_floating_point() or x.dim() < 1:
+    if x.dim() < 1 or (x.dim() < 2 and x.is_floating_point()):
         raise InvalidInputError(f"inputs have shape {tuple(x.shape)}; a batch (n, ...) is needed, so add a dimension.")
     if len(x) == 0:
-        raise InvalidInputError("inputs are empty: at least one is needed.")
-    if x.is_floating_point():
-        if not bool(x.isfinite().all()):
-            raise InvalidInputError(f"inputs hold {_count_bad(x)} NaN or infinite values: clean or drop those rows.")
-        x = x.to(dtype)
+        raise InvalidInputError(f"inputs of shape {tuple(x.shape)} are empty: at least one is needed.")
+    if not x.is_floating_point():
+        return x
+    x = x.to(dtype)
+    if not bool(x.isfinite().all()):
+        bad = int((~x.isfinite()).sum())
+        raise InvalidInputError(f"inputs hold {bad} NaN or infinite values in {dtype}: clean or drop those rows.")
     return x
 
 
-def _count_bad(x: Tensor) -> int:
-    return int((~x.isfinite()).sum())
+def first_line(error: BaseException) -> str:
+    """What another library's error says first, as a clause of a sentence of ours."""
+    lines = str(error).strip().splitlines()
+    return lines[0].split(". ")[0].rstrip(". ") if lines else type(error).__name__

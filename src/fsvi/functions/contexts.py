@@ -77,13 +77,12 @@ class Monochrome(Context):
     transient = ("images",)
 
     def __init__(self, images: Any = None) -> None:
-        self.images = None if images is None else torch.as_tensor(images)
+        self.images = None if images is None else _check_images("Monochrome", torch.as_tensor(images))
         self._pixels = self.images
 
     def prepare(self, x: Tensor) -> None:
         """Take the pixels of all training images; no copy is made."""
-        if x.dim() != 4:
-            raise InvalidInputError(f"Monochrome needs images (n, channels, height, width), not {tuple(x.shape)}.")
+        _check_images("Monochrome", x)
         if self.images is None:
             self._pixels = x
 
@@ -120,10 +119,8 @@ class Dataset(Context):
         if self.data is None:
             raise InvalidInputError("this context's data was not saved: set method.context to go on training.")
         size = len(self.data)
-        if num > size or size > _PERMUTED:
-            index = torch.randint(size, (num,))
-        else:
-            index = torch.randperm(size)[:num]
+        repeats = num > size or size > _PERMUTED
+        index = torch.randint(size, (num,)) if repeats else torch.randperm(size)[:num]
         return self._take(index).to(batch.device)
 
     def _take(self, index: Tensor) -> Tensor:
@@ -156,8 +153,7 @@ class Corrupted(Context):
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Minibatch images, each with one corruption."""
-        if batch.dim() != 4:
-            raise InvalidInputError(f"Corrupted needs images (n, channels, height, width), not {tuple(batch.shape)}.")
+        _check_images("Corrupted", batch)
         images = batch[torch.randint(len(batch), (num,))]
         spoiled = torch.stack([self._noisy(images), self._shuffled(images), self._inverted(images), _turned(images)])
         return spoiled[torch.randint(len(spoiled), (num,)), torch.arange(num)]
@@ -212,6 +208,12 @@ class Mixture(Context):
         if len(shapes) > 1:
             raise InvalidInputError(f"the parts of the mixture give points of different shapes: {sorted(shapes)}.")
         return torch.cat([part.to(batch.dtype) for part in parts])
+
+
+def _check_images(name: str, x: Tensor) -> Tensor:
+    if x.dim() != 4:
+        raise InvalidInputError(f"{name} needs images (n, channels, height, width), not {tuple(x.shape)}.")
+    return x
 
 
 def _box(low: Any, high: Any) -> tuple[Tensor, Tensor]:

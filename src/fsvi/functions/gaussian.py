@@ -27,7 +27,7 @@ class FunctionGaussian:
     """U, (K, R)"""
     weight: Tensor
     """w, (Q, R), or (1, R) where all outputs share it"""
-    diagonal: float = 0.0
+    diagonal: float | Tensor = 0.0
     """d, a variance added at every point"""
 
     def prepared(self, nugget: float) -> FunctionGaussian:
@@ -46,7 +46,7 @@ class FunctionGaussian:
 
     @property
     def _is_low_rank(self) -> bool:
-        return self.diagonal > 0 and self.factor.shape[1] < self.factor.shape[0]
+        return bool(self.diagonal > 0) and self.factor.shape[1] < self.factor.shape[0]
 
     @cached_property
     def _scaled(self) -> Tensor:
@@ -67,7 +67,7 @@ class FunctionGaussian:
         if not self._is_low_rank:
             return logs
         points, rank = self.factor.shape
-        return logs + (points - rank) * math.log(self.diagonal)
+        return logs + (points - rank) * torch.as_tensor(self.diagonal, dtype=logs.dtype, device=logs.device).log()
 
     def quadratic(self, columns: Tensor) -> Tensor:
         """bᵀ Σ⁻¹ b for every column b of `columns`, (Q or 1, K, columns) or (K, columns) → (Q or 1, columns)."""
@@ -75,6 +75,13 @@ class FunctionGaussian:
             return torch.linalg.solve_triangular(self._cholesky, columns, upper=False).square().sum(-2)
         inner = torch.linalg.solve_triangular(self._cholesky, self._scaled.mT @ columns, upper=False)
         return (columns.square().sum(-2) - inner.square().sum(-2)) / self.diagonal
+
+    def log_prob(self, values: Tensor) -> Tensor:
+        """log N(f) of function values (S, K, Q), summed over points and outputs, (S,)."""
+        points, outputs = self.mean.shape
+        quadratic = self.quadratic((values - self.mean).permute(2, 1, 0)).sum(0)
+        constant = self.log_determinant().expand(outputs).sum() + points * outputs * math.log(2 * math.pi)
+        return -0.5 * (quadratic + constant)
 
     def inverse_trace(self) -> Tensor:
         """tr Σ⁻¹, (Q or 1,)"""

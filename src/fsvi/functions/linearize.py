@@ -13,18 +13,17 @@ Where only the last layer is stochastic, all three are the same closed form, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.autograd import forward_ad
-from torch.func import functional_call, jacrev
+from torch import Tensor
+from torch.func import jacrev, jvp
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fsvi.functions.forward_mode import plain_kernels
 from fsvi.functions.gaussian import FunctionGaussian
+from fsvi.networks.functional import functional_call
 from fsvi.networks.split import Split, evaluating
 from fsvi.variational import MeanField
 
@@ -34,7 +33,8 @@ Linearization = Literal["jvp", "conditional", "exact"]
 class Linearizer(Protocol):
     """How to get function values' distribution at `x`; `shift` is the draw of the stochastic parameters' offset."""
 
-    def __call__(self, split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian: ...
+    def __call__(self, split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
+        """The distribution at `x`."""
 
 
 def linearize_jvp(split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
@@ -61,7 +61,7 @@ def linearize_exact(split: Split, q: MeanField, x: Tensor, shift: Tensor | None 
         tensors = {**q.layout.views(mean), **points, **_buffers(split)}
         return functional_call(split.net, tensors, (x,)).reshape(-1)
 
-    with evaluating(split.net), _plain_kernels(split.net):
+    with evaluating(split.net), plain_kernels(split.net):
         jacobian = jacrev(outputs)(q.mean)
         mean = outputs(q.mean)
     return FunctionGaussian(mean[:, None], jacobian, (2 * q.log_std).exp()[None])
@@ -84,11 +84,14 @@ def features_jvp(
 ) -> tuple[Tensor, Tensor]:
     """Φ(x) at `params`, and its derivative in the direction `tangents`, by one forward-mode pass."""
     moving = [name for name in tangents if name not in split.head_names]
-    with evaluating(split.net), _plain_kernels(split.net), forward_ad.dual_level():
-        duals = {name: forward_ad.make_dual(params[name], tangents[name]) for name in moving}
-        features, _ = split.forward({**params, **_buffers(split), **duals}, x)
-        primal, tangent = forward_ad.unpack_dual(features)
-    return primal, torch.zeros_like(primal) if tangent is None else tangent
+
+    def features(moved: dict[str, Tensor]) -> Tensor:
+        return split.forward({**params, **_buffers(split), **moved}, x)[0]
+
+    # not `autograd.forward_ad`: there softmax works in place, and its derivative cannot be differentiated again
+    with evaluating(split.net), plain_kernels(split.net):
+        value, change = jvp(features, ({n: params[n] for n in moving},), ({n: tangents[n] for n in moving},))[:2]
+    return value, change
 
 
 def _features(split: Split, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -115,19 +118,3 @@ def _last_layer(
 def _buffers(split: Split) -> dict[str, Tensor]:
     """Copies of the buffers: a later train-mode pass then cannot change what this pass's backward reads."""
     return {name: buffer.clone() for name, buffer in split.net.named_buffers()}
-
-
-@contextmanager
-def _plain_kernels(net: nn.Module) -> Iterator[None]:
-    """Switch off the fused kernels that have no forward-mode derivative, for the linearisation alone."""
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    fused_lstm = any(isinstance(module, nn.LSTM) for module in net.modules())
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            if fused_lstm:
-                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
+from fsvi.functions.gp import fit_hyperparameters, median_distance, rbf_kernel
 from fsvi.functions.linearize import Linearizer, has_stochastic_features, linearize_exact
-from fsvi.networks.split import Split, deterministic_names, has_batch_norm
+from fsvi.networks.functional import functional_call
+from fsvi.networks.initialise import initialise
+from fsvi.networks.split import Split, averaging_statistics, batch_norms, deterministic_names
 from fsvi.serialization import Configurable
 from fsvi.validation import check_positive
 from fsvi.variational import MeanField
@@ -47,6 +51,41 @@ class Constant(Prior):
         shape = (len(x) * split.num_outputs, 1) if joint else (len(x), split.num_outputs)
         mean = torch.zeros(shape, dtype=torch.float64, device=x.device)
         return FunctionGaussian(mean, mean.new_zeros(shape[0], 0), mean.new_zeros(1, 0), self.variance)
+
+
+class GaussianProcess(Prior):
+    """Every output an independent process GP(0, variance · exp(−‖x − x′‖²/(2 lengthscale²))), inputs flattened.
+
+    `lengthscale=None` is the median distance between training inputs, known when training starts.
+    """
+
+    hyperparameters: Tensor
+    """lengthscale and variance as they are now"""
+
+    def __init__(self, lengthscale: float | None = None, variance: float = 1.0) -> None:
+        super().__init__()
+        self.lengthscale = None if lengthscale is None else check_positive("lengthscale", lengthscale)
+        self.variance = check_positive("variance", variance)
+        values = torch.tensor([self.lengthscale or 1.0, self.variance], dtype=torch.float64)
+        self.register_buffer("hyperparameters", values)
+
+    def prepare(self, x: Tensor) -> None:
+        """Find the lengthscale if none was given."""
+        if self.lengthscale is None:
+            self.hyperparameters[0] = median_distance(x)
+
+    def fit(self, x: Tensor, y: Tensor, noise: Tensor, learn_noise: bool) -> Tensor:
+        """Maximise the marginal likelihood of targets `y` (n, q) from here; the noise's standard deviation, (q,)."""
+        start = (self.hyperparameters[0], self.hyperparameters[1], noise)
+        lengthscale, variance, noise = fit_hyperparameters(x, y, start, learn_noise)
+        self.hyperparameters.copy_(torch.stack([lengthscale, variance]))
+        return noise
+
+    def gaussian(self, split: Split, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
+        """A zero mean, and the kernel's matrix by its eigenvectors, since it is often singular to rounding."""
+        roots, vectors = torch.linalg.eigh(rbf_kernel(x, *self.hyperparameters))
+        values = FunctionGaussian(roots.new_zeros(len(x), split.num_outputs), vectors, roots.clamp_min(0)[None])
+        return _as_joint(values) if joint else values
 
 
 class _NetworkPrior(Prior):
@@ -91,11 +130,8 @@ class Induced(_NetworkPrior):
         net = copy.deepcopy(split.net)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            for module in net.modules():
-                reset = getattr(module, "reset_parameters", None)
-                if callable(reset):
-                    reset()
-        stds = dict.fromkeys(split.head_names, math.sqrt(self.variance))
+            initialise(net.modules())
+        stds = dict.fromkeys(_last_layer_names(split), math.sqrt(self.variance))
         if self.feature_variance > 0:
             skip = deterministic_names(net) | stds.keys()
             names = [name for name, _ in net.named_parameters() if name not in skip]
@@ -104,26 +140,27 @@ class Induced(_NetworkPrior):
 
     def prepare(self, x: Tensor) -> None:
         """Give the random network BatchNorm statistics of its own, from training inputs."""
-        if not has_batch_norm(self.net):
-            return
-        self.net.train()
-        with torch.no_grad():
-            torch.func.functional_call(self.net, self.q.params(), (x,))
-        self.net.eval()
+        if batch_norms(self.net):
+            with torch.no_grad(), averaging_statistics(self.net):
+                functional_call(self.net, self.q.params(), (x,))
 
 
 class Empirical(_NetworkPrior):
     """A trained network as the prior: transfer learning, or the previous task's posterior in continual learning.
 
     `source` is an `nn.Module` of the same architecture, whose parameters are the prior's mean, with `variance` on the
-    last layer; or a trained method with a `posterior`, whose means and standard deviations are taken over.
+    last layer, or on the parameters named in `stochastic`; or a trained method with a `posterior`, whose means and
+    standard deviations are taken over.
     """
 
     transient = ("source",)
 
-    def __init__(self, source: nn.Module | None, variance: float = 1.0) -> None:
+    def __init__(
+        self, source: nn.Module | None, variance: float = 1.0, stochastic: Sequence[str] | None = None
+    ) -> None:
         super().__init__()
         self.variance = check_positive("variance", variance)
+        self.stochastic = None if stochastic is None else list(stochastic)
         # a tuple, so that the source is no submodule: its parameters must not be trained or saved with this method
         self._source = (source,)
 
@@ -132,16 +169,24 @@ class Empirical(_NetworkPrior):
         source = self._source[0]
         net = copy.deepcopy(split.net)
         posterior = getattr(source, "posterior", None)
-        stds = dict.fromkeys(split.head_names, math.sqrt(self.variance))
         if isinstance(posterior, MeanField):
-            _load(net, posterior.means(), dict(source.net.named_buffers()))  # type: ignore[union-attr, arg-type]
-            self._adopt(split, net, dict.fromkeys(posterior.layout.shapes, 1.0))
-            self.q.log_std.copy_(posterior.log_std.detach())
+            self.stochastic = posterior.layout.names
+        stds = dict.fromkeys(self.stochastic or _last_layer_names(split), math.sqrt(self.variance))
+        if isinstance(posterior, MeanField):
+            _load(net, posterior.means(), dict(source.net.named_buffers()))  # type: ignore[union-attr]
+            self._adopt(split, net, stds)
+            self.q.log_std.copy_(self.q.layout.flatten(posterior.layout.views(posterior.log_std)))
         elif source is not None:
             _load(net, dict(source.named_parameters()), dict(source.named_buffers()))
             self._adopt(split, net, stds)
         else:
             self._adopt(split, net, stds)
+
+
+def _last_layer_names(split: Split) -> list[str]:
+    """The last layer's parameters as `named_parameters` calls them: a tied one bears an earlier layer's name."""
+    names = {id(p): name for name, p in split.net.named_parameters()}
+    return [names[id(p)] for p in split.linear.parameters()]
 
 
 def _as_joint(values: FunctionGaussian) -> FunctionGaussian:

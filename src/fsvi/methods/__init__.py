@@ -1,7 +1,37 @@
 """Inference methods, one file each, behind one protocol."""
 
+from fsvi.methods.duq import DUQ
+from fsvi.methods.ensemble import Ensemble
+from fsvi.methods.fbnn import FBNN
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
+from fsvi.methods.mc_dropout import MCDropout
 from fsvi.methods.method import Method, load
+from fsvi.methods.mfvi import MFVI
+from fsvi.methods.radial import RadialMFVI
+from fsvi.methods.rank1 import Rank1
+from fsvi.methods.registry import make_method, method_names
+from fsvi.methods.spg import SPG
+from fsvi.methods.swag import SWAG
+from fsvi.methods.vogn import VOGN
 
-__all__ = ["FSVI", "MAP", "Method", "load"]
+__all__ = [
+    "DUQ",
+    "FBNN",
+    "FSVI",
+    "MAP",
+    "MFVI",
+    "SPG",
+    "SWAG",
+    "VOGN",
+    "Ensemble",
+    "Laplace",
+    "MCDropout",
+    "Method",
+    "RadialMFVI",
+    "Rank1",
+    "load",
+    "make_method",
+    "method_names",
+]

@@ -2,8 +2,8 @@
 
 A method owns a copy of the user's network and a likelihood. Training needs `terms`, the named parts of the loss;
 prediction needs `function_draws`. The rest has defaults: `parameter_groups` says what the optimiser trains and how
-fast, the hooks `begin`, `after_step`, `after_epoch` and `finish` are for methods that watch training, `backward` and
-`own_optimizer` for methods whose update is their own.
+fast, the hooks `begin`, `fit_prior`, `after_step`, `after_epoch` and `finish` are for methods that watch training,
+`backward` and `own_optimizer` for methods whose update is their own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.likelihoods import Likelihood
+from fsvi.networks.functional import functional_call
 from fsvi.networks.split import Split, evaluating, split_head
 from fsvi.predictive import Predictive
-from fsvi.serialization import Configurable, read_tree, write_tree
-from fsvi.validation import check_count, check_inputs
+from fsvi.serialization import Configurable, building_from, read_tree, write_tree
+from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
 _KIND = "fsvi method"
 
@@ -37,20 +39,25 @@ class Method(Configurable, nn.Module, ABC):
     transient = ("net",)
     likelihood: Likelihood
     split: Split
+    num_data: int | None
+    """how many examples there are, once `fit` has said so"""
+    progress: float
+    """how much of training is done when the step that `fit` is making is, 0..1"""
 
-    def __init__(self, net: nn.Module, likelihood: Likelihood, head: str | None = None, channels_last: bool = True) -> None:
+    def __init__(
+        self, net: nn.Module, likelihood: Likelihood, head: str | None = None, channels_last: bool = True
+    ) -> None:
         super().__init__()
-        if not isinstance(net, nn.Module):
-            raise InvalidInputError(f"net is a {type(net).__name__}, not a torch.nn.Module.")
-        if not isinstance(likelihood, Likelihood):
-            raise InvalidInputError("likelihood must be an object such as fsvi.Categorical() or fsvi.Gaussian(noise=0.1).")
+        check_type("net", net, nn.Module, "a torch.nn.Module")
+        check_type("likelihood", likelihood, Likelihood, "a likelihood such as fsvi.Categorical() or fsvi.Gaussian()")
         self.net = copy.deepcopy(net)
         self.likelihood = copy.deepcopy(likelihood)
         self.head = head
         self.channels_last = channels_last
         if channels_last:
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.num_data: int | None = None
+        self.num_data = None
+        self.progress = 0.0
         self._seen: torch.Size | None = None
 
     # Learning -------------------------------------------------------------------------------------------------------
@@ -83,6 +90,9 @@ class Method(Configurable, nn.Module, ABC):
         self.see(x[:2])
         self.num_data = num_data
 
+    def fit_prior(self, x: Tensor, y: Tensor) -> None:
+        """Fit the prior first, before the first epoch: `x` and `y` are training examples, all of them or a sample."""
+
     def after_step(self) -> None:
         """The optimiser has made a step."""
 
@@ -107,11 +117,20 @@ class Method(Configurable, nn.Module, ABC):
             self.see(x[:2])
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad(), evaluating(self.net):
-            return self.likelihood.predictive(self.function_draws(x, num_samples, generator, batch_size))
+            return self.predictive(self.function_draws(x, num_samples, generator, batch_size))
+
+    def predictive(self, f: Tensor) -> Predictive:
+        """The predictive distribution of function draws `f` (samples, n, outputs)."""
+        return self.likelihood.predictive(f)
 
     def batched(self, function: Callable[[Tensor], Tensor], x: Tensor, batch_size: int) -> Tensor:
         """`function` of `x`, computed `batch_size` inputs at a time."""
         return torch.cat([function(self.arranged(chunk)) for chunk in x.split(batch_size)])
+
+    def draw_functions(self, draws: Iterable[dict[str, Tensor]], x: Tensor, batch_size: int) -> Tensor:
+        """The network's outputs under each of these `draws` of its parameters, (draws, n, outputs)."""
+        calls = (lambda inputs, params=params: functional_call(self.net, params, (inputs,)) for params in draws)
+        return torch.stack([self.batched(call, x, batch_size) for call in calls])
 
     # What both need -------------------------------------------------------------------------------------------------
 
@@ -138,9 +157,9 @@ class Method(Configurable, nn.Module, ABC):
     def check_batch(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """Inputs and targets, validated, on the method's device."""
         x = check_inputs(x, self.dtype)
-        y = torch.as_tensor(y)
-        if len(x) != len(y):
-            raise InvalidInputError(f"there are {len(x)} inputs but {len(y)} targets.")
+        y = as_tensor("y", y)
+        if y.dim() == 0 or len(x) != len(y):
+            raise InvalidInputError(f"there are {len(x)} inputs, but targets of shape {tuple(y.shape)}.")
         if x.shape[1:] != self._seen:
             self.see(x[:2])
         y = self.likelihood.check_targets(y, self.num_outputs)
@@ -187,26 +206,28 @@ class Method(Configurable, nn.Module, ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained method to one file, without pickle and without training data; see `fsvi.load`."""
-        shapes = {name: list(p.shape) for name, p in self.net.named_parameters()}
-        tree = {"config": self.config(), "parameters": shapes, "num_data": self.num_data, "tensors": self.tensors()}
-        write_tree(path, tree, _KIND)
+        tree = {"config": self.config(), "parameters": architecture(self.net), "num_data": self.num_data}
+        write_tree(path, {**tree, "tensors": self.tensors()}, _KIND)
 
 
 def load(path: str | os.PathLike[str], net: nn.Module) -> Any:
     """Read a method that `save` wrote. `net` gives the architecture; its parameters' values do not matter."""
     tree = read_tree(path, _KIND)
-    shapes = {name: list(p.shape) for name, p in net.named_parameters()}
-    if shapes != tree["parameters"]:
-        odd = [n for n in {**tree["parameters"], **shapes} if shapes.get(n) != tree["parameters"].get(n)]
-        first = odd[0] if odd else next(iter(shapes))
-        raise FileFormatError(
-            f"{path} was saved from another architecture: {first!r} has shape {tree['parameters'].get(first)} "
-            f"there and {shapes.get(first)} in the network given."
-        )
-    method = Configurable.from_config(tree["config"], net=net)
-    method.num_data = tree["num_data"]
-    method.load_tensors(tree["tensors"])
-    return method
+    ours = architecture(net)
+    with building_from(path):
+        for saved, given in zip_longest(tree["parameters"], ours):
+            if saved != given:
+                raise FileFormatError(f"{path} is of another architecture: it has {saved}, the network given {given}.")
+        method = Configurable.from_config(tree["config"], net=net)
+        method.num_data = tree["num_data"]
+        method.load_tensors(tree["tensors"])
+    return method.eval()
+
+
+def architecture(net: nn.Module) -> list[str]:
+    """The network's parameters, as names and shapes in their order: what a file must agree with."""
+    check_type("net", net, nn.Module, "a torch.nn.Module")
+    return [f"{name} {tuple(p.shape)}" for name, p in net.named_parameters()]
 
 
 def sum_terms(terms: dict[str, Tensor]) -> Tensor:

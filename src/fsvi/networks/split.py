@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fsvi.errors import HeadError, InvalidInputError
+from fsvi.networks.functional import functional_call
 
 _NORMALISATIONS = (
     nn.modules.batchnorm._BatchNorm,
@@ -86,9 +86,9 @@ def deterministic_names(net: nn.Module) -> set[str]:
     }
 
 
-def has_batch_norm(net: nn.Module) -> bool:
-    """Whether any layer keeps running statistics of the batches it sees."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules())
+def batch_norms(net: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """The layers that keep running statistics of the batches they see."""
+    return [module for module in net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
 
 
 @contextmanager
@@ -105,6 +105,22 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def averaging_statistics(net: nn.Module) -> Iterator[None]:
+    """For a while, BatchNorm's statistics become the average over the batches that come; the rest is in eval mode."""
+    layers = batch_norms(net)
+    momenta = [layer.momentum for layer in layers]
+    with evaluating(net):
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum, layer.training = None, True
+        try:
+            yield
+        finally:
+            for layer, momentum in zip(layers, momenta, strict=True):
+                layer.momentum, layer.training = momentum, False
+
+
+@contextmanager
 def _recording(module: nn.Module) -> Iterator[list[Tensor]]:
     inputs: list[Tensor] = []
     handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
@@ -118,7 +134,7 @@ def _trace(net: nn.Module, linears: Mapping[str, nn.Linear], x: Tensor) -> str:
     """The name of the linear layer whose output is the network's."""
     calls: list[tuple[str, Tensor, Tensor]] = []
     handles = [
-        module.register_forward_hook(lambda _, args, out, name=name: calls.append((name, args[0], out)))
+        module.register_forward_hook(lambda _, args, out, name=name: calls.append((name, args[0], out.clone())))
         for name, module in linears.items()
     ]
     try:
@@ -126,7 +142,9 @@ def _trace(net: nn.Module, linears: Mapping[str, nn.Linear], x: Tensor) -> str:
             output = net(x)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
-        raise InvalidInputError(f"the network does not accept inputs of shape {tuple(x.shape[1:])}: {reason}.") from error
+        raise InvalidInputError(
+            f"the network does not accept inputs of shape {tuple(x.shape[1:])}: {reason}."
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
@@ -142,12 +160,16 @@ def _check_output(output: object, num: int) -> None:
     if not isinstance(output, Tensor):
         raise HeadError(f"the network returns a {type(output).__name__}; fsvi needs one tensor (inputs, outputs).")
     if output.dim() != 2 or len(output) != num:
-        raise HeadError(f"the network returns shape {tuple(output.shape)} for {num} inputs; fsvi needs ({num}, outputs).")
+        raise HeadError(
+            f"the network returns shape {tuple(output.shape)} for {num} inputs; fsvi needs ({num}, outputs)."
+        )
 
 
 def _check_features(name: str, features: Tensor, num: int) -> None:
     if features.dim() != 2 or len(features) != num:
-        raise HeadError(f"the input of the last layer {name!r} has shape {tuple(features.shape)}, not ({num}, features).")
+        raise HeadError(
+            f"the input of the last layer {name!r} has shape {tuple(features.shape)}, not ({num}, features)."
+        )
 
 
 def _explain(output: Tensor, last: str | None) -> str:
@@ -158,7 +180,9 @@ def _explain(output: Tensor, last: str | None) -> str:
     if bool((output >= 0).all()) and torch.allclose(sums, one, atol=1e-4):
         return f"the network ends in a softmax after {last!r}: return the linear layer's output, the logits, instead."
     if torch.allclose(output.double().exp().sum(-1), one, atol=1e-4):
-        return f"the network ends in a log-softmax after {last!r}: return the linear layer's output, the logits, instead."
+        return (
+            f"the network ends in a log-softmax after {last!r}: return the linear layer's output, the logits, instead."
+        )
     return f"the network's output is not the output of a linear layer: something changes it after {last!r}."
 
 

@@ -1,6 +1,7 @@
 """One training loop for all methods: batches, optimisers, checkpoints, progress."""
 
-from fsvi.training.fit import History, fit
+from fsvi.training.fit import fit
+from fsvi.training.history import History
 from fsvi.training.optimizers import cosine
 
 __all__ = ["History", "cosine", "fit"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import torch
@@ -12,67 +13,96 @@ from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
 from fsvi.methods.method import Method
-from fsvi.serialization import check_writable, read_tree, write_tree
-from fsvi.training.batches import Batches, LoaderBatches
+from fsvi.serialization import building_from, check_writable, read_tree, remove_leftovers, write_tree
+from fsvi.validation import check_positive
 
 _KIND = "fsvi checkpoint"
 _NAME = "checkpoint.fsvi"
 
 
 class Checkpoints:
-    """The newest checkpoint of a run, in a folder; written at ends of epochs, not more often than `interval` seconds."""
+    """The newest checkpoint of a run, in a folder, written when `interval` seconds have gone by since the last one.
 
-    def __init__(self, folder: str | Path, interval: float, settings: dict[str, Any]) -> None:
+    `resume` says whether an earlier run's checkpoint is to be used; otherwise it is not overwritten, but refused.
+    """
+
+    def __init__(self, folder: str | PathLike[str], interval: float, resume: bool) -> None:
+        self.interval = check_positive("checkpoint_interval", interval, zero=True)
         self.path = check_writable(folder) / _NAME
-        self.interval = interval
-        self.settings = settings
+        remove_leftovers(self.path)
+        if self.path.exists() and not resume:
+            raise InvalidInputError(f"{self.path} exists: pass resume=True to go on from it, or choose another folder.")
         self._written = -float("inf")
 
-    def read(self) -> dict[str, Any] | None:
-        """What was written last, or None; a checkpoint of other settings is refused."""
+    @property
+    def is_due(self) -> bool:
+        """Whether the last one is old enough."""
+        return time.monotonic() - self._written >= self.interval
+
+    def read(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The state that was written last, or None; one of a run with other settings is refused."""
         if not self.path.exists():
             return None
-        tree: dict[str, Any] = read_tree(self.path, _KIND)
-        differing = [name for name, value in self.settings.items() if tree["settings"].get(name) != value]
-        if differing:
-            name = differing[0]
-            raise InvalidInputError(
-                f"{self.path} comes from a run with {name}={tree['settings'].get(name)!r}, not {self.settings[name]!r}: "
-                "resume with the same settings, or choose another folder."
-            )
-        return tree
+        tree = read_tree(self.path, _KIND)
+        with building_from(self.path):
+            self._compare(tree["settings"], flatten(settings))
+            state: dict[str, Any] = tree["state"]
+        return state
 
-    def refuse_existing(self) -> None:
-        """Refuse to overwrite an earlier run's checkpoint."""
-        if self.path.exists():
-            raise InvalidInputError(f"{self.path} exists: pass resume=True to go on from it, or choose another folder.")
+    def write(self, state: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Replace the checkpoint."""
+        write_tree(self.path, {"state": state, "settings": flatten(settings)}, _KIND)
+        self._written = time.monotonic()
 
-    def write(self, state: dict[str, Any], force: bool = False) -> None:
-        """Replace the checkpoint, if the last one is old enough or `force` says so."""
-        if force or time.monotonic() - self._written >= self.interval:
-            write_tree(self.path, {**state, "settings": self.settings}, _KIND)
-            self._written = time.monotonic()
+    def _compare(self, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+        for name in sorted(theirs.keys() | ours.keys()):
+            if theirs.get(name) != ours.get(name):
+                raise InvalidInputError(
+                    f"{self.path} comes from a run with {name}={theirs.get(name)!r}, not {ours.get(name)!r}: "
+                    "resume with the same settings, or choose another folder."
+                )
 
 
-def capture(method: Method, optimizer: Optimizer, batches: Batches) -> dict[str, Any]:
-    """Parameters, optimiser and random state."""
-    state = {"method": method.tensors(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
-    generator = batches.generator if isinstance(batches, LoaderBatches) else None
-    return state if generator is None else {**state, "loader_rng": generator.get_state()}
+def flatten(settings: Any, name: str = "") -> dict[str, Any]:
+    """Nested settings as plain values under dotted names; anything else is known by its type's name."""
+    if isinstance(settings, Mapping):
+        items = {str(key): value for key, value in settings.items()}
+    elif isinstance(settings, (list, tuple)):
+        items = {str(index): value for index, value in enumerate(settings)}
+    else:
+        plain = settings is None or isinstance(settings, (bool, int, float, str))
+        return {name: settings if plain else type(settings).__name__}
+    return {k: v for key, value in items.items() for k, v in flatten(value, f"{name}.{key}" if name else key).items()}
 
 
-def restore(state: dict[str, Any], method: Method, optimizer: Optimizer, batches: Batches) -> None:
+def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]) -> dict[str, Any]:
+    """Parameters, optimiser and random states."""
+    states = [torch.get_rng_state(), *(generator.get_state() for generator in generators)]
+    return {"method": method.tensors(), "optimizer": optimizer.state_dict(), "random": states}
+
+
+def restore(
+    state: Mapping[str, Any], method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]
+) -> None:
     """Undo `capture`."""
     method.load_tensors(state["method"])
     optimizer.load_state_dict(_with_tuples(state["optimizer"], optimizer))
-    torch.set_rng_state(state["rng"])
-    if isinstance(batches, LoaderBatches) and batches.generator is not None and "loader_rng" in state:
-        batches.generator.set_state(state["loader_rng"])
+    _arrange(optimizer)
+    for generator, random in zip((torch.default_generator, *generators), state["random"], strict=True):
+        generator.set_state(random)
 
 
-def copy_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A snapshot that later training does not change."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _arrange(optimizer: Optimizer) -> None:
+    """Files keep no memory layout; fused optimisers walk a parameter and its state together, so they must agree."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _with_tuples(state: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:

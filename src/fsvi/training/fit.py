@@ -1,52 +1,22 @@
-"""One training loop for every method."""
+"""Train any method on any data."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+import warnings
 from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from fsvi.errors import NonFiniteLossError
+from fsvi.errors import InvalidInputError
 from fsvi.methods.method import Method
 from fsvi.training.batches import Batches, as_batches
-from fsvi.training.checkpoints import Checkpoints, capture, copy_tensors, restore
-from fsvi.training.optimizers import Schedule, make_optimizer, make_schedule
-from fsvi.training.progress import ProgressBar
-from fsvi.validation import check_count, check_positive
-
-_VALIDATION_SAMPLES = 16
-
-
-@dataclass
-class History:
-    """What happened, one entry an epoch: the loss and its terms averaged over the epoch's examples, and more."""
-
-    loss: list[float] = field(default_factory=list)
-    terms: dict[str, list[float]] = field(default_factory=dict)
-    validation: list[float] = field(default_factory=list)
-    """mean log-likelihood of the validation set"""
-    best_epoch: int | None = None
-    """the epoch, from 1, whose parameters were kept, where a validation set chose it"""
-    seconds: float = 0.0
-
-    @property
-    def epochs(self) -> int:
-        """How many epochs were trained."""
-        return len(self.loss)
-
-    def record(self, means: Mapping[str, float]) -> None:
-        """Add an epoch."""
-        self.loss.append(sum(means.values()))
-        for name, value in means.items():
-            self.terms.setdefault(name, []).append(value)
+from fsvi.training.checkpoints import Checkpoints
+from fsvi.training.history import History
+from fsvi.training.optimizers import MakeOptimizer, Schedule, check_optimizer, make_optimizer, make_schedule
+from fsvi.training.run import Run
+from fsvi.validation import check_count, check_positive, check_type, first_line
 
 
 def fit(
@@ -55,8 +25,8 @@ def fit(
     *,
     epochs: int = 1000,
     batch_size: int = 128,
-    lr: float = 1e-3,
-    optimizer: Any = "adam",
+    lr: float = 1e-2,
+    optimizer: str | MakeOptimizer = "adam",
     schedule: str | Schedule | None = "cosine",
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -69,126 +39,74 @@ def fit(
 ) -> History:
     """Train `method` on `data`, a pair (x, y), a Dataset or a DataLoader, and return what happened.
 
-    The same seed gives the same bits on a CPU. With `validation` data the mean log-likelihood is recorded every epoch;
-    `patience` epochs without a better one end training and bring the best parameters back. With `checkpoint`, a
-    folder, the state is kept at ends of epochs at least `checkpoint_interval` seconds apart, and `resume=True` goes on
-    from it to the same bits as if nothing had happened. torch's global random state is left as it was found.
+    `optimizer` is "adam", "sgd" (momentum 0.9), any `torch.optim` class, or a function from parameter groups, which
+    carry `lr`, to an optimiser; `schedule` is "cosine", None, or a function from the fraction of training done to a
+    factor on the learning rate. The same seed gives the same bits on a CPU, and torch's global random state is left as
+    it was found; a DataLoader with a generator of its own keeps to that.
+
+    With `validation` data, in any of the same forms, the mean log-likelihood is recorded every epoch; `patience`
+    epochs without a better one end training and bring the best parameters back.
+
+    With `checkpoint`, a folder, the state is kept at ends of epochs, `checkpoint_interval` seconds apart or more: so
+    much, and the epoch that was running, is lost to Ctrl-C or a crash. `resume=True` goes on from there, if anything is
+    there, to the same bits as if nothing had happened.
     """
+    check_type("method", method, Method, "a method such as fsvi.FSVI(net, likelihood=..., context=...)")
     check_count("epochs", epochs)
     check_count("batch_size", batch_size)
+    check_count("seed", seed, least=0)
     check_positive("lr", lr)
-    if patience is not None:
-        check_count("patience", patience)
+    _check_companions(validation, patience, checkpoint, resume)
+    make, factor = check_optimizer(optimizer), make_schedule(schedule)
+    checkpoints = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_interval, resume)
     if device is not None:
-        method.to(device)
+        _move(method, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        run = _Run(method, as_batches(method, data, batch_size), epochs, lr, optimizer, make_schedule(schedule))
-        if validation is not None:
-            run.validation = method.check_batch(*validation)
-            run.patience = patience
-        if checkpoint is not None:
-            settings = dict(epochs=epochs, batch_size=batch_size, lr=lr, seed=seed, num_data=run.batches.num_data)
-            settings |= dict(optimizer=str(optimizer), method=type(method).__name__)
-            run.checkpoints = Checkpoints(checkpoint, checkpoint_interval, settings)  # type: ignore[arg-type]
-            run.resume() if resume else run.checkpoints.refuse_existing()
+        batches = as_batches(method, data, batch_size)
+        held_out = None if validation is None else _hold_out(method, validation, batch_size)
+        examples = _begin(method, batches)
+        made = method.own_optimizer(lr) or make_optimizer(make, method.parameter_groups(lr))
+        run = Run(method, batches, held_out, made, factor, epochs, patience, checkpoints)
+        run.resume(dict(seed=seed, batch_size=batch_size, lr=lr))
+        if run.history.epochs == 0:
+            method.fit_prior(*examples)
         return run.train(progress)
 
 
-class _Run:
-    """The state of one call of `fit`."""
+def _check_companions(validation: Any, patience: int | None, checkpoint: Any, resume: bool) -> None:
+    """Arguments that mean nothing without another."""
+    if patience is not None and validation is None:
+        raise InvalidInputError(f"patience={patience} needs validation data: pass validation=(x, y).")
+    if patience is not None:
+        check_count("patience", patience)
+    if resume and checkpoint is None:
+        raise InvalidInputError("resume=True needs a folder to go on from: pass checkpoint=.")
 
-    def __init__(
-        self, method: Method, batches: Batches, epochs: int, lr: float, optimizer: Any, schedule: Schedule
-    ) -> None:
-        self.method, self.batches, self.epochs, self.schedule = method, batches, epochs, schedule
-        method.begin(batches.inputs(), batches.num_data)
-        self.optimizer: Optimizer = make_optimizer(method, optimizer, lr)
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.history = History()
-        self.validation: tuple[Tensor, Tensor] | None = None
-        self.patience: int | None = None
-        self.best: dict[str, Tensor] | None = None
-        self.checkpoints: Checkpoints | None = None
 
-    def train(self, progress: bool | None) -> History:
-        self.method.train()
-        with ProgressBar(self.epochs, progress) as bar:
-            while self.history.epochs < self.epochs and not self._out_of_patience():
-                started = time.perf_counter()
-                self._epoch()
-                self.history.seconds += time.perf_counter() - started
-                bar.update(self.history.epochs, {name: values[-1] for name, values in self._shown().items()})
-                self._checkpoint()
-        if self.best is not None:
-            self.method.load_tensors(self.best)
-        self.method.finish(self.batches.shuffled)
-        self.method.eval()
-        return self.history
+def _move(method: Method, device: str | torch.device) -> None:
+    try:
+        method.to(device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InvalidInputError(f"device={device!r} cannot be used: {first_line(error)}.") from error
 
-    def resume(self) -> None:
-        assert self.checkpoints is not None
-        state = self.checkpoints.read()
-        if state is None:
-            return
-        restore(state, self.method, self.optimizer, self.batches)
-        self.history = History(**state["history"])
-        self.best = state["best"]
 
-    def _epoch(self) -> None:
-        totals: dict[str, float] = {}
-        for x, y in self._scheduled(self.batches.shuffled()):
-            self.optimizer.zero_grad(set_to_none=True)
-            terms = {name: float(term.detach()) for name, term in self.method.backward(x, y).items()}
-            self._check_finite(terms)
-            self.optimizer.step()
-            self.method.after_step()
-            for name, value in terms.items():
-                totals[name] = totals.get(name, 0.0) + value * len(x)
-        self.method.after_epoch(self.batches.shuffled)
-        self.history.record({name: total / self.batches.num_data for name, total in totals.items()})
-        self._validate()
+def _hold_out(method: Method, validation: Any, batch_size: int) -> Batches:
+    """The validation data, looked at before training; drawing from it changes no random state."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            batches = as_batches(method, validation, batch_size)
+            batches.examples()
+    except InvalidInputError as error:
+        raise InvalidInputError(f"validation: {error}") from error
+    return batches
 
-    def _scheduled(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:
-        """The batches, with the learning rate set before each."""
-        seen = self.history.epochs * self.batches.num_data
-        for x, y in batches:
-            factor = self.schedule(seen / (self.epochs * self.batches.num_data))
-            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-                group["lr"] = rate * factor
-            yield x, y
-            seen += len(x)
 
-    def _check_finite(self, terms: Mapping[str, float]) -> None:
-        for name, value in terms.items():
-            if not math.isfinite(value):
-                rate = self.optimizer.param_groups[0]["lr"]
-                raise NonFiniteLossError(
-                    f"the {name} term of the loss became {value} in epoch {self.history.epochs + 1}: "
-                    f"lower the learning rate (now {rate:.3g}), or check the data's scale; no step was made."
-                )
-
-    def _validate(self) -> None:
-        if self.validation is None:
-            return
-        x, y = self.validation
-        predictive = self.method.predict(x, num_samples=_VALIDATION_SAMPLES)
-        self.history.validation.append(float(predictive.log_prob(y).mean()))
-        if self.history.validation[-1] >= max(self.history.validation):
-            self.history.best_epoch = self.history.epochs
-            self.best = copy_tensors(self.method.tensors()) if self.patience is not None else None
-
-    def _out_of_patience(self) -> bool:
-        best = self.history.best_epoch
-        return self.patience is not None and best is not None and self.history.epochs - best >= self.patience
-
-    def _checkpoint(self) -> None:
-        if self.checkpoints is None:
-            return
-        last = self.history.epochs == self.epochs or self._out_of_patience()
-        state = capture(self.method, self.optimizer, self.batches)
-        self.checkpoints.write({**state, "history": asdict(self.history), "best": self.best}, force=last)
-
-    def _shown(self) -> dict[str, list[float]]:
-        shown = {"loss": self.history.loss, **self.history.terms}
-        return {**shown, "val": self.history.validation} if self.history.validation else shown
+def _begin(method: Method, batches: Batches) -> tuple[Tensor, Tensor]:
+    """Let the method look at examples of the data, so that what is wrong with it is found before the first step."""
+    x, y = batches.examples()
+    if not y.is_floating_point() and bool((y == y[0]).all()):
+        message = f"all {len(y)} labels looked at are {int(y[0])}: nothing can be learned of the other classes."
+        warnings.warn(message, stacklevel=3)
+    method.begin(x, batches.num_data)
+    return x, y

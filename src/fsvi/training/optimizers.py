@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
-from fsvi.methods.method import Method
-from fsvi.validation import check_choice
+from fsvi.validation import check_choice, check_positive, first_line
 
 Schedule = Callable[[float], float]
 """From the fraction of training done, 0..1, to a factor on the learning rate."""
 
+MakeOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
+"""From parameter groups, each with its learning rate, to an optimiser; a `torch.optim` class is one."""
 
-def make_optimizer(method: Method, optimizer: Any, lr: float) -> Optimizer:
-    """The optimiser for a method's parameters.
+_OPTIMIZERS: dict[str, MakeOptimizer] = {
+    "adam": partial(torch.optim.Adam, fused=True),
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
+}
 
-    `optimizer` is "adam", "sgd" (momentum 0.9), any `torch.optim` class, or a function from parameter groups to one.
-    """
-    own = method.own_optimizer(lr)
-    if own is not None:
-        return own
-    groups = method.parameter_groups(lr)
-    if isinstance(optimizer, str):
-        check_choice("optimizer", optimizer, ("adam", "sgd"))
-        if optimizer == "sgd":
-            return torch.optim.SGD(groups, lr=lr, momentum=0.9)
-        return torch.optim.Adam(groups, lr=lr, fused=True)
-    if not callable(optimizer):
-        raise InvalidInputError(f'optimizer={optimizer!r} must be "adam", "sgd" or a torch.optim class.')
-    made = optimizer(groups)
+
+def check_optimizer(optimizer: str | MakeOptimizer) -> MakeOptimizer:
+    """The function behind a name ("adam", or "sgd" with momentum 0.9), a `torch.optim` class or a function."""
+    if callable(optimizer):
+        return optimizer
+    if not isinstance(optimizer, str):
+        raise InvalidInputError(f"optimizer={optimizer!r} must be a name, a torch.optim class or a function.")
+    return _OPTIMIZERS[check_choice("optimizer", optimizer, _OPTIMIZERS)]
+
+
+def make_optimizer(make: MakeOptimizer, groups: list[dict[str, Any]]) -> Optimizer:
+    """The optimiser for parameter groups, or an error that says why it cannot be used."""
+    try:
+        made = make(groups)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"optimizer={make!r} cannot be made: {first_line(error)}.") from error
     if not isinstance(made, Optimizer):
-        raise InvalidInputError(f"optimizer made a {type(made).__name__}, not a torch.optim.Optimizer.")
+        raise InvalidInputError(f"optimizer={make!r} made a {type(made).__name__}, not a torch.optim.Optimizer.")
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InvalidInputError(f"{type(made).__name__} needs the loss many times a step: use a stochastic optimizer.")
     return made
 
 
@@ -51,4 +61,8 @@ def make_schedule(schedule: str | Schedule | None) -> Schedule:
     if isinstance(schedule, str):
         check_choice("schedule", schedule, ("cosine",))
         return cosine()
+    if not callable(schedule):
+        raise InvalidInputError(f'schedule={schedule!r} must be "cosine", None or a function.')
+    for done in (0.0, 0.5, 1.0):
+        check_positive(f"schedule({done})", schedule(done), zero=True)
     return schedule

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from types import TracebackType
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 class ProgressBar:
-    """Epochs done, the loss's terms and the time left."""
+    """Epochs done, the loss's terms and the time left, on the standard error stream."""
 
     def __init__(self, epochs: int, show: bool | None = None) -> None:
-        visible = sys.stderr.isatty() and not os.environ.get("CI") if show is None else show
         columns = (
             TextColumn("epoch"),
             BarColumn(),
@@ -22,7 +21,8 @@ class ProgressBar:
             TextColumn("{task.description}"),
             TimeRemainingColumn(),
         )
-        self._bar = Progress(*columns, disable=not visible, transient=False)
+        visible = _is_watched() if show is None else show
+        self._bar = Progress(*columns, console=Console(stderr=True), disable=not visible)
         self._task = self._bar.add_task("", total=epochs)
 
     def update(self, epoch: int, values: Mapping[str, float]) -> None:
@@ -34,5 +34,10 @@ class ProgressBar:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
+
+
+def _is_watched() -> bool:
+    """Whether somebody sits at a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("CI")

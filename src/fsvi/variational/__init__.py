@@ -1,6 +1,35 @@
 """Distributions over a network's parameters."""
 
+from fsvi.variational.curvature import Curvature, Diagonal, Full, GaussNewton, Kronecker, linear_change
+from fsvi.variational.gaussian_prior import negative_log_normal, normal_kl, prior_names
+from fsvi.variational.layers import LayerMode, LocalReparametrization
 from fsvi.variational.layout import Layout
+from fsvi.variational.low_rank import LowRank
 from fsvi.variational.mean_field import MeanField
+from fsvi.variational.per_example import Recording, WeightLayer, gradient_moments, record, weight_layers
+from fsvi.variational.radial import Radial
+from fsvi.variational.rank1 import RankOne
 
-__all__ = ["Layout", "MeanField"]
+__all__ = [
+    "Curvature",
+    "Diagonal",
+    "Full",
+    "GaussNewton",
+    "Kronecker",
+    "LayerMode",
+    "Layout",
+    "LocalReparametrization",
+    "LowRank",
+    "MeanField",
+    "Radial",
+    "RankOne",
+    "Recording",
+    "WeightLayer",
+    "gradient_moments",
+    "linear_change",
+    "negative_log_normal",
+    "normal_kl",
+    "prior_names",
+    "record",
+    "weight_layers",
+]

@@ -48,7 +48,9 @@ class Layout:
 
     def fill(self, values: Mapping[str, float]) -> Tensor:
         """A vector that is constant on each tensor."""
-        return torch.cat([torch.full((size,), values[name]) for name, size in zip(self.shapes, self.sizes, strict=True)])
+        return torch.cat(
+            [torch.full((size,), values[name]) for name, size in zip(self.shapes, self.sizes, strict=True)]
+        )
 
     def _to_row(self, tensor: Tensor) -> Tensor:
         if self.channels_last and tensor.dim() == 4:

@@ -1,0 +1,149 @@
+"""`fsvi bench`: what FSVI's training steps and predictions cost, beside those of plain training."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import fsvi
+from fsvi.experiments.bench.costs import PredictionCost, StepCost, measure_predictions, measure_steps
+from fsvi.experiments.bench.goals import find_goals
+from fsvi.experiments.bench.steps import FSVI_METHODS, Step
+from fsvi.experiments.bench.tables import goal_table, prediction_table, step_table
+from fsvi.serialization import check_writable, write_bytes
+
+_WIDTH = 110
+"""of the tables where the output is no terminal"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """The steps of every method on one network, with B = `batch_size` and K = `num_context`."""
+
+    network: str
+    batch_size: int
+    num_context: int
+    rounds: int
+
+    def steps(self, channels_last: bool = True) -> list[Step]:
+        """FSVI's steps, one for each way of linearising and one for last-layer mode."""
+        return [Step(self.network, name, self.batch_size, self.num_context, channels_last) for name in FSVI_METHODS]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure, and how often."""
+
+    cases: tuple[Case, ...]
+    """in both memory layouts, with memory"""
+    jacobian: Case
+    """a size at which the Jacobian fits into memory"""
+    networks: tuple[Case, ...]
+    """more networks, to see the cost as they grow"""
+    context: Case
+    context_sizes: tuple[int, ...]
+    draws: tuple[tuple[str, int], ...]
+    num_images: int
+    prediction_rounds: int
+
+
+_DRAWS = (("all", 10), ("all", 100), ("last_layer", 100))
+_DENSE = ("mlp 100", "mlp 400-400", "mlp 2000-2000")
+
+FULL = Plan(
+    cases=(Case("cnn", 128, 32, rounds=40), Case("resnet18", 32, 8, rounds=5)),
+    jacobian=Case("cnn", 128, 32, rounds=3),
+    networks=tuple(Case(name, 128, 32, rounds=40) for name in _DENSE),
+    context=Case("cnn", 128, 8, rounds=8),
+    context_sizes=(8, 16, 32, 64, 128, 256, 512),
+    draws=_DRAWS,
+    num_images=1000,
+    prediction_rounds=4,
+)
+QUICK = Plan(
+    cases=(Case("cnn", 128, 32, rounds=8), Case("resnet18", 8, 2, rounds=2)),
+    jacobian=Case("cnn", 128, 4, rounds=2),
+    networks=tuple(Case(name, 128, 32, rounds=8) for name in _DENSE),
+    context=Case("cnn", 128, 8, rounds=2),
+    context_sizes=(8, 64, 512),
+    draws=_DRAWS,
+    num_images=128,
+    prediction_rounds=2,
+)
+
+
+def run_bench(out: Path, quick: bool) -> None:
+    """Measure, print tables, and write `bench.json` into the folder `out`."""
+    check_writable(out)
+    started = time.perf_counter()
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console.print("Medians of interleaved rounds, ± half the distance between the quartiles.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        results = _measure(QUICK if quick else FULL, console)
+    document = {"machine": _machine(), "quick": quick, "seconds": time.perf_counter() - started, **results}
+    path = out / "bench.json"
+    write_bytes(path, json.dumps(document, indent=1).encode())
+    console.print(f"Written to {path}.")
+
+
+def _measure(plan: Plan, console: Console) -> dict[str, list[dict[str, Any]]]:
+    """All sections, each printed as soon as it is measured."""
+    steps = [cost for case in plan.cases for cost in _measure_case(case)]
+    console.print(step_table("Training steps", steps))
+    jacobian = _measure_jacobian(plan.jacobian)
+    console.print(step_table("A step that materialises the Jacobian", jacobian))
+    networks = [cost for case in plan.networks for cost in measure_steps(case.steps(), case.rounds)]
+    networks += [cost for cost in steps if cost.step.channels_last]
+    console.print(step_table("As the network grows", networks))
+    context = _measure_context(plan.context, plan.context_sizes)
+    console.print(step_table("As K grows", context))
+    predictions = _measure_predictions(plan)
+    console.print(prediction_table("Predictions", predictions))
+    goals = find_goals(steps, predictions)
+    console.print(goal_table("Goals", goals))
+    sections = {"steps": steps, "jacobian": jacobian, "networks": networks, "context": context}
+    return {
+        **{name: [cost.as_dict() for cost in costs] for name, costs in sections.items()},
+        "predictions": [asdict(cost) for cost in predictions],
+        "goals": [{**asdict(goal), "met": goal.met} for goal in goals],
+    }
+
+
+def _measure_case(case: Case) -> list[StepCost]:
+    return measure_steps(case.steps(channels_last=True) + case.steps(channels_last=False), case.rounds, memory=True)
+
+
+def _measure_jacobian(case: Case) -> list[StepCost]:
+    step = Step(case.network, "jacobian", case.batch_size, case.num_context)
+    return measure_steps([step], case.rounds, memory=True)
+
+
+def _measure_context(case: Case, sizes: tuple[int, ...]) -> list[StepCost]:
+    steps = [replace(step, num_context=size) for step in case.steps() for size in sizes]
+    return measure_steps(steps, case.rounds)
+
+
+def _measure_predictions(plan: Plan) -> list[PredictionCost]:
+    plain, conditional, last_layer = (Step("cnn", name, 128, 32) for name in ("map", "conditional", "last_layer"))
+    methods = {"all": conditional.make_method(), "last_layer": last_layer.make_method()}
+    x = plain.inputs(plan.num_images)
+    return measure_predictions(methods, plain.make_method(), plan.draws, x, plan.prediction_rounds)
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "fsvi": fsvi.__version__,
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }

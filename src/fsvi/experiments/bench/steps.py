@@ -1,0 +1,110 @@
+"""The training steps that the benchmark compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.experiments.bench.jacobian import JacobianFSVI
+from fsvi.functions.contexts import Dataset
+from fsvi.likelihoods import Categorical
+from fsvi.methods import FSVI, MAP, Method
+from fsvi.networks import cnn, mlp, resnet18
+from fsvi.training.optimizers import check_optimizer, make_optimizer
+
+_CLASSES = 10
+_NUM_DATA = 60_000
+_CONTEXT_IMAGES = 512
+_LEARNING_RATE = 1e-4
+_CONTEXT_PASSES = {"map": 0, "jvp": 9, "conditional": 3, "last_layer": 3}
+"""What a context point costs, in forward passes of one input: a dual forward is 3, and a backward twice its forward."""
+
+_ONE_DRAW = {"num_samples": 1, "num_context_sets": 1, "num_feature_draws": 1}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "jvp": {"linearize": "jvp"},
+    "conditional": {"linearize": "conditional"},
+    "last_layer": {"stochastic": "last_layer"},
+    "jacobian": {},
+}
+
+FSVI_METHODS = ("jvp", "conditional", "last_layer")
+
+
+class Network(NamedTuple):
+    """How to make a network, and the shape of one of its inputs."""
+
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+
+
+def _dense(*hidden: int) -> Network:
+    return Network(partial(mlp, 784, hidden, _CLASSES), (784,))
+
+
+NETWORKS = {
+    "mlp 100": _dense(100),
+    "mlp 400-400": _dense(400, 400),
+    "mlp 2000-2000": _dense(2000, 2000),
+    "cnn": Network(cnn, (1, 28, 28)),
+    "resnet18": Network(resnet18, (3, 32, 32)),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step: of `method` ("map", one of `FSVI_METHODS`, or "jacobian") on a network of `NETWORKS`."""
+
+    network: str
+    method: str
+    batch_size: int
+    num_context: int
+    channels_last: bool = True
+
+    @property
+    def plain(self) -> Step:
+        """The MAP step that this one is compared with."""
+        return replace(self, method="map", num_context=0)
+
+    @property
+    def limit(self) -> float | None:
+        """The ratio to the MAP step that counting passes gives, (3B + passes·K) / 3B; no step can do better."""
+        passes = _CONTEXT_PASSES.get(self.method)
+        return None if passes is None else 1 + passes * self.num_context / (3 * self.batch_size)
+
+    def make_method(self) -> Method:
+        """The method, untrained."""
+        net = NETWORKS[self.network].make()
+        if self.method == "map":
+            return MAP(net, Categorical(), channels_last=self.channels_last)
+        make = JacobianFSVI if self.method == "jacobian" else FSVI
+        context = Dataset(self.inputs(_CONTEXT_IMAGES))
+        settings = {**_ONE_DRAW, **_SETTINGS[self.method]}
+        return make(
+            net, Categorical(), context, num_context=self.num_context, channels_last=self.channels_last, **settings
+        )
+
+    def make_action(self) -> Callable[[], None]:
+        """A function that makes the step, as `fit` does, on random data."""
+        method = self.make_method()
+        x, y = method.check_batch(self.inputs(self.batch_size), torch.randint(_CLASSES, (self.batch_size,)))
+        method.begin(x, _NUM_DATA)
+        method.train()
+        optimizer = make_optimizer(check_optimizer("adam"), method.parameter_groups(_LEARNING_RATE))
+
+        def act() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            for term in method.backward(x, y).values():
+                float(term.detach())
+            optimizer.step()
+            method.after_step()
+
+        return act
+
+    def inputs(self, num: int) -> Tensor:
+        """Random inputs of the network's shape."""
+        return torch.randn(num, *NETWORKS[self.network].shape)

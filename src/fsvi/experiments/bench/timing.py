@@ -1,0 +1,54 @@
+"""Times of several actions, measured so that they can be compared."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of repeated measurements, and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of these values."""
+        low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+        return cls(median, low, high)
+
+    @classmethod
+    def of_ratio(cls, values: Sequence[float], bases: Sequence[float]) -> Spread:
+        """The spread of value / base, round by round: what slows a whole round down cancels."""
+        return cls.of([value / base for value, base in zip(values, bases, strict=True)])
+
+
+def interleave(actions: Mapping[Name, Callable[[], Any]], rounds: int) -> dict[Name, list[float]]:
+    """Seconds that each action took in each of `rounds` rounds, after one round that is not counted.
+
+    Every round runs all actions once, in a new order, so that none owes its time to its place or its moment.
+    """
+    seconds: dict[Name, list[float]] = {name: [] for name in actions}
+    order = list(actions)
+    shuffle = random.Random(0).shuffle
+    for _ in range(rounds + 1):
+        shuffle(order)
+        for name in order:
+            seconds[name].append(_seconds(actions[name]))
+    return {name: values[1:] for name, values in seconds.items()}
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started

@@ -1,0 +1,60 @@
+"""Gaussian processes with a squared-exponential kernel: its matrix, and its hyperparameters from data."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fsvi.functions.gaussian import cholesky
+
+_LOOKED_AT = 300
+"""How many inputs hyperparameters are found from; the cost of a step grows with their cube."""
+_STEPS = 200
+_LEARNING_RATE = 0.05
+_JITTER = 1e-6
+"""The part of the kernel's variance that is added to its diagonal, so that repeated inputs do no harm."""
+
+
+def rbf_kernel(x: Tensor, lengthscale: Tensor, variance: Tensor) -> Tensor:
+    """variance · exp(−‖x − x′‖²/(2 lengthscale²)) for inputs `x` of any shape, in float64, (n, n)."""
+    rows = x.flatten(1).double()
+    return variance * (-0.5 * torch.cdist(rows, rows).square() / lengthscale**2).exp()
+
+
+def median_distance(x: Tensor) -> Tensor:
+    """The median distance between different inputs, a common choice of lengthscale; 1 if there are none."""
+    distances = torch.pdist(spread(x).flatten(1).double())
+    distances = distances[distances > 0]
+    return distances.median() if len(distances) else distances.new_ones(())
+
+
+def spread(values: Tensor) -> Tensor:
+    """At most a few hundred of them, spread evenly."""
+    return values[:: math.ceil(len(values) / _LOOKED_AT)]
+
+
+def log_marginal_likelihood(kernel: Tensor, y: Tensor, noise_variance: Tensor) -> Tensor:
+    """Σ_q log N(y_q; 0, kernel + noise_variance_q I), for targets `y` (n, q) and one noise for each of the q."""
+    eye = torch.eye(len(y), dtype=kernel.dtype, device=kernel.device)
+    factor = cholesky(kernel + noise_variance[:, None, None] * eye)
+    whitened = torch.linalg.solve_triangular(factor, y.T[:, :, None], upper=False)
+    logs = factor.diagonal(dim1=1, dim2=2).log().sum() + 0.5 * y.numel() * math.log(2 * math.pi)
+    return -0.5 * whitened.square().sum() - logs
+
+
+def fit_hyperparameters(x: Tensor, y: Tensor, start: tuple[Tensor, Tensor, Tensor], learn_noise: bool) -> list[Tensor]:
+    """Lengthscale, variance and noise that maximise the marginal likelihood of some of the data, from `start`."""
+    x, y = spread(x), spread(y).double()
+    logs = [value.detach().double().log() for value in start]
+    free = [log.requires_grad_() for log in (logs if learn_noise else logs[:2])]
+    optimizer = torch.optim.Adam(free, lr=_LEARNING_RATE)
+    for _ in range(_STEPS):
+        lengthscale, variance, noise = (log.exp() for log in logs)
+        noise_variance = noise.square() + _JITTER * variance
+        loss = -log_marginal_likelihood(rbf_kernel(x, lengthscale, variance), y, noise_variance) / len(y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [log.detach().exp() for log in logs]

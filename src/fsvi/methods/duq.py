@@ -1,0 +1,152 @@
+"""Deterministic uncertainty quantification (van Amersfoort, Smith, Teh, Gal; ICML 2020)."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.methods.method import Method
+from fsvi.networks.split import Split, split_head
+from fsvi.predictive import CategoricalPredictive
+from fsvi.validation import check_count, check_fraction, check_positive
+
+
+class KernelPredictive(CategoricalPredictive):
+    """Class probabilities K_c / Σ K from `log_kernels` (samples, n, classes); the kernels say how certain they are."""
+
+    def __init__(self, log_kernels: Tensor) -> None:
+        super().__init__(log_kernels)
+        self.kernels = log_kernels.exp()
+
+    def uncertainty(self) -> Tensor:
+        """−max_c K_c, (n,): how far the nearest centroid is, from −1, on it, to 0, far from all of them."""
+        return -self.kernels.mean(0).amax(-1)
+
+
+class DUQ(Method):
+    """One network, whose features Φ(x) are compared with a centroid e_c of each class by a kernel.
+
+    K_c(x) = exp(−‖W_c Φ(x) − e_c‖² / (2 m length_scale²)), with W_c of shape (m, features), m = `embedding_size` (None:
+    as many as there are features). Minimised is the mean over the batch and over the C classes of the binary
+    cross-entropy −[y_c log K_c + (1 − y_c) log(1 − K_c)], plus `gradient_penalty` times the batch's mean of
+    (‖∇ₓ Σ_c K_c‖² − 1)², two-sided, so that distances between features follow distances between inputs.
+
+    The centroids are exponential moving averages: after each step, over the batch's n_c inputs of class c,
+    N_c ← momentum·N_c + (1 − momentum)·n_c, M_c ← momentum·M_c + (1 − momentum)·Σ W_c Φ(x), e_c = M_c / N_c.
+
+    Classification only. The network's own last layer is not used.
+    """
+
+    weight: nn.Parameter
+    """W, (classes, m, features)"""
+    counts: Tensor
+    """N, (classes,)"""
+    sums: Tensor
+    """M, (classes, m)"""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        likelihood: Likelihood,
+        length_scale: float = 0.1,
+        gradient_penalty: float = 0.05,
+        momentum: float = 0.999,
+        embedding_size: int | None = None,
+        head: str | None = None,
+        channels_last: bool = True,
+    ) -> None:
+        super().__init__(net, likelihood, head, channels_last)
+        if not isinstance(likelihood, Categorical):
+            raise InvalidInputError(f"DUQ is for classes, not for {type(likelihood).__name__}: use fsvi.Categorical().")
+        self.length_scale = check_positive("length_scale", length_scale)
+        self.gradient_penalty = check_positive("gradient_penalty", gradient_penalty, zero=True)
+        self.momentum = check_fraction("momentum", momentum)
+        self.embedding_size = None if embedding_size is None else check_count("embedding_size", embedding_size)
+        self.build(split_head(self.net, head=head))
+
+    def build(self, split: Split) -> None:
+        """Make a random W_c and a random centroid for every class."""
+        super().build(split)
+        linear = split.linear
+        shape = split.num_outputs, self.embedding_size or linear.in_features
+        self.weight = nn.Parameter(linear.weight.new_empty(*shape, linear.in_features).normal_(std=0.05))
+        self.register_buffer("counts", linear.weight.new_ones(shape[0]))
+        self.register_buffer("sums", linear.weight.new_empty(shape).normal_())
+        self._batch: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def centroids(self) -> Tensor:
+        """e, (classes, m)."""
+        return self.sums / self.counts[:, None]
+
+    # Learning -------------------------------------------------------------------------------------------------------
+
+    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The binary cross-entropy, and the weighted gradient penalty."""
+        penalised = self.gradient_penalty > 0
+        x = _differentiable(x) if penalised else x
+        with sdpa_kernel(SDPBackend.MATH) if penalised else nullcontext():  # fused attention has one derivative only
+            embeddings = self.embed(x)
+        self._batch = embeddings.detach(), y
+        log_kernels = self.log_kernels(embeddings)
+        terms = {"nll": binary_cross_entropy(log_kernels, y)}
+        if penalised:
+            terms["penalty"] = self.gradient_penalty * gradient_penalty(log_kernels.exp(), x)
+        return terms
+
+    def after_step(self) -> None:
+        """Move the centroids towards the embeddings of the step's batch."""
+        assert self._batch is not None
+        embeddings, y = self._batch
+        chosen = F.one_hot(y, self.num_outputs).to(embeddings.dtype)
+        self.counts.lerp_(chosen.sum(0), 1 - self.momentum)
+        self.sums.lerp_(torch.einsum("nc,ncm->cm", chosen, embeddings), 1 - self.momentum)
+        self._batch = None
+
+    def embed(self, x: Tensor) -> Tensor:
+        """W_c Φ(x) for every class, (n, classes, m)."""
+        features, _ = self.split.forward({}, x)
+        return torch.einsum("cmf,nf->ncm", self.weight, features)
+
+    def log_kernels(self, embeddings: Tensor) -> Tensor:
+        """log K_c, (n, classes)."""
+        squared = (embeddings - self.centroids).square().mean(-1)
+        return -squared / (2 * self.length_scale**2)
+
+    # Prediction -----------------------------------------------------------------------------------------------------
+
+    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """log K_c, whose softmax is K_c / Σ K: a single draw, whatever `num_samples`."""
+        return self.batched(lambda b: self.log_kernels(self.embed(b)), x, batch_size).unsqueeze(0)
+
+    def predictive(self, f: Tensor) -> KernelPredictive:
+        """Normalised kernels as probabilities, with the largest kernel as the measure of certainty."""
+        return KernelPredictive(f)
+
+
+def binary_cross_entropy(log_kernels: Tensor, y: Tensor) -> Tensor:
+    """−[y_c log K_c + (1 − y_c) log(1 − K_c)], the mean over inputs and classes.
+
+    It is computed from log K, so that a kernel which underflows still has a gradient.
+    """
+    distance = (-log_kernels).clamp_min(torch.finfo(log_kernels.dtype).eps)
+    chosen = F.one_hot(y, log_kernels.shape[1]).bool()
+    return torch.where(chosen, distance, -(-torch.expm1(-distance)).log()).mean()
+
+
+def gradient_penalty(kernels: Tensor, x: Tensor) -> Tensor:
+    """(‖∇ₓ Σ_c K_c‖² − 1)², the mean over inputs."""
+    (gradient,) = torch.autograd.grad(kernels.sum(), x, create_graph=True)
+    return (gradient.flatten(1).square().sum(1) - 1).square().mean()
+
+
+def _differentiable(x: Tensor) -> Tensor:
+    if not x.is_floating_point():
+        raise InvalidInputError(f"DUQ's gradient penalty needs real inputs, not {x.dtype}: set gradient_penalty=0.")
+    return x.detach().requires_grad_(True)

@@ -1,0 +1,246 @@
+"""Deep ensembles (Lakshminarayanan, Pritzel, Blundell; NeurIPS 2017)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Likelihood
+from fsvi.methods.joint import JointOptimizer
+from fsvi.methods.map import MAP
+from fsvi.methods.method import Method, architecture
+from fsvi.networks.dense import is_dense
+from fsvi.networks.functional import functional_call
+from fsvi.networks.split import Split, evaluating
+from fsvi.predictive import Predictive, mixture
+from fsvi.serialization import Configurable
+from fsvi.validation import check_count, check_type
+
+_RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.RReLU)
+
+
+class Ensemble(Method):
+    """Minimises Σᵢ Lᵢ, the sum of its members' losses, and predicts with the mixture 1/M Σᵢ pᵢ(y|x).
+
+    `make` builds one member, with a network of its own: `Ensemble(lambda: fsvi.MAP(net(), likelihood=...), size=5)`.
+    The members differ by their initial parameters and by what is random in their training; they see the same
+    minibatches, and none of them knows of the others. `Ensemble.of` joins members that were trained one by one.
+
+    A prediction from `num_samples` draws takes an equal share of them from every member, rounded up. Members that are
+    `MAP`s of plain dense networks are trained together by `torch.vmap`, which is the same up to rounding, and faster.
+    """
+
+    def __init__(self, make: Callable[[], Method], size: int = 5) -> None:
+        if isinstance(make, nn.Module) or not callable(make):
+            raise InvalidInputError(f"make is a {type(make).__name__}, not a function that builds a member.")
+        nn.Module.__init__(self)  # an ensemble has no network of its own to copy
+        self._members = nn.ModuleList(_checked(make()) for _ in range(check_count("size", size)))
+        self._check_alike()
+        self._vectorised = False
+        self._seen = None
+
+    @classmethod
+    def of(cls, members: Sequence[Method]) -> Ensemble:
+        """The ensemble of these methods, trained or not: `Ensemble.of([fsvi.load(path, net) for path in paths])`."""
+        return cls(iter(members).__next__, len(members))
+
+    @property
+    def members(self) -> list[Method]:
+        """The methods it consists of."""
+        return list(self._members)  # type: ignore[arg-type]
+
+    # Learning -------------------------------------------------------------------------------------------------------
+
+    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The members' terms, each summed over members."""
+        if self._vectorised:
+            return self._vectorised_terms(x, y)
+        return _total([member.terms(x, y) for member in self.members])
+
+    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The terms, with every member's gradient added to its own parameters."""
+        if self._vectorised:
+            return super().backward(x, y)
+        return _total([member.backward(x, y) for member in self.members])
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """The members' groups."""
+        return [group for member in self.members for group in member.parameter_groups(lr)]
+
+    def own_optimizer(self, lr: float) -> torch.optim.Optimizer | None:
+        """The members' own optimisers as one, if they have any."""
+        parts = [member.own_optimizer(lr) for member in self.members]
+        own = [part for part in parts if part is not None]
+        return JointOptimizer(own) if own else None
+
+    def begin(self, x: Tensor, num_data: int) -> None:
+        """Training starts for every member."""
+        self._check_distinct()
+        self._seen = x.shape[1:]
+        for member in self.members:
+            member.begin(x, num_data)
+        self._vectorised = self._can_be_vectorised()
+
+    def fit_prior(self, x: Tensor, y: Tensor) -> None:
+        """Every member fits its prior."""
+        for member in self.members:
+            member.fit_prior(x, y)
+
+    def after_step(self) -> None:
+        """Every member has made a step."""
+        for member in self.members:
+            member.after_step()
+
+    def after_epoch(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+        """An epoch has ended for every member."""
+        for member in self.members:
+            member.after_epoch(batches)
+
+    def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+        """Training has ended for every member."""
+        for member in self.members:
+            member.finish(batches)
+
+    def _can_be_vectorised(self) -> bool:
+        """Whether one pass can serve all members: `MAP`s with the same settings of a network without randomness."""
+        first, *others = self.members
+        if not others or any(type(member) is not MAP for member in self.members):
+            return False
+        plain = is_dense(first.net) and not any(isinstance(module, _RANDOM_LAYERS) for module in first.net.modules())
+        return plain and all(_settings(member) == _settings(first) for member in others)
+
+    def _vectorised_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        members: list[MAP] = self.members  # type: ignore[assignment]
+        nets = [dict(member.net.named_parameters()) for member in members]
+        stacked = {name: torch.stack([parameters[name] for parameters in nets]) for name in nets[0]}
+        outputs = vmap(lambda parameters: functional_call(members[0].net, parameters, (x,)))(stacked)
+        nlls = [member.likelihood.nll(f, y) for member, f in zip(members, outputs, strict=True)]
+        return {"nll": torch.stack(nlls).sum(), **members[0].prior_terms(stacked, len(x))}
+
+    # Prediction -----------------------------------------------------------------------------------------------------
+
+    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """The members' draws, first all of the first, and so on; the same number of each."""
+        share = math.ceil(num_samples / len(self.members))
+        draws = []
+        for member in self.members:
+            with evaluating(member.net):
+                draws.append(member.function_draws(x, share, generator, batch_size))
+        return torch.cat(draws)
+
+    def predictive(self, f: Tensor) -> Predictive:
+        """The mixture of the members' predictives, each with its own likelihood."""
+        parts = f.chunk(len(self.members))
+        return mixture([member.predictive(part) for member, part in zip(self.members, parts, strict=True)])
+
+    # What both need: the first member speaks for all -----------------------------------------------------------------
+
+    @property
+    def net(self) -> nn.Module:  # type: ignore[override]
+        """The first member's network."""
+        return self.members[0].net
+
+    @property
+    def likelihood(self) -> Likelihood:  # type: ignore[override]
+        """The first member's likelihood."""
+        return self.members[0].likelihood
+
+    @property
+    def split(self) -> Split:  # type: ignore[override]
+        """The first member's split into features and last layer."""
+        return self.members[0].split
+
+    @property
+    def channels_last(self) -> bool:  # type: ignore[override]
+        """Whether images are kept in channels-last order."""
+        return self.members[0].channels_last
+
+    @property
+    def num_data(self) -> int | None:
+        """How many examples there are, once `fit` has said so."""
+        return self.members[0].num_data
+
+    @num_data.setter
+    def num_data(self, value: int | None) -> None:
+        for member in self.members:
+            member.num_data = value
+
+    @property
+    def progress(self) -> float:
+        """How much of training is done."""
+        return self.members[0].progress
+
+    @progress.setter
+    def progress(self, value: float) -> None:
+        for member in self.members:
+            member.progress = value
+
+    def see(self, x: Tensor) -> None:
+        """Let every member check its network on example inputs."""
+        for member in self.members:
+            member.see(x)
+        self._seen = x.shape[1:]
+
+    # Files ----------------------------------------------------------------------------------------------------------
+
+    def config(self) -> dict[str, Any]:
+        """The members' classes and settings."""
+        return {"class": type(self).__name__, "settings": {"members": [member.config() for member in self.members]}}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Ensemble:
+        """Build the members from their settings."""
+        return cls.of([Configurable.from_config(config, **transient) for config in settings["members"]])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that the members have learned."""
+        parts = enumerate(member.tensors() for member in self.members)
+        return {f"{index}.{name}": tensor for index, part in parts for name, tensor in part.items()}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Give every member its own."""
+        for index, member in enumerate(self.members):
+            prefix = f"{index}."
+            part = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            member.load_tensors(part)
+
+    # Checks ---------------------------------------------------------------------------------------------------------
+
+    def _check_alike(self) -> None:
+        first, *others = self.members
+        for index, member in enumerate(others, start=1):
+            if type(member) is not type(first):
+                kinds = f"a {type(first).__name__} and a {type(member).__name__}"
+                raise InvalidInputError(f"members 0 and {index} are {kinds}: an ensemble's members are of one class.")
+            if architecture(member.net) != architecture(first.net):
+                raise InvalidInputError(f"the networks of members 0 and {index} differ: all need one architecture.")
+
+    def _check_distinct(self) -> None:
+        first, *others = self.members
+        own = dict(first.net.named_parameters())
+        for index, member in enumerate(others, start=1):
+            if all(torch.equal(p, own[name]) for name, p in member.net.named_parameters()):
+                raise InvalidInputError(
+                    f"members 0 and {index} start from the same parameters: let `make` build a new network each time."
+                )
+
+
+def _checked(member: Method) -> Method:
+    check_type("make()", member, Method, "a method such as fsvi.MAP(net(), likelihood=...)")
+    return member
+
+
+def _settings(member: Method) -> tuple[Any, ...]:
+    trainable = [p.requires_grad for p in member.net.parameters()]
+    return member.config(), trainable
+
+
+def _total(terms: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The sum of each term over members."""
+    return {name: torch.stack([each[name] for each in terms]).sum() for name in terms[0]}

@@ -1,0 +1,80 @@
+"""What methods with a prior over functions share."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import Tensor, nn
+
+from fsvi.errors import InvalidInputError
+from fsvi.functions.contexts import Context
+from fsvi.functions.priors import Prior
+from fsvi.likelihoods import Likelihood
+from fsvi.methods.method import Method
+from fsvi.networks.split import Split, split_head
+from fsvi.validation import check_count, check_inputs, check_positive, check_type
+
+
+class FunctionSpaceMethod(Method):
+    """A method that compares its functions with those of a `prior`, at K = `num_context` points of a `context`.
+
+    `kl_weight` is the weight of their divergence in the loss; None is 1/N, the evidence lower bound divided by N.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        likelihood: Likelihood,
+        context: Context | None,
+        prior: Prior,
+        num_context: int,
+        kl_weight: float | None,
+        head: str | None,
+        channels_last: bool,
+    ) -> None:
+        super().__init__(net, likelihood, head, channels_last)
+        if context is not None:
+            check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
+        check_type("prior", prior, Prior, "a prior such as fsvi.priors.Constant(variance=1.0)")
+        self.context = context
+        self.prior = copy.deepcopy(prior)
+        self.num_context = check_count("num_context", num_context)
+        self.kl_weight = None if kl_weight is None else check_positive("kl_weight", kl_weight, zero=True)
+
+    def first_split(self) -> Split:
+        """The network's split, checked on points of the context where it has any before training."""
+        example = None if self.context is None else self.context.example()
+        if example is not None:
+            example = self.arranged(check_inputs(example, self.dtype))
+        return split_head(self.net, example, self.head)
+
+    def build(self, split: Split) -> None:
+        """Bind the prior to the network."""
+        super().build(split)
+        self.prior.bind(split)
+
+    def begin(self, x: Tensor, num_data: int) -> None:
+        """Let context and prior see the training inputs, and find a bad context before the first step."""
+        super().begin(x, num_data)
+        if self.context is not None:
+            self.context.prepare(x)
+        self.draw_context(x[: min(len(x), 128)])
+        self.prior.prepare(self.arranged(x[:512]))
+
+    def weight(self, x: Tensor) -> float:
+        """The divergence's weight in the loss on the minibatch `x`."""
+        return 1 / (self.num_data or len(x)) if self.kl_weight is None else self.kl_weight
+
+    def draw_context(self, x: Tensor) -> Tensor:
+        """A set of K context points to go with the minibatch `x`."""
+        if self.context is None:
+            raise InvalidInputError(
+                f"{type(self).__name__} has no context: pass context=, e.g. fsvi.contexts.Uniform(low=..., high=...)."
+            )
+        points = self.context.sample(self.num_context, x)
+        if points.shape[1:] != x.shape[1:]:
+            raise InvalidInputError(
+                f"context points have shape {tuple(points.shape[1:])}, but the network's inputs have shape "
+                f"{tuple(x.shape[1:])}: give a context of the inputs' shape."
+            )
+        return self.arranged(points.to(x.dtype))

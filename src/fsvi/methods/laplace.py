@@ -1,0 +1,246 @@
+"""Laplace's approximation with the generalised Gauss–Newton matrix (Immer, Korzepa & Bauer, 2020; Daxberger, 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from fsvi.errors import HeadError, InvalidInputError
+from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.methods.map import MAP, PointEstimate
+from fsvi.networks.split import Split, evaluating, split_head
+from fsvi.validation import check_choice, check_inputs, check_type
+from fsvi.variational import (
+    Curvature,
+    Diagonal,
+    Full,
+    GaussNewton,
+    Kronecker,
+    Recording,
+    WeightLayer,
+    linear_change,
+    record,
+    weight_layers,
+)
+
+Structure = Literal["last_layer", "kron", "diagonal"]
+Integral = Literal["mc", "probit"]
+
+_CURVATURES: dict[str, Callable[[WeightLayer], Curvature]] = {
+    "last_layer": Full,
+    "kron": Kronecker,
+    "diagonal": Diagonal,
+}
+_EXAMPLES_AT_ONCE = {"last_layer": 512, "kron": 16, "diagonal": 16}
+_NUMBERS_AT_ONCE = 2**24
+"""How many numbers draws of the parameters, or the Jacobian of some inputs by a layer, may have."""
+_MOST_INPUTS = 512
+
+
+class Laplace(PointEstimate):
+    """Trains as `MAP`, to the mode θ*, and then takes the Gaussian N(θ*, (H + δI)⁻¹) for the posterior.
+
+    H = Σₙ Jₙᵀ Λₙ Jₙ is the generalised Gauss–Newton matrix, J the Jacobian of the outputs at θ* and Λ the likelihood's
+    Fisher information. What of H is kept is the `structure`: "last_layer", all of it for the last layer, whose
+    eigenvectors cost O((features · outputs)³); or for the weights and biases of all dense layers and two-dimensional
+    convolutions, layer by layer, "kron", Kronecker products, or "diagonal". Other parameters stay at θ*.
+
+    The prior's precision δ is 1/`prior_variance`, or with `optimize_prior` the one of the largest evidence,
+
+        log p(D) ≈ log p(D|θ*) − ½ δ‖θ*‖² + ½ P log δ − ½ log|H + δI|,    P parameters in H.
+
+    Predictions are those of the network linearised at θ*, f(x) ~ N(f(x; θ*), J (H + δI)⁻¹ Jᵀ). `integral` says how
+    probabilities are averaged over it: "mc" by draws f(x; θ*) + J (θ − θ*), functions that share θ over all inputs, or
+    "probit", for classes, by the closed form softmax(f / √(1 + π/8 · Var f)), a single draw. Either
+    costs a backward pass for each output as far down as there are random layers.
+
+    Until trained, it predicts as `MAP`; `from_map` takes a trained one. The computations are fsvi's own, tested against
+    laplace-torch: as a dependency that would bring a dozen packages, one of them pinned to a pre-release, and its draws
+    are not shared between inputs.
+    """
+
+    posterior: GaussNewton | None
+
+    def __init__(
+        self,
+        net: nn.Module,
+        likelihood: Likelihood,
+        prior_variance: float | None = 1.0,
+        structure: Structure = "last_layer",
+        integral: Integral = "mc",
+        optimize_prior: bool = True,
+        head: str | None = None,
+        channels_last: bool = True,
+    ) -> None:
+        super().__init__(net, likelihood, prior_variance, head, channels_last)
+        self.structure = check_choice("structure", structure, _CURVATURES)
+        self.integral = check_choice("integral", integral, ("mc", "probit"))
+        self.optimize_prior = optimize_prior
+        if prior_variance is None and not optimize_prior:
+            raise InvalidInputError("Laplace needs a prior: give prior_variance a number, or set optimize_prior=True.")
+        if integral == "probit" and not isinstance(likelihood, Categorical):
+            kind = type(likelihood).__name__
+            raise InvalidInputError(f'integral="probit" is for classes, not for {kind}: use integral="mc".')
+        self.build(split_head(self.net, head=head))
+
+    def build(self, split: Split) -> None:
+        """No posterior yet."""
+        super().build(split)
+        self.posterior = None
+
+    @classmethod
+    def from_map(
+        cls,
+        trained: MAP,
+        data: Any,
+        structure: Structure = "last_layer",
+        integral: Integral = "mc",
+        optimize_prior: bool = True,
+    ) -> Laplace:
+        """The approximation around a trained `MAP`; `data`, a pair (x, y), a Dataset or a DataLoader, are its own."""
+        check_type("trained", trained, MAP, "a trained fsvi.MAP")
+        settings = (trained.prior_variance, structure, integral, optimize_prior, trained.split.head)
+        method = cls(trained.net, trained.likelihood, *settings, trained.channels_last)
+        method.likelihood.load_state_dict(trained.likelihood.state_dict())
+        method.num_data = trained.num_data
+        method._approximate(method.check_batch(*batch) for batch in _batches(data))
+        return method.eval()
+
+    # Learning -------------------------------------------------------------------------------------------------------
+
+    def begin(self, x: Tensor, num_data: int) -> None:
+        """Forget an earlier posterior; find out now whether the layers have a curvature."""
+        super().begin(x, num_data)
+        self.posterior = None
+        self._layers()
+
+    def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+        """Approximate the posterior around the parameters that training found."""
+        self._approximate(batches())
+
+    def log_marginal_likelihood(self, prior_precision: float | None = None) -> Tensor:
+        """The evidence log p(D) in Laplace's approximation, for the posterior's own prior precision or another one."""
+        posterior = self._trained()
+        return posterior.log_evidence(posterior.precision if prior_precision is None else prior_precision)
+
+    @property
+    def prior_precision(self) -> float:
+        """δ, given or found."""
+        return float(self._trained().precision)
+
+    def _approximate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        posterior = self._make_posterior()
+        size = _EXAMPLES_AT_ONCE[self.structure]
+        with evaluating(self.net):
+            for x, y in batches:
+                for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
+                    self._add(posterior, x_part, y_part)
+        posterior.decompose(self._means())
+        posterior.precision.fill_(self._find_precision(posterior))
+        self.posterior = posterior
+
+    def _find_precision(self, posterior: GaussNewton) -> float:
+        if self.optimize_prior or self.prior_variance is None:
+            return posterior.best_precision()
+        return 1 / self.prior_variance
+
+    def _add(self, posterior: GaussNewton, x: Tensor, y: Tensor) -> None:
+        outputs, recording = record(self.net, self._means(), posterior.layers, self.arranged(x))
+        roots = self.likelihood.fisher_root(outputs.detach())
+        posterior.add(recording, recording.gradients(outputs, roots.movedim(-1, 0)))
+        posterior.log_likelihood -= len(x) * self.likelihood.nll(outputs.detach().double(), y).detach()
+
+    def _make_posterior(self) -> GaussNewton:
+        return GaussNewton(self._layers(), _CURVATURES[self.structure]).to(self.device)
+
+    def _layers(self) -> list[WeightLayer]:
+        if self.structure != "last_layer":
+            return weight_layers(self.net)
+        layers = weight_layers(self.net, [self.split.linear])
+        if not layers:
+            raise HeadError(f"the last layer {self.split.head!r} is frozen, but its parameters carry the uncertainty.")
+        return layers
+
+    def _means(self) -> dict[str, Tensor]:
+        return {name: p.detach() for name, p in self.net.named_parameters()}
+
+    def _trained(self) -> GaussNewton:
+        if self.posterior is None:
+            raise InvalidInputError("Laplace has no posterior yet: train it with fsvi.fit, or use Laplace.from_map.")
+        return self.posterior
+
+    # Prediction -----------------------------------------------------------------------------------------------------
+
+    def function_moments(self, x: Any) -> tuple[Tensor, Tensor]:
+        """The mean, (n, outputs), and the covariance between the outputs at each input, (n, outputs, outputs)."""
+        posterior = self._trained()
+        means, covariances = [], []
+        for part in check_inputs(x, self.dtype).split(self._chunk(posterior.layers)):
+            mean, recording, jacobians = self._linearise(posterior, self.arranged(part))
+            means.append(mean)
+            covariances.append(posterior.covariance(recording, jacobians))
+        return torch.cat(means), torch.cat(covariances)
+
+    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """Draws of the linearised network, or the logits whose softmax is the average probability."""
+        if self.posterior is None:
+            return super().function_draws(x, num_samples, generator, batch_size)
+        if self.integral == "probit":
+            mean, covariance = self.function_moments(x)
+            variance = covariance.diagonal(dim1=1, dim2=2).to(mean)
+            return (mean / (1 + math.pi / 8 * variance).sqrt()).unsqueeze(0)
+        return self._draw_functions(self.posterior, x, num_samples, generator, batch_size)
+
+    def _draw_functions(
+        self, posterior: GaussNewton, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int
+    ) -> Tensor:
+        """As many draws, and as many inputs, at once as memory allows: (samples, n, outputs)."""
+        step = max(1, _NUMBERS_AT_ONCE // len(posterior.eigenvalues))
+        size = min(batch_size, self._chunk([layer for layer in posterior.layers if layer.is_convolution]))
+        parts = []
+        for start in range(0, num_samples, step):
+            draws = posterior.draw(min(step, num_samples - start), generator)
+            draws = {layer: draw.to(self.dtype) for layer, draw in draws.items()}
+            parts.append(self.batched(partial(self._linearised, posterior, draws), x, size))
+        return torch.cat(parts, dim=1).transpose(0, 1)
+
+    def _linearised(self, posterior: GaussNewton, draws: dict[WeightLayer, Tensor], x: Tensor) -> Tensor:
+        """f(x; θ*) + J (θ − θ*), (n, draws, outputs)."""
+        mean, recording, jacobians = self._linearise(posterior, x)
+        return mean[:, None] + linear_change(recording, jacobians, draws)
+
+    def _linearise(self, posterior: GaussNewton, x: Tensor) -> tuple[Tensor, Recording, list[Tensor]]:
+        """f(x; θ*), what the layers saw, and the Jacobians of the outputs by the layers' own."""
+        with evaluating(self.net):
+            outputs, recording = record(self.net, self._means(), posterior.layers, x)
+        units = torch.eye(self.num_outputs, dtype=outputs.dtype, device=outputs.device)
+        return outputs.detach(), recording, recording.gradients(outputs, units[:, None].expand(-1, len(x), -1))
+
+    def _chunk(self, layers: Sequence[WeightLayer]) -> int:
+        """For how many inputs at once the Jacobian by these layers' parameters may be formed."""
+        largest = max((math.prod(layer.matrix_shape) for layer in layers), default=0)
+        return max(1, min(_MOST_INPUTS, _NUMBERS_AT_ONCE // (1 + largest * self.num_outputs)))
+
+    # Files ----------------------------------------------------------------------------------------------------------
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take over the tensors, with the posterior if there was one."""
+        has_posterior = any(name.startswith("posterior.") for name in tensors)
+        self.posterior = self._make_posterior() if has_posterior else None
+        super().load_tensors(tensors)
+
+
+def _batches(data: Any) -> Iterable[Any]:
+    if isinstance(data, Dataset):
+        return DataLoader(data, batch_size=512)
+    if isinstance(data, DataLoader):
+        return data
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        return [data]
+    raise InvalidInputError(f"data is a {type(data).__name__}: give a pair (x, y), a Dataset or a DataLoader.")

@@ -1,0 +1,153 @@
+"""Monte-Carlo dropout (Gal & Ghahramani; ICML 2016)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Likelihood
+from fsvi.methods.map import PointEstimate
+from fsvi.networks.split import evaluating, split_head
+from fsvi.validation import check_fraction
+
+_WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
+
+
+class MCDropout(PointEstimate):
+    """Minimises −1/B Σ log p(y|f(x; θ, z)) − 1/N log N(θ; 0, prior_variance·I), with dropout masks z drawn anew for
+    every example, and predicts with 1/S Σₛ p(y|f(x; θ, zₛ)), dropout still on.
+
+    The masks are those of the network's own dropout layers, at their own rates. A network that has none gets dropout
+    of rate `rate` before every dense layer and convolution but the first that it calls; with `rate=0` this is `MAP`.
+    In prediction a draw is one mask for all inputs, so that it is a function of the input. Dropout inside attention
+    and recurrent layers, which is no layer of its own, acts in training alone.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        likelihood: Likelihood,
+        rate: float = 0.1,
+        prior_variance: float | None = 1.0,
+        head: str | None = None,
+        channels_last: bool = True,
+    ) -> None:
+        super().__init__(net, likelihood, prior_variance, head, channels_last)
+        self.rate = check_fraction("rate", rate)
+        self._own = [module for module in self.net.modules() if _drops(module)]
+        self._sites: dict[nn.Module, nn.Module] = {}
+        self.build(split_head(self.net, head=head))
+
+    def see(self, x: Tensor) -> None:
+        """Find where dropout acts: the order in which layers are called is known only now."""
+        super().see(x)
+        if self._own:
+            self._sites = {layer: _active(layer) for layer in self._own}
+        elif self.rate > 0:
+            layers = called_layers(self.net, self.arranged(x))
+            self._sites = dict.fromkeys(layers[1:], nn.Dropout(self.rate))
+
+    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The negative log-likelihood under random masks, and the negative log prior over N."""
+        inserted = self.training and not self._own
+        with changing_inputs(self._sites, lambda layer, h: layer(h)) if inserted else nullcontext():
+            return super().terms(x, y)
+
+    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """The network under each of `num_samples` sets of masks; without dropout, the one function there is."""
+        if not self._sites:
+            return super().function_draws(x, num_samples, generator, batch_size)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            return torch.stack([self._draw(x, batch_size) for _ in range(num_samples)])
+
+    def _draw(self, x: Tensor, batch_size: int) -> Tensor:
+        masks = _Masks()
+
+        def outputs(inputs: Tensor) -> Tensor:
+            masks.rewind(len(inputs))
+            return self.net(inputs)
+
+        with changing_inputs(self._sites, masks):
+            return self.batched(outputs, x, batch_size)
+
+
+class _Masks:
+    """The masks of one draw, in the order in which the network's dropout is called, each made when first needed.
+
+    Given its mask, dropout is affine in its input, a·h + b: what it makes of zeros is b, of ones a + b. So every kind
+    of dropout layer keeps its meaning: single units, whole channels, or the units of a self-normalising network.
+    """
+
+    def __init__(self) -> None:
+        self._affine: list[tuple[Tensor, Tensor]] = []
+        self.rewind(1)
+
+    def rewind(self, num: int) -> None:
+        """A pass over `num` inputs starts."""
+        self._num, self._next = num, 0
+
+    def __call__(self, layer: nn.Module, h: Tensor) -> Tensor:
+        if len(h) % self._num:
+            raise InvalidInputError(
+                f"dropout acts on a tensor of shape {tuple(h.shape)} for {self._num} inputs: MCDropout draws one mask "
+                "for all inputs, so their dimension must come first."
+            )
+        if self._next == len(self._affine):
+            self._affine.append(_affine(layer, h))
+        scale, shift = self._affine[self._next]
+        self._next += 1
+        return h * scale + shift
+
+
+@contextmanager
+def changing_inputs(
+    sites: Mapping[nn.Module, nn.Module], change: Callable[[nn.Module, Tensor], Tensor]
+) -> Iterator[None]:
+    """For a while, each module's input `h` is `change(sites[module], h)`."""
+    handles = [
+        module.register_forward_pre_hook(lambda _, args, layer=layer: (change(layer, args[0]), *args[1:]))
+        for module, layer in sites.items()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def called_layers(net: nn.Module, x: Tensor) -> list[nn.Module]:
+    """The dense layers and convolutions of `net`, in the order in which it calls them."""
+    layers: dict[nn.Module, nn.Module] = {m: m for m in net.modules() if isinstance(m, _WEIGHT_LAYERS)}
+    calls: list[nn.Module] = []
+
+    def record(layer: nn.Module, h: Tensor) -> Tensor:
+        calls.append(layer)
+        return h
+
+    with torch.no_grad(), evaluating(net), changing_inputs(layers, record):
+        net(x)
+    return list(dict.fromkeys(calls))
+
+
+def _affine(layer: nn.Module, h: Tensor) -> tuple[Tensor, Tensor]:
+    """a and b of a mask for one input, drawn from torch's global generator."""
+    zeros = torch.zeros(1, *h.shape[1:], dtype=h.dtype)
+    state = torch.get_rng_state()
+    shift = layer(zeros)
+    torch.set_rng_state(state)
+    return (layer(zeros + 1) - shift).to(h.device), shift.to(h.device)
+
+
+def _drops(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+
+
+def _active(layer: nn.Module) -> nn.Module:
+    """A dropout layer of the same kind, switched on whatever the mode of the network."""
+    return copy.deepcopy(layer).train()

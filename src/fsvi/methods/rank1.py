@@ -1,0 +1,94 @@
+"""Rank-one Bayesian neural networks (Dusenberry, Jerfel, Wen, Ma, Snoek, Heller, Lakshminarayanan & Tran, 2020)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.likelihoods import Likelihood
+from fsvi.methods.map import PointEstimate
+from fsvi.networks.split import Split, split_head
+from fsvi.validation import check_count, check_positive
+from fsvi.variational import RankOne
+
+
+class Rank1(PointEstimate):
+    """Minimises −1/(BM) Σ log p(y|f(x; W ∘ s rᵀ)) − 1/N log N(W; 0, prior_variance·I) + kl_scale/N · KL(q ‖ p).
+
+    W are the network's own parameters, learned as by MAP. Every dense layer and convolution computes
+    ((x ∘ r) Wᵀ) ∘ s + b with random factors r of its inputs and s of its outputs. Their posterior is the mixture
+    q(r, s) = 1/K Σₖ N(meanₖ, diag(stdₖ²)), K = `num_components`, their prior p = N(1, prior_std²·I). The mixture's KL
+    is replaced by the mean of its components' KLs, which is no smaller.
+
+    In training, the examples of a minibatch are dealt out evenly, at random, to the components, and each has its own
+    draw of the factors, M = `num_samples` times. In prediction, draws go through the components in turn, so let
+    `num_samples` there be a multiple of K.
+
+    The factors start at 1; with `random_signs` at ±1, drawn with `seed`, which sets the components apart but asks for
+    wide layers, since one W serves them all. The prior is then ½ N(1, prior_std²) + ½ N(−1, prior_std²), and the KL to
+    the half where a factor starts bounds the KL to both, up to a constant. `prior_variance=None` leaves the prior of W
+    out. `init_std` is where the factors' standard deviations start; `log_std` learns `log_std_lr_scale` times as fast
+    as the rest.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        likelihood: Likelihood,
+        prior_variance: float | None = 1.0,
+        num_components: int = 4,
+        prior_std: float = 0.1,
+        kl_scale: float = 1.0,
+        num_samples: int = 1,
+        random_signs: bool = False,
+        seed: int = 0,
+        init_std: float = 0.05,
+        log_std_lr_scale: float = 3.0,
+        head: str | None = None,
+        channels_last: bool = True,
+    ) -> None:
+        super().__init__(net, likelihood, prior_variance, head, channels_last)
+        self.num_components = check_count("num_components", num_components)
+        self.prior_std = check_positive("prior_std", prior_std)
+        self.kl_scale = check_positive("kl_scale", kl_scale, zero=True)
+        self.num_samples = check_count("num_samples", num_samples)
+        self.random_signs = random_signs
+        self.seed = check_count("seed", seed, least=0)
+        self.init_std = check_positive("init_std", init_std)
+        self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
+        self.build(split_head(self.net, head=head))
+
+    def build(self, split: Split) -> None:
+        """Make the factors' mixture."""
+        super().build(split)
+        self.factors = RankOne(self.net, self.num_components, self.init_std, self.random_signs, self.seed)
+
+    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The expected negative log-likelihood by M draws, the negative log prior of W over N, the scaled KL over N."""
+        outputs = torch.stack([self._outputs(x, self._deal(len(x))) for _ in range(self.num_samples)])
+        prior = self.prior_terms(dict(self.net.named_parameters()), len(x))
+        kl = self.kl_scale / (self.num_data or len(x)) * self.factors.kl(self.prior_std)
+        return {"nll": self.likelihood.nll(outputs, y), **prior, "kl": kl}
+
+    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """Draws of the factors, from each component in turn."""
+        components = torch.arange(num_samples) % self.num_components
+        draws = self.factors.draw(components, generator).split(1)
+        return torch.stack([self.batched(partial(self._outputs, factors=f), x, batch_size) for f in draws])
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Everything at `lr` but the factors' `log_std`, which moves on another scale."""
+        log_std = self.factors.log_std
+        others = [p for p in self.parameters() if p.requires_grad and p is not log_std]
+        return [{"params": others, "lr": lr}, {"params": [log_std], "lr": self.log_std_lr_scale * lr}]
+
+    def _deal(self, num: int) -> Tensor:
+        """Factors for `num` examples, (examples, factors), from components in equal shares."""
+        return self.factors.draw(torch.randperm(num) % self.num_components)
+
+    def _outputs(self, x: Tensor, factors: Tensor) -> Tensor:
+        with self.factors.scaling(self.net, factors):
+            return self.net(x)

@@ -1,0 +1,162 @@
+"""Stochastic weight averaging, Gaussian (Maddox, Garipov, Izmailov, Vetrov, Wilson; NeurIPS 2019)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.likelihoods import Likelihood
+from fsvi.methods.map import PointEstimate
+from fsvi.networks.functional import functional_call
+from fsvi.networks.split import Split, averaging_statistics, batch_norms, split_head
+from fsvi.validation import check_count, check_fraction
+from fsvi.variational import Layout, LowRank, prior_names
+
+
+class SWAG(PointEstimate):
+    """Trains like `MAP`, and fits a Gaussian to the parameters θᵢ that training passes through.
+
+    θ ~ N(θ̄, ½ diag(σ²) + ½ D Dᵀ/(K − 1)), with θ̄ and σ² the mean and the variances of the collected θᵢ, and in D the
+    last K of them, K ≤ `rank`, each as its deviation from the mean at its time.
+
+    Collecting begins when the fraction `start` of training is done, every `collect_every` steps or, with None, after
+    every epoch. Only steps that stay large let the parameters wander over the posterior: train with
+    `fsvi.fit(..., schedule=None)`, or a schedule that ends high, `fsvi.cosine(final=0.5)`; with one that decays to
+    nothing, all that is collected is one network.
+
+    BatchNorm's statistics belong to the parameters they were computed with. So with BatchNorm in the network, the end
+    of training settles on `num_models` draws and computes the statistics of each in a pass over the training data;
+    these are the draws that predict. BatchNorm's scale and shift, and a learned noise, are averaged and not drawn.
+    After training, `net` holds θ̄.
+    """
+
+    gaussian: LowRank
+    """of all trainable parameters as one vector"""
+    statistics: nn.Parameter
+    """of BatchNorm, a row for each of `num_models` draws"""
+    settled: Tensor
+    """whether these draws have been made"""
+    steps: Tensor
+    """how many there were since collecting began"""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        likelihood: Likelihood,
+        rank: int = 20,
+        start: float = 0.5,
+        collect_every: int | None = None,
+        num_models: int = 30,
+        prior_variance: float | None = 1.0,
+        head: str | None = None,
+        channels_last: bool = True,
+    ) -> None:
+        super().__init__(net, likelihood, prior_variance, head, channels_last)
+        self.rank = check_count("rank", rank, least=2)
+        self.start = check_fraction("start", start)
+        self.collect_every = None if collect_every is None else check_count("collect_every", collect_every)
+        self.num_models = check_count("num_models", num_models)
+        self.build(split_head(self.net, head=head))
+
+    def build(self, split: Split) -> None:
+        """Make room for what is collected: parameters that are drawn first, then those that are only averaged."""
+        super().build(split)
+        trainable = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        drawn = {name: trainable[name] for name in (f"net.{name}" for name in prior_names(self.net))}
+        tensors = {**drawn, **trainable}
+        self._layout = Layout({name: p.shape for name, p in tensors.items()}, self.channels_last)
+        vector = self._layout.flatten(tensors)
+        self.gaussian = LowRank(vector, sum(p.numel() for p in drawn.values()), self.rank)
+        self._norms = Layout(_statistics_shapes(self.net))
+        self.statistics = nn.Parameter(vector.new_zeros(self.num_models, sum(self._norms.sizes)), requires_grad=False)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("settled", torch.zeros((), dtype=torch.bool))
+
+    # Learning -------------------------------------------------------------------------------------------------------
+
+    def begin(self, x: Tensor, num_data: int) -> None:
+        """Forget what an earlier training collected."""
+        super().begin(x, num_data)
+        self.gaussian.reset()
+        self.steps.zero_()
+        self.settled.zero_()
+
+    def after_step(self) -> None:
+        """Collect every so many steps."""
+        if self.collect_every is None or self.progress < self.start:
+            return
+        self.steps += 1
+        if int(self.steps) % self.collect_every == 0:
+            self._collect()
+
+    def after_epoch(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+        """Collect once an epoch."""
+        if self.collect_every is None and self.progress >= self.start:
+            self._collect()
+
+    def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+        """Leave the mean in `net`, and compute what BatchNorm needs."""
+        count = int(self.gaussian.count)
+        if count < 2:
+            message = f"SWAG has collected {count} networks, too few for a Gaussian: train longer, or start earlier."
+            warnings.warn(message, stacklevel=2)
+        if count == 0:
+            return
+        if self._norms.shapes:
+            for row, index in zip(self.statistics, range(self.num_models), strict=True):
+                row.copy_(self._compute_statistics(self._settled_draw(index), batches()))
+            self.settled.fill_(True)
+            self._compute_statistics(self.gaussian.mean, batches())
+        self._write_mean()
+
+    def _collect(self) -> None:
+        self.gaussian.collect(self._layout.flatten(dict(self.named_parameters())))
+
+    def _write_mean(self) -> None:
+        own = dict(self.named_parameters())
+        with torch.no_grad():
+            for name, value in self._layout.views(self.gaussian.mean).items():
+                own[name].copy_(value)
+
+    def _compute_statistics(self, vector: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+        """BatchNorm's statistics over the data with these parameters, one row; they are left in `net`, too."""
+        params = self._net_params(vector)
+        with torch.no_grad(), averaging_statistics(self.net):
+            for x, _ in batches:
+                functional_call(self.net, params, (x,))
+        return self._norms.flatten(dict(self.net.named_buffers()))
+
+    # Prediction -----------------------------------------------------------------------------------------------------
+
+    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """Draws of the parameters; with BatchNorm the settled ones, as many as there are; before any, the network."""
+        if int(self.gaussian.count) == 0:
+            return super().function_draws(x, num_samples, generator, batch_size)
+        return self.draw_functions(self._draws(num_samples, generator), x, batch_size)
+
+    def _draws(self, num_samples: int, generator: torch.Generator) -> Iterator[dict[str, Tensor]]:
+        if not self.settled:
+            for _ in range(num_samples):
+                yield self._net_params(self.gaussian.draw(generator))
+            return
+        for index in torch.randperm(self.num_models, generator=generator)[:num_samples].tolist():
+            params = self._net_params(self._settled_draw(index))
+            yield {**params, **self._norms.views(self.statistics[index])}
+
+    def _settled_draw(self, index: int) -> Tensor:
+        return self.gaussian.draw(torch.Generator().manual_seed(index))
+
+    def _net_params(self, vector: Tensor) -> dict[str, Tensor]:
+        views = self._layout.views(vector)
+        return {name.removeprefix("net."): value for name, value in views.items() if name.startswith("net.")}
+
+
+def _statistics_shapes(net: nn.Module) -> dict[str, torch.Size]:
+    chosen = batch_norms(net)
+    layers = {name: module for name, module in net.named_modules() if module in chosen}
+    keys = ("running_mean", "running_var")
+    statistics = {f"{name}.{key}": getattr(layer, key) for name, layer in layers.items() for key in keys}
+    return {name: value.shape for name, value in statistics.items() if value is not None}

@@ -1,0 +1,185 @@
+"""Variational online Gauss–Newton (Osawa, Swaroop, Jain, Eschenhagen, Turner, Yokota & Khan, 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Likelihood
+from fsvi.methods.mean_field import MeanFieldMethod
+from fsvi.networks.split import Split, split_head
+from fsvi.validation import check_count, check_fraction, check_positive
+from fsvi.variational import MeanField, Recording, gradient_moments, normal_kl, record, weight_layers
+
+
+class VOGN(MeanFieldMethod):
+    """Minimises −1/B Σ E_q log p(y|f(x; θ)) + τ/(ρN) · KL(q(θ) ‖ N(0, I/δ)) over mean-field Gaussians q, in natural
+    gradient steps of its own, Algorithm 1 of the paper: with δ = 1/`prior_variance` and δ̃ = τδ/(ρN),
+
+        θ = μ + σε,    ε ~ N(0, I),    σ² = 1/(ρN (s + δ̃ + γ)),
+        ĝ = 1/B Σᵢ gᵢ,    ĥ = 1/B Σᵢ gᵢ²,    gᵢ = −∇ log p(yᵢ|f(xᵢ; θ)), averaged over M = `num_samples` draws,
+        m ← β₁ m + ĝ + δ̃ μ,    s ← (1 − τβ₂) s + β₂ ĥ,    μ ← μ − α m / (s + δ̃ + γ).
+
+    α is the learning rate; β₁ is `momentum`, β₂ `scale_rate`, γ `damping`, τ `tempering`, below 1 a cold posterior, and
+    ρ `augmentation`, how many times larger random augmentation makes the data. `scale`, s, starts at ĥ of the first
+    batch at μ. `fit` uses this update whatever its `optimizer`.
+
+    Stochastic are the weights and biases of dense layers and two-dimensional convolutions, whose gᵢ have a closed form;
+    all other parameters are points, learned by Adam at the same rate. BatchNorm works on the batch as it always does in
+    training: gᵢ is what passes through example i's own activations, and the mean of these is the exact gradient.
+    """
+
+    scale: nn.Parameter
+
+    def __init__(
+        self,
+        net: nn.Module,
+        likelihood: Likelihood,
+        prior_variance: float = 1.0,
+        num_samples: int = 1,
+        momentum: float = 0.9,
+        scale_rate: float = 0.01,
+        damping: float = 1e-3,
+        tempering: float = 1.0,
+        augmentation: float = 1.0,
+        head: str | None = None,
+        channels_last: bool = True,
+    ) -> None:
+        super().__init__(net, likelihood, head, channels_last)
+        self.prior_variance = check_positive("prior_variance", prior_variance)
+        self.num_samples = check_count("num_samples", num_samples)
+        self.momentum = check_fraction("momentum", momentum)
+        self.scale_rate = check_positive("scale_rate", scale_rate)
+        self.damping = check_positive("damping", damping, zero=True)
+        self.tempering = check_positive("tempering", tempering)
+        if tempering * scale_rate > 1:
+            raise InvalidInputError(f"scale_rate={scale_rate} times tempering={tempering} must not be above 1.")
+        self.augmentation = check_positive("augmentation", augmentation)
+        self.build(split_head(self.net, head=head))
+
+    def build(self, split: Split) -> None:
+        """Make q, with the prior's variance until there is data."""
+        super().build(split)
+        self._layers = weight_layers(self.net)
+        if not self._layers:
+            raise InvalidInputError(
+                "the network has no trainable dense layer or convolution for VOGN to be uncertain of."
+            )
+        names = [name for layer in self._layers for name in layer.names]
+        self.posterior = MeanField(self.net, names, self.channels_last)
+        self.posterior.set_stds(dict.fromkeys(names, self.prior_variance**0.5))
+        self.posterior.log_std.requires_grad_(False)
+        self.scale = nn.Parameter(torch.zeros_like(self.posterior.mean), requires_grad=False)
+
+    # Learning -------------------------------------------------------------------------------------------------------
+
+    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The expected negative log-likelihood by M draws, and the tempered KL over ρN."""
+        nll = self.likelihood.nll(self.outputs(x, self._draws()), y)
+        return {"nll": nll, "kl": self._weighted_kl(len(x))}
+
+    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The same, with ĝ and ĥ in place of gradients of the means and of `scale`."""
+        if not bool(self.scale.any()):
+            self._start(x, y)
+        draws = [self._differentiate(x, y, shift) for shift in self._draws()]
+        nll, *gradients = (torch.stack(parts).mean(0) for parts in zip(*draws, strict=True))
+        for parameter, gradient in zip((self.posterior.mean, self.scale, *self._points()), gradients, strict=True):
+            parameter.grad = gradient
+        return {"nll": nll, "kl": self._weighted_kl(len(x))}
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Means and scale, with what their update needs, then the points."""
+        natural = {
+            "params": [self.posterior.mean, self.scale],
+            "lr": lr,
+            "prior": self._prior(1),
+            "momentum": self.momentum,
+            "scale_rate": self.scale_rate,
+            "damping": self.damping,
+            "tempering": self.tempering,
+        }
+        points = self._points()
+        return [natural, {"params": points, "lr": lr}] if points else [natural]
+
+    def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
+        """Natural gradient steps."""
+        return NaturalGradient(self.parameter_groups(lr))
+
+    def after_step(self) -> None:
+        """σ follows s."""
+        precision = self._size(1) * (self.scale + self._prior(1) + self.damping)
+        with torch.no_grad():
+            self.posterior.log_std.copy_(-0.5 * precision.log())
+
+    def _start(self, x: Tensor, y: Tensor) -> None:
+        """s = ĥ at μ; a batch that is no good is left for the step itself to complain of."""
+        _, _, squares, *_ = self._differentiate(x, y, torch.zeros_like(self.scale))
+        if bool(squares.isfinite().all()):
+            with torch.no_grad():
+                self.scale.copy_(squares)
+            self.after_step()
+
+    def _size(self, num: int) -> float:
+        """ρN, N being `num` if nobody has said."""
+        return self.augmentation * (self.num_data or num)
+
+    def _prior(self, num: int) -> float:
+        """δ̃"""
+        return self.tempering / (self.prior_variance * self._size(num))
+
+    def _weighted_kl(self, num: int) -> Tensor:
+        q = self.posterior
+        return self.tempering / self._size(num) * normal_kl(q.mean, q.log_std, 0.0, self.prior_variance)
+
+    def _draws(self) -> list[Tensor]:
+        q = self.posterior
+        return [q.shift(q.noise()) for _ in range(self.num_samples)]
+
+    def _points(self) -> list[Tensor]:
+        return [p for p in (self.posterior.point, *self.likelihood.parameters()) if p.numel()]
+
+    def _differentiate(self, x: Tensor, y: Tensor, shift: Tensor) -> list[Tensor]:
+        """The negative log-likelihood at μ + `shift`, ĝ, ĥ, and the gradients of the points."""
+        q = self.posterior
+        params = {**q.layout.views((q.mean + shift).detach()), **q.point_layout.views(q.point)}
+        outputs, recording = record(self.net, params, self._layers, x)
+        nll = self.likelihood.nll(outputs, y)
+        wanted = [*recording.outputs, *self._points()]
+        gradients = torch.autograd.grad(nll, wanted, allow_unused=True, materialize_grads=True)
+        count = len(recording.outputs)
+        return [nll.detach(), *self._moments(recording, gradients[:count], len(x)), *gradients[count:]]
+
+    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int) -> tuple[Tensor, Tensor]:
+        """ĝ and ĥ from gradients of the batch's mean, flat; a layer that was not called has none."""
+        layout = self.posterior.layout
+        zeros = layout.views(torch.zeros_like(self.scale))
+        first, second = dict(zeros), dict(zeros)
+        for layer, patches, columns in recording.pairs([num * gradient[None] for gradient in gradients]):
+            total, squares = gradient_moments(patches, columns[0])
+            first |= layer.tensors(total / num)
+            second |= layer.tensors(squares / num)
+        return layout.flatten(first), layout.flatten(second)
+
+
+class NaturalGradient(torch.optim.Adam):
+    """VOGN's update of the first group's two parameters, μ and s, whose gradients are ĝ and ĥ; Adam's of all others."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """m ← β₁ m + ĝ + δ̃ μ,  s ← (1 − τβ₂) s + β₂ ĥ,  μ ← μ − α m / (s + δ̃ + γ)."""
+        group = self.param_groups[0]
+        mean, scale = group["params"]
+        state = self.state[mean]
+        if not state:
+            state.update(step=torch.zeros(()), momentum=torch.zeros_like(mean))
+        state["step"] += 1
+        state["momentum"].mul_(group["momentum"]).add_(mean.grad).add_(mean, alpha=group["prior"])
+        scale.mul_(1 - group["tempering"] * group["scale_rate"]).add_(scale.grad, alpha=group["scale_rate"])
+        mean.addcdiv_(state["momentum"], scale + group["prior"] + group["damping"], value=-group["lr"])
+        mean.grad = scale.grad = None
+        super().step()

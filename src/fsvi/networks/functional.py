@@ -1,0 +1,31 @@
+"""A network called with other tensors in the place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def functional_call(net: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...]) -> Any:
+    """`net(*args)` with `tensors` in the place of the parameters and buffers of those names, wherever they are shared.
+
+    `torch.func.functional_call` (seen with torch 2.13) leaves the tensors in place for good where one module has two
+    names: it takes them for two places to restore. Here every place has one name.
+    """
+    return torch.func.functional_call(net, _spread(net, tensors), args, tie_weights=False)
+
+
+def _spread(net: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`tensors` for every place that holds a tensor so named, under one name for each place."""
+    values: dict[int, Tensor] = {}
+    places: dict[tuple[int, str], tuple[str, int]] = {}
+    for prefix, module in net.named_modules(remove_duplicate=False):
+        for name, own in (*module._parameters.items(), *module._buffers.items()):
+            full = f"{prefix}.{name}" if prefix else name
+            places.setdefault((id(module), name), (full, id(own)))
+            if full in tensors:
+                values[id(own)] = tensors[full]
+    return {full: values[own] for full, own in places.values() if own in values}

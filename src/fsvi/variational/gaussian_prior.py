@@ -1,0 +1,33 @@
+"""Gaussian priors over a network's parameters: which have one, its density, and the divergence from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.networks.split import deterministic_names
+
+
+def prior_names(net: nn.Module) -> list[str]:
+    """The parameters that have a prior: the trainable ones, but no scale or shift of a normalisation layer."""
+    skip = deterministic_names(net)
+    return [name for name, p in net.named_parameters() if p.requires_grad and name not in skip]
+
+
+def negative_log_normal(tensors: Sequence[Tensor], variance: float) -> Tensor:
+    """−log N(·; 0, variance·I) over all the tensors' entries, up to a constant."""
+    norms = torch._foreach_norm(list(tensors))
+    return 0.5 / variance * torch.stack(list(norms)).square().sum()
+
+
+def normal_kl(mean: Tensor, log_std: Tensor, prior_mean: Tensor | float, prior_variance: float) -> Tensor:
+    """KL(N(mean, diag(exp(log_std)²)) ‖ N(prior_mean, prior_variance·I)), a scalar.
+
+    ½ Σᵢ [(stdᵢ² + (meanᵢ − prior_meanᵢ)²) / prior_variance − 1 + log prior_variance − 2 log_stdᵢ]
+    """
+    squares = (2 * log_std).exp().sum() + (mean - prior_mean).square().sum()
+    logs = mean.numel() * (math.log(prior_variance) - 1) - 2 * log_std.sum()
+    return 0.5 * (squares / prior_variance + logs)

@@ -1,0 +1,62 @@
+"""The Gaussian of a training run's iterates: a mean, and a covariance that is half diagonal, half low-rank."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class LowRank(nn.Module):
+    """N(mean, ½ diag(variances) + ½ D Dᵀ/(K − 1)) over vectors that are collected one by one.
+
+    `mean` is the average of the vectors, the variances theirs, and D's columns are the last K ≤ `rank` vectors, each
+    minus the average when it came. Only the first `size` entries are random; the others are points, of which the
+    average is all there is.
+
+    No forward pass changes any of this, so these are parameters without a gradient, and no buffers.
+    """
+
+    def __init__(self, example: Tensor, size: int, rank: int) -> None:
+        super().__init__()
+        self.mean = _state(torch.zeros_like(example))
+        self.squares = _state(example.new_zeros(size))
+        self.deviations = _state(example.new_zeros(rank, size))
+        self.count = _state(torch.zeros((), dtype=torch.int64))
+
+    @property
+    def variances(self) -> Tensor:
+        """The collected vectors' variance in each random entry."""
+        return self.squares / self.count.clamp_min(1)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        for state in self.parameters():
+            state.zero_()
+
+    @torch.no_grad()
+    def collect(self, vector: Tensor) -> None:
+        """Add a vector; sums of squares are updated by Welford's rule, since E[θ²] − E[θ]² would cancel in float32."""
+        size, rank = len(self.squares), len(self.deviations)
+        before = vector[:size] - self.mean[:size]
+        column = int(self.count) % rank
+        self.count.add_(1)
+        self.mean.add_((vector - self.mean) / self.count)
+        after = vector[:size] - self.mean[:size]
+        self.squares.add_(before * after)
+        self.deviations[column] = after
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """mean + diag(variances)^½ z₁/√2 + D z₂/√(2(K − 1)), with z₁ and z₂ standard normal."""
+        num = min(int(self.count), len(self.deviations))
+        diagonal, low_rank = (self._normal(size, generator) for size in (len(self.squares), num))
+        shift = (0.5 * self.variances).sqrt() * diagonal
+        if num > 1:
+            shift += (2 * (num - 1)) ** -0.5 * low_rank @ self.deviations[:num]
+        return torch.cat([self.mean[: len(shift)] + shift, self.mean[len(shift) :]])
+
+    def _normal(self, size: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(size, generator=generator, dtype=self.mean.dtype).to(self.mean.device)
+
+
+def _state(value: Tensor) -> nn.Parameter:
+    return nn.Parameter(value, requires_grad=False)

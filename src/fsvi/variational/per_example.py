@@ -1,0 +1,221 @@
+"""Dense layers and convolutions as matrix products, which give every example's own gradient in closed form.
+
+At each of its T positions a layer computes z = W ã, where ã is the patch of its input there, with a one appended for
+the bias. With g the gradient of an example's scalar with respect to z, its gradient with respect to W is Σₜ gₜ ãₜᵀ: one
+backward pass for the whole batch gives it for every example (Goodfellow, 2015).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fsvi.errors import InvalidInputError
+from fsvi.networks.functional import functional_call
+from fsvi.variational.layers import LayerMode
+
+_ROWS_AT_ONCE = 2**24
+"""How many numbers the gradients of some examples may have, where they are formed one beside the other."""
+
+
+@dataclass(frozen=True)
+class WeightLayer:
+    """The trainable weight of a dense layer or a convolution, with its bias, as matrices (groups, O, D), D inputs each.
+
+    A dense layer has one group. A convolution's inputs are the patch that one output position sees.
+    """
+
+    weight: str
+    bias: str | None
+    shape: torch.Size
+    groups: int
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters' names in the network."""
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether it works on images, at many positions."""
+        return len(self.shape) > 2
+
+    @property
+    def matrix_shape(self) -> tuple[int, int, int]:
+        """(groups, O, D)"""
+        fan_in = self.shape[1:].numel() + (self.bias is not None)
+        return self.groups, self.shape[0] // self.groups, fan_in
+
+    def matrix(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The named parameters as matrices, (groups, O, D)."""
+        groups, outputs, _ = self.matrix_shape
+        parts = [tensors[name].reshape(groups, outputs, -1) for name in self.names]
+        return torch.cat(parts, dim=-1)
+
+    def tensors(self, matrix: Tensor) -> dict[str, Tensor]:
+        """Matrices (..., groups, O, D) as the named parameters, with the same leading dimensions."""
+        lead = matrix.shape[:-3]
+        fan_in = self.shape[1:].numel()
+        named = {self.weight: matrix[..., :fan_in].reshape(*lead, *self.shape)}
+        return named if self.bias is None else {**named, self.bias: matrix[..., fan_in].reshape(*lead, -1)}
+
+
+def weight_layers(net: nn.Module, among: Iterable[nn.Module] | None = None) -> list[WeightLayer]:
+    """The network's dense layers and two-dimensional convolutions whose weight is trained, or those `among` modules.
+
+    The projections inside `nn.MultiheadAttention` are none of them: it uses their weights in a way of its own.
+    """
+    names = {id(p): name for name, p in net.named_parameters()}
+    modules = [module for module in (net.modules() if among is None else among) if _is_weight_layer(module)]
+    _check_unshared(net, modules, names)
+    return [_describe(module, names) for module in modules]
+
+
+def _is_weight_layer(module: nn.Module) -> bool:
+    inside_attention = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
+    return isinstance(module, (nn.Linear, nn.Conv2d)) and module.weight.requires_grad and not inside_attention
+
+
+def _describe(module: Any, names: Mapping[int, str]) -> WeightLayer:
+    trained = module.bias is not None and module.bias.requires_grad
+    bias = names[id(module.bias)] if trained else None
+    return WeightLayer(names[id(module.weight)], bias, module.weight.shape, getattr(module, "groups", 1))
+
+
+def _check_unshared(net: nn.Module, layers: Sequence[nn.Module], names: Mapping[int, str]) -> None:
+    owners = Counter(id(p) for module in net.modules() for p in module.parameters(recurse=False))
+    shared = [names[id(p)] for layer in layers for p in layer.parameters(recurse=False) if owners[id(p)] > 1]
+    if shared:
+        raise InvalidInputError(
+            f"several layers share the parameter {shared[0]!r}, so a layer's own curvature is not the parameter's: "
+            "untie them, or use a method without curvature, such as fsvi.MFVI."
+        )
+
+
+class Recording(LayerMode):
+    """Within this context, keep what `layers` of a network called with `params` saw and computed.
+
+    `outputs` are what to differentiate with respect to, one for every call of a layer; `pairs` takes the gradients.
+    """
+
+    def __init__(self, layers: Sequence[WeightLayer], params: Mapping[str, Tensor], num: int) -> None:
+        super().__init__()
+        self.outputs: list[Tensor] = []
+        self._num = num
+        self._layers = {id(params[layer.weight]): layer for layer in layers}
+        self._calls: dict[WeightLayer, list[tuple[int, Callable[[], Tensor]]]] = {}
+
+    def layer(
+        self,
+        func: Callable[..., Tensor],
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        """The layer's output, kept."""
+        output = func(input, weight, bias, *args, **kwargs)
+        layer = self._layers.get(id(weight))
+        if layer is None:
+            return output
+        self._check_examples(layer, input)
+        patches = lambda: _patches(layer, input.detach(), *args, **kwargs)  # noqa: E731
+        self._calls.setdefault(layer, []).append((len(self.outputs), patches))
+        self.outputs.append(output if output.requires_grad else output.requires_grad_())
+        # what follows may work in place, which must not change the tensor that gradients are taken at
+        return output.clone()
+
+    def gradients(self, values: Tensor, cotangents: Tensor) -> list[Tensor]:
+        """Of ⟨v, values⟩ for each v of `cotangents`, (m, *values.shape), by every kept output: (m, n, ...) each."""
+        columns = [
+            torch.autograd.grad(values, self.outputs, v, retain_graph=True, allow_unused=True, materialize_grads=True)
+            for v in cotangents
+        ]
+        return [torch.stack(parts) for parts in zip(*columns, strict=True)]
+
+    def pairs(self, gradients: Sequence[Tensor]) -> Iterator[tuple[WeightLayer, Tensor, Tensor]]:
+        """Every layer with its patches ã, (n, groups, T, D), and g, (m, n, groups, T, O).
+
+        `gradients` are m gradients with respect to each of `outputs`. Several calls of a layer are so many positions.
+        """
+        for layer, calls in self._calls.items():
+            patches = torch.cat([make() for _, make in calls], dim=2)
+            yield layer, patches, torch.cat([_positions(layer, gradients[index]) for index, _ in calls], dim=3)
+
+    def _check_examples(self, layer: WeightLayer, input: Tensor) -> None:
+        if len(input) != self._num:
+            raise InvalidInputError(
+                f"the layer with {layer.weight!r} sees an input of shape {tuple(input.shape)} where the batch has "
+                f"{self._num} examples: gradients of single examples need them as every input's first dimension."
+            )
+
+
+def record(
+    net: nn.Module, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
+) -> tuple[Tensor, Recording]:
+    """The outputs of the network called with `params`, to be differentiated, and what its `layers` saw."""
+    recording = Recording(layers, params, len(x))
+    with torch.enable_grad(), recording:
+        return functional_call(net, dict(params), (x,)), recording
+
+
+def _patches(
+    layer: WeightLayer, input: Tensor, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Tensor:
+    """(n, groups, T, D)"""
+    if not layer.is_convolution:
+        patches = input.reshape(len(input), 1, -1, input.shape[-1])
+    else:
+        kernel = layer.shape[2:]
+        columns = F.unfold(_padded(input, kernel, padding, dilation), kernel, dilation, stride=stride)
+        patches = columns.reshape(len(input), groups, -1, columns.shape[-1]).mT
+    return patches if layer.bias is None else torch.cat([patches, torch.ones_like(patches[..., :1])], dim=-1)
+
+
+def _padded(input: Tensor, kernel: Sequence[int], padding: Any, dilation: Any) -> Tensor:
+    if padding == "valid":
+        return input
+    if padding != "same":
+        vertical, horizontal = padding if isinstance(padding, Sequence) else (padding, padding)
+        return F.pad(input, (horizontal, horizontal, vertical, vertical))
+    steps = dilation if isinstance(dilation, Sequence) else (dilation, dilation)
+    wholes = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
+    return F.pad(input, [side for whole in reversed(wholes) for side in (whole // 2, whole - whole // 2)])
+
+
+def _positions(layer: WeightLayer, gradients: Tensor) -> Tensor:
+    """Gradients at a layer's outputs, (m, n, ...), as (m, n, groups, T, O)."""
+    m, n = gradients.shape[:2]
+    if not layer.is_convolution:
+        return gradients.reshape(m, n, 1, -1, gradients.shape[-1])
+    return gradients.reshape(m, n, layer.groups, layer.shape[0] // layer.groups, -1).mT
+
+
+def example_gradients(patches: Tensor, gradients: Tensor) -> Tensor:
+    """Σₜ gₜ ãₜᵀ of every example, (n, groups, O, D), from ã (n, groups, T, D) and g (n, groups, T, O)."""
+    return gradients.mT @ patches
+
+
+def gradient_moments(patches: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum over examples of their gradients, and of the squares of these, (groups, O, D) each."""
+    if patches.shape[2] == 1:
+        a, g = patches[:, :, 0], gradients[:, :, 0]
+        return _outer(g, a), _outer(g.square(), a.square())
+    size = gradients[0, :, 0].numel() * patches.shape[-1]
+    step = max(1, _ROWS_AT_ONCE // size)
+    chunks = zip(patches.split(step), gradients.split(step), strict=True)
+    rows = (example_gradients(a, g) for a, g in chunks)
+    sums = [torch.stack([part.sum(0), part.square().sum(0)]) for part in rows]
+    total, squares = torch.stack(sums).sum(0)
+    return total, squares
+
+
+def _outer(g: Tensor, a: Tensor) -> Tensor:
+    return torch.einsum("ngo,ngd->god", g, a)

@@ -1,0 +1,109 @@
+"""Mixtures of Gaussians over rank-one factors of a network's weights (Dusenberry et al., 2020)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fsvi.errors import InvalidInputError
+from fsvi.variational.gaussian_prior import normal_kl
+from fsvi.variational.layers import LayerMode
+from fsvi.variational.layout import Layout
+
+
+class RankOne(nn.Module):
+    """q(r, s) = 1/K Σₖ N(meanₖ, diag(exp(log_stdₖ)²)) over factors r and s of every weight layer's inputs and outputs.
+
+    The layer with the weight W computes ((x ∘ r) Wᵀ) ∘ s + b. A component's factors of all layers are one row of `mean`
+    and of `log_std`, both (K, factors). Each factor starts at its prior's mean, `centre`: one, or with `random_signs`
+    one or minus one, drawn with `seed`. Frozen layers have no factors, nor have attention's own projections.
+    """
+
+    centre: Tensor
+
+    def __init__(self, net: nn.Module, num_components: int, init_std: float, random_signs: bool, seed: int) -> None:
+        super().__init__()
+        # by weight: layers that share one share its factors
+        layers = {layer.weight: (name, layer) for name, layer in net.named_modules() if _has_factors(layer)}.values()
+        sizes = {name: _sizes(layer) for name, layer in layers}
+        self.layers = list(sizes)
+        self.layout = Layout(
+            {f"{end} of {name}": torch.Size([size]) for name, ends in sizes.items() for end, size in ends}
+        )
+        centre = torch.ones(num_components, sum(self.layout.sizes))
+        if random_signs:
+            centre.bernoulli_(0.5, generator=torch.Generator().manual_seed(seed)).mul_(2).sub_(1)
+        centre = centre.to(next(net.parameters()))
+        self.register_buffer("centre", centre)
+        self.mean = nn.Parameter(centre.clone())
+        self.log_std = nn.Parameter(torch.full_like(centre, math.log(init_std)))
+
+    def draw(self, components: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Factors from these components of the mixture, one row each, (rows, factors)."""
+        shape = (len(components), self.mean.shape[1])
+        noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype).to(self.mean.device)
+        return self.mean[components] + self.log_std.exp()[components] * noise
+
+    def scaling(self, net: nn.Module, factors: Tensor) -> LayerMode:
+        """The context in which `net` computes with `factors`, one row for each input, or one for all."""
+        rows = iter(self.layout.views(factors).values())
+        pairs = zip(self.layers, rows, rows, strict=True)
+        return _Scaling({id(net.get_submodule(name).weight): (r, s) for name, r, s in pairs})
+
+    def kl(self, prior_std: float) -> Tensor:
+        """1/K Σₖ KL(N(meanₖ, diag(exp(log_stdₖ)²)) ‖ N(centreₖ, prior_std²·I)), an upper bound on the mixture's."""
+        return normal_kl(self.mean, self.log_std, self.centre, prior_std**2) / len(self.mean)
+
+
+class _Scaling(LayerMode):
+    """Scale the inputs and outputs of layers, known by their weights, by factors (rows, inputs) and (rows, outputs)."""
+
+    def __init__(self, factors: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self._factors = factors
+
+    def layer(
+        self,
+        func: Callable[..., Tensor],
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        """((x ∘ r) Wᵀ) ∘ s + b, where the layer has factors."""
+        if id(weight) not in self._factors:
+            return func(input, weight, bias, *args, **kwargs)
+        r, s = self._factors[id(weight)]
+        if len(r) not in (1, len(input)):
+            raise InvalidInputError(
+                f"a layer sees an input of shape {tuple(input.shape)} where the batch has {len(r)} examples: rank-one "
+                "factors differ between examples, so every weight layer needs them as its input's first dimension."
+            )
+        last = func is F.linear
+        output = func(input * _broadcast(r, input.dim(), last), weight, None, *args, **kwargs)
+        output = output * _broadcast(s, output.dim(), last)
+        return output if bias is None else output + _broadcast(bias[None], output.dim(), last)
+
+
+def _has_factors(layer: nn.Module) -> bool:
+    inside_attention = isinstance(layer, nn.modules.linear.NonDynamicallyQuantizableLinear)
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return isinstance(layer, kinds) and layer.weight.requires_grad and not inside_attention
+
+
+def _sizes(layer: Any) -> tuple[tuple[str, int], tuple[str, int]]:
+    if isinstance(layer, nn.Linear):
+        return ("r", layer.in_features), ("s", layer.out_features)
+    return ("r", layer.in_channels), ("s", layer.out_channels)
+
+
+def _broadcast(factor: Tensor, dim: int, last: bool) -> Tensor:
+    """`factor` (rows, channels) for a tensor of `dim` dimensions, its channels in the last one, or in the second."""
+    ones = (1,) * (dim - 2)
+    return factor.view(len(factor), *ones, -1) if last else factor.view(len(factor), -1, *ones)

@@ -1,0 +1,214 @@
+import math
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from fsvi import contexts
+from fsvi.errors import InvalidInputError
+
+BATCH = torch.zeros(4, 2)
+IMAGES = torch.zeros(4, 3, 8, 8)
+
+
+def assert_uniform(values, categories):
+    """Counts of 0..categories−1 within five standard deviations of equal."""
+    counts = torch.bincount(values.reshape(-1).long(), minlength=categories).double()
+    expected = values.numel() / categories
+    assert len(counts) == categories
+    assert (counts - expected).abs().max() < 5 * math.sqrt(expected)
+
+
+# Uniform --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("low", "high"), [([-10, 0], [10, 1]), (-3, 2), (-1, [1, 4]), (torch.tensor([-1.0, 2]), 5.0)])
+def test_uniform_fills_its_box(low, high):
+    x = contexts.Uniform(low, high).sample(20_000, BATCH)
+    low, high = (torch.as_tensor(bound, dtype=torch.float32).expand(2) for bound in (low, high))
+    assert x.shape == (20_000, 2)
+    assert (x >= low).all() and (x <= high).all()
+    for dim in range(2):
+        assert_uniform(((x[:, dim] - low[dim]) / (high[dim] - low[dim]) * 10).clamp_max(9.99).floor(), 10)
+    assert torch.corrcoef(x.T)[0, 1].abs() < 5 / math.sqrt(len(x))
+
+
+def test_uniform_takes_the_whole_training_sets_bounds_and_widens_them():
+    x = torch.tensor([[-1.0, 0.0], [3.0, 10.0], [0.0, 5.0]])
+    for widen, low, high in [(0.0, [-1, 0], [3, 10]), (0.5, [-3, -5], [5, 15])]:
+        context = contexts.Uniform(widen=widen)
+        context.prepare(x)
+        drawn = context.sample(5_000, BATCH)
+        margin = 0.01 * (torch.tensor(high) - torch.tensor(low))
+        assert (drawn >= torch.tensor(low)).all() and (drawn <= torch.tensor(high)).all()
+        assert (drawn.amin(0) < torch.tensor(low) + margin).all() and (
+            drawn.amax(0) > torch.tensor(high) - margin
+        ).all()
+
+
+def test_given_bounds_are_not_replaced_by_the_datas():
+    context = contexts.Uniform(-1.0, 1.0)
+    context.prepare(100 * torch.randn(50, 2))
+    assert context.sample(100, BATCH).abs().max() <= 1
+
+
+def test_uniform_draws_images_too():
+    assert contexts.Uniform(0.0, 1.0).sample(5, IMAGES).shape == (5, 3, 8, 8)
+
+
+# Monochrome -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "prepared"])
+def test_monochrome_pixels_come_from_the_whole_training_set_independently_per_channel(given):
+    """Every training pixel says which image, row and column it is from, and its sign and size which channel."""
+    count, size, num = 20, 4, 20_000
+    where = torch.arange(count * size * size).reshape(count, size, size).float()
+    train = torch.stack([where, where + 10_000, where + 20_000], dim=1)
+    context = contexts.Monochrome(train if given else None)
+    context.prepare(torch.zeros_like(train) if given else train)
+    x = context.sample(num, IMAGES)
+    colours = x[:, :, 0, 0]
+    assert x.shape == (num, 3, 8, 8) and torch.equal(x, colours[..., None, None].expand_as(x))
+    sources = colours - torch.tensor([0.0, 10_000, 20_000])
+    assert sources.min() >= 0 and sources.max() < where.numel()
+    for channel in range(3):
+        assert_uniform(sources[:, channel], where.numel())
+    same_image = (sources[:, 0] // 16 == sources[:, 1] // 16).double().mean()
+    assert abs(same_image - 1 / count) < 5 * math.sqrt(1 / count / num)
+    assert (torch.corrcoef(sources.T) - torch.eye(3)).abs().max() < 5 / math.sqrt(num)
+
+
+def test_monochrome_uses_the_minibatch_when_it_has_seen_no_data():
+    assert set(contexts.Monochrome().sample(9, IMAGES + 7).unique().tolist()) == {7.0}
+
+
+# Dataset and Batch ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tensor", "pairs", "items", "list"])
+def test_dataset_gives_inputs_without_replacement(kind):
+    data = torch.arange(10.0)[:, None]
+    labels = torch.zeros(10)
+    given = {"tensor": data, "pairs": TensorDataset(data, labels), "items": TensorDataset(data), "list": list(data)}[
+        kind
+    ]
+    context = contexts.Dataset(given)
+    draws = [context.sample(10, BATCH) for _ in range(2)]
+    assert all(sorted(draw.reshape(-1).tolist()) == list(range(10)) for draw in draws)
+    assert not torch.equal(*draws)
+    assert_uniform(torch.cat([context.sample(3, BATCH) for _ in range(500)]), 10)
+    assert context.sample(25, BATCH).shape == (25, 1)
+    assert torch.equal(context.example(), data[:2])
+
+
+def test_a_large_dataset_is_drawn_from_as_a_whole(monkeypatch):
+    monkeypatch.setattr(contexts, "_PERMUTED", 5)
+    assert_uniform(contexts.Dataset(torch.arange(10.0)[:, None]).sample(5_000, BATCH), 10)
+
+
+def test_batch_gives_rows_of_the_minibatch():
+    batch = torch.arange(8.0)[:, None]
+    assert sorted(contexts.Batch().sample(8, batch).reshape(-1).tolist()) == list(range(8))
+    assert_uniform(torch.cat([contexts.Batch().sample(3, batch) for _ in range(500)]), 8)
+    assert contexts.Batch().sample(20, batch).shape == (20, 1)
+
+
+# Corrupted ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_corrupted_image_is_one_of_four_spoiled_training_images():
+    batch = torch.rand(5, 2, 8, 8)
+    spoiled = contexts.Corrupted(noise=0.0).sample(4_000, batch)
+    low, high = batch.amin((2, 3), keepdim=True), batch.amax((2, 3), keepdim=True)
+    known = torch.cat([batch, low + high - batch, batch.rot90(1, (2, 3))])
+    kind = (spoiled[:, None] - known).abs().amax((2, 3, 4)) < 1e-6
+    matched = kind.any(1)
+    assert_uniform(kind[matched].double().argmax(1), 15)
+    assert abs((~matched).double().mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 4_000)
+    tiles, own = (_tiles(images) for images in (spoiled[~matched], batch))
+    assert all(any(torch.equal(tile, original) for original in own) for tile in tiles[:20])
+
+
+def _tiles(images):
+    """The 2×2 patches of each image, in an order that does not depend on where they are."""
+    patches = images.unfold(2, 2, 2).unfold(3, 2, 2).permute(0, 2, 3, 1, 4, 5).reshape(len(images), 16, -1)
+    return torch.stack([patch[patch[:, 0].argsort()] for patch in patches])
+
+
+def test_corrupting_noise_is_in_units_of_the_images_own():
+    batch = 100 * torch.randn(1, 1, 50, 50)
+    noise = contexts.Corrupted(noise=2.0)._noisy(batch) - batch
+    assert noise.std() == pytest.approx(200, rel=5 / math.sqrt(2 * 2500))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 3), (2, 5, 9)])
+def test_corrupted_keeps_odd_shapes(shape):
+    assert contexts.Corrupted().sample(12, torch.randn(4, *shape)).shape == (12, *shape)
+
+
+# Mixture --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num", "fractions", "counts"),
+    [
+        (10, [0.5, 0.5], [5, 5]),
+        (4, [0.75, 0.25], [3, 1]),
+        (10, [0.26, 0.74], [3, 7]),
+        (3, [0.5, 0.5], [2, 1]),
+        (1, [0.4, 0.6], [0, 1]),
+        (7, [1 / 3, 1 / 3, 1 / 3], [3, 2, 2]),
+        (5, [1.0, 0.0], [5, 0]),
+    ],
+)
+def test_a_mixture_gives_every_part_its_share(num, fractions, counts):
+    parts = [contexts.Dataset(torch.full((10, 2), float(i))) for i in range(len(fractions))]
+    x = contexts.Mixture(parts, fractions).sample(num, BATCH)
+    assert torch.bincount(x[:, 0].long(), minlength=len(counts)).tolist() == counts
+
+
+def test_a_mixture_prepares_its_parts():
+    parts = [contexts.Uniform(), contexts.Dataset(torch.full((3, 2), 9.0))]
+    mixture = contexts.Mixture(parts, [0.5, 0.5])
+    mixture.prepare(torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
+    x = mixture.sample(10, BATCH)
+    assert ((x[:5] >= 1) & (x[:5] <= 2)).all() and (x[5:] == 9).all()
+    assert mixture.example().shape == (2, 2)
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: contexts.Uniform(low=[0, 0]), "both low and high"),
+        (lambda: contexts.Uniform([0, 0], [1, 0]), "finite low < high"),
+        (lambda: contexts.Uniform(1, -1), "finite low < high"),
+        (lambda: contexts.Uniform(0, float("inf")), "finite low < high"),
+        (lambda: contexts.Uniform([0, 0], [1, 1, 1]), r"shapes \(2,\) and \(3,\)"),
+        (lambda: contexts.Monochrome(BATCH), r"images \(n, channels, height, width\), not \(4, 2\)"),
+        (lambda: contexts.Monochrome().prepare(BATCH), r"images \(n, channels, height, width\), not \(4, 2\)"),
+        (lambda: contexts.Corrupted().sample(2, BATCH), r"images \(n, channels, height, width\), not \(4, 2\)"),
+        (lambda: contexts.Corrupted(noise=-1), "noise ≥ 0"),
+        (lambda: contexts.Corrupted(patches=0), "patches ≥ 1"),
+        (lambda: contexts.Dataset(torch.zeros(0, 2)), "empty"),
+        (lambda: contexts.Dataset(torch.tensor([[0.0], [torch.nan]])), "NaN"),
+        (lambda: contexts.Dataset(3), "not int"),
+        (lambda: contexts.Dataset(None).sample(1, BATCH), "data was not saved"),
+        (lambda: contexts.Mixture([contexts.Batch()], [0.5, 0.5]), "1 contexts and 2 fractions"),
+        (lambda: contexts.Mixture([], []), "0 contexts"),
+        (lambda: contexts.Mixture([contexts.Batch()], [0.9]), "sum to 1"),
+        (lambda: contexts.Mixture([contexts.Batch(), contexts.Batch()], [1.5, -0.5]), "not be negative"),
+        (
+            lambda: contexts.Mixture([contexts.Batch(), contexts.Dataset(torch.zeros(4, 5))], [0.5, 0.5]).sample(
+                4, BATCH
+            ),
+            r"different shapes: \[\(2,\), \(5,\)\]",
+        ),
+    ],
+)
+def test_impossible_contexts_are_refused(make, said):
+    with pytest.raises(InvalidInputError, match=said):
+        make()

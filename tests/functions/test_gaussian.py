@@ -1,0 +1,129 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import MultivariateNormal, Normal, kl_divergence
+
+from fsvi.errors import SingularCovarianceError
+from fsvi.functions import FunctionGaussian, diagonal_kl, gaussian_kl
+
+NUGGET = 1e-2
+
+
+def gaussian(points, rank, outputs, shared=False, diagonal=0.0, seed=0, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    mean = torch.randn(points, outputs, generator=g, dtype=dtype)
+    factor = torch.randn(points, rank, generator=g, dtype=dtype)
+    weight = torch.rand(1 if shared else outputs, rank, generator=g, dtype=dtype) + 0.1
+    return FunctionGaussian(mean, factor, weight, diagonal)
+
+
+def dense(g, nugget):
+    """The same by definition: Σₖ = Σᵣ w[k, r] uᵣ uᵣᵀ + (d + nugget)·I, one MultivariateNormal an output."""
+    points, outputs = g.mean.shape
+    covariance = torch.einsum("qr,ir,jr->qij", g.weight.expand(outputs, -1), g.factor, g.factor)
+    return MultivariateNormal(g.mean.T, covariance + (g.diagonal + nugget) * torch.eye(points, dtype=torch.float64))
+
+
+SHAPES = dict(
+    points=st.integers(1, 7),
+    ranks=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    outputs=st.integers(1, 3),
+    shared=st.tuples(st.booleans(), st.booleans()),
+    diagonals=st.tuples(st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 0.5])),
+    seed=st.integers(0, 10_000),
+)
+
+
+def draw_pair(points, ranks, outputs, shared, diagonals, seed):
+    return [gaussian(points, ranks[i], outputs, shared[i], diagonals[i], 2 * seed + i) for i in range(2)]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(**SHAPES)
+def test_kl_equals_torch_distributions_in_every_branch(**shapes):
+    """Ranks below and above K, weights shared over outputs or not, with and without a diagonal of one's own."""
+    q, p = draw_pair(**shapes)
+    expected = kl_divergence(dense(q, NUGGET), dense(p, NUGGET)).sum()
+    torch.testing.assert_close(gaussian_kl(q, p, NUGGET), expected, rtol=1e-8, atol=1e-8)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(**SHAPES)
+def test_diagonal_kl_equals_univariate_normals(**shapes):
+    q, p = draw_pair(**shapes)
+    normals = [Normal(d.mean, d.variance.sqrt()) for d in (dense(q, NUGGET), dense(p, NUGGET))]
+    expected = kl_divergence(*normals).sum()
+    torch.testing.assert_close(diagonal_kl(q, p, NUGGET), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("rank", [0, 3, 8])
+@pytest.mark.parametrize("shared", [True, False])
+def test_log_prob_equals_torch_distributions(rank, shared):
+    g = gaussian(5, rank, 2, shared, diagonal=0.3)
+    values = torch.randn(4, 5, 2, dtype=torch.float64)
+    torch.testing.assert_close(g.log_prob(values), dense(g, 0.0).log_prob(values.mT).sum(-1))
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(**SHAPES)
+def test_kl_is_not_negative_and_zero_for_equals(**shapes):
+    q, p = draw_pair(**shapes)
+    for divergence in (gaussian_kl, diagonal_kl):
+        assert divergence(q, p, NUGGET) >= 0
+        assert abs(divergence(q, q, NUGGET)) < 1e-9
+
+
+@pytest.mark.parametrize("rank", [0, 3, 8], ids=["constant", "low_rank", "full_rank"])
+def test_moments_equal_the_dense_ones(rank):
+    g = gaussian(5, rank, 2, diagonal=0.3).prepared(NUGGET)
+    expected = dense(g, 0.0)
+    columns = torch.randn(5, 4, dtype=torch.float64)
+    inverse = expected.precision_matrix
+    torch.testing.assert_close(g.covariance(), expected.covariance_matrix)
+    torch.testing.assert_close(g.variance(), expected.variance)
+    torch.testing.assert_close(g.log_determinant(), expected.covariance_matrix.logdet())
+    torch.testing.assert_close(g.quadratic(columns), torch.einsum("ic,qij,jc->qc", columns, inverse, columns))
+    torch.testing.assert_close(g.inverse_trace(), inverse.diagonal(dim1=1, dim2=2).sum(1))
+
+
+@pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
+@pytest.mark.parametrize("rank", [3, 8])
+def test_gradients(divergence, rank):
+    p = gaussian(5, rank, 2, seed=1)
+    q = gaussian(5, rank, 2)
+    inputs = [t.requires_grad_() for t in (q.mean, q.factor, q.weight)]
+    assert torch.autograd.gradcheck(lambda *tensors: divergence(FunctionGaussian(*tensors), p, NUGGET), inputs)
+
+
+@pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
+def test_float32_inputs_are_worked_on_in_float64(divergence):
+    """A difference that float32 would lose in a K×K factorisation: condition number 1e8."""
+    q, p = (gaussian(6, 2, 2, seed=s, dtype=torch.float32) for s in (0, 1))
+    value = divergence(q, p, 1e-7)
+    doubled = [FunctionGaussian(g.mean.double(), g.factor.double(), g.weight.double()) for g in (q, p)]
+    assert value.dtype == torch.float64
+    assert value == divergence(*doubled, 1e-7)
+
+
+def test_the_nugget_is_on_both_covariances():
+    """Without features on either side the two are equal, however large the nugget."""
+    mean = torch.zeros(3, 1, dtype=torch.float64)
+    flat = FunctionGaussian(mean, mean.new_zeros(3, 0), mean.new_zeros(1, 0), 2.0)
+    same = FunctionGaussian(mean, torch.eye(3, dtype=torch.float64), mean.new_full((1, 3), 2.0))
+    assert abs(gaussian_kl(flat, same, 5.0)) < 1e-12
+    assert abs(diagonal_kl(same, flat, 5.0)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("q", "said"),
+    [
+        (gaussian(5, 2, 1), "5×5 .* is not positive definite.*nugget"),
+        (FunctionGaussian(torch.zeros(2, 1), torch.full((2, 3), torch.nan), torch.ones(1, 3)), "NaN or infinite.*rate"),
+    ],
+    ids=["singular", "nan"],
+)
+def test_a_covariance_without_cholesky_factor_says_what_to_change(q, said):
+    p = gaussian(len(q.mean), 6, 1, seed=1)
+    with pytest.raises(SingularCovarianceError, match=said):
+        gaussian_kl(q, p, 0.0)

@@ -1,0 +1,239 @@
+import copy
+import math
+from contextlib import suppress
+
+import pytest
+import torch
+from torch.func import functional_call, jacrev
+from torch.nn import functional as F
+
+from fsvi.functions import LINEARIZERS
+from fsvi.functions.linearize import features_jvp
+from fsvi.networks.split import deterministic_names, split_head
+from fsvi.variational import MeanField
+
+PLAIN = ["mlp", "no_bias", "one_output", "dropout", "tied_features", "head_first"]
+FORWARD_MODE = [
+    "transformer",
+    "transformer_dropout",
+    "lstm",
+    "gru",
+    "depthwise",
+    "group_norm",
+    "layer_norm",
+    "batch_norm",
+]
+EVERY = [*PLAIN, *FORWARD_MODE]
+
+
+def posterior(net, x, only_head=False):
+    """A mean-field posterior with random standard deviations, and a draw of θ − mean."""
+    split = split_head(net, x)
+    skip = deterministic_names(net)
+    names = [name for name, _ in net.named_parameters() if name not in skip]
+    q = MeanField(net, split.head_names if only_head else names)
+    with torch.no_grad():
+        q.log_std.copy_(math.log(0.1) + 0.5 * torch.randn_like(q.log_std))
+    return split, q, q.shift(q.noise()).detach()
+
+
+def outputs_at(net, params, x):
+    """f(X; θ) in eval mode, on a copy: torch's own call can leave its tensors in a network with shared modules."""
+    return functional_call(copy.deepcopy(net).eval(), params, (x,))
+
+
+def jacobian(net, params, names, x):
+    """∂f/∂θ for the named parameters, (K·Q, P), by reverse mode, in eval mode."""
+    blocks = jacrev(lambda moving: outputs_at(net, {**params, **moving}, x).reshape(-1))({n: params[n] for n in names})
+    return torch.cat([block.flatten(1) for block in blocks.values()], dim=1)
+
+
+def flat(tensors, names):
+    return torch.cat([tensors[name].reshape(-1) for name in names])
+
+
+def joint_covariance(values):
+    """Of (K, Q) values in point-by-point order, outputs independent."""
+    points, outputs = values.mean.shape
+    eye = torch.eye(outputs, dtype=torch.float64)
+    return torch.einsum("qij,qr->iqjr", values.covariance(), eye).reshape(points * outputs, -1)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_jvp_equals_the_explicit_jacobian(make, name):
+    """Mean f(X; μ) + J_α(α − μ_α), covariance J_β S_β J_βᵀ."""
+    net, x = make(name)
+    split, q, shift = posterior(net, x)
+    means, stds, shifts = q.means(), q.stds(), q.layout.views(shift)
+    features = [n for n in stds if n not in split.head_names]
+    expected_mean = outputs_at(net, means, x).reshape(-1)
+    expected_mean = expected_mean + jacobian(net, means, features, x) @ flat(shifts, features)
+    head = jacobian(net, means, split.head_names, x)
+    values = LINEARIZERS["jvp"](split, q, x, shift)
+    torch.testing.assert_close(values.mean.reshape(-1), expected_mean, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        joint_covariance(values), head * flat(stds, split.head_names).square() @ head.T, rtol=1e-10, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_conditional_has_the_features_of_the_real_draw(make, name):
+    net, x = make(name)
+    split, q, shift = posterior(net, x)
+    drawn = {n: mean + q.layout.views(shift)[n] for n, mean in q.means().items()}
+    for n in split.head_names:
+        drawn[n] = q.means()[n]
+    head = jacobian(net, drawn, split.head_names, x)
+    values = LINEARIZERS["conditional"](split, q, x, shift)
+    torch.testing.assert_close(values.mean, outputs_at(net, drawn, x))
+    expected = head * flat(q.stds(), split.head_names).square() @ head.T
+    torch.testing.assert_close(joint_covariance(values), expected)
+
+
+@pytest.mark.parametrize("name", [*EVERY, "tied_head"])
+def test_exact_is_the_whole_jacobian(make, name):
+    """f̃(X) ~ N(f(X; μ), J S Jᵀ), all outputs jointly."""
+    net, x = make(name, 3)
+    split, q, _ = posterior(net, x)
+    whole = jacobian(net, q.means(), list(q.stds()), x)
+    values = LINEARIZERS["exact"](split, q, x, None)
+    torch.testing.assert_close(values.mean.reshape(3, -1), outputs_at(net, q.means(), x))
+    torch.testing.assert_close(values.covariance()[0], whole * flat(q.stds(), q.stds()).square() @ whole.T)
+
+
+@pytest.mark.parametrize("name", ["mlp", "no_bias", "dropout", "batch_norm"])
+def test_with_a_stochastic_last_layer_alone_all_three_are_one_closed_form(make, name):
+    net, x = make(name)
+    split, q, shift = posterior(net, x, only_head=True)
+    head = jacobian(net, q.means(), split.head_names, x)
+    expected = head * flat(q.stds(), split.head_names).square() @ head.T
+    for linearize in LINEARIZERS.values():
+        values = linearize(split, q, x, shift)
+        if linearize is LINEARIZERS["conditional"]:
+            values = linearize(split, q, x, None)
+        torch.testing.assert_close(joint_covariance(values), expected)
+        torch.testing.assert_close(values.mean, outputs_at(net, q.means(), x))
+
+
+@pytest.mark.parametrize(
+    ("name", "training"), [*((name, mode) for name in EVERY for mode in (True, False)), ("resnet18", True)]
+)
+def test_jvp_equals_central_differences(make, name, training):
+    """The layers for which forward mode needs a cure, in both modes of the network."""
+    net, x = make(name, 2)
+    split, q, shift = posterior(net, x)
+    net.train(training)
+    values = LINEARIZERS["jvp"](split, q, x, shift)
+    assert net.training == training
+    net.eval()
+    step = 1e-7 / float(shift.square().mean().sqrt())
+    ends = [split.forward(q.params(sign * step * shift), x)[0] for sign in (1, -1)]
+    features, _ = split.forward(q.params(), x)
+    change = (ends[0] - ends[1]) / (2 * step)
+    weight, *bias = (q.means()[n] for n in split.head_names)
+    torch.testing.assert_close(values.factor[:, : features.shape[1]], features)
+    torch.testing.assert_close(
+        values.mean,
+        F.linear(features + change, weight, *bias),
+        rtol=1e-5,
+        atol=1e-5 * float(change.detach().abs().max()),
+    )
+    assert change.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("linearize", LINEARIZERS)
+@pytest.mark.parametrize("name", [*EVERY])
+def test_reverse_mode_through_the_linearisation(make, name, linearize):
+    """The gradient in `mean`, `log_std` and `point`, in a random direction, against central differences."""
+    net, x = make(name, 2)
+    split, q, _ = posterior(net, x)
+    noise = q.noise()
+
+    def value():
+        g = LINEARIZERS[linearize](split, q, x, q.shift(noise))
+        return g.mean.square().sum() + g.covariance().sin().sum()
+
+    value().backward()
+    for parameter in (p for p in q.parameters() if p.numel()):
+        direction = torch.randn_like(parameter)
+        ends = []
+        for step in (1e-5, -2e-5):
+            with torch.no_grad():
+                parameter.add_(step * direction)
+                ends.append(value())
+        with torch.no_grad():
+            parameter.add_(1e-5 * direction)
+        expected = (ends[0] - ends[1]) / 2e-5
+        torch.testing.assert_close((parameter.grad * direction).sum(), expected, rtol=1e-5, atol=1e-7)
+
+
+def backend_flags():
+    return [
+        torch.backends.mha.get_fastpath_enabled(),
+        torch.backends.mkldnn.flags,
+        torch._C._get_mkldnn_enabled(),
+        torch.backends.cuda.flash_sdp_enabled(),
+        torch.backends.cuda.mem_efficient_sdp_enabled(),
+        torch.backends.cuda.math_sdp_enabled(),
+    ]
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+@pytest.mark.parametrize("linearize", ["jvp", "exact"])
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_backend_flags_come_back_even_after_an_error(make, name, linearize, fast_path):
+    net, x = make(name)
+    split, q, shift = posterior(net, x)
+    torch.backends.mha.set_fastpath_enabled(fast_path)
+    try:
+        before = backend_flags()
+        LINEARIZERS[linearize](split, q, x, shift)
+        assert backend_flags() == before
+        with suppress(RuntimeError):
+            LINEARIZERS[linearize](split, q, x[..., :1], shift)
+            raise AssertionError("inputs of another shape were accepted")
+        assert backend_flags() == before
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+@pytest.mark.parametrize("linearize", LINEARIZERS)
+def test_running_statistics_are_read_and_never_written(make, linearize):
+    """BatchNorm in train mode: frozen statistics, the same values as in eval mode, buffers bit for bit as before."""
+    net, x = make("batch_norm")
+    net(3 + 2 * torch.randn(50, *x.shape[1:], dtype=torch.float64))
+    split, q, shift = posterior(net, x)
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    values = [LINEARIZERS[linearize](split, q, x, shift) for net in (net.train(), net.eval())]
+    assert torch.equal(values[0].mean, values[1].mean)
+    assert all(torch.equal(before[name], buffer) for name, buffer in net.named_buffers())
+    assert deterministic_names(net).isdisjoint(q.stds()) and deterministic_names(net) == {"1.weight", "1.bias"}
+
+
+@pytest.mark.parametrize("linearize", LINEARIZERS)
+def test_a_train_mode_pass_before_backward_does_not_change_the_gradient(make, linearize):
+    """BatchNorm's backward reads the running statistics, which a train-mode pass overwrites in place."""
+    net, x = make("batch_norm")
+    split, q, _ = posterior(net, x)
+    noise = q.noise()
+
+    def gradients(disturb):
+        for name, buffer in net.named_buffers():
+            buffer.fill_(1.5 if "var" in name else 0)
+        g = LINEARIZERS[linearize](split, q, x, q.shift(noise))
+        if disturb:
+            net.train()(5 * torch.randn(20, *x.shape[1:], dtype=torch.float64))
+        value = g.mean.square().sum() + g.covariance().sum()
+        return torch.autograd.grad(value, [q.mean, q.log_std, q.point])
+
+    for undisturbed, disturbed in zip(gradients(False), gradients(True), strict=True):
+        assert torch.equal(undisturbed, disturbed)
+
+
+def test_the_tangent_of_the_head_is_left_out(make):
+    """Only α moves: a tangent on the head alone changes nothing."""
+    net, x = make("mlp")
+    split, q, shift = posterior(net, x)
+    tangents = {n: t if n in split.head_names else torch.zeros_like(t) for n, t in q.layout.views(shift).items()}
+    _, change = features_jvp(split, q.params(), tangents, x)
+    assert not change.any()

@@ -1,0 +1,247 @@
+import pytest
+import torch
+from torch.func import functional_call
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.functions import LINEARIZERS, FunctionGaussian
+from fsvi.functions.priors import Constant, Empirical, Induced
+from fsvi.networks import split_head
+
+JVP, EXACT = LINEARIZERS["jvp"], LINEARIZERS["exact"]
+
+
+def bound(prior, net, x):
+    split = split_head(net, x)
+    prior.bind(split)
+    return split, prior
+
+
+def last_layer_moments(net, variance, x):
+    """f(X) and v(ΦΦᵀ + 11ᵀ) of a network in eval mode, Φ the input of its last layer."""
+    split = split_head(net, x)
+    net.eval()
+    with torch.no_grad():
+        features, outputs = split.forward({}, x)
+    return outputs, variance * (features @ features.T + (1 if split.linear.bias is not None else 0))
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_constant_is_white_with_its_variance(make, joint):
+    net, x = make("mlp", 5)
+    p = Constant(2.5).gaussian(split_head(net, x), x, JVP, joint)
+    size = 10 if joint else 5
+    assert p.mean.shape == ((10, 1) if joint else (5, 2)) and not p.mean.any()
+    torch.testing.assert_close(p.covariance(), 2.5 * torch.eye(size, dtype=torch.float64)[None])
+
+
+@pytest.mark.parametrize(
+    "name", ["mlp", "transformer", "lstm", "depthwise", "batch_norm", "layer_norm", "tied_features"]
+)
+def test_induced_depends_on_its_seed_alone(make, name):
+    """The same for networks of other values, another for another seed, and torch's random state is left alone."""
+    (net, x), (other, _) = make(name), make(name, seed=1)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.normal_()
+    state = torch.get_rng_state()
+    values = [
+        bound(Induced(seed=seed), n, x)[1].gaussian(split_head(n, x), x, JVP, False)
+        for n, seed in [(net, 3), (other, 3), (net, 4)]
+    ]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(values[0].mean, values[1].mean) and torch.equal(values[0].covariance(), values[1].covariance())
+    assert not torch.allclose(values[0].mean, values[2].mean)
+
+
+@pytest.mark.parametrize("name", ["mlp", "no_bias", "batch_norm", "transformer"])
+def test_induced_is_the_linearised_random_network(make, name):
+    net, x = make(name, 6)
+    split, prior = bound(Induced(variance=0.7), net, x)
+    mean, covariance = last_layer_moments(prior.net, 0.7, x)
+    p = prior.gaussian(split, x, JVP, False)
+    torch.testing.assert_close(p.mean, mean)
+    torch.testing.assert_close(p.covariance(), covariance.expand_as(p.covariance()))
+    assert all(torch.equal(prior.net.get_parameter(n), value) for n, value in prior.q.means().items())
+
+
+def test_induced_is_not_degenerate(make):
+    """At a zero mean every feature would vanish and only the bias be left: a covariance of rank one."""
+    net, x = make("mlp", 6)
+    _, prior = bound(Induced(), net, x)
+    spectrum = torch.linalg.eigvalsh(prior.gaussian(prior.split, x, JVP, False).covariance()[0])
+    assert (spectrum > 1e-3 * spectrum[-1]).sum() >= 3
+
+
+def test_feature_variance_makes_the_prior_random_and_wider(make):
+    net, x = make("mlp", 4)
+    split, prior = bound(Induced(feature_variance=0.1), net, x)
+    draws = [prior.gaussian(split, x, JVP, False).mean for _ in range(2)]
+    assert not torch.allclose(*draws)
+    stds = prior.q.stds()
+    assert {name: round(float(std.mean()) ** 2, 6) for name, std in stds.items()} == {
+        "0.weight": 0.1,
+        "0.bias": 0.1,
+        "2.weight": 1.0,
+        "2.bias": 1.0,
+    }
+    _, fixed = bound(Induced(), net, x)
+    wide, narrow = (p.gaussian(split, x, EXACT, True) for p in (prior, fixed))
+    torch.testing.assert_close(wide.mean, narrow.mean)
+    excess = wide.covariance()[0] - narrow.covariance()[0]
+    assert torch.linalg.eigvalsh(excess).min() > -1e-9 and excess.trace() > 0.1
+
+
+def test_feature_variance_leaves_batch_norm_deterministic(make):
+    net, x = make("batch_norm")
+    _, prior = bound(Induced(feature_variance=0.1), net, x)
+    assert {"1.weight", "1.bias"}.isdisjoint(prior.q.stds())
+
+
+def test_induced_has_batch_norm_statistics_of_its_own(make):
+    """Those of the training inputs under the random weights; preparing twice gives the same."""
+    net, _ = make("batch_norm")
+    before = {name: b.clone() for name, b in net.named_buffers()}
+    x = 3 + 5 * torch.randn(100, 2, 6, 6, dtype=torch.float64)
+    _, prior = bound(Induced(), net, x)
+    for _ in range(2):
+        prior.prepare(x)
+        activations = prior.net[0](x)
+        torch.testing.assert_close(prior.net[1].running_mean, activations.mean((0, 2, 3)))
+        torch.testing.assert_close(prior.net[1].running_var, activations.var((0, 2, 3)))
+    assert all(torch.equal(before[name], b) for name, b in net.named_buffers())
+
+
+def test_preparing_ignores_dropout_and_draws_nothing(make):
+    net, x = make("transformer_dropout", 20)
+    net.embed = torch.nn.Sequential(net.embed, torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(4)).double()
+    _, prior = bound(Induced(), net, x)
+    state = torch.get_rng_state()
+    prior.prepare(x)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(prior.net.embed[2].running_mean, prior.net.embed[0](x).mean((0, 2)))
+
+
+@pytest.mark.parametrize("name", ["mlp", "batch_norm"])
+def test_empirical_from_a_network(make, name):
+    """Its own outputs, features and running statistics, as they were when the prior was bound."""
+    (net, x), (source, _) = make(name, 5), make(name, seed=1)
+    source.train()(x + 1)
+    mean, covariance = last_layer_moments(source, 0.3, x)
+    split, prior = bound(Empirical(source, variance=0.3), net, x)
+    with torch.no_grad():
+        for p in source.parameters():
+            p.zero_()
+    p = prior.gaussian(split, x, JVP, False)
+    torch.testing.assert_close(p.mean, mean)
+    torch.testing.assert_close(p.covariance(), covariance.expand_as(p.covariance()))
+
+
+@pytest.mark.parametrize("stochastic", ["all", "last_layer"])
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_empirical_from_a_method_is_its_posterior(make, stochastic, channels_last):
+    """The previous task's posterior: the function KL of a method to itself as the prior is zero."""
+    net, x = make("batch_norm", 5)
+    context = fsvi.contexts.Dataset(x)
+    settings = dict(stochastic=stochastic, linearize="exact", context=context)
+    source = fsvi.FSVI(net, fsvi.Categorical(), channels_last=channels_last, **settings)
+    source.net.train()(x + 1)
+    with torch.no_grad():
+        source.posterior.mean.normal_()
+        source.posterior.log_std.normal_(-1)
+    method = fsvi.FSVI(make("batch_norm", seed=2)[0], fsvi.Categorical(), prior=Empirical(source), **settings)
+    prior = method.prior.q
+    for name, std in source.posterior.stds().items():
+        torch.testing.assert_close(prior.stds()[name], std)
+        torch.testing.assert_close(prior.means()[name], source.posterior.means()[name])
+    assert method.function_kl(x) > 1
+    method.net.load_state_dict(source.net.state_dict())
+    with torch.no_grad():
+        method.posterior.mean.copy_(prior.mean)
+        method.posterior.log_std.copy_(prior.log_std)
+        method.posterior.point.copy_(prior.point)
+    assert abs(method.function_kl(x)) < 1e-6
+
+
+@pytest.mark.parametrize("prior", [Induced(), Empirical(None)], ids=["induced", "empirical"])
+def test_all_outputs_jointly_are_the_independent_outputs(make, prior):
+    """(K·Q, 1) in point-by-point order against (K, Q): the same moments, zero between outputs."""
+    net, x = make("mlp", 4)
+    split, prior = bound(prior, net, x)
+    apart, joint = prior.gaussian(split, x, EXACT, False), prior.gaussian(split, x, EXACT, True)
+    torch.testing.assert_close(joint.mean.reshape(4, 2), apart.mean)
+    blocks = joint.covariance()[0].reshape(4, 2, 4, 2)
+    for q in range(2):
+        torch.testing.assert_close(blocks[:, q, :, q], apart.covariance()[q])
+        torch.testing.assert_close(blocks[:, q, :, 1 - q], torch.zeros(4, 4, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("prior", [Induced(), Induced(feature_variance=0.1), Empirical(None)])
+def test_a_last_layer_tied_to_an_earlier_one(make, prior):
+    """The shared weight is one parameter, with the last layer's variance, that moves both layers."""
+    net, x = make("tied_head", 3)
+    split, prior = bound(prior, net, x)
+    values = prior.gaussian(split, x, EXACT, True)
+    torch.testing.assert_close(values.mean.reshape(3, 3), functional_call(net, prior.q.means(), (x,)))
+    assert float(prior.q.stds()["body.weight"].min()) == 1.0
+
+
+@pytest.mark.parametrize("prior", [Constant(), Induced(feature_variance=0.1), Empirical(None)])
+def test_a_prior_learns_nothing(make, prior):
+    net, x = make("mlp")
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior)
+    method.loss(x, torch.tensor([0, 1, 0, 1])).backward()
+    assert all(p.grad is None and not p.requires_grad for p in method.prior.parameters())
+    trained = {id(p) for group in method.parameter_groups(0.1) for p in group["params"]}
+    assert trained.isdisjoint(id(p) for p in method.prior.parameters())
+
+
+def test_the_given_prior_is_not_shared_between_methods(make):
+    """A method binds its own copy."""
+    prior = Induced()
+    for name in ("mlp", "no_bias"):
+        net, x = make(name)
+        fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior)
+    assert not hasattr(prior, "q")
+
+
+def test_a_prior_of_ones_own_needs_gaussian_alone(make):
+    """A Gaussian process with a squared-exponential kernel, against torch.distributions."""
+
+    class Kernel(fsvi.priors.Prior):
+        def gaussian(self, split, x, linearizer, joint):
+            covariance = (-0.5 * torch.cdist(x, x).square()).exp() + 1e-6 * torch.eye(len(x), dtype=x.dtype)
+            factor = torch.linalg.cholesky(covariance)
+            return FunctionGaussian(x.new_zeros(len(x), split.num_outputs), factor, x.new_ones(1, len(x)))
+
+    net, x = make("mlp", 5)
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), Kernel(), stochastic="last_layer", nugget=0.1)
+    q = JVP(method.split, method.posterior, x, None)
+    eye = torch.eye(5, dtype=torch.float64)
+    kernel = (-0.5 * torch.cdist(x, x).square()).exp() + (1e-6 + 0.1) * eye
+    p = torch.distributions.MultivariateNormal(torch.zeros(2, 5, dtype=torch.float64), kernel)
+    expected = torch.distributions.kl_divergence(
+        torch.distributions.MultivariateNormal(q.mean.T, q.covariance() + 0.1 * eye), p
+    )
+    torch.testing.assert_close(method.function_kl(x), expected.sum())
+
+
+@pytest.mark.parametrize(
+    ("make_prior", "said"),
+    [
+        (lambda: Constant(-1.0), "variance=-1.0 .* above 0"),
+        (lambda: Constant(0.0), "variance=0.0"),
+        (lambda: Induced(variance=-2.0), "variance=-2.0"),
+        (lambda: Induced(feature_variance=-0.1), "feature_variance=-0.1 .* at least 0"),
+        (lambda: Empirical(None, variance=float("nan")), "variance=nan"),
+    ],
+)
+def test_impossible_variances_are_refused(make_prior, said):
+    with pytest.raises(InvalidInputError, match=said):
+        make_prior()
+
+
+def test_a_source_of_another_architecture_is_refused(make):
+    net, x = make("mlp")
+    with pytest.raises(InvalidInputError, match=r"differs from the method's in 2.bias"):
+        bound(Empirical(make("no_bias")[0]), net, x)

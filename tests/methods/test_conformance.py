@@ -1,0 +1,217 @@
+"""One suite for every method of the registry, and for an ensemble of two of each: what the protocol promises."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fsvi
+import scenarios
+from fsvi.methods import make_method, method_names
+from fsvi.networks.resnet import Residual
+
+EPOCHS, BATCH_SIZE, SAMPLES = 3, 5, 4
+CLASSES_ONLY = {"duq"}
+SMALL: dict[str, dict[str, Any]] = {
+    "swag": {"start": 0.3, "num_models": 2, "rank": 3},
+    "spg": {"num_context": 4, "num_latents": 4, "num_prior_steps": 3, "num_samples": 2},
+    "fbnn": {"num_context": 4, "num_samples": 4},
+    "fsvi": {"num_context": 4},
+}
+
+
+def mlp(outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, outputs))
+
+
+def cnn(outputs: int) -> nn.Module:
+    pooled = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    return nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), pooled, nn.Linear(4, outputs))
+
+
+def resnet(outputs: int) -> nn.Module:
+    body = [nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(4)]
+    stem = [nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU()]
+    return nn.Sequential(
+        *stem, Residual(body, 3, 4, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, outputs)
+    )
+
+
+def brightness() -> tuple[Tensor, Tensor]:
+    """Images and their mean, a real target."""
+    x, _ = scenarios.images(10)
+    return x, x.mean((2, 3))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network, a likelihood and data."""
+
+    net: Callable[[int], nn.Module]
+    data: Callable[[], tuple[Tensor, Tensor]]
+    real: bool
+
+    def make(self, name: str, seed: int = 0, prepare: Callable[[nn.Module], Any] = lambda net: None) -> fsvi.Method:
+        torch.manual_seed(seed)
+        net = self.net(1 if self.real else 2)
+        prepare(net)
+        likelihood = fsvi.Gaussian(noise=0.5, learn_noise=True) if self.real else fsvi.Categorical()
+        settings = SMALL.get(member_name(name), {})
+        return make_method(name, net, likelihood, **settings, **({"size": 2} if name != member_name(name) else {}))
+
+
+TASKS = {
+    "mlp": Task(mlp, lambda: scenarios.points(10), real=False),
+    "mlp-regression": Task(mlp, lambda: scenarios.curve(10), real=True),
+    "cnn": Task(cnn, lambda: scenarios.images(10), real=False),
+    "resnet": Task(resnet, lambda: scenarios.images(10), real=False),
+    "resnet-regression": Task(resnet, brightness, real=True),
+}
+
+
+def member_name(name: str) -> str:
+    return name.removeprefix("ensemble:")
+
+
+def is_defined(name: str, task: str) -> bool:
+    return not (TASKS[task].real and member_name(name) in CLASSES_ONLY)
+
+
+CASES = [(name, task) for name in method_names() for task in TASKS if is_defined(name, task)]
+SINGLE = [(name, task) for name, task in CASES if name == member_name(name)]
+every_case = pytest.mark.parametrize(("name", "task"), CASES)
+
+
+def train(method: fsvi.Method, task: str, **settings: Any) -> fsvi.History:
+    usual = {"epochs": EPOCHS, "batch_size": BATCH_SIZE, "schedule": None}
+    return fsvi.fit(method, TASKS[task].data(), **{**usual, **settings})
+
+
+@cache
+def trained(name: str, task: str) -> tuple[fsvi.Method, dict[str, list[float]]]:
+    """A trained method and the course of its loss; no test may change it."""
+    method = TASKS[task].make(name)
+    return method, train(method, task).terms
+
+
+def predictions(method: fsvi.Method, task: str, **settings: Any) -> dict[str, Tensor]:
+    return vars(method.predict(TASKS[task].data()[0], SAMPLES, **settings))
+
+
+# What comes out ------------------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_shapes_and_probabilities(name, task):
+    method, _ = trained(name, task)
+    x, y = TASKS[task].data()
+    p = method.predict(x, SAMPLES)
+    outputs = 1 if TASKS[task].real else 2
+    assert p.samples.shape[1:] == (len(x), outputs) and 1 <= len(p.samples) <= SAMPLES
+    assert p.mean.shape == p.variance.shape == (len(x), outputs) and len(p) == len(x)
+    assert p.log_prob(y).shape == p.uncertainty().shape == (len(x),)
+    assert all(bool(t.isfinite().all()) for t in (p.mean, p.variance, p.log_prob(y), p.uncertainty()))
+    assert bool((p.variance >= 0).all())
+    if not TASKS[task].real:
+        torch.testing.assert_close(p.samples.sum(-1), torch.ones(p.samples.shape[:2]))
+        assert bool((p.samples >= 0).all())
+
+
+@every_case
+def test_predictions_do_not_depend_on_the_batch(name, task):
+    method, _ = trained(name, task)
+    whole = predictions(method, task)
+    for size in (1, 4):
+        torch.testing.assert_close(predictions(method, task, batch_size=size), whole, rtol=1e-4, atol=1e-5)
+
+
+@every_case
+def test_a_seed_of_prediction_gives_the_same_draws(name, task):
+    method, _ = trained(name, task)
+    state = torch.get_rng_state()
+    first, again = predictions(method, task, seed=3), predictions(method, task, seed=3)
+    assert scenarios.same_bits(first, again)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# Training ------------------------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_the_same_seed_gives_the_same_bits(name, task):
+    method, terms = trained(name, task)
+    again = TASKS[task].make(name)
+    assert train(again, task).terms == terms
+    assert scenarios.same_bits(again.tensors(), method.tensors())
+
+
+@every_case
+def test_saved_and_loaded_it_predicts_identically(name, task, tmp_path):
+    method, _ = trained(name, task)
+    method.save(tmp_path / "saved")
+    other = TASKS[task].net(1 if TASKS[task].real else 2)
+    loaded = fsvi.load(tmp_path / "saved", other)
+    assert type(loaded) is type(method)
+    assert scenarios.same_bits(predictions(loaded, task), predictions(method, task))
+
+
+@every_case
+def test_killed_and_resumed_it_ends_in_the_same_bits(name, task, tmp_path, monkeypatch):
+    method, terms = trained(name, task)
+    killed = TASKS[task].make(name)
+    kill_in_step(killed, 4, monkeypatch)  # the second epoch's second
+    with pytest.raises(InterruptedError):
+        train(killed, task, checkpoint=tmp_path, checkpoint_interval=0)
+    resumed = TASKS[task].make(name, seed=1)
+    history = train(resumed, task, checkpoint=tmp_path, checkpoint_interval=0, resume=True)
+    assert history.terms == terms
+    assert scenarios.same_bits(resumed.tensors(), method.tensors())
+    assert scenarios.same_bits(predictions(resumed, task), predictions(method, task))
+
+
+@pytest.mark.parametrize(("name", "task"), [case for case in CASES if case[1].startswith("mlp")])
+def test_the_loss_falls(name, task):
+    terms = train(TASKS[task].make(name), task, epochs=20, lr=0.03).terms
+    assert next(iter(terms)) == "nll"
+    assert sum(terms["nll"][-3:]) < 0.9 * sum(terms["nll"][:3])
+
+
+@pytest.mark.parametrize(("name", "task"), SINGLE)
+def test_frozen_parameters_and_the_given_network_do_not_change(name, task):
+    given: list[nn.Module] = []
+
+    def freeze(net: nn.Module) -> None:
+        net[0].weight.requires_grad_(False)
+        given.append(net)
+
+    method = TASKS[task].make(name, prepare=freeze)
+    before = deepcopy(given[0].state_dict())
+    train(method, task, epochs=2)
+    after = given[0].state_dict()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+    assert not given[0][0].weight.requires_grad
+    assert torch.equal(method.net[0].weight, before["0.weight"])
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES_ONLY))
+@pytest.mark.parametrize("prefix", ["", "ensemble:"])
+def test_methods_for_classes_say_so_when_constructed(name, prefix):
+    with pytest.raises(fsvi.InvalidInputError, match="for classes, not for Gaussian"):
+        TASKS["mlp-regression"].make(prefix + name)
+
+
+def kill_in_step(method: fsvi.Method, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let training die in its step of this number, before it has moved anything."""
+    backward, steps = method.backward, iter(range(1, number))
+
+    def dying(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        if next(steps, None) is None:
+            raise InterruptedError
+        return backward(x, y)
+
+    monkeypatch.setattr(method, "backward", dying)

@@ -1,0 +1,285 @@
+"""Ensembles: nothing changes for a member, and the mixture is that of all members' draws."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+import scenarios
+from fsvi.methods.joint import JointOptimizer
+
+X, Y = scenarios.points(32)
+CURVE = scenarios.curve(32)
+SETTINGS = {"epochs": 3, "batch_size": 10}
+
+
+def plain(outputs: int = 2, activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 6), activation(), nn.Linear(6, outputs))
+
+
+def frozen() -> nn.Sequential:
+    net = plain()
+    net[0].weight.requires_grad_(False)
+    return net
+
+
+def noise() -> fsvi.Gaussian:
+    return fsvi.Gaussian(noise=0.5, learn_noise=True)
+
+
+MEMBERS = {
+    "map": (lambda: fsvi.MAP(plain(), fsvi.Categorical()), (X, Y)),
+    "learned_noise": (lambda: fsvi.MAP(plain(1), noise()), CURVE),
+    "mc_dropout": (lambda: fsvi.MCDropout(plain(), fsvi.Categorical()), (X, Y)),
+    "swag": (lambda: fsvi.SWAG(scenarios.normalised(), fsvi.Categorical(), num_models=3), scenarios.images(20)),
+    "fsvi": (lambda: fsvi.FSVI(plain(), fsvi.Categorical(), context=scenarios.box(), num_context=5), (X, Y)),
+}
+
+
+def ensemble(size: int = 3, make=MEMBERS["map"][0]) -> fsvi.Ensemble:
+    return fsvi.Ensemble(make, size)
+
+
+def tensors(method: fsvi.Method) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in method.tensors().items()}
+
+
+class OwnRule(fsvi.MAP):
+    """A method with an optimiser of its own, which keeps a state."""
+
+    def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=lr, momentum=0.5)
+
+
+# Limits --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_an_ensemble_of_one_is_its_member_to_the_bit(name):
+    make, data = MEMBERS[name]
+    torch.manual_seed(0)
+    alone = make()
+    torch.manual_seed(0)
+    one = fsvi.Ensemble(make, 1)
+    histories = [fsvi.fit(method, data, **SETTINGS) for method in (alone, one)]
+    assert histories[0].terms == histories[1].terms
+    assert scenarios.same_bits(alone.tensors(), one.members[0].tensors())
+    assert scenarios.same_bits(vars(alone.predict(data[0], 4)), vars(one.predict(data[0], 4)))
+
+
+@pytest.mark.parametrize("vectorised", [True, False])
+def test_members_learn_what_they_would_alone(vectorised, monkeypatch):
+    if not vectorised:
+        monkeypatch.setattr(fsvi.Ensemble, "_can_be_vectorised", lambda self: False)
+    both = ensemble(2)
+    alone = [copy.deepcopy(member) for member in both.members]
+    fsvi.fit(both, (X, Y), **SETTINGS)
+    for member, lone in zip(both.members, alone, strict=True):
+        fsvi.fit(lone, (X, Y), **SETTINGS)
+        for name, value in lone.tensors().items():
+            torch.testing.assert_close(member.tensors()[name], value, rtol=1e-4, atol=1e-6)
+
+
+# Training together ---------------------------------------------------------------------------------------------------
+
+TOGETHER = {
+    "map": MEMBERS["map"],
+    "learned_noise": MEMBERS["learned_noise"],
+    "frozen": (lambda: fsvi.MAP(frozen(), fsvi.Categorical()), (X, Y)),
+    "no_prior": (lambda: fsvi.MAP(plain(), fsvi.Categorical(), prior_variance=None), (X, Y)),
+    "strong_prior": (lambda: fsvi.MAP(plain(), fsvi.Categorical(), prior_variance=0.01), (X, Y)),
+    "relu": (lambda: fsvi.MAP(plain(activation=nn.ReLU), fsvi.Categorical()), (X, Y)),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_vectorised_terms_and_gradients_are_those_of_the_loop(name):
+    make, (x, y) = TOGETHER[name]
+    together = ensemble(4, make).double()
+    batch = together.check_batch(x.double(), y)
+    together.begin(batch[0], 50)
+    assert together._vectorised
+    results = []
+    for vectorised in (True, False):
+        together._vectorised = vectorised
+        together.zero_grad()
+        terms = together.backward(*batch)
+        results.append((terms, {n: p.grad.clone() for n, p in together.named_parameters() if p.requires_grad}))
+    torch.testing.assert_close(results[0], results[1])
+
+
+APART = {
+    "one": (1, lambda: fsvi.MAP(plain(), fsvi.Categorical())),
+    "another method": (2, lambda: fsvi.SWAG(plain(), fsvi.Categorical())),
+    "dropout": (2, lambda: fsvi.MAP(nn.Sequential(nn.Linear(2, 4), nn.Dropout(), nn.Linear(4, 2)), fsvi.Categorical())),
+    "random slope": (2, lambda: fsvi.MAP(plain(activation=nn.RReLU), fsvi.Categorical())),
+    "batch norm": (2, lambda: fsvi.MAP(scenarios.normalised(torch.seed()), fsvi.Categorical())),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_is_not_plain_is_trained_member_by_member(name):
+    size, make = APART[name]
+    several = ensemble(size, make)
+    several.begin(scenarios.images(20)[0] if name == "batch norm" else X, 32)
+    assert not several._vectorised
+
+
+def test_members_with_different_settings_are_trained_one_by_one():
+    variances = iter([1.0, 2.0])
+    several = ensemble(2, lambda: fsvi.MAP(plain(), fsvi.Categorical(), prior_variance=next(variances)))
+    several.begin(X, 32)
+    assert not several._vectorised
+
+
+def test_progress_reaches_the_members():
+    several = ensemble(2, lambda: fsvi.SWAG(plain(), fsvi.Categorical(), start=0.5))
+    fsvi.fit(several, (X, Y), epochs=8)
+    assert [int(member.gaussian.count) for member in several.members] == [5, 5]
+
+
+# Optimisers of their own ---------------------------------------------------------------------------------------------
+
+
+def test_own_optimizers_are_joined():
+    torch.manual_seed(0)
+    alone = [OwnRule(plain(), fsvi.Categorical()) for _ in range(2)]
+    both = fsvi.Ensemble.of(copy.deepcopy(alone))
+    fsvi.fit(both, (X, Y), lr=0.1, optimizer="adam", **SETTINGS)
+    for member, lone in zip(both.members, alone, strict=True):
+        fsvi.fit(lone, (X, Y), lr=0.1, optimizer=lambda groups: torch.optim.SGD(groups, momentum=0.5), **SETTINGS)
+        assert scenarios.same_bits(member.tensors(), lone.tensors())
+
+
+def test_a_joint_optimizer_keeps_its_state():
+    def joint() -> tuple[list[nn.Parameter], JointOptimizer]:
+        params = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
+        return params, JointOptimizer([torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in params])
+
+    def step(params: list[nn.Parameter], optimizer: JointOptimizer) -> None:
+        for p in params:
+            p.grad = p.detach().clone()
+        optimizer.step()
+
+    params, optimizer = joint()
+    step(params, optimizer)
+    others, resumed = joint()
+    for p, other in zip(params, others, strict=True):
+        other.data.copy_(p)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for group in (*optimizer.param_groups, *resumed.param_groups):
+        group["lr"] = 0.05
+    step(params, optimizer)
+    step(others, resumed)
+    assert all(torch.equal(p, other) for p, other in zip(params, others, strict=True))
+    assert float(params[0][0].detach()) == pytest.approx(0.9 - 0.05 * (0.9 + 0.9))
+
+
+# Prediction ----------------------------------------------------------------------------------------------------------
+
+
+def test_class_probabilities_are_averaged():
+    several = ensemble(3)
+    expected = torch.stack([member.predict(X).mean for member in several.members]).mean(0)
+    torch.testing.assert_close(several.predict(X).mean, expected)
+
+
+def test_every_member_has_its_own_noise():
+    several = ensemble(2, MEMBERS["learned_noise"][0])
+    for member, std in zip(several.members, (0.2, 2.0), strict=True):
+        member.likelihood.log_noise.data.fill_(math.log(std))
+    x, y = CURVE
+    logs = torch.stack([member.predict(x).log_prob(y) for member in several.members])
+    torch.testing.assert_close(several.predict(x).log_prob(y), logs.logsumexp(0) - math.log(2))
+
+
+@pytest.mark.parametrize(("asked", "given"), [(1, 3), (3, 3), (10, 12)])
+def test_every_member_gives_its_share_of_draws(asked, given):
+    several = ensemble(3, MEMBERS["mc_dropout"][0])
+    draws = several.predict(X, asked).log_probs
+    assert len(draws) == given
+    first = several.members[0].predict(X, given // 3).log_probs
+    assert torch.equal(draws[: given // 3], first)
+
+
+def test_members_draw_apart():
+    member = MEMBERS["mc_dropout"][0]()
+    twins = fsvi.Ensemble.of([member, copy.deepcopy(member)])
+    draws = twins.predict(X, 2).log_probs
+    assert not torch.allclose(draws[0], draws[1])
+
+
+def test_prediction_puts_every_member_into_eval_mode():
+    net = lambda: nn.Sequential(plain(4), nn.Dropout(0.9), nn.Linear(4, 2))  # noqa: E731
+    several = ensemble(2, lambda: fsvi.MAP(net(), fsvi.Categorical()))
+    several.train()
+    assert torch.equal(several.predict(X).log_probs, several.predict(X).log_probs)
+    assert all(module.training for module in several.modules())
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_an_ensemble_is_loaded_as_it_was_saved(name, tmp_path):
+    make, data = MEMBERS[name]
+    one = fsvi.Ensemble(make, 1)
+    fsvi.fit(one, data, **SETTINGS)
+    one.save(tmp_path / "one")
+    loaded = fsvi.load(tmp_path / "one", make().net)
+    assert isinstance(loaded, fsvi.Ensemble)
+    assert loaded.num_data == loaded.members[0].num_data == len(data[0])
+    assert scenarios.same_bits(vars(loaded.predict(data[0], 4)), vars(one.predict(data[0], 4)))
+
+
+def test_members_trained_one_by_one_are_joined_from_files(tmp_path):
+    members = [MEMBERS["mc_dropout"][0]() for _ in range(3)]
+    for seed, member in enumerate(members):
+        fsvi.fit(member, (X, Y), seed=seed, **SETTINGS)
+        member.save(tmp_path / str(seed))
+    joined = fsvi.Ensemble.of([fsvi.load(tmp_path / str(seed), plain()) for seed in range(3)])
+    assert torch.equal(joined.predict(X, 6).log_probs, fsvi.Ensemble.of(members).predict(X, 6).log_probs)
+
+
+def test_loading_with_another_network_says_so(tmp_path):
+    ensemble(2).save(tmp_path / "two")
+    with pytest.raises(fsvi.FileFormatError, match="another architecture"):
+        fsvi.load(tmp_path / "two", plain(3))
+
+
+# Bad input -----------------------------------------------------------------------------------------------------------
+
+
+def test_members_of_different_classes():
+    with pytest.raises(fsvi.InvalidInputError, match="a MAP and a SWAG"):
+        fsvi.Ensemble.of([fsvi.MAP(plain(), fsvi.Categorical()), fsvi.SWAG(plain(), fsvi.Categorical())])
+
+
+def test_members_of_different_architectures():
+    with pytest.raises(fsvi.InvalidInputError, match="members 0 and 1 differ"):
+        fsvi.Ensemble.of([fsvi.MAP(plain(outputs), fsvi.Categorical()) for outputs in (2, 3)])
+
+
+def test_one_network_for_all_members():
+    net = plain()
+    with pytest.raises(fsvi.InvalidInputError, match="start from the same parameters"):
+        fsvi.fit(ensemble(2, lambda: fsvi.MAP(net, fsvi.Categorical())), (X, Y), epochs=1)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5])
+def test_bad_size(size):
+    with pytest.raises(fsvi.InvalidInputError, match="size="):
+        ensemble(size)
+
+
+def test_make_returns_something_else():
+    with pytest.raises(fsvi.InvalidInputError, match=r"make\(\) is a Sequential"):
+        ensemble(2, plain)
+
+
+def test_make_is_no_function():
+    with pytest.raises(fsvi.InvalidInputError, match="make is a MAP"):
+        ensemble(2, MEMBERS["map"][0]())

@@ -1,0 +1,267 @@
+import math
+
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from torch import nn
+from torch.distributions import MultivariateNormal
+from torch.utils.data import DataLoader, TensorDataset
+
+import fsvi
+from fsvi.errors import HeadError, InvalidInputError
+
+STRUCTURES = pytest.mark.parametrize("structure", ["last_layer", "kron", "diagonal"])
+NOISE = 0.5
+
+
+def dense(outputs=3, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, outputs))
+
+
+def classes(num=30, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(num, 2, generator=generator)
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+def classifier(structure="last_layer", data=None, **settings):
+    """Around a network that has learned little, in float64: no mode is needed to compare with formulae."""
+    x, y = data or classes()
+    return fsvi.Laplace.from_map(fsvi.MAP(dense().double(), fsvi.Categorical()), (x, y), structure, **settings)
+
+
+# Linear regression, where everything is exact -------------------------------------------------------------------------
+
+
+def linear_data(num=20):
+    x = torch.randn(num, 3, dtype=torch.float64)
+    weight = torch.tensor([[0.7, -0.4, 0.2], [0.1, 0.9, -0.3]], dtype=torch.float64)
+    return x, x @ weight.T + 0.3 + NOISE * torch.randn(num, 2, dtype=torch.float64)
+
+
+def design(x):
+    return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+
+
+def ridge(x, y, precision):
+    """The posterior's mean (4, 2) and covariance (4, 4), the same for both outputs, of weights and bias."""
+    phi = design(x)
+    inverse = phi.T @ phi / NOISE**2 + precision * torch.eye(4, dtype=torch.float64)
+    return torch.linalg.solve(inverse, phi.T @ y / NOISE**2), torch.linalg.inv(inverse)
+
+
+def evidence(x, y, precision):
+    phi = design(x)
+    covariance = phi @ phi.T / precision + NOISE**2 * torch.eye(len(x), dtype=torch.float64)
+    return MultivariateNormal(torch.zeros(len(x), dtype=torch.float64), covariance).log_prob(y.T).sum()
+
+
+def linear_map(x, y, precision):
+    """MAP of the linear model, at its exact mode."""
+    net = nn.Sequential(nn.Linear(3, 2)).double()
+    mean, _ = ridge(x, y, precision)
+    with torch.no_grad():
+        net[0].weight.copy_(mean[:3].T)
+        net[0].bias.copy_(mean[3])
+    return fsvi.MAP(net, fsvi.Gaussian(NOISE), prior_variance=1 / precision)
+
+
+@pytest.mark.parametrize("structure", ["last_layer", "kron"])
+def test_on_a_linear_gaussian_model_the_posterior_is_exact(structure):
+    x, y = linear_data()
+    new = torch.randn(5, 3, dtype=torch.float64)
+    method = fsvi.Laplace.from_map(linear_map(x, y, 0.8), (x, y), structure, optimize_prior=False)
+    weights, covariance = ridge(x, y, 0.8)
+    mean, variance = method.function_moments(new)
+    expected = (design(new) @ covariance @ design(new).T).diagonal()
+    torch.testing.assert_close(mean, design(new) @ weights)
+    torch.testing.assert_close(
+        variance, expected[:, None, None] * torch.eye(2, dtype=torch.float64), rtol=1e-5, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("structure", ["last_layer", "kron"])
+def test_on_a_linear_gaussian_model_the_evidence_is_exact(structure):
+    x, y = linear_data()
+    method = fsvi.Laplace.from_map(linear_map(x, y, 0.8), (x, y), structure, optimize_prior=False)
+    assert method.prior_precision == pytest.approx(0.8)
+    torch.testing.assert_close(method.log_marginal_likelihood(), evidence(x, y, 0.8), rtol=1e-6, atol=0)
+
+
+def test_on_a_linear_gaussian_model_the_prior_precision_of_the_largest_evidence_is_found():
+    x, y = linear_data()
+    found = minimize_scalar(lambda log: -float(evidence(x, y, math.exp(log))), bracket=(-3, 3))
+    best = math.exp(found.x)
+    method = fsvi.Laplace.from_map(linear_map(x, y, best), (x, y))
+    assert method.prior_precision == pytest.approx(best, rel=1e-4)
+
+
+def test_draws_on_a_linear_gaussian_model_have_the_posteriors_moments():
+    x, y = linear_data()
+    method = fsvi.Laplace.from_map(linear_map(x, y, 0.8), (x, y), optimize_prior=False)
+    num = 4000
+    p = method.predict(x, num_samples=num)
+    mean, covariance = method.function_moments(x)
+    variance = covariance.diagonal(dim1=1, dim2=2)
+    assert float(((p.mean - mean) / (variance / num).sqrt()).abs().max()) < 4.5
+    assert float((p.function_variance / variance - 1).abs().max()) < 4.5 * math.sqrt(2 / num)
+
+
+# Classification and deep networks -------------------------------------------------------------------------------------
+
+
+@STRUCTURES
+def test_draws_are_those_of_the_linearised_network(structure):
+    method = classifier(structure)
+    x = torch.randn(4, 2, dtype=torch.float64)
+    num = 4000
+    with torch.no_grad():
+        draws = method.function_draws(x, num, torch.Generator().manual_seed(0), 512)
+    mean, covariance = method.function_moments(x)
+    variance = covariance.diagonal(dim1=1, dim2=2)
+    centred = draws - mean
+    assert float((centred.mean(0) / (variance / num).sqrt()).abs().max()) < 4.5
+    errors = ((variance[:, :, None] * variance[:, None, :] + covariance.square()) / num).sqrt()
+    empirical = torch.einsum("sni,snj->nij", centred, centred) / num
+    assert float(((empirical - covariance) / errors).abs().max()) < 4.5
+
+
+@STRUCTURES
+def test_probit_agrees_with_draws(structure):
+    data = classes()
+    x = torch.randn(20, 2, dtype=torch.float64)
+    closed = classifier(structure, data, integral="probit").predict(x)
+    drawn = classifier(structure, data).predict(x, num_samples=4000)
+    assert closed.samples.shape == (1, 20, 3)
+    assert float((closed.mean - drawn.mean).abs().max()) < 0.05
+    assert float((closed.mean - fsvi.MAP(dense().double(), fsvi.Categorical()).predict(x).mean).abs().max()) > 0.02
+
+
+def test_probit_is_the_formula():
+    method = classifier("kron", integral="probit")
+    x = torch.randn(3, 2, dtype=torch.float64)
+    mean, covariance = method.function_moments(x)
+    scaled = mean / torch.sqrt(1 + math.pi / 8 * torch.stack([covariance[:, k, k] for k in range(3)], dim=1))
+    torch.testing.assert_close(method.predict(x).mean, scaled.softmax(-1))
+
+
+@STRUCTURES
+def test_the_curvature_does_not_depend_on_batches_or_their_order(structure):
+    x, y = classes()
+    order = torch.randperm(len(x))
+    loader = DataLoader(TensorDataset(x[order], y[order]), batch_size=7)
+    whole = classifier(structure)
+    trained = fsvi.MAP(dense().double(), fsvi.Categorical())
+    parts = fsvi.Laplace.from_map(trained, loader, structure)
+    assert parts.prior_precision == pytest.approx(whole.prior_precision)
+    new = torch.randn(3, 2, dtype=torch.float64)
+    torch.testing.assert_close(parts.function_moments(new), whole.function_moments(new))
+
+
+@STRUCTURES
+def test_moments_do_not_depend_on_how_many_inputs_go_at_once(structure, monkeypatch):
+    method = classifier(structure)
+    x = torch.randn(5, 2, dtype=torch.float64)
+    moments, samples = method.function_moments(x), method.predict(x, num_samples=1).samples
+    monkeypatch.setattr("fsvi.methods.laplace._NUMBERS_AT_ONCE", 1)
+    torch.testing.assert_close(method.function_moments(x), moments)
+    torch.testing.assert_close(method.predict(x, num_samples=1).samples, samples)
+    assert method.predict(x, num_samples=3).samples.shape == (3, 5, 3)
+
+
+def test_fit_trains_as_map_and_then_approximates():
+    data = classes()
+    method, plain = fsvi.Laplace(dense(), fsvi.Categorical(), structure="kron"), fsvi.MAP(dense(), fsvi.Categorical())
+    for each in (method, plain):
+        fsvi.fit(each, data, epochs=20, batch_size=8)
+    for own, other in zip(method.net.parameters(), plain.net.parameters(), strict=True):
+        assert torch.equal(own, other)
+    afterwards = fsvi.Laplace.from_map(plain, data, structure="kron")
+    assert afterwards.prior_precision == pytest.approx(method.prior_precision, rel=1e-5)
+    assert afterwards.num_data == len(data[0])
+    torch.testing.assert_close(afterwards.predict(data[0]).mean, method.predict(data[0]).mean, rtol=1e-4, atol=1e-5)
+
+
+def test_the_learned_noise_of_the_trained_map_is_kept():
+    x, _ = classes()
+    trained = fsvi.MAP(dense(1), fsvi.Gaussian(0.3, learn_noise=True))
+    fsvi.fit(trained, (x, x[:, :1]), epochs=5)
+    method = fsvi.Laplace.from_map(trained, TensorDataset(x, x[:, :1]))
+    assert float(trained.likelihood.noise) != pytest.approx(0.3, rel=1e-3)
+    assert torch.equal(method.likelihood.noise, trained.likelihood.noise)
+
+
+def test_until_trained_it_predicts_as_map_and_has_no_evidence():
+    x, _ = classes()
+    method = fsvi.Laplace(dense(), fsvi.Categorical())
+    assert torch.equal(method.predict(x).samples, fsvi.MAP(dense(), fsvi.Categorical()).predict(x).samples)
+    with pytest.raises(InvalidInputError, match="no posterior yet"):
+        method.log_marginal_likelihood()
+
+
+def test_training_again_forgets_the_posterior():
+    method = fsvi.Laplace(dense(), fsvi.Categorical())
+    fsvi.fit(method, classes(), epochs=1)
+    x, _ = classes()
+    method.begin(x, len(x))
+    assert method.posterior is None
+
+
+@STRUCTURES
+def test_a_file_brings_the_posterior_back(structure, tmp_path):
+    data = classes()
+    method = fsvi.Laplace(dense(), fsvi.Categorical(), structure=structure)
+    fsvi.fit(method, data, epochs=3)
+    method.save(tmp_path / "laplace.fsvi")
+    loaded = fsvi.load(tmp_path / "laplace.fsvi", dense(seed=1))
+    assert torch.equal(loaded.predict(data[0]).samples, method.predict(data[0]).samples)
+    assert loaded.log_marginal_likelihood() == method.log_marginal_likelihood()
+
+
+@STRUCTURES
+def test_batch_norm_uses_its_running_statistics_and_keeps_them(make, structure):
+    net, x = make("batch_norm", 8)
+    net.eval()
+    before = net[1].running_mean.clone()
+    method = fsvi.Laplace.from_map(fsvi.MAP(net, fsvi.Categorical()), (x, torch.arange(8) % 2), structure)
+    assert torch.equal(method.net[1].running_mean, before)
+    torch.testing.assert_close(method.function_moments(x)[0], net(x))
+
+
+def test_frozen_layers_carry_no_uncertainty(make):
+    net, x = make("mlp", 8)
+    net[0].requires_grad_(False)
+    labels = torch.arange(8) % 2
+    method = fsvi.Laplace.from_map(fsvi.MAP(net, fsvi.Categorical()), (x, labels), "kron")
+    assert {name for layer in method.posterior.layers for name in layer.names} == {"2.weight", "2.bias"}
+    net[2].weight.requires_grad_(False)
+    with pytest.raises(HeadError, match="'2' is frozen"):
+        fsvi.fit(fsvi.Laplace(net, fsvi.Categorical()), (x, labels), epochs=1)
+
+
+def test_a_frozen_bias_stays_where_it_is(make):
+    net, x = make("mlp", 8)
+    net[2].bias.requires_grad_(False)
+    method = fsvi.Laplace.from_map(fsvi.MAP(net, fsvi.Categorical()), (x, torch.arange(8) % 2))
+    assert method.predict(x, num_samples=3).samples.shape == (3, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(structure="full"), "structure='full' must be one of 'last_layer', 'kron', 'diagonal'"),
+        (dict(integral="exact"), "integral='exact' must be one of"),
+        (dict(prior_variance=None, optimize_prior=False), "needs a prior"),
+        (dict(likelihood=fsvi.Gaussian(), integral="probit"), "for classes, not for Gaussian"),
+    ],
+)
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(InvalidInputError, match=message):
+        fsvi.Laplace(dense(), **{"likelihood": fsvi.Categorical(), **settings})
+
+
+@pytest.mark.parametrize(("trained", "data"), [(None, classes()), (fsvi.MAP(dense(), fsvi.Categorical()), 3)])
+def test_from_map_wants_a_map_and_data(trained, data):
+    with pytest.raises(InvalidInputError, match=r"not a trained fsvi\.MAP|data is a int"):
+        fsvi.Laplace.from_map(trained, data)

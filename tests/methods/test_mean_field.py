@@ -1,0 +1,151 @@
+"""What MFVI and RadialMFVI share: the loss, its closed-form optimum, BatchNorm, frozen parameters, settings."""
+
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.methods.mean_field import ParameterSpaceVI
+
+METHODS = [fsvi.MFVI, fsvi.RadialMFVI]
+every_method = pytest.mark.parametrize("method_class", METHODS)
+LABELS = torch.tensor([0, 1, 1, 0])
+
+
+def linear_problem(noise=0.5, num=30):
+    """Correlated inputs (n, 3), their targets (n, 1), and AᵀA and Aᵀy with a column of ones for the bias."""
+    mixing = torch.tensor([[1.0, 0.8, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    x = torch.randn(num, 3, dtype=torch.float64) @ mixing
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64) + 0.3 + noise * torch.randn(num, 1).double()
+    design = torch.cat([x, torch.ones_like(y)], dim=1)
+    return x, y, design.T @ design / noise**2, (design.T @ y / noise**2).squeeze(1)
+
+
+def local(*args, **settings):
+    return fsvi.MFVI(*args, local_reparametrization=True, **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "kl_scale"), [(fsvi.MFVI, 1.0), (fsvi.MFVI, 0.3), (local, 1.0), (fsvi.RadialMFVI, 1.0)]
+)
+def test_linear_gaussian_regression_reaches_the_exact_mean_and_the_mean_field_variances(make, kl_scale):
+    """For q of variances v, N·loss is ½ meanᵀΛ mean − meanᵀAᵀy/noise² + ½ Σᵢ (Λᵢᵢ vᵢ − kl_scale·log vᵢ) + constant,
+    where Λ = AᵀA/noise² + kl_scale/prior_variance·I.
+
+    Its minimum is mean = Λ⁻¹Aᵀy/noise², the exact posterior's at kl_scale 1, and vᵢ = kl_scale/Λᵢᵢ. Radial posteriors
+    are uncorrelated too, and their log vᵢ and entropy move with log_stdᵢ in the same way.
+    """
+    x, y, gram, projection = linear_problem()
+    precision = gram + kl_scale / 2.0 * torch.eye(4)
+    mean, std = torch.linalg.solve(precision, projection), (kl_scale / precision.diagonal()).sqrt()
+    settings = {"prior_variance": 2.0, "kl_scale": kl_scale, "num_samples": 4, "log_std_lr_scale": 1.0, "init_std": 0.1}
+    method = make(nn.Linear(3, 1).double(), fsvi.Gaussian(0.5), **settings)
+    fsvi.fit(method, (x, y), epochs=500, lr=0.03, schedule=fsvi.cosine(final=0.0))
+    layout = method.posterior.layout
+    learned = layout.flatten(method.posterior.stds())
+    assert ((layout.flatten(method.posterior.means()) - mean) / std).abs().max() < 0.2
+    assert (learned / std).log().abs().max() < 0.2
+    if kl_scale == 1.0:
+        marginal = torch.linalg.inv(precision).diagonal().sqrt()
+        assert (marginal / std).log().max() > 0.4, "inputs are correlated, so that marginal variances would be far off"
+
+
+@every_method
+@pytest.mark.parametrize("num_data", [None, 50])
+def test_the_loss_is_the_expected_nll_and_the_scaled_kl_over_n(method_class, make, num_data):
+    net, x = make("mlp")
+    method = method_class(net, fsvi.Categorical(), kl_scale=0.3, num_samples=2)
+    method.num_data = num_data
+    torch.manual_seed(5)
+    terms = method.terms(x, LABELS)
+    torch.manual_seed(5)
+    q = method.posterior
+    shifts = [q.shift(q.noise()) for _ in range(2)]
+    each = [fsvi.Categorical().nll(torch.func.functional_call(net, q.params(shift), (x,)), LABELS) for shift in shifts]
+    torch.testing.assert_close(terms["nll"], torch.stack(each).mean())
+    torch.testing.assert_close(terms["kl"], 0.3 / (num_data or 4) * method.kl(shifts))
+    assert list(terms) == ["nll", "kl"]
+
+
+@every_method
+def test_predictions_are_draws_of_the_parameters_through_the_network(method_class, make):
+    net, x = make("mlp")
+    method = method_class(net, fsvi.Categorical(), init_std=0.5)
+    draws = method.predict(x, num_samples=3, seed=4).samples
+    generator = torch.Generator().manual_seed(4)
+    q = method.posterior
+    params = [q.params(q.shift(q.noise(generator))) for _ in range(3)]
+    expected = torch.stack([torch.func.functional_call(net, p, (x,)) for p in params])
+    torch.testing.assert_close(draws, expected.softmax(-1))
+
+
+@every_method
+def test_batch_norm_and_frozen_parameters_are_points(method_class, make):
+    net, x = make("batch_norm")
+    net[3].requires_grad_(False)
+    before = {name: p.clone() for name, p in net.named_parameters()}
+    method = method_class(net, fsvi.Categorical())
+    assert list(method.posterior.stds()) == ["0.weight", "0.bias", "6.weight", "6.bias"]
+    fsvi.fit(method, (x, LABELS), epochs=2, lr=0.1)
+    changed = {name for name, p in method.net.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {"0.weight", "0.bias", "1.weight", "1.bias", "6.weight", "6.bias"}
+    assert not torch.equal(method.net[1].running_mean, net[1].running_mean)
+    assert all(torch.equal(p, before[name]) for name, p in net.named_parameters()), "the user's network stays"
+
+
+@every_method
+def test_after_training_the_network_holds_the_means(method_class, make):
+    net, x = make("mlp")
+    method = method_class(net, fsvi.Categorical())
+    fsvi.fit(method, (x, LABELS), epochs=2)
+    means = method.posterior.means()
+    assert all(torch.equal(p, means[name]) for name, p in method.net.named_parameters())
+    assert not torch.equal(method.net[0].weight, net[0].weight)
+
+
+@every_method
+def test_log_std_has_its_own_learning_rate(method_class, make):
+    net, _ = make("mlp")
+    method = method_class(net, fsvi.Categorical(), log_std_lr_scale=0.25)
+    rates = {id(p): group["lr"] for group in method.parameter_groups(0.1) for p in group["params"]}
+    assert rates == {id(method.posterior.mean): 0.1, id(method.posterior.log_std): 0.025}
+
+
+@every_method
+def test_standard_deviations_start_where_init_std_says(method_class, make):
+    net, _ = make("mlp")
+    for std in method_class(net, fsvi.Categorical(), init_std=0.07).posterior.stds().values():
+        torch.testing.assert_close(std, torch.full_like(std, 0.07))
+
+
+@every_method
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"prior_variance": 0.0},
+        {"kl_scale": -1.0},
+        {"num_samples": 0},
+        {"init_std": float("nan")},
+        {"log_std_lr_scale": -0.1},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_settings_that_mean_nothing_are_refused_by_name(method_class, settings):
+    with pytest.raises(InvalidInputError, match=next(iter(settings))):
+        method_class(nn.Linear(2, 2), fsvi.Categorical(), **settings)
+
+
+@every_method
+def test_two_moons_are_learned_with_the_defaults(method_class):
+    x, y = fsvi.data.two_moons(200, seed=0)
+    method = method_class(fsvi.networks.mlp(2, (30, 30), 2, nn.Tanh), fsvi.Categorical())
+    history = fsvi.fit(method, (x, y), epochs=150)
+    x_test, y_test = fsvi.data.two_moons(500, seed=1)
+    assert history.terms["nll"][-1] < 0.5 * history.terms["nll"][0]
+    assert (method.predict(x_test, num_samples=20).labels() == y_test).float().mean() > 0.93
+
+
+def test_the_shared_class_is_abstract():
+    with pytest.raises(TypeError, match="abstract"):
+        ParameterSpaceVI(nn.Linear(2, 2), fsvi.Categorical())

@@ -1,0 +1,249 @@
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Categorical, Normal, kl_divergence
+from torch.func import functional_call
+
+import fsvi
+from fsvi.errors import InvalidInputError
+
+LABELS = torch.tensor([0, 1, 1, 0])
+NOISE = 0.5
+
+
+class Spare(nn.Module):
+    """A layer that nothing uses, and one that computes the outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.spare, self.head = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+def fix_noise(method, *noises):
+    """Make the posterior draw these, one after the other, again and again."""
+    cycle = itertools.cycle(noises)
+    method.posterior.noise = lambda generator=None: next(cycle)
+
+
+def one_by_one(method, values, x, y):
+    """Σ gᵢ/n and Σ gᵢ²/n at flat parameters `values`, by a backward pass for each example."""
+    layout = method.posterior.layout
+    rows = []
+    for i in range(len(x)):
+        theta = values.detach().clone().requires_grad_()
+        outputs = functional_call(method.net, layout.views(theta), (x[i : i + 1],))
+        rows.append(torch.autograd.grad(method.likelihood.nll(outputs, y[i : i + 1]), theta)[0])
+    rows = torch.stack(rows)
+    return rows.mean(0), rows.square().mean(0)
+
+
+# The update -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, dict(tempering=0.5, augmentation=3.0, damping=0.2, prior_variance=0.4)])
+def test_three_steps_are_those_of_the_algorithm(make, settings):
+    net, x = make("mlp")
+    method = fsvi.VOGN(net, fsvi.Categorical(), num_samples=2, momentum=0.8, scale_rate=0.1, **settings)
+    method.begin(x, 50)
+    size = 50 * method.augmentation
+    prior = method.tempering / (method.prior_variance * size)
+    noises = torch.randn(6, method.posterior.mean.numel(), dtype=torch.float64)
+    fix_noise(method, *noises)
+    mean = method.posterior.mean.detach().clone()
+    momentum = torch.zeros_like(mean)
+    _, scale = one_by_one(method, mean, x, LABELS)
+    optimizer = method.own_optimizer(0.3)
+    for pair in noises.split(2):
+        std = (size * (scale + prior + method.damping)) ** -0.5
+        moments = [one_by_one(method, mean + std * noise, x, LABELS) for noise in pair]
+        g, h = (torch.stack(parts).mean(0) for parts in zip(*moments, strict=True))
+        momentum = 0.8 * momentum + g + prior * mean
+        scale = (1 - method.tempering * 0.1) * scale + 0.1 * h
+        mean = mean - 0.3 * momentum / (scale + prior + method.damping)
+        method.backward(x, LABELS)
+        optimizer.step()
+        method.after_step()
+    torch.testing.assert_close(method.scale.detach(), scale)
+    torch.testing.assert_close(method.posterior.mean.detach(), mean)
+    std = (size * (scale + prior + method.damping)) ** -0.5
+    torch.testing.assert_close(method.posterior.log_std.detach(), std.log())
+
+
+@pytest.mark.parametrize(
+    ("tempering", "augmentation", "damping"), [(1.0, 1.0, 0.0), (0.5, 1.0, 0.0), (1.0, 4.0, 0.0), (0.7, 2.0, 0.05)]
+)
+def test_on_a_quadratic_it_reaches_the_stationary_mean_and_variance(tempering, augmentation, damping):
+    """gᵢ is linear and gᵢ² quadratic in ε, so the 2P points ±√P eₖ give their expectations without sampling error."""
+    num, delta = 20, 3.0
+    x = torch.randn(num, 2, dtype=torch.float64)
+    y = x @ torch.tensor([[0.7], [-0.4]], dtype=torch.float64) + NOISE * torch.randn(num, 1, dtype=torch.float64)
+    net = nn.Sequential(nn.Linear(2, 1)).double()
+    settings = dict(tempering=tempering, augmentation=augmentation, damping=damping, prior_variance=1 / delta)
+    method = fsvi.VOGN(net, fsvi.Gaussian(NOISE), num_samples=6, momentum=0.5, scale_rate=0.3, **settings)
+    points = math.sqrt(3) * torch.eye(3, dtype=torch.float64)
+    fix_noise(method, *points, *-points)
+    fsvi.fit(method, (x, y), epochs=120, batch_size=num, lr=0.2, schedule=None)
+
+    design = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+    size = augmentation * num
+    prior = tempering * delta / size
+    gram = design.T @ design / NOISE**2 / num
+    mean = torch.linalg.solve(gram + prior * torch.eye(3, dtype=torch.float64), design.T @ y / NOISE**2 / num)
+    residuals = (design @ mean - y).square()
+    scale = torch.ones(3, dtype=torch.float64)
+    for _ in range(200):
+        variance = 1 / (size * (scale + prior + damping))
+        squares = design.square() * (residuals + design.square() @ variance[:, None]) / NOISE**4
+        scale = squares.mean(0) / tempering
+    torch.testing.assert_close(method.posterior.mean.detach(), mean.flatten(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close((2 * method.posterior.log_std).exp().detach(), variance, rtol=1e-4, atol=1e-8)
+
+
+def test_the_loss_is_the_expected_negative_log_likelihood_and_the_tempered_kl(make):
+    net, x = make("mlp")
+    method = fsvi.VOGN(net, fsvi.Categorical(), prior_variance=0.4, tempering=0.5, augmentation=3.0)
+    method.begin(x, 50)
+    method.posterior.log_std.normal_(-1)
+    noise = torch.randn_like(method.posterior.mean)
+    fix_noise(method, noise)
+    q = method.posterior
+    outputs = functional_call(net, q.layout.views(q.mean + q.log_std.exp() * noise), (x,))
+    prior = Normal(torch.zeros_like(q.mean), math.sqrt(0.4))
+    kl = kl_divergence(Normal(q.mean, q.log_std.exp()), prior).sum()
+    expected = -Categorical(logits=outputs).log_prob(LABELS).mean() + 0.5 / 150 * kl
+    torch.testing.assert_close(method.loss(x, LABELS), expected)
+    method.scale.fill_(1.0)
+    torch.testing.assert_close(sum(method.backward(x, LABELS).values()), expected)
+
+
+# BatchNorm and points -------------------------------------------------------------------------------------------------
+
+
+def test_through_batch_norm_in_training_the_mean_gradient_is_exact_and_statistics_are_updated_once(make):
+    net, x = make("batch_norm")
+    method, plain = fsvi.VOGN(net, fsvi.Categorical()), fsvi.MAP(net, fsvi.Categorical(), prior_variance=None)
+    method.begin(x, len(x))
+    method.scale.fill_(1.0)
+    fix_noise(method, torch.zeros_like(method.posterior.mean))
+    for each in (method, plain):
+        each.train()
+        each.backward(x, LABELS)
+    gradients = {**method.posterior.layout.views(method.posterior.mean.grad)}
+    gradients |= method.posterior.point_layout.views(method.posterior.point.grad)
+    assert gradients.keys() == dict(plain.net.named_parameters()).keys()
+    for name, p in plain.net.named_parameters():
+        torch.testing.assert_close(gradients[name], p.grad)
+    for own, other in zip(method.net.buffers(), plain.net.buffers(), strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def test_batch_norm_and_recurrent_layers_are_points_and_learn(make):
+    for name, points in (("batch_norm", {"1.weight", "1.bias"}), ("gru", None)):
+        net, x = make(name)
+        method = fsvi.VOGN(net, fsvi.Categorical())
+        names = set(method.posterior.point_layout.names)
+        assert names == (points or {f"rnn.{n}" for n, _ in net.rnn.named_parameters()})
+        assert method.posterior.stds().keys() == {n for n, _ in net.named_parameters()} - names
+        fsvi.fit(method, (x, LABELS), epochs=2)
+        means = method.posterior.means()
+        assert all(not torch.equal(means[n], p) for n, p in net.named_parameters())
+
+
+def test_learned_noise_learns_too(make):
+    net, x = make("one_output", 8)
+    method = fsvi.VOGN(net, fsvi.Gaussian(0.3, learn_noise=True))
+    fsvi.fit(method, (x, x), epochs=3, lr=0.05)
+    assert float(method.likelihood.noise) != pytest.approx(0.3, rel=1e-2)
+
+
+def test_frozen_parameters_stay(make):
+    net, x = make("mlp")
+    net[0].requires_grad_(False)
+    method = fsvi.VOGN(net, fsvi.Categorical())
+    fsvi.fit(method, (x, LABELS), epochs=2)
+    assert torch.equal(method.net[0].weight, net[0].weight)
+    assert method.posterior.stds().keys() == {"2.weight", "2.bias"}
+
+
+def test_a_layer_that_is_not_called_keeps_to_the_prior(make):
+    _, x = make("mlp")
+    method = fsvi.VOGN(Spare().double(), fsvi.Categorical(), prior_variance=0.3, damping=0.0)
+    fsvi.fit(method, (x, LABELS), epochs=3)
+    torch.testing.assert_close(method.posterior.stds()["spare.bias"], torch.full((2,), 0.3**0.5, dtype=torch.float64))
+
+
+# The run --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_fit_goes_on_from_the_scale_of_the_first(make):
+    net, x = make("mlp")
+    method = fsvi.VOGN(net, fsvi.Categorical(), scale_rate=1e-9)
+    fsvi.fit(method, (x, LABELS), epochs=1)
+    before = method.scale.clone()
+    fsvi.fit(method, (x, LABELS), epochs=1)
+    torch.testing.assert_close(method.scale, before, rtol=1e-6, atol=1e-9)
+
+
+def test_a_resumed_run_ends_the_same(make, tmp_path):
+    net, x = make("batch_norm", 8)
+    data = x, torch.arange(8) % 2
+    whole, parts = fsvi.VOGN(net, fsvi.Categorical()), fsvi.VOGN(net, fsvi.Categorical())
+    fsvi.fit(whole, data, epochs=4, batch_size=4)
+    interrupted = iter(range(2))
+
+    def stop(batches):
+        if next(interrupted, None) is None:
+            raise KeyboardInterrupt
+
+    parts.after_epoch = stop
+    with pytest.raises(KeyboardInterrupt):
+        fsvi.fit(parts, data, epochs=4, batch_size=4, checkpoint=tmp_path, checkpoint_interval=0.0)
+    resumed = fsvi.VOGN(net, fsvi.Categorical())
+    fsvi.fit(resumed, data, epochs=4, batch_size=4, checkpoint=tmp_path, resume=True)
+    for name, tensor in whole.tensors().items():
+        assert torch.equal(resumed.tensors()[name], tensor), name
+
+
+def test_a_file_predicts_the_same(make, tmp_path):
+    net, x = make("mlp")
+    method = fsvi.VOGN(net, fsvi.Categorical())
+    fsvi.fit(method, (x, LABELS), epochs=2)
+    method.save(tmp_path / "vogn.fsvi")
+    loaded = fsvi.load(tmp_path / "vogn.fsvi", make("mlp", seed=3)[0])
+    assert torch.equal(loaded.predict(x).samples, method.predict(x).samples)
+
+
+def test_a_batch_that_overflows_stops_training_before_the_scale_is_spoiled(make):
+    net, x = make("mlp")
+    method = fsvi.VOGN(net, fsvi.Categorical())
+    with torch.no_grad():
+        method.posterior.mean.fill_(1e308)
+    with pytest.raises(fsvi.NonFiniteLossError):
+        fsvi.fit(method, (x, LABELS), epochs=1)
+    assert not bool(method.scale.any())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(momentum=1.0), "momentum=1.0 must be"),
+        (dict(damping=-1.0), "damping=-1.0 must be"),
+        (dict(augmentation=0.0), "augmentation=0.0 must be"),
+        (dict(scale_rate=0.9, tempering=2.0), r"scale_rate=0\.9 times tempering=2\.0 must not be above 1"),
+    ],
+)
+def test_bad_settings_are_named(make, settings, message):
+    with pytest.raises(InvalidInputError, match=message):
+        fsvi.VOGN(make("mlp")[0], fsvi.Categorical(), **settings)
+
+
+def test_a_network_without_trainable_layers_is_refused(make):
+    net, _ = make("mlp")
+    with pytest.raises(InvalidInputError, match="no trainable dense layer"):
+        fsvi.VOGN(net.requires_grad_(False), fsvi.Categorical())

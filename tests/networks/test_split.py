@@ -1,0 +1,176 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fsvi.errors import HeadError, InvalidInputError
+from fsvi.networks import split_head
+from fsvi.networks.split import batch_norms, deterministic_names, evaluating
+
+HEADS = {
+    "mlp": "2",
+    "no_bias": "2",
+    "dropout": "3",
+    "linear": "0",
+    "head_first": "fc",
+    "tied_features": "fc",
+    "tied_head": "fc",
+    "transformer": "head",
+    "transformer_dropout": "head",
+    "lstm": "head",
+    "gru": "head",
+    "depthwise": "6",
+    "batch_norm": "6",
+    "resnet18": "fc",
+}
+
+
+class Net(nn.Module):
+    """Two dense layers, and whatever `finish` does to their output."""
+
+    def __init__(self, finish):
+        super().__init__()
+        self.body, self.fc, self.finish = nn.Linear(3, 4), nn.Linear(4, 2), finish
+
+    def forward(self, x):
+        return self.finish(self.fc(torch.tanh(self.body(x))))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_head_is_found_and_carries_the_output(make, name):
+    """Φ(x) Wᵀ + b, computed from the split alone, is the network's output."""
+    net, x = make(name)
+    split = split_head(net, x)
+    net.eval()
+    features, outputs = split.forward(dict(net.named_parameters()), x)
+    assert split.head == HEADS[name]
+    assert split.num_outputs == net(x).shape[1]
+    assert torch.equal(outputs, net(x))
+    torch.testing.assert_close(F.linear(features, split.linear.weight, split.linear.bias), net(x))
+    assert split_head(net, x, head=HEADS[name]) == split
+
+
+@pytest.mark.parametrize(("name", "guess"), [("mlp", "2"), ("head_first", "body")])
+def test_without_an_example_the_last_registered_layer_is_the_guess(make, name, guess):
+    net, _ = make(name)
+    assert split_head(net).head == guess
+    assert split_head(net, head=HEADS[name]).head == HEADS[name]
+
+
+def test_a_bare_linear_layer_is_its_own_head():
+    net = nn.Linear(3, 2)
+    split = split_head(net, torch.randn(4, 3))
+    assert split.head == "" and split.head_names == ["weight", "bias"]
+
+
+def test_head_names_are_keys_of_named_parameters(make):
+    for name, expected in {"mlp": ["2.weight", "2.bias"], "no_bias": ["2.weight"]}.items():
+        assert split_head(make(name)[0]).head_names == expected
+
+
+def test_a_layer_used_twice_is_the_head_by_its_last_call():
+    """Recursion through one layer: only the input of the call that gives the output is the features."""
+    net, x = Net(lambda f: f), torch.randn(5, 3)
+    net.fc, net.body = nn.Linear(4, 4), nn.Linear(3, 4)
+    net.finish = lambda f: net.fc(torch.relu(f))
+    split = split_head(net, x)
+    features, outputs = split.forward({}, x)
+    torch.testing.assert_close(net.fc(features), outputs)
+
+
+@pytest.mark.parametrize(("name", "tied"), [("tied_head", True), ("tied_features", False), ("mlp", False)])
+def test_a_tied_head_is_noticed(make, name, tied):
+    assert split_head(make(name)[0], head=HEADS[name]).is_tied is tied
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "tied_features", "tied_head", "lstm"])
+def test_replaced_parameters_and_buffers_are_used_and_the_network_is_left_alone(make, name):
+    net, x = make(name)
+    split = split_head(net, x)
+    before = {key: t.clone() for key, t in net.state_dict().items()}
+    named = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    tensors = {key: torch.rand_like(t) + 0.5 if t.is_floating_point() else t for key, t in named.items()}
+    net.eval()
+    _, outputs = split.forward(tensors, x)
+    assert all(torch.equal(before[key], t) for key, t in net.state_dict().items())
+    with torch.no_grad():
+        for key, t in named.items():
+            t.copy_(tensors[key])
+    torch.testing.assert_close(outputs, net(x))
+
+
+@pytest.mark.parametrize("name", ["dropout", "batch_norm", "transformer_dropout"])
+def test_looking_for_the_head_changes_nothing(make, name):
+    """No hook is left; every layer's mode, the buffers and the random state are as before."""
+    net, x = make(name)
+    next(net.children()).eval()
+    modes, state = [module.training for module in net.modules()], torch.get_rng_state()
+    buffers = {n: b.clone() for n, b in net.named_buffers()}
+    split_head(net, x)
+    assert [module.training for module in net.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(buffers[n], b) for n, b in net.named_buffers())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+def test_evaluating_brings_each_layers_mode_back_even_after_an_error(make):
+    net, _ = make("dropout")
+    net[2].eval()
+    modes = [module.training for module in net.modules()]
+    with pytest.raises(KeyError), evaluating(net):
+        assert not any(module.training for module in net.modules())
+        raise KeyError
+    assert [module.training for module in net.modules()] == modes
+
+
+def test_only_normalisation_layers_have_deterministic_parameters(make):
+    net, _ = make("resnet18")
+    norms = {name for name, module in net.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    assert deterministic_names(net) == {f"{name}.{kind}" for name in norms for kind in ("weight", "bias")}
+    assert len(batch_norms(net)) == 20 and batch_norms(make("layer_norm")[0]) == []
+    assert deterministic_names(make("transformer")[0]) == set()
+
+
+@pytest.mark.parametrize(
+    ("net", "said"),
+    [
+        (Net(lambda f: f.softmax(-1)), "softmax after 'fc'.*logits"),
+        (Net(lambda f: f.log_softmax(-1)), "log-softmax after 'fc'.*logits"),
+        (Net(lambda f: f.relu_()), "not the output of a linear layer.*after 'fc'"),
+        (Net(lambda f: 2 * f), "not the output of a linear layer.*after 'fc'"),
+        (Net(lambda f: (f, f)), "returns a tuple"),
+        (Net(lambda f: f[:, 0]), r"shape \(5,\) for 5 inputs"),
+        (Net(lambda f: f[None]), r"shape \(1, 5, 2\) for 5 inputs"),
+        (Net(lambda f: f[:3]), r"shape \(3, 2\) for 5 inputs"),
+        (nn.Sequential(nn.Conv1d(3, 2, 1)), "no nn.Linear layer"),
+        (nn.Sequential(nn.Flatten(), nn.Tanh()), "no nn.Linear layer"),
+    ],
+    ids=["softmax", "log_softmax", "in_place", "scaled", "tuple", "vector", "three_dims", "short", "conv", "empty"],
+)
+def test_a_network_without_linear_output_is_refused(net, said):
+    with pytest.raises(HeadError, match=said):
+        split_head(net, torch.randn(5, 3))
+
+
+def test_linear_layers_that_are_never_called_are_no_head():
+    net = Net(lambda f: f)
+    net.forward = lambda x: x
+    with pytest.raises(HeadError, match="calls none of its linear layers"):
+        split_head(net, torch.randn(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("classifier", "head='classifier' is not a linear layer.*'body', 'fc'"),
+        ("body", "head='body' does not compute the network's output; 'fc' does"),
+    ],
+)
+def test_a_wrong_head_name_is_corrected(head, said):
+    with pytest.raises(HeadError, match=said):
+        split_head(Net(lambda f: f), torch.randn(5, 3), head)
+
+
+def test_inputs_of_another_shape_are_named():
+    with pytest.raises(InvalidInputError, match=r"does not accept inputs of shape \(7,\)"):
+        split_head(Net(lambda f: f), torch.randn(5, 7))

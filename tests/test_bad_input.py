@@ -1,0 +1,374 @@
+import re
+import warnings
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import fsvi
+from fsvi.errors import FSVIError, HeadError, InvalidInputError, SingularCovarianceError
+from fsvi.validation import as_tensor, check_choice, check_count, check_inputs, check_positive, first_line
+from scenarios import FAST, box, classifier, copied, curve, dense, images, normalised, points, regressor, same_bits
+
+contexts, priors = fsvi.contexts, fsvi.priors
+X, Y = points()
+FAST_FIT = {"epochs": 2, "batch_size": 10}
+
+
+def spoiled(x, value):
+    """`x` with one value replaced, in its last row."""
+    x = x.clone()
+    x.view(-1)[-1] = value
+    return x
+
+
+def assert_one_sentence(message):
+    assert message[-1] in ".?" and "\n" not in message
+    assert not re.search(r"[.?!] [A-Z]", message)
+
+
+@contextmanager
+def refused(message, kind=InvalidInputError):
+    """An error of this kind must come, its message one sentence that matches."""
+    with pytest.raises(kind, match=message) as caught:
+        yield
+    assert isinstance(caught.value, FSVIError)
+    assert_one_sentence(str(caught.value))
+
+
+# Data
+
+
+CLASSIFICATION = {
+    "nan input": ((spoiled(X, np.nan), Y), r"inputs hold 1 NaN or infinite values in torch\.float32"),
+    "infinite input": ((spoiled(X, np.inf), Y), "inputs hold 1 NaN or infinite values"),
+    "too large for the network": (
+        (spoiled(X.double(), 1e300), Y),
+        r"inputs hold 1 NaN or infinite values in torch\.float32",
+    ),
+    "label too large": ((X, Y + 1), r"labels lie in 1\.\.2, but the network has 2 outputs: use labels 0\.\.1"),
+    "negative label": ((X, Y - 1), r"labels lie in -1\.\.0, but the network has 2 outputs"),
+    "float labels": ((X, Y.float()), r"labels have type torch\.float32; Categorical needs integers 0\.\.1"),
+    "one-hot labels": ((X, nn.functional.one_hot(Y)), r"labels have shape \(20, 2\); Categorical needs one integer"),
+    "labels as words": (
+        (X, np.array(["a"] * 20)),
+        r"y cannot be made a tensor: can't convert np\.ndarray of type numpy\.str_",
+    ),
+    "no labels": ((X, None), "y cannot be made a tensor: .*NoneType"),
+    "a single label": ((X, 1), r"there are 20 inputs, but targets of shape \(\)"),
+    "fewer labels": ((X, Y[:5]), r"there are 20 inputs, but targets of shape \(5,\)"),
+    "more features": ((torch.randn(20, 3), Y), r"the network does not accept inputs of shape \(3,\)"),
+    "one dimension": ((X[:, 0], Y), r"inputs have shape \(20,\); a batch \(n, \.\.\.\) is needed, so add a dimension"),
+    "no dimension": ((torch.tensor(1.0), Y), r"inputs have shape \(\); a batch"),
+    "whole numbers": ((X.long(), Y), "the network does not accept inputs of shape .*Long and Float"),
+    "complex numbers": ((X + 0j, Y), "the network does not accept inputs of shape .*Complex"),
+    "ragged": (([[1.0, 2.0], [3.0]], [0, 1]), "x cannot be made a tensor: expected sequence of length 2"),
+    "nothing": ((X[:0], Y[:0]), r"inputs of shape \(0, 2\) are empty: at least one is needed"),
+    "empty dataset": (TensorDataset(X[:0], Y[:0]), r"inputs of shape \(0, 2\) are empty"),
+    "not a pair": (X, r"data is a Tensor; fit needs a pair \(x, y\)"),
+    "nan in a loader": (DataLoader(TensorDataset(spoiled(X, np.nan), Y), batch_size=4), "inputs hold 1 NaN"),
+    "labels in a loader": (DataLoader(TensorDataset(X, Y + 1), batch_size=4), r"labels lie in 1\.\.2"),
+}
+REGRESSION = {
+    "nan target": ((X, spoiled(curve()[1], np.nan)), "targets hold .*NaN or infinite values"),
+    "infinite target": ((X, spoiled(curve()[1], -np.inf)), "targets hold .*NaN or infinite values"),
+    "more targets": ((X, torch.randn(20, 3)), r"targets have shape \(20, 3\); this network predicts \(n, 1\)"),
+    "three dimensions": ((X, torch.randn(20, 1, 1)), r"targets have shape \(20, 1, 1\)"),
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "data", "message"),
+    [
+        *(pytest.param(classifier, *case, id=name) for name, case in CLASSIFICATION.items()),
+        *(pytest.param(regressor, *case, id=name) for name, case in REGRESSION.items()),
+    ],
+)
+def test_data_that_cannot_be_learned_from(make, data, message):
+    method = make()
+    before = copied(method)
+    with refused(message):
+        fsvi.fit(method, data, **FAST_FIT)
+    assert same_bits(copied(method), before)
+
+
+@pytest.mark.parametrize("name", ["nan input", "fewer labels", "float labels", "one dimension", "nothing"])
+def test_the_loss_checks_its_data_as_fit_does(name):
+    data, message = CLASSIFICATION[name]
+    with refused(message):
+        classifier().loss(*data)
+
+
+def test_targets_too_large_for_the_network_stop_at_once():
+    method = regressor()
+    before = copied(method)
+    with pytest.raises(FSVIError, match="inf"):
+        fsvi.fit(method, (X, torch.full((20, 1), 1e300, dtype=torch.float64)), **FAST_FIT)
+    assert same_bits(copied(method), before)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X.double(), Y.int()),
+        (X.half(), Y.to(torch.uint8)),
+        (X.numpy(), Y.numpy()[:, None]),
+        (X.tolist(), Y.tolist()),
+        (X.requires_grad_(False)[:1], Y[:1]),
+    ],
+    ids=["float64 and int32", "float16 and uint8", "a column of labels", "lists", "one example"],
+)
+@pytest.mark.filterwarnings("ignore:all 1 labels")
+def test_data_of_other_types_is_welcome(data):
+    assert fsvi.fit(classifier(), data, **FAST_FIT).epochs == 2
+
+
+def test_one_class_is_warned_of_once():
+    for data in ((X, 0 * Y + 1), DataLoader(TensorDataset(X, 0 * Y + 1), batch_size=5)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fsvi.fit(classifier(), data, epochs=3, batch_size=5, validation=(X, 0 * Y))
+        ours = [warning for warning in caught if "labels" in str(warning.message)]
+        assert len(ours) == 1
+        assert str(ours[0].message).startswith("all 20 labels looked at are 1: nothing can be learned")
+        assert ours[0].filename == __file__
+
+
+def test_two_classes_and_equal_targets_are_not_warned_of():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*labels")
+        fsvi.fit(classifier(), (X, Y), validation=(X, 0 * Y), **FAST_FIT)
+        fsvi.fit(regressor(), (X, torch.ones(20)), **FAST_FIT)
+
+
+# Predictions
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (spoiled(X, np.nan), "inputs hold 1 NaN"),
+        (torch.randn(4, 3), r"the network does not accept inputs of shape \(3,\)"),
+        (X[0], r"inputs have shape \(2,\); a batch"),
+        (X[:0], "are empty"),
+        ("words", "x cannot be made a tensor"),
+    ],
+    ids=["nan", "shape", "one input", "nothing", "words"],
+)
+def test_inputs_that_cannot_be_predicted(x, message):
+    for method in (classifier(), fsvi.MAP(dense(), fsvi.Categorical())):
+        with refused(message):
+            method.predict(x)
+    with refused(message):
+        classifier().function_kl(x)
+
+
+def test_numbers_of_a_prediction_are_checked():
+    for settings in ({"num_samples": 0}, {"batch_size": 0}, {"num_samples": 2.5}):
+        (name, value), *_ = settings.items()
+        with refused(f"{name}={value} must be a whole number of at least 1"):
+            classifier().predict(X, **settings)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_context": 0}, "num_context=0 must be a whole number of at least 1"),
+        ({"num_context": -3}, "num_context=-3 must be"),
+        ({"num_context": 2.5}, r"num_context=2\.5 must be a whole number"),
+        ({"num_context": True}, "num_context=True must be"),
+        ({"num_context_sets": 0}, "num_context_sets=0 must be"),
+        ({"num_samples": 0}, "num_samples=0 must be"),
+        ({"num_feature_draws": 0}, "num_feature_draws=0 must be"),
+        ({"nugget": -1e-3}, r"nugget=-0\.001 must be a finite number of at least 0"),
+        ({"nugget": float("nan")}, "nugget=nan must be"),
+        ({"nugget": "small"}, "nugget='small' must be"),
+        ({"kl_weight": -1}, "kl_weight=-1 must be"),
+        ({"init_std": (0.0, 1.0)}, r"init_std=0\.0 must be a finite number above 0"),
+        ({"log_std_lr_scale": -1.0}, r"log_std_lr_scale=-1\.0 must be"),
+        ({"stochastic": "last-layer"}, "stochastic='last-layer' must be one of .* did you mean 'last_layer'?"),
+        ({"covariance": "diag"}, "covariance='diag' must be one of .* did you mean 'diagonal'?"),
+        ({"linearize": "JVP"}, "linearize='JVP' must be one of .* did you mean 'jvp'?"),
+        ({"linearize": "nothing alike"}, r"linearize='nothing alike' must be one of 'jvp', 'conditional', 'exact'\."),
+        ({"linearize": ["jvp"]}, r"linearize=\['jvp'\] must be one of"),
+        ({"context": X}, r"context is a Tensor, not a context such as fsvi\.contexts\.Dataset\(tensor\)"),
+        ({"context": contexts.Batch}, "context is the class Batch, not a context"),
+        ({"prior": "constant"}, "prior is a str, not a prior"),
+        ({"head": "fc"}, "head='fc' is not a linear layer of the network; it has '0', '3'"),
+        ({"head": "0"}, "head='0' does not compute the network's output; '3' does"),
+        ({"context": contexts.Uniform([0, 0, 0], [1, 1, 1])}, r"the network does not accept inputs of shape \(3,\)"),
+        ({"context": contexts.Dataset(torch.randn(9, 3))}, r"the network does not accept inputs of shape \(3,\)"),
+    ],
+)
+def test_a_setting_that_cannot_be_used(settings, message):
+    with refused(message):
+        classifier(**settings)
+
+
+@pytest.mark.parametrize("variance", [0, -1.0, float("nan"), float("inf"), "1"])
+@pytest.mark.parametrize(
+    "make", [priors.Constant, priors.Induced, lambda variance: priors.Empirical(dense(), variance)]
+)
+def test_a_variance_that_is_none(make, variance):
+    with refused(f"variance={variance!r} must be a finite number above 0"):
+        make(variance)
+
+
+def test_a_variance_of_features_that_is_none():
+    with refused(r"feature_variance=-1\.0 must be a finite number of at least 0"):
+        priors.Induced(1.0, feature_variance=-1.0)
+
+
+@pytest.mark.parametrize("noise", [0, -0.1, float("nan"), [0.1, -0.1]])
+def test_a_noise_that_is_none(noise):
+    with refused(f"noise={re.escape(str(noise))} must be positive"):
+        fsvi.Gaussian(noise=noise)
+
+
+def test_noise_that_does_not_fit_the_network():
+    with refused("noise has 3 values for a network with 2 outputs"):
+        fsvi.FSVI(dense(), fsvi.Gaussian(noise=[0.1, 0.2, 0.3]), context=box())
+    with refused("heteroscedastic noise needs two outputs a target; the network has 3"):
+        fsvi.FSVI(dense(3), fsvi.Gaussian(heteroscedastic=True), context=box())
+
+
+def test_a_prior_variance_of_map():
+    with refused(r"prior_variance=-1\.0 must be a finite number above 0"):
+        fsvi.MAP(dense(), fsvi.Categorical(), prior_variance=-1.0)
+
+
+# Contexts, found when training starts
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (None, "FSVI has no context: pass context="),
+        (contexts.Monochrome(), r"Monochrome needs images \(n, channels, height, width\), not \(20, 2\)"),
+        (contexts.Corrupted(), r"Corrupted needs images \(n, channels, height, width\), not \("),
+        (
+            contexts.Mixture([box(), contexts.Dataset(torch.randn(9, 3))], [0.5, 0.5]),
+            r"different shapes: \[\(2,\), \(3,\)\]",
+        ),
+    ],
+    ids=["none", "monochrome", "corrupted", "mixture"],
+)
+def test_a_context_that_does_not_fit_the_data(context, message):
+    method = classifier(context=context)
+    before = copied(method)
+    with refused(message):
+        fsvi.fit(method, (X, Y), **FAST_FIT)
+    assert same_bits(copied(method), before)
+
+
+def test_a_context_of_another_shape_than_the_data():
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(9, 2))
+    method = fsvi.FSVI(net, fsvi.Categorical(), context=contexts.Dataset(torch.randn(6, 1, 4, 4)), **FAST)
+    with refused(r"context points have shape \(1, 4, 4\), but the network's inputs have shape \(1, 5, 5\)"):
+        fsvi.fit(method, images(), **FAST_FIT)
+
+
+# Networks
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), r"the network has no nn\.Linear layer"),
+        (nn.Sequential(*dense(), nn.Softmax(-1)), "the network ends in a softmax after '3': .*the logits"),
+        (nn.Sequential(*dense(), nn.LogSoftmax(-1)), "the network ends in a log-softmax after '3'"),
+        (nn.Sequential(*dense(), nn.ReLU()), "the network's output is not the output of a linear layer: .*after '3'"),
+    ],
+    ids=["no linear layer", "softmax", "log-softmax", "relu"],
+)
+def test_a_network_without_a_linear_head(net, message):
+    with refused(message, HeadError):
+        fsvi.FSVI(net, fsvi.Categorical(), context=box())
+    if len(net) > 1:
+        with refused(message, HeadError):
+            fsvi.fit(fsvi.MAP(net, fsvi.Categorical()), (X, Y), **FAST_FIT)
+
+
+@pytest.mark.parametrize("make", [fsvi.FSVI, fsvi.MAP])
+def test_what_is_no_network_or_no_likelihood(make):
+    with refused(r"net is a function, not a torch\.nn\.Module"):
+        make(lambda x: x, fsvi.Categorical())
+    with refused(r"net is the class Linear, not a torch\.nn\.Module"):
+        make(nn.Linear, fsvi.Categorical())
+    with refused("likelihood is a str, not a likelihood such as"):
+        make(dense(), "categorical")
+    with refused("likelihood is the class Categorical, not a likelihood such as"):
+        make(dense(), fsvi.Categorical)
+
+
+# Singular covariances
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"linearize": "jvp"}, {"stochastic": "last_layer"}, {"prior": priors.Induced()}],
+    ids=["conditional", "jvp", "last_layer", "induced"],
+)
+def test_a_singular_covariance_names_the_settings_to_change(settings):
+    method = classifier(nugget=0.0, num_context=30, **settings)
+    before = copied(method)
+    with refused(
+        r"30×30 covariance .* is not positive definite: raise `nugget`, lower `num_context`", SingularCovarianceError
+    ):
+        fsvi.fit(method, (X, Y), **FAST_FIT)
+    assert same_bits(copied(method), before)
+
+
+# The checks themselves
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    assert check_count("n", np.int64(3)) == 3 and type(check_count("n", np.int64(3))) is int
+    assert check_positive("v", np.float32(0.5)) == 0.5 and type(check_positive("v", np.int64(2))) is float
+    assert check_positive("v", 0, zero=True) == 0.0
+
+
+@pytest.mark.parametrize("value", [None, "3", True, 2.0, float("nan"), [3], 1 + 0j])
+def test_what_is_no_count(value):
+    with refused(re.escape(f"n={value!r} must be a whole number of at least 1.")):
+        check_count("n", value)
+
+
+@pytest.mark.parametrize("value", [None, "3", True, float("nan"), float("inf"), -1, [3], 1 + 0j, torch.tensor(1.0)])
+def test_what_is_no_positive_number(value):
+    with refused(re.escape(f"v={value!r} must be a finite number above 0.")):
+        check_positive("v", value)
+    with refused(re.escape(f"v={value!r} must be a finite number of at least 0.")):
+        check_positive("v", value, zero=True)
+
+
+def test_the_nearest_choice_is_suggested_whatever_its_case():
+    assert check_choice("c", "one", ("one", "two")) == "one"
+    with refused(r"c='ONE' must be one of 'one', 'two'; did you mean 'one'\?"):
+        check_choice("c", "ONE", ("one", "two"))
+    with refused(r"c=None must be one of 'one', 'two'\.$"):
+        check_choice("c", None, ("one", "two"))
+
+
+def test_inputs_take_the_networks_type_and_tokens_stay_as_they_are():
+    assert check_inputs(X.double(), torch.float32).dtype == torch.float32
+    assert check_inputs([[1, 2]], torch.float32).dtype == torch.int64
+    assert check_inputs([1, 2], torch.float32).shape == (2,)
+    assert as_tensor("x", X) is X
+
+
+def test_anothers_error_becomes_a_clause():
+    assert first_line(ValueError("Something is wrong. Do something else.\nHere is why.")) == "Something is wrong"
+    assert first_line(ValueError()) == "ValueError"
+
+
+def test_a_network_of_images_refuses_bytes():
+    method = fsvi.FSVI(normalised(), fsvi.Categorical(), context=contexts.Monochrome(), **FAST)
+    with refused(r"the network does not accept inputs of shape \(1, 5, 5\)"):
+        fsvi.fit(method, (images()[0].to(torch.uint8), images()[1]), **FAST_FIT)

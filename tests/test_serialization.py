@@ -1,0 +1,319 @@
+import errno
+import json
+import os
+import pickle
+import random
+import stat
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save as save_safetensors
+
+from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
+from fsvi.serialization import (
+    Configurable,
+    check_writable,
+    digest,
+    read_tree,
+    remove_leftovers,
+    write_bytes,
+    write_tree,
+)
+from scenarios import same_bits
+
+TREE = {
+    "text": "ἐπιστήμη",
+    "numbers": [1, -2.5, float("inf"), None, True, 10**30],
+    "nested": {"empty": {}, "none": [], "by number": {0: {"step": torch.tensor(3.0)}, 7: "seven"}},
+    "tensors": {
+        "weight": torch.arange(6.0).reshape(2, 3).T,
+        "channels last": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+        "expanded": torch.tensor(1.5).expand(1),
+        "empty": torch.zeros(0),
+        "half": torch.tensor([1.0, float("nan")], dtype=torch.bfloat16),
+        "flags": torch.tensor([True, False]),
+        "state": torch.get_rng_state(),
+    },
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "tree.fsvi"
+    write_tree(path, TREE, "a tree")
+    return path
+
+
+def forge(path, tree_text, tensors=None, **metadata):
+    """A file with a right checksum and whatever contents."""
+    tensors = tensors or {}
+    fields = {"fsvi": tree_text, "format": "1", "kind": "a tree", "sha256": digest(tensors, tree_text), **metadata}
+    path.write_bytes(save_safetensors(tensors, fields))
+
+
+# There and back
+
+
+def test_a_tree_comes_back_bit_by_bit(path):
+    assert same_bits(read_tree(path, "a tree"), TREE)
+    assert read_tree(path, "a tree")["nested"]["by number"][7] == "seven"
+
+
+def test_floats_and_tuples_come_back_as_json_has_them(path):
+    values = [0.1, 1e-308, 5e-324, -0.0, float("-inf")]
+    write_tree(path, {"floats": tuple(values)}, "a tree")
+    assert list(map(struct.Struct("d").pack, read_tree(path, "a tree")["floats"])) == list(
+        map(struct.Struct("d").pack, values)
+    )
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+trees = st.recursive(
+    plain,
+    lambda children: (
+        st.lists(children) | st.dictionaries(st.text().filter(lambda key: not key.startswith("$")), children)
+    ),
+)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=trees)
+def test_any_plain_tree_comes_back(tmp_path, tree):
+    write_tree(tmp_path / "any", tree, "kind")
+    assert read_tree(tmp_path / "any", "kind") == tree
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), lambda: 0, np.zeros(2), b"bytes"])
+def test_what_would_need_pickle_is_refused_by_name(tmp_path, value):
+    with pytest.raises(
+        InvalidInputError, match=f"/a/0 is a {type(value).__name__}, which cannot be saved without pickle"
+    ):
+        write_tree(tmp_path / "file", {"a": [value]}, "kind")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Spoiled files
+
+
+def expect_refusal(path, contents):
+    path.write_bytes(contents)
+    with pytest.raises(FileFormatError) as caught:
+        read_tree(path, "a tree")
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_truncated_at_any_length(path):
+    whole = path.read_bytes()
+    lengths = {*range(20), *range(0, len(whole), 37), len(whole) - 1}
+    for length in lengths:
+        expect_refusal(path, whole[:length])
+    expect_refusal(path, whole + b"\0")
+
+
+def test_any_flipped_byte_is_found_or_changes_nothing(path):
+    whole, draw = path.read_bytes(), random.Random(0)
+    harmless = 0
+    for place in [*range(16), *(draw.randrange(len(whole)) for _ in range(250))]:
+        spoiled = bytearray(whole)
+        spoiled[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(spoiled)
+        try:
+            tree = read_tree(path, "a tree")
+        except FileFormatError:
+            continue
+        assert same_bits(tree, TREE)
+        harmless += 1
+    assert harmless < 10
+
+
+class Exploit:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("write", [pickle.dumps, "torch"])
+def test_a_pickle_is_never_unpickled(path, tmp_path, write):
+    trap = tmp_path / "executed"
+    if write == "torch":
+        torch.save({"weights": Exploit(trap)}, path)
+    else:
+        path.write_bytes(write(Exploit(trap)))
+    expect_refusal(path, path.read_bytes())
+    assert not trap.exists()
+    pickle.loads(pickle.dumps(Exploit(trap)))
+    assert trap.exists()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+        b"[]",
+        b"null",
+        b'{"__metadata__": []}',
+        b'{"__metadata__": {"fsvi": 1}}',
+        b'{"x": {"dtype": "F32", "shape": [1000000000000], "data_offsets": [0, 4000000000000]}}',
+        b'{"x": {"dtype": "nonsense", "shape": [1], "data_offsets": [0, 4]}}',
+        b"\xff\xfe",
+        b"{}",
+    ],
+    ids=lambda header: header[:20].decode("latin1"),
+)
+def test_a_strange_header(path, header):
+    expect_refusal(path, len(header).to_bytes(8, "little") + header + b"\0" * 4)
+    expect_refusal(path, len(header).to_bytes(8, "little") + header)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2**31, 2**62, 2**64 - 1])
+def test_a_lying_header_length(path, length):
+    expect_refusal(path, length.to_bytes(8, "little") + path.read_bytes()[8:])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "[" * 100_000 + "]" * 100_000,
+        "not json",
+        "",
+        '{"$tensor": "absent"}',
+        '{"$tensor": []}',
+        '{"$int": {"a": 1}}',
+        '{"$int": 3}',
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_forged_tree_with_a_right_checksum(path, text):
+    forge(path, text)
+    expect_refusal(path, path.read_bytes())
+
+
+def test_what_a_file_is_and_how_it_is_written_are_checked(path):
+    with pytest.raises(FileFormatError, match="holds 'a tree', not 'a house'"):
+        read_tree(path, "a house")
+    forge(path, "1", format="2")
+    with pytest.raises(FileFormatError, match="has format '2'; this version of fsvi reads 1"):
+        read_tree(path, "a tree")
+    path.write_bytes(save_safetensors({"x": torch.zeros(2)}))
+    with pytest.raises(FileFormatError, match="holds 'something else', not 'a tree'"):
+        read_tree(path, "a tree")
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    for absent in (tmp_path / "absent", tmp_path):
+        with pytest.raises(FileFormatError, match=f"{absent} cannot be read: "):
+            read_tree(absent, "a tree")
+
+
+# Writing
+
+
+def test_folders_are_made_and_a_file_is_as_readable_as_any_other(tmp_path):
+    previous = os.umask(0o022)
+    try:
+        write_bytes(tmp_path / "a" / "b" / "file", b"new")
+    finally:
+        os.umask(previous)
+    assert (tmp_path / "a" / "b" / "file").read_bytes() == b"new"
+    assert stat.S_IMODE((tmp_path / "a" / "b" / "file").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, step, error):
+    target = tmp_path / "file"
+    write_bytes(target, b"old")
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(os, step, fail)
+    expected = InvalidInputError if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(
+        expected, match="file cannot be written: No space left" if expected is InvalidInputError else ""
+    ):
+        write_bytes(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("below", ["file/a", "file/a/b", "folder"])
+def test_a_path_that_cannot_be_written(tmp_path, below):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InvalidInputError, match=f"{below} cannot be written: "):
+        write_bytes(tmp_path / below, b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_folder_is_tried_without_leaving_anything(tmp_path):
+    assert check_writable(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidInputError, match="file/a cannot be written to: Not a directory"):
+        check_writable(tmp_path / "file" / "a")
+
+
+def test_only_leftovers_of_the_same_file_are_removed(tmp_path):
+    names = [".a[b].0123456789abcdef", ".a[b].0123", ".ab.0123456789abcdef", "a[b]"]
+    for name in names:
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path / "a[b]")
+    assert {path.name for path in tmp_path.iterdir()} == set(names[1:])
+
+
+def test_the_digest_sees_names_types_shapes_and_values():
+    x = torch.zeros(2, 3)
+    others = [{"y": x}, {"x": x.double()}, {"x": x.T}, {"x": x + 1}, {"x": x, "y": x}]
+    assert len({digest({"x": x}), digest({"x": x}, "text"), *(digest(other) for other in others)}) == 7
+    assert digest({"x": x.T.contiguous().T}) == digest({"x": x})
+
+
+# Objects
+
+
+class Part(Configurable):
+    def __init__(self, bounds, size=3):
+        self.bounds, self.size = bounds, size
+
+
+class Whole(Configurable):
+    transient = ("data",)
+
+    def __init__(self, data, parts=(), name="whole"):
+        self.data, self.parts, self.name = data, parts, name
+
+
+class Forgetful(Configurable):
+    def __init__(self, size):
+        pass
+
+
+@pytest.mark.parametrize("bounds", [[1.0, 2.0], (1.0, 2.0), np.array([1.0, 2.0]), torch.tensor([1.0, 2.0])])
+def test_an_object_is_its_constructors_arguments(bounds):
+    config = json.loads(json.dumps(Whole("much", [Part(bounds), Part(1.0, size=np.int64(4))]).config()))
+    built = Configurable.from_config(config)
+    assert (built.data, built.name) == (None, "whole")
+    assert [(part.bounds, part.size) for part in built.parts] == [([1.0, 2.0], 3), (1.0, 4)]
+    assert Configurable.from_config(config, data="less").data == "less"
+
+
+def test_an_object_that_does_not_keep_its_arguments_says_so():
+    with pytest.raises(InvalidInputError, match="Forgetful cannot be written down: its argument 'size' is not kept"):
+        Forgetful(3).config()
+
+
+def test_an_unknown_class_is_named():
+    with pytest.raises(FSVIError, match=r"the file describes 'os\.system', which this version"):
+        Configurable.from_config({"class": "os.system", "settings": {"command": "true"}})

@@ -1,0 +1,298 @@
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+import fsvi
+from fsvi.serialization import read_tree
+from fsvi.training.checkpoints import Checkpoints, flatten
+from scenarios import FAST, SCENARIOS, box, build, classifier, copied, dense, points, same_bits
+
+RUN = {"epochs": 3, "batch_size": 10, "lr": 1e-2, "checkpoint_interval": 0.0}
+
+
+def history_of(history):
+    return {name: value for name, value in asdict(history).items() if name != "seconds"}
+
+
+def outcome(folder):
+    """Everything that a run's last checkpoint holds, but for the time it took."""
+    tree = read_tree(Path(folder) / "checkpoint.fsvi", "fsvi checkpoint")
+    del tree["state"]["history"]["seconds"]
+    return tree
+
+
+class Unplugged(BaseException):
+    """Nobody catches this."""
+
+
+def interrupt_after(method, steps):
+    """Make the method's `after_step` fail after so many steps."""
+    count = iter(range(steps))
+
+    def after_step():
+        if next(count, None) is None:
+            raise Unplugged
+
+    method.after_step = after_step
+
+
+# Exact resume
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_interrupted_at_any_step_and_resumed_it_ends_in_the_same_bits(name, tmp_path):
+    method, data = build(name)
+    run = partial(fsvi.fit, data=data, validation=data, patience=50, **RUN)
+    history = run(method, checkpoint=tmp_path / "whole")
+    expected = outcome(tmp_path / "whole")
+    for steps in (0, 1, 4):
+        folder = tmp_path / str(steps)
+        broken, _ = build(name)
+        interrupt_after(broken, steps)
+        with pytest.raises(Unplugged):
+            run(broken, checkpoint=folder, resume=True)
+        resumed, _ = build(name)
+        again = run(resumed, checkpoint=folder, resume=True)
+        assert same_bits(outcome(folder), expected)
+        assert same_bits(copied(resumed), copied(method))
+        assert history_of(again) == history_of(history)
+
+
+def test_resuming_a_finished_run_trains_no_more(tmp_path):
+    results = []
+    for _ in range(2):
+        method, data = build("conditional")
+        history = fsvi.fit(method, data, checkpoint=tmp_path, resume=True, **RUN)
+        results.append({"tensors": copied(method), **asdict(history)})
+    assert same_bits(*results)
+
+
+def test_resuming_after_early_stopping_brings_the_best_back(tmp_path):
+    x, y = points()
+    results = []
+    for _ in range(2):
+        settings = {**RUN, "epochs": 50, "lr": 0.1, "validation": (x, 1 - y), "patience": 2}
+        method = fsvi.MAP(dense(), fsvi.Categorical())
+        history = fsvi.fit(method, (x, y), checkpoint=tmp_path, resume=True, **settings)
+        results.append({"tensors": copied(method), **asdict(history)})
+    assert history.epochs == 3 and same_bits(*results)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.RMSprop, torch.optim.NAdam, "sgd", "adam"], ids=str)
+def test_every_optimizers_state_is_kept(optimizer, tmp_path):
+    run = partial(fsvi.fit, data=points(), optimizer=optimizer, schedule=None, **RUN)
+    method = fsvi.MAP(dense(), fsvi.Categorical())
+    run(method, checkpoint=tmp_path / "whole")
+    broken, resumed = (fsvi.MAP(dense(), fsvi.Categorical()) for _ in range(2))
+    interrupt_after(broken, 3)
+    with pytest.raises(Unplugged):
+        run(broken, checkpoint=tmp_path / "parts")
+    run(resumed, checkpoint=tmp_path / "parts", resume=True)
+    assert same_bits(copied(resumed), copied(method))
+
+
+@pytest.mark.parametrize("place", ["none", "loader", "sampler"])
+def test_a_loaders_own_random_state_is_kept(place, tmp_path):
+    def loader():
+        data, generator = TensorDataset(*points()), torch.Generator().manual_seed(4)
+        if place == "sampler":
+            return DataLoader(data, batch_size=10, sampler=RandomSampler(data, generator=generator))
+        return DataLoader(data, batch_size=10, shuffle=True, generator=generator if place == "loader" else None)
+
+    method = fsvi.MAP(dense(), fsvi.Categorical())
+    fsvi.fit(method, loader(), checkpoint=tmp_path / "whole", **RUN)
+    broken, resumed = (fsvi.MAP(dense(), fsvi.Categorical()) for _ in range(2))
+    interrupt_after(broken, 3)
+    with pytest.raises(Unplugged):
+        fsvi.fit(broken, loader(), checkpoint=tmp_path / "parts", **RUN)
+    fsvi.fit(resumed, loader(), checkpoint=tmp_path / "parts", resume=True, **RUN)
+    assert same_bits(copied(resumed), copied(method))
+
+
+# Killed
+
+KILLED = ["conditional", "learned_noise", "batch_norm", "map"]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Runs of four methods, each killed at random moments and resumed, beside the same runs left alone."""
+    folder, tests = tmp_path_factory.mktemp("killed"), Path(__file__).parent
+    path = os.pathsep.join([str(tests.parent), str(Path(fsvi.__file__).parents[1])])
+    command = [sys.executable, tests / "kill.py", folder, *KILLED]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, timeout=300)
+    return folder
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes to fork")
+@pytest.mark.parametrize("name", KILLED)
+def test_killed_at_random_moments_and_resumed_it_ends_in_the_same_bits(killed, name):
+    whole, parts = (outcome(killed / name / folder) for folder in ("whole", "killed"))
+    assert len(whole["state"]["history"]["loss"]) == 20
+    assert same_bits(whole, parts)
+    assert [file.name for file in (killed / name / "killed").iterdir()] == ["checkpoint.fsvi"]
+
+
+# When it is written
+
+
+def test_ctrl_c_keeps_the_last_checkpoint(tmp_path):
+    method = classifier()
+    steps = iter(range(3))
+
+    def after_step():
+        if next(steps, None) is None:
+            signal.raise_signal(signal.SIGINT)
+
+    method.after_step = after_step
+    with pytest.raises(KeyboardInterrupt):
+        fsvi.fit(method, points(), checkpoint=tmp_path, **RUN)
+    assert len(outcome(tmp_path)["state"]["history"]["loss"]) == 1
+
+
+def test_an_interrupted_write_keeps_the_last_checkpoint_and_no_debris(tmp_path, monkeypatch):
+    replace, calls = os.replace, []
+
+    def interrupted(*paths):
+        calls.append(paths)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fsvi.fit(classifier(), points(), checkpoint=tmp_path, **RUN)
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.fsvi"]
+    assert len(outcome(tmp_path)["state"]["history"]["loss"]) == 2
+
+
+def test_checkpoints_are_an_interval_apart_but_for_the_last(tmp_path, monkeypatch):
+    clock, epochs = [0.0], []
+    monkeypatch.setattr("fsvi.training.checkpoints.time.monotonic", lambda: clock[0])
+    write = Checkpoints.write
+
+    def spy(self, state, settings):
+        epochs.append(len(state["history"]["loss"]))
+        write(self, state, settings)
+
+    monkeypatch.setattr(Checkpoints, "write", spy)
+    method = fsvi.MAP(dense(), fsvi.Categorical())
+    method.after_epoch = lambda batches: clock.__setitem__(0, clock[0] + 4.0)
+    fsvi.fit(method, points(), epochs=9, checkpoint=tmp_path, checkpoint_interval=10.0)
+    assert epochs == [1, 4, 7, 9]
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    debris, other = tmp_path / ".checkpoint.fsvi.0123456789abcdef", tmp_path / ".checkpoint.fsvi.mine"
+    debris.write_bytes(b"half a checkpoint")
+    other.write_bytes(b"not ours")
+    fsvi.fit(classifier(), points(), checkpoint=tmp_path, **RUN)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [other.name, "checkpoint.fsvi"]
+
+
+# What is refused
+
+
+@pytest.fixture
+def finished(tmp_path):
+    fsvi.fit(classifier(), points(), checkpoint=tmp_path, **RUN)
+    return tmp_path
+
+
+def refuse(method, message, folder, data=None, kind=fsvi.InvalidInputError, **settings):
+    before, bits = copied(method), (folder / "checkpoint.fsvi").read_bytes()
+    with pytest.raises(kind, match=message):
+        fsvi.fit(method, data or points(), checkpoint=folder, **{"resume": True, **RUN, **settings})
+    assert same_bits(copied(method), before)
+    assert (folder / "checkpoint.fsvi").read_bytes() == bits
+
+
+def test_an_earlier_run_is_not_overwritten(finished):
+    refuse(classifier(), "checkpoint.fsvi exists: pass resume=True", finished, resume=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 5}, "with epochs=3, not 5"),
+        ({"batch_size": 9}, "with batch_size=10, not 9"),
+        ({"lr": 0.1}, "with lr=0.01, not 0.1"),
+        ({"seed": 1}, "with seed=0, not 1"),
+        ({"optimizer": "sgd"}, "with optimizer.class='Adam', not 'SGD'"),
+        ({"optimizer": partial(torch.optim.Adam, betas=(0.8, 0.9))}, "with optimizer.groups.0.betas.0=0.9, not 0.8"),
+        ({"schedule": None}, r"with schedule.1=0.86\d*, not 1.0"),
+        ({"validation": points()}, "with validation.0=None, not 20"),
+        ({"data": points(21)}, "with data='"),
+        ({"data": (points()[0], 1 - points()[1])}, "with data='"),
+    ],
+)
+def test_other_settings_of_the_run_are_refused(finished, settings, message):
+    refuse(classifier(), message, finished, **settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (lambda: classifier(num_context=6), "with num_context=5, not 6"),
+        (lambda: classifier(linearize="jvp"), "with linearize='conditional', not 'jvp'"),
+        (lambda: classifier(context=fsvi.contexts.Uniform(-3, 4)), "with context.settings.high"),
+        (lambda: classifier(prior=fsvi.priors.Constant(2.0)), "with prior.settings.variance=1.0, not 2.0"),
+        (lambda: classifier(prior=fsvi.priors.Induced()), "with prior.class='Constant', not 'Induced'"),
+        (lambda: fsvi.MAP(dense(), fsvi.Categorical()), "with .*=.*, not None"),
+        (
+            lambda: fsvi.FSVI(nn.Sequential(nn.Linear(2, 7), nn.Linear(7, 2)), fsvi.Categorical(), box(), **FAST),
+            r"with parameters.0='0.weight \(6, 2\)', not '0.weight \(7, 2\)'|with head='3', not '1'",
+        ),
+    ],
+)
+def test_another_method_or_network_is_refused(finished, method, message):
+    refuse(method(), message, finished)
+
+
+def test_the_same_settings_made_anew_are_not_refused(finished):
+    settings = {"optimizer": lambda groups: torch.optim.Adam(groups, fused=True), "schedule": fsvi.cosine()}
+    history = fsvi.fit(classifier(), points(), checkpoint=finished, resume=True, **{**RUN, **settings})
+    assert history.epochs == 3
+
+
+def test_a_spoiled_checkpoint_is_refused(finished):
+    path = finished / "checkpoint.fsvi"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    refuse(classifier(), "checksum does not match", finished, kind=fsvi.FileFormatError)
+    path.write_bytes(data[:1000])
+    refuse(classifier(), "truncated or was changed", finished, kind=fsvi.FileFormatError)
+
+
+def test_a_saved_method_is_not_a_checkpoint(finished):
+    classifier().save(finished / "checkpoint.fsvi")
+    refuse(classifier(), "holds 'fsvi method', not 'fsvi checkpoint'", finished, kind=fsvi.FileFormatError)
+
+
+@pytest.mark.parametrize("below", ["file", "file/folder"])
+def test_an_unwritable_folder_is_found_before_training(tmp_path, below):
+    (tmp_path / "file").write_bytes(b"")
+    method = classifier()
+    method.begin = lambda x, num_data: pytest.fail("training began")
+    with pytest.raises(fsvi.InvalidInputError, match=f"{tmp_path}/{below} cannot be written to: "):
+        fsvi.fit(method, points(), checkpoint=tmp_path / below, epochs=2)
+
+
+def test_a_bad_interval_is_named(tmp_path):
+    with pytest.raises(fsvi.InvalidInputError, match="checkpoint_interval=-1 must be"):
+        fsvi.fit(classifier(), points(), checkpoint=tmp_path, checkpoint_interval=-1, epochs=2)
+
+
+def test_nested_settings_become_dotted_names():
+    nested = {"a": {"b": (1, [2.5, None])}, "c": "d", "e": torch.optim.SGD, "f": {}}
+    assert flatten(nested) == {"a.b.0": 1, "a.b.1.0": 2.5, "a.b.1.1": None, "c": "d", "e": "type"}

@@ -1,0 +1,37 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+
+from fsvi.variational import negative_log_normal, normal_kl, prior_names
+
+
+@pytest.mark.parametrize("prior_mean", [0.0, 1.0, torch.linspace(-1, 1, 7, dtype=torch.float64)])
+@pytest.mark.parametrize("variance", [0.01, 1.0, 10.0])
+def test_the_kl_equals_that_of_torch_distributions(prior_mean, variance):
+    mean, log_std = torch.randn(2, 7, dtype=torch.float64)
+    prior = Normal(torch.as_tensor(prior_mean).expand(7), math.sqrt(variance))
+    reference = kl_divergence(Normal(mean, log_std.exp()), prior).sum()
+    torch.testing.assert_close(normal_kl(mean, log_std, prior_mean, variance), reference)
+
+
+def test_the_kl_of_the_prior_itself_is_zero():
+    mean = torch.full((5,), 0.3, dtype=torch.float64)
+    assert normal_kl(mean, torch.full_like(mean, math.log(0.2)), 0.3, 0.04) == pytest.approx(0, abs=1e-14)
+
+
+def test_the_density_is_the_normal_one_up_to_a_constant():
+    def reference(tensors):
+        return -sum(Normal(0.0, math.sqrt(0.3)).log_prob(tensor).sum() for tensor in tensors)
+
+    first, second = ([torch.randn(2, 3).double(), torch.randn(4).double()] for _ in range(2))
+    difference = negative_log_normal(first, 0.3) - negative_log_normal(second, 0.3)
+    torch.testing.assert_close(difference, reference(first) - reference(second))
+
+
+def test_neither_frozen_nor_normalising_parameters_have_a_prior():
+    net = nn.Sequential(nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3), nn.Linear(4, 2))
+    net[0].weight.requires_grad_(False)
+    assert prior_names(net) == ["0.bias", "2.weight", "2.bias"]

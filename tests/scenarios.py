@@ -19,7 +19,7 @@ def dense(outputs: int = 2, seed: int = 0) -> nn.Sequential:
 
 def normalised(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
 
 
 def points(num: int = 20, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -36,10 +36,10 @@ def curve(num: int = 20) -> tuple[Tensor, Tensor]:
 
 
 def images(num: int = 20) -> tuple[Tensor, Tensor]:
-    """Images (n, 1, 5, 5) whose class is their brightness."""
+    """Images (n, 2, 5, 5) whose class is their brightness."""
     _, y = points(num)
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(num, 1, 5, 5, generator=generator) + y[:, None, None, None], y
+    return torch.randn(num, 2, 5, 5, generator=generator) + y[:, None, None, None], y
 
 
 def box() -> fsvi.contexts.Uniform:

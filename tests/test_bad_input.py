@@ -115,11 +115,12 @@ def test_targets_too_large_for_the_network_stop_at_once():
     [
         (X.double(), Y.int()),
         (X.half(), Y.to(torch.uint8)),
+        (X, Y.numpy().astype("uint16")),
         (X.numpy(), Y.numpy()[:, None]),
         (X.tolist(), Y.tolist()),
         (X.requires_grad_(False)[:1], Y[:1]),
     ],
-    ids=["float64 and int32", "float16 and uint8", "a column of labels", "lists", "one example"],
+    ids=["float64 and int32", "float16 and uint8", "uint16", "a column of labels", "lists", "one example"],
 )
 @pytest.mark.filterwarnings("ignore:all 1 labels")
 def test_data_of_other_types_is_welcome(data):
@@ -238,6 +239,15 @@ def test_noise_that_does_not_fit_the_network():
         fsvi.FSVI(dense(3), fsvi.Gaussian(heteroscedastic=True), context=box())
 
 
+def test_bounds_that_are_none():
+    with refused("low cannot be made a tensor"):
+        contexts.Uniform("a", "b")
+    with refused(r"widen=-1\.0 must be a finite number of at least 0"):
+        contexts.Uniform(widen=-1.0)
+    with refused("noise cannot be made a tensor"):
+        fsvi.Gaussian(noise="loud")
+
+
 def test_a_prior_variance_of_map():
     with refused(r"prior_variance=-1\.0 must be a finite number above 0"):
         fsvi.MAP(dense(), fsvi.Categorical(), prior_variance=-1.0)
@@ -268,9 +278,9 @@ def test_a_context_that_does_not_fit_the_data(context, message):
 
 
 def test_a_context_of_another_shape_than_the_data():
-    net = nn.Sequential(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(9, 2))
-    method = fsvi.FSVI(net, fsvi.Categorical(), context=contexts.Dataset(torch.randn(6, 1, 4, 4)), **FAST)
-    with refused(r"context points have shape \(1, 4, 4\), but the network's inputs have shape \(1, 5, 5\)"):
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(18, 2))
+    method = fsvi.FSVI(net, fsvi.Categorical(), context=contexts.Dataset(torch.randn(6, 2, 4, 4)), **FAST)
+    with refused(r"context points have shape \(2, 4, 4\), but the network's inputs have shape \(2, 5, 5\)"):
         fsvi.fit(method, images(), **FAST_FIT)
 
 
@@ -370,5 +380,5 @@ def test_anothers_error_becomes_a_clause():
 
 def test_a_network_of_images_refuses_bytes():
     method = fsvi.FSVI(normalised(), fsvi.Categorical(), context=contexts.Monochrome(), **FAST)
-    with refused(r"the network does not accept inputs of shape \(1, 5, 5\)"):
+    with refused(r"the network does not accept inputs of shape \(2, 5, 5\)"):
         fsvi.fit(method, (images()[0].to(torch.uint8), images()[1]), **FAST_FIT)

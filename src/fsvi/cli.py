@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,16 @@ import typer
 import fsvi
 from fsvi.errors import FSVIError
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=fsvi.__doc__)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=fsvi.__doc__,
+)
+
+Out = typer.Option(help="Folder to write into; made if it is not there.")
 
 
 def _show_version(value: bool) -> None:
@@ -24,24 +34,32 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     pass
 
 
 @app.command()
-def demo(out: Annotated[Path, typer.Option(help="Folder for the report, the figures and the metrics.")] = Path("demo")) -> None:
-    """Train FSVI on two moons and three 1D regressions, and write a report with pictures."""
+def demo(
+    out: Annotated[Path, Out] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of initial parameters and training.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A few epochs only, to see that everything works.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Models to train side by side.", show_default="cores, at most 4")
+    ] = None,
+) -> None:
+    """Train on four toy tasks and write a report with pictures."""
     from fsvi.experiments.demo import run_demo
 
-    run_demo(out)
+    run_demo(out, seed, quick, workers, tell=typer.echo)
 
 
 @app.command()
 def bench(
-    out: Annotated[Path, typer.Option(help="Folder for bench.json.")] = Path("bench"),
+    out: Annotated[Path, Out] = Path("bench"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions, smaller sizes.")] = False,
 ) -> None:
-    """Measure what a training step and a prediction cost, as ratios to plain training."""
+    """Measure what training steps and predictions cost."""
     from fsvi.experiments.bench import run_bench
 
     run_bench(out, quick)
@@ -49,8 +67,11 @@ def bench(
 
 def main() -> None:
     """Run the command line; an error that fsvi raised on purpose is one sentence, not a traceback."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        app()
+        app(arguments, prog_name="fsvi")
     except FSVIError as error:
+        if "--debug" in sys.argv:
+            raise
         typer.secho(f"Error: {error}", fg="red", err=True)
         raise SystemExit(2) from error

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.serialization import Configurable, plain
+from fsvi.validation import as_tensor, check_labels
 
 
 class Likelihood(Configurable, nn.Module, ABC):
@@ -43,18 +44,7 @@ class Categorical(Likelihood):
 
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
         """Labels as int64 (n,)."""
-        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-            raise InvalidInputError(f"labels have type {y.dtype}; Categorical needs integers 0..{num_outputs - 1}.")
-        if y.dim() == 2 and y.shape[1] == 1:
-            y = y.squeeze(1)
-        if y.dim() != 1:
-            raise InvalidInputError(f"labels have shape {tuple(y.shape)}; Categorical needs one integer an input.")
-        if len(y) and (int(y.min()) < 0 or int(y.max()) >= num_outputs):
-            raise InvalidInputError(
-                f"labels lie in {int(y.min())}..{int(y.max())}, but the network has {num_outputs} outputs: "
-                f"use labels 0..{num_outputs - 1}."
-            )
-        return y.long()
+        return check_labels(y, num_outputs)
 
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """Mean cross-entropy."""
@@ -85,7 +75,7 @@ class Gaussian(Likelihood):
         self, noise: float | Sequence[float] = 0.1, learn_noise: bool = False, heteroscedastic: bool = False
     ) -> None:
         super().__init__()
-        values = torch.as_tensor(noise, dtype=torch.float32)
+        values = as_tensor("noise", noise).float()
         if values.dim() > 1 or not bool((values > 0).all() and values.isfinite().all()):
             raise InvalidInputError(f"noise={noise} must be positive: it is the noise's standard deviation.")
         if heteroscedastic and learn_noise:

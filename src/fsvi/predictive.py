@@ -6,11 +6,13 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
+from fsvi.validation import as_tensor, check_labels
 
 
 class Predictive(ABC):
@@ -33,7 +35,7 @@ class Predictive(ABC):
         """(n, outputs): how much the draws' class probabilities vary, or Var[y]."""
 
     @abstractmethod
-    def log_prob(self, y: Tensor) -> Tensor:
+    def log_prob(self, y: Any) -> Tensor:
         """log p(y|x), the log of the mean density over draws, (n,)."""
 
     @abstractmethod
@@ -60,9 +62,9 @@ class CategoricalPredictive(Predictive):
         """Variance over draws of each class's probability, (n, classes): the epistemic part."""
         return self.samples.var(0, correction=0)
 
-    def log_prob(self, y: Tensor) -> Tensor:
+    def log_prob(self, y: Any) -> Tensor:
         """log 1/S Σₛ p(y|fₛ(x)) for integer labels, (n,)."""
-        _check_length(y, len(self))
+        y = check_labels(_targets(y, self.log_probs), self.log_probs.shape[-1])
         chosen = self.log_probs.gather(2, y.reshape(1, -1, 1).expand(len(self.log_probs), -1, 1)).squeeze(-1)
         return chosen.logsumexp(0) - math.log(len(chosen))
 
@@ -107,9 +109,11 @@ class GaussianPredictive(Predictive):
         """Var[y] = E[noise] + Var[f], (n, targets)."""
         return self.noise_variance.mean(0) + self.function_variance
 
-    def log_prob(self, y: Tensor) -> Tensor:
+    def log_prob(self, y: Any) -> Tensor:
         """log 1/S Σₛ Π_q N(y_q; f_q, noise_q), (n,)."""
-        _check_length(y, len(self))
+        y = _targets(y, self.samples)
+        if y.numel() != self.samples[0].numel():
+            raise InvalidInputError(f"targets have shape {tuple(y.shape)}; predicted is {tuple(self.mean.shape)}.")
         y = y.reshape(self.samples.shape[1:])
         squared = (y - self.samples).square() / self.noise_variance
         logs = -0.5 * (squared + self.noise_variance.log() + math.log(2 * math.pi)).sum(-1)
@@ -132,6 +136,9 @@ def _entropy(probabilities: Tensor) -> Tensor:
     return torch.special.entr(probabilities).sum(-1)
 
 
-def _check_length(y: Tensor, num: int) -> None:
-    if len(y) != num:
-        raise InvalidInputError(f"{len(y)} targets for {num} predictions.")
+def _targets(y: Any, samples: Tensor) -> Tensor:
+    """The targets as a tensor beside the samples, one for each prediction."""
+    y = as_tensor("y", y).to(samples.device)
+    if y.dim() == 0 or len(y) != samples.shape[1]:
+        raise InvalidInputError(f"there are {samples.shape[1]} predictions, but targets of shape {tuple(y.shape)}.")
+    return y

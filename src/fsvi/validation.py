@@ -77,6 +77,23 @@ def check_inputs(x: Any, dtype: torch.dtype) -> Tensor:
     return x
 
 
+def check_labels(y: Tensor, num_classes: int) -> Tensor:
+    """Labels 0..num_classes − 1 as int64 (n,)."""
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise InvalidInputError(f"labels have type {y.dtype}; Categorical needs integers 0..{num_classes - 1}.")
+    if y.dim() == 2 and y.shape[1] == 1:
+        y = y.squeeze(1)
+    if y.dim() != 1:
+        raise InvalidInputError(f"labels have shape {tuple(y.shape)}; Categorical needs one integer an input.")
+    y = y.long()
+    if len(y) and (int(y.min()) < 0 or int(y.max()) >= num_classes):
+        raise InvalidInputError(
+            f"labels lie in {int(y.min())}..{int(y.max())}, but the network has {num_classes} outputs: "
+            f"use labels 0..{num_classes - 1}."
+        )
+    return y
+
+
 def first_line(error: BaseException) -> str:
     """What another library's error says first, as a clause of a sentence of ours."""
     lines = str(error).strip().splitlines()

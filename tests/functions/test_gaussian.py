@@ -97,6 +97,19 @@ def test_gradients(divergence, rank):
 
 
 @pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
+@pytest.mark.parametrize("rank", [3, 8])
+def test_the_diagonal_can_be_learned(divergence, rank):
+    q, p = gaussian(5, rank, 2), gaussian(5, rank, 2, seed=1)
+
+    def kl(diagonal):
+        return divergence(q, FunctionGaussian(p.mean, p.factor, p.weight, diagonal), NUGGET)
+
+    diagonal = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(kl(diagonal).detach(), kl(0.3))
+    assert torch.autograd.gradcheck(kl, diagonal)
+
+
+@pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
 def test_float32_inputs_are_worked_on_in_float64(divergence):
     """A difference that float32 would lose in a K×K factorisation: condition number 1e8."""
     q, p = (gaussian(6, 2, 2, seed=s, dtype=torch.float32) for s in (0, 1))

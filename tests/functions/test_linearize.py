@@ -142,7 +142,21 @@ def test_jvp_equals_central_differences(make, name, training):
 
 
 @pytest.mark.parametrize("linearize", LINEARIZERS)
-@pytest.mark.parametrize("name", [*EVERY])
+@pytest.mark.parametrize("name", EVERY)
+def test_float32_and_no_gradients_change_nothing_but_rounding(make, name, linearize):
+    """Both open the way to fused kernels; the prior, and all context sets but the worst, go without gradients."""
+    net, x = make(name, 2)
+    split, q, shift = posterior(net, x)
+    expected = LINEARIZERS[linearize](split, q, x, shift)
+    net.float()
+    with torch.no_grad():
+        values = LINEARIZERS[linearize](split, q.float(), x.float(), shift.float())
+    torch.testing.assert_close(values.mean.double(), expected.mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(values.covariance().double(), expected.covariance(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("linearize", LINEARIZERS)
+@pytest.mark.parametrize("name", EVERY)
 def test_reverse_mode_through_the_linearisation(make, name, linearize):
     """The gradient in `mean`, `log_std` and `point`, in a random direction, against central differences."""
     net, x = make(name, 2)

@@ -37,18 +37,24 @@ def test_linear_gaussian_regression_reaches_the_exact_mean_and_the_mean_field_va
     are uncorrelated too, and their log vᵢ and entropy move with log_stdᵢ in the same way.
     """
     x, y, gram, projection = linear_problem()
-    precision = gram + kl_scale / 2.0 * torch.eye(4)
+    precision = gram + kl_scale / 0.02 * torch.eye(4)
     mean, std = torch.linalg.solve(precision, projection), (kl_scale / precision.diagonal()).sqrt()
-    settings = {"prior_variance": 2.0, "kl_scale": kl_scale, "num_samples": 4, "log_std_lr_scale": 1.0, "init_std": 0.1}
+    settings = {
+        "prior_variance": 0.02,
+        "kl_scale": kl_scale,
+        "num_samples": 4,
+        "log_std_lr_scale": 1.0,
+        "init_std": 0.1,
+    }
     method = make(nn.Linear(3, 1).double(), fsvi.Gaussian(0.5), **settings)
     fsvi.fit(method, (x, y), epochs=500, lr=0.03, schedule=fsvi.cosine(final=0.0))
     layout = method.posterior.layout
     learned = layout.flatten(method.posterior.stds())
-    assert ((layout.flatten(method.posterior.means()) - mean) / std).abs().max() < 0.2
-    assert (learned / std).log().abs().max() < 0.2
+    assert ((layout.flatten(method.posterior.means()) - mean) / std).abs().max() < 0.12
+    assert (learned / std).log().abs().max() < 0.12
     if kl_scale == 1.0:
         marginal = torch.linalg.inv(precision).diagonal().sqrt()
-        assert (marginal / std).log().max() > 0.4, "inputs are correlated, so that marginal variances would be far off"
+        assert (marginal / std).log().max() > 0.2, "inputs are correlated, so that marginal variances would be far off"
 
 
 @every_method

@@ -6,7 +6,7 @@ from scipy.optimize import minimize_scalar
 from torch import nn
 from torch.func import functional_call, jacrev
 
-from fsvi.variational import Diagonal, Full, GaussNewton, Kronecker, linear_change, record, weight_layers
+from fsvi.variational import Diagonal, Full, GaussNewton, Kronecker, record, weight_layers
 
 OUTPUTS = 2
 
@@ -46,16 +46,26 @@ def gauss_newton(jacobian, roots):
     return torch.einsum("nop,nom,nqm,nqr->pr", jacobian, roots, roots, jacobian)
 
 
+def basis(block):
+    """U, (P, P)."""
+    if isinstance(block, Full):
+        return block.basis
+    if isinstance(block, Kronecker):
+        pairs = zip(block.output_basis, block.input_basis, strict=True)
+        return torch.block_diag(*(torch.kron(outputs, inputs) for outputs, inputs in pairs))
+    return torch.eye(block.eigenvalues.numel(), dtype=torch.float64)
+
+
 def dense(posterior):
     """U diag(λ) Uᵀ of all layers."""
-    return torch.block_diag(*(_dense(block) for block in posterior.blocks))
+    return torch.block_diag(*((basis(b) * b.eigenvalues.flatten()) @ basis(b).T for b in posterior.blocks))
 
 
-def _dense(block):
-    size = block.eigenvalues.numel()
-    units = torch.eye(size, dtype=torch.float64).reshape(size, *block.eigenvalues.shape)
-    columns = torch.stack([block.from_basis(unit * block.eigenvalues.sqrt()).flatten() for unit in units], dim=1)
-    return columns @ columns.T
+def parameters(posterior, draws):
+    """Draws of θ − θ*, (num, P), whatever the coordinates that they are in."""
+    parts = [draws[layer].flatten(1) for layer in posterior.layers]
+    turned = [p if isinstance(b, Full) else p @ basis(b).T for p, b in zip(parts, posterior.blocks, strict=True)]
+    return torch.cat(turned, dim=1)
 
 
 def blocks_of(matrix, layers):
@@ -114,7 +124,7 @@ def test_kronecker_averages_inputs_over_positions_and_adds_up_gradients(make):
     layer, patches, positions = next(recording.pairs(gradients))
     assert layer.weight == "0.weight" and patches.shape == (3, 1, 16, 19)
     a, g = patches.reshape(-1, 19), positions.reshape(-1, 4)
-    torch.testing.assert_close(_dense(posterior.blocks[0]), torch.kron(g.T @ g, a.T @ a / len(a)))
+    torch.testing.assert_close(dense(posterior)[:76, :76], torch.kron(g.T @ g, a.T @ a / len(a)))
 
 
 # The Gaussian ---------------------------------------------------------------------------------------------------------
@@ -123,48 +133,41 @@ KINDS = pytest.mark.parametrize("kind", [Full, Kronecker, Diagonal])
 
 
 def small(make, kind, precision=0.7):
-    net, x = make("mlp", 4)
+    """A posterior over the last layer, or over several: with one position, with many, and in groups."""
+    net, x = make("mlp" if kind is Full else "depthwise", 4)
     among = [net[2]] if kind is Full else None
     return net, x, fitted(net, x, draw_roots(4), kind, precision, among)
 
 
 @KINDS
-def test_functions_have_the_covariance_that_the_parameters_induce(make, kind):
+def test_functions_have_the_moments_that_the_parameters_induce(make, kind):
     net, x, posterior = small(make, kind)
-    outputs, recording = record(net, dict(net.named_parameters()), posterior.layers, x)
-    units = torch.eye(OUTPUTS, dtype=torch.float64)[:, None].expand(-1, len(x), -1)
-    given = posterior.covariance(recording, recording.gradients(outputs, units))
+    mean, covariance = posterior.function_moments(net, dict(net.named_parameters()), x)
     rows = jacobian(net, x, posterior.layers)
     precision = dense(posterior) + 0.7 * torch.eye(rows.shape[-1], dtype=torch.float64)
-    expected = rows @ torch.linalg.solve(precision, rows.mT)
-    torch.testing.assert_close(given, expected)
+    torch.testing.assert_close(mean, net(x))
+    torch.testing.assert_close(covariance, rows @ torch.linalg.solve(precision, rows.mT))
 
 
-@pytest.mark.parametrize("name", ["mlp", "tied_features", "depthwise", "layer_norm"])
-def test_the_linear_change_is_the_jacobian_times_the_draw(make, name):
-    net, x = make(name, 3)
-    layers = weight_layers(net)
-    outputs, recording = record(net, dict(net.named_parameters()), layers, x)
-    units = torch.eye(OUTPUTS, dtype=torch.float64)[:, None].expand(-1, len(x), -1)
-    draws = {layer: torch.randn(4, *layer.matrix_shape, dtype=torch.float64) for layer in layers}
-    given = linear_change(recording, recording.gradients(outputs, units), draws)
-    flat = torch.cat([draws[layer].flatten(1) for layer in layers], dim=1)
-    torch.testing.assert_close(given, torch.einsum("nqp,sp->nsq", jacobian(net, x, layers), flat))
+@KINDS
+def test_functions_change_by_the_jacobian_times_the_draw(make, kind):
+    net, x, posterior = small(make, kind)
+    draws = posterior.draw(5, torch.Generator().manual_seed(0), torch.float64)
+    given = posterior.functions(net, dict(net.named_parameters()), draws, x)
+    change = torch.einsum("nqp,sp->nsq", jacobian(net, x, posterior.layers), parameters(posterior, draws))
+    torch.testing.assert_close(given, net(x)[:, None] + change)
 
 
 @KINDS
 def test_draws_have_the_inverse_of_the_precision_as_covariance(make, kind):
     _, _, posterior = small(make, kind)
-    generator = torch.Generator().manual_seed(0)
     num = 4000
-    draws = posterior.draw(num, generator)
-    flat = torch.cat([draws[layer].flatten(1) for layer in posterior.layers], dim=1)
-    covariance = torch.linalg.inv(dense(posterior) + 0.7 * torch.eye(flat.shape[1], dtype=torch.float64))
+    draws = parameters(posterior, posterior.draw(num, torch.Generator().manual_seed(0), torch.float64))
+    covariance = torch.linalg.inv(dense(posterior) + 0.7 * torch.eye(draws.shape[1], dtype=torch.float64))
     variances = covariance.diagonal()
     # the standard error of an empirical covariance of Gaussians about zero
     errors = ((variances[:, None] * variances[None, :] + covariance.square()) / num).sqrt()
-    deviations = (flat.T @ flat / num - covariance).abs() / errors
-    assert float(deviations.max()) < 5
+    assert float(((draws.T @ draws / num - covariance) / errors).abs().max()) < 5
 
 
 @KINDS

@@ -16,7 +16,6 @@ from importlib.resources import files
 
 import numpy as np
 import torch
-from sklearn.datasets import make_moons
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
@@ -100,6 +99,8 @@ def two_moons(num: int = 200, noise: float = 0.2, seed: int = 0) -> tuple[Tensor
         raise InvalidInputError(f"num must be at least 2, one point a class, got {num}")
     if not noise >= 0:
         raise InvalidInputError(f"noise must not be negative, got {noise}")
+    from sklearn.datasets import make_moons  # takes longer to import than all of fsvi
+
     x, y = make_moons(n_samples=num, noise=noise, random_state=seed)
     return torch.from_numpy(x).float(), torch.from_numpy(y).long()
 

@@ -29,6 +29,7 @@ from fsvi.training import fit
 Array: TypeAlias = NDArray[np.float32]
 
 _DRAWS = 100
+_BATCH = 8192
 _FAR, _NEAR = 3.0, 0.3
 _OUTSIDE = 4.0
 
@@ -156,7 +157,7 @@ class Classification(Recipe):
         """Accuracy and likelihood on held-out points; entropy, in units of ln 2, near the data and far from them."""
         axis = torch.linspace(-self.reach, self.reach, self.steps)
         grid = torch.cartesian_prod(axis, axis).flip(1)
-        p = method.predict(grid, num_samples=_DRAWS)
+        p = _predict(method, grid)
         mean, variance = (value[:, 1].reshape(self.steps, self.steps) for value in (p.mean, p.variance))
         x, y = self.train_set
         picture = Surface(*(_array(value) for value in (x, y, axis, mean, variance)))
@@ -164,7 +165,7 @@ class Classification(Recipe):
 
     def _held_out(self, method: Method) -> dict[str, float]:
         x, y = self.test_set
-        p = method.predict(x, num_samples=_DRAWS)
+        p = _predict(method, x)
         return {"accuracy": _mean(p.mean.argmax(-1) == y), "nll": -_mean(p.log_prob(y))}
 
     def _entropies(self, grid: Tensor, p: Predictive) -> dict[str, float]:
@@ -199,7 +200,7 @@ class Regression(Recipe):
         All numbers are in the units in which the network sees the targets; the picture is in raw units.
         """
         x, y = self.data
-        p = method.predict(x, num_samples=_DRAWS)
+        p = _predict(method, x)
         metrics = {
             "rmse": math.sqrt(_mean((p.mean - y).square())),
             "log_likelihood": _mean(p.log_prob(y)),
@@ -214,12 +215,12 @@ class Regression(Recipe):
         typical = float(on_data.median())
         low, high = float(self.toy.x_raw.min()) - _OUTSIDE, float(self.toy.x_raw.max()) + _OUTSIDE
         places = self.toy.features(torch.tensor([low, high, *self.gaps])[:, None])
-        left, right, *gaps = (_function_std(method.predict(places, num_samples=_DRAWS)) / typical).squeeze(1).tolist()
+        left, right, *gaps = (_function_std(_predict(method, places)) / typical).squeeze(1).tolist()
         return {"data_std": typical, "gap_std_ratio": min(gaps), "left_std_ratio": left, "right_std_ratio": right}
 
     def _band(self, method: Method, limits: tuple[float, float]) -> Band:
         x = torch.linspace(*limits, self.steps)[:, None]
-        p = method.predict(self.toy.features(x), num_samples=_DRAWS)
+        p = _predict(method, self.toy.features(x))
         scale = self.toy.targets.std
         values = x, self.toy.targets.inverse(p.mean), scale * _function_std(p), scale * p.variance.sqrt()
         return Band(*(_array(value.squeeze(1)) for value in values))
@@ -283,20 +284,22 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 
 def _regression(toy: Toy1D, title: str, gaps: tuple[float, ...]) -> Regression:
-    """The paper's network for 1D regression, and its prior.
+    """The paper's network for 1D regression, and the prior of published runs.
 
-    Half of the context points lie between the outermost data, where the gaps are narrow: spread over the whole range,
+    Context points lie where the figures look, and half of them between the outermost data: spread over the whole range,
     hardly any would fall into a gap.
     """
-    low, high = float(toy.x_raw.min()), float(toy.x_raw.max())
-    between = toy.features(torch.linspace(low, high, 1001)[:, None])
+    data_range = float(toy.x_raw.min()), float(toy.x_raw.max())
+    between, everywhere = (
+        Dataset(toy.features(torch.linspace(low, high, 1001)[:, None])) for low, high in (data_range, toy.wide)
+    )
     return Regression(
         name=toy.name,
         title=title,
         make_net=lambda: mlp(toy.x.shape[1], (100, 100), 1, nn.ReLU),
         likelihood=Gaussian(noise=0.5, learn_noise=True),
-        context=Mixture([Dataset(between), Dataset(toy.context_points())], [0.5, 0.5]),
-        fsvi_settings={"prior": Constant(10.0), "num_context": 20},
+        context=Mixture([between, everywhere], [0.5, 0.5]),
+        fsvi_settings={"prior": Constant(10.0), "num_context": 20, "kl_weight": 0.015},
         fit_settings={"epochs": 3000, "batch_size": len(toy.x_raw), "lr": 3e-3},
         toy=toy,
         gaps=gaps,
@@ -304,6 +307,10 @@ def _regression(toy: Toy1D, title: str, gaps: tuple[float, ...]) -> Regression:
 
 
 # Measures -----------------------------------------------------------------------------------------------------------
+
+
+def _predict(method: Method, x: Tensor) -> Predictive:
+    return method.predict(x, num_samples=_DRAWS, batch_size=_BATCH)
 
 
 def _function_std(p: Predictive) -> Tensor:

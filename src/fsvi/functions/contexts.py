@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
+from fsvi.validation import as_tensor, check_positive
 
 _PERMUTED = 100_000
 """Up to this size, points are drawn by permuting the whole data set."""
@@ -44,7 +45,7 @@ class Uniform(Context):
     def __init__(self, low: Any = None, high: Any = None, widen: float = 0.0) -> None:
         if (low is None) != (high is None):
             raise InvalidInputError("Uniform needs both low and high, or neither for the training data's own bounds.")
-        self.low, self.high, self.widen = low, high, widen
+        self.low, self.high, self.widen = low, high, check_positive("widen", widen, zero=True)
         self._bounds = None if low is None else _box(low, high)
 
     def prepare(self, x: Tensor) -> None:
@@ -217,7 +218,7 @@ def _check_images(name: str, x: Tensor) -> Tensor:
 
 
 def _box(low: Any, high: Any) -> tuple[Tensor, Tensor]:
-    bounds = torch.as_tensor(low, dtype=torch.float32), torch.as_tensor(high, dtype=torch.float32)
+    bounds = as_tensor("low", low).float(), as_tensor("high", high).float()
     try:
         lower, upper = torch.broadcast_tensors(*bounds)
     except RuntimeError as error:

@@ -175,7 +175,7 @@ class Empirical(_NetworkPrior):
         if isinstance(posterior, MeanField):
             _load(net, posterior.means(), dict(source.net.named_buffers()))  # type: ignore[union-attr]
             self._adopt(split, net, stds)
-            self.q.log_std.copy_(self.q.layout.flatten(posterior.layout.views(posterior.log_std)))
+            self.q.log_std.copy_(self.q.layout.flatten(posterior.stds()).log())
         elif source is not None:
             _load(net, dict(source.named_parameters()), dict(source.named_buffers()))
             self._adopt(split, net, stds)

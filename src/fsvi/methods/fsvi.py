@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fsvi.errors import HeadError
+from fsvi.errors import HeadError, InvalidInputError
 from fsvi.functions import LINEARIZERS, Linearization, diagonal_kl, gaussian_kl, has_stochastic_features
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Constant, Prior
@@ -65,7 +65,7 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         self.covariance = check_choice("covariance", covariance, ("full", "diagonal"))
         self.linearize = check_choice("linearize", linearize, LINEARIZERS)
         self.nugget = check_positive("nugget", nugget, zero=True)
-        self.init_std = None if init_std is None else tuple(check_positive("init_std", std) for std in init_std)
+        self.init_std = None if init_std is None else _checked_pair("init_std", init_std)
         self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
         self.build(self.first_split())
 
@@ -168,3 +168,10 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
                 f"the last layer {split.head!r} shares a parameter with an earlier layer, so it is not independent of "
                 'the features: untie them, or use stochastic="all" with linearize="exact".'
             )
+
+
+def _checked_pair(name: str, values: Sequence[float]) -> tuple[float, float]:
+    if not isinstance(values, (tuple, list)) or len(values) != 2:
+        raise InvalidInputError(f"{name}={values!r} must be a pair: for the feature layers, and for the last layer.")
+    features, last = (check_positive(name, value) for value in values)
+    return features, last

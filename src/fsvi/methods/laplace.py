@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal
 
@@ -11,23 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fsvi.errors import HeadError, InvalidInputError
+from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.map import MAP, PointEstimate
 from fsvi.networks.split import Split, evaluating, split_head
 from fsvi.validation import check_choice, check_inputs, check_type
-from fsvi.variational import (
-    Curvature,
-    Diagonal,
-    Full,
-    GaussNewton,
-    Kronecker,
-    Recording,
-    WeightLayer,
-    linear_change,
-    record,
-    weight_layers,
-)
+from fsvi.variational import Curvature, Diagonal, Full, GaussNewton, Kronecker, WeightLayer, record, weight_layers
 
 Structure = Literal["last_layer", "kron", "diagonal"]
 Integral = Literal["mc", "probit"]
@@ -37,9 +26,8 @@ _CURVATURES: dict[str, Callable[[WeightLayer], Curvature]] = {
     "kron": Kronecker,
     "diagonal": Diagonal,
 }
-_EXAMPLES_AT_ONCE = {"last_layer": 512, "kron": 16, "diagonal": 16}
 _NUMBERS_AT_ONCE = 2**24
-"""How many numbers draws of the parameters, or the Jacobian of some inputs by a layer, may have."""
+"""How many numbers draws of the parameters may have, or the derivatives of the outputs at some inputs."""
 _MOST_INPUTS = 512
 
 
@@ -57,10 +45,10 @@ class Laplace(PointEstimate):
 
     Predictions are those of the network linearised at θ*, f(x) ~ N(f(x; θ*), J (H + δI)⁻¹ Jᵀ). `integral` says how
     probabilities are averaged over it: "mc" by draws f(x; θ*) + J (θ − θ*), functions that share θ over all inputs, or
-    "probit", for classes, by the closed form softmax(f / √(1 + π/8 · Var f)), a single draw. Either
-    costs a backward pass for each output as far down as there are random layers.
+    "probit", for classes, by the closed form softmax(f / √(1 + π/8 · Var f)), as a single draw. Either costs a backward
+    pass for each output, as far down as there are random layers.
 
-    Until trained, it predicts as `MAP`; `from_map` takes a trained one. The computations are fsvi's own, tested against
+    Until trained, it predicts as `MAP`; `from_map` takes a trained one. The computations are fsvi's own, and agree with
     laplace-torch: as a dependency that would bring a dozen packages, one of them pinned to a pre-release, and its draws
     are not shared between inputs.
     """
@@ -136,9 +124,9 @@ class Laplace(PointEstimate):
 
     def _approximate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         posterior = self._make_posterior()
-        size = _EXAMPLES_AT_ONCE[self.structure]
         with evaluating(self.net):
             for x, y in batches:
+                size = self._inputs_at_once(posterior, x)
                 for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
                     self._add(posterior, x_part, y_part)
         posterior.decompose(self._means())
@@ -160,12 +148,7 @@ class Laplace(PointEstimate):
         return GaussNewton(self._layers(), _CURVATURES[self.structure]).to(self.device)
 
     def _layers(self) -> list[WeightLayer]:
-        if self.structure != "last_layer":
-            return weight_layers(self.net)
-        layers = weight_layers(self.net, [self.split.linear])
-        if not layers:
-            raise HeadError(f"the last layer {self.split.head!r} is frozen, but its parameters carry the uncertainty.")
-        return layers
+        return weight_layers(self.net, [self.split.linear] if self.structure == "last_layer" else None)
 
     def _means(self) -> dict[str, Tensor]:
         return {name: p.detach() for name, p in self.net.named_parameters()}
@@ -179,53 +162,37 @@ class Laplace(PointEstimate):
 
     def function_moments(self, x: Any) -> tuple[Tensor, Tensor]:
         """The mean, (n, outputs), and the covariance between the outputs at each input, (n, outputs, outputs)."""
-        posterior = self._trained()
-        means, covariances = [], []
-        for part in check_inputs(x, self.dtype).split(self._chunk(posterior.layers)):
-            mean, recording, jacobians = self._linearise(posterior, self.arranged(part))
-            means.append(mean)
-            covariances.append(posterior.covariance(recording, jacobians))
-        return torch.cat(means), torch.cat(covariances)
+        posterior, means, x = self._trained(), self._means(), check_inputs(x, self.dtype)
+        with evaluating(self.net):
+            parts = x.split(self._inputs_at_once(posterior, x))
+            moments = [posterior.function_moments(self.net, means, self.arranged(part)) for part in parts]
+        values, covariances = zip(*moments, strict=True)
+        return torch.cat(values), torch.cat(covariances)
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """Draws of the linearised network, or the logits whose softmax is the average probability."""
-        if self.posterior is None:
+        posterior = self.posterior
+        if posterior is None:
             return super().function_draws(x, num_samples, generator, batch_size)
         if self.integral == "probit":
             mean, covariance = self.function_moments(x)
             variance = covariance.diagonal(dim1=1, dim2=2).to(mean)
             return (mean / (1 + math.pi / 8 * variance).sqrt()).unsqueeze(0)
-        return self._draw_functions(self.posterior, x, num_samples, generator, batch_size)
-
-    def _draw_functions(
-        self, posterior: GaussNewton, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int
-    ) -> Tensor:
-        """As many draws, and as many inputs, at once as memory allows: (samples, n, outputs)."""
+        size = min(batch_size, self._inputs_at_once(posterior, x))
         step = max(1, _NUMBERS_AT_ONCE // len(posterior.eigenvalues))
-        size = min(batch_size, self._chunk([layer for layer in posterior.layers if layer.is_convolution]))
         parts = []
         for start in range(0, num_samples, step):
-            draws = posterior.draw(min(step, num_samples - start), generator)
-            draws = {layer: draw.to(self.dtype) for layer, draw in draws.items()}
-            parts.append(self.batched(partial(self._linearised, posterior, draws), x, size))
+            draws = posterior.draw(min(step, num_samples - start), generator, self.dtype)
+            parts.append(self.batched(partial(posterior.functions, self.net, self._means(), draws), x, size))
         return torch.cat(parts, dim=1).transpose(0, 1)
 
-    def _linearised(self, posterior: GaussNewton, draws: dict[WeightLayer, Tensor], x: Tensor) -> Tensor:
-        """f(x; θ*) + J (θ − θ*), (n, draws, outputs)."""
-        mean, recording, jacobians = self._linearise(posterior, x)
-        return mean[:, None] + linear_change(recording, jacobians, draws)
-
-    def _linearise(self, posterior: GaussNewton, x: Tensor) -> tuple[Tensor, Recording, list[Tensor]]:
-        """f(x; θ*), what the layers saw, and the Jacobians of the outputs by the layers' own."""
-        with evaluating(self.net):
-            outputs, recording = record(self.net, self._means(), posterior.layers, x)
-        units = torch.eye(self.num_outputs, dtype=outputs.dtype, device=outputs.device)
-        return outputs.detach(), recording, recording.gradients(outputs, units[:, None].expand(-1, len(x), -1))
-
-    def _chunk(self, layers: Sequence[WeightLayer]) -> int:
-        """For how many inputs at once the Jacobian by these layers' parameters may be formed."""
-        largest = max((math.prod(layer.matrix_shape) for layer in layers), default=0)
-        return max(1, min(_MOST_INPUTS, _NUMBERS_AT_ONCE // (1 + largest * self.num_outputs)))
+    def _inputs_at_once(self, posterior: GaussNewton, x: Tensor) -> int:
+        """For how many inputs memory allows derivatives by every layer's outputs, and by one layer's parameters."""
+        _, recording = record(self.net, self._means(), posterior.layers, self.arranged(x[:1]))
+        numbers = sum(output.numel() for output in recording.outputs)
+        formed = [layer for layer in posterior.layers if layer.is_convolution or self.structure == "last_layer"]
+        largest = max([numbers, *(math.prod(layer.matrix_shape) for layer in formed)])
+        return min(_MOST_INPUTS, max(1, _NUMBERS_AT_ONCE // (largest * self.num_outputs)))
 
     # Files ----------------------------------------------------------------------------------------------------------
 

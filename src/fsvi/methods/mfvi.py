@@ -19,9 +19,12 @@ class MFVI(ParameterSpaceVI):
         KL = ½ Σᵢ [(stdᵢ² + meanᵢ²) / prior_variance − 1 + log prior_variance − 2 log_stdᵢ].
 
     `kl_scale` below 1 is a cold posterior, above 1 a warm one. `local_reparametrization` draws the outputs of dense
-    layers and convolutions for each example instead of their weights (Kingma, Salimans & Welling, 2015): twice the
-    work in those layers, gradients of less variance; prediction draws weights all the same. `init_std` is where the
-    standard deviations start; `log_std` learns `log_std_lr_scale` times as fast as the means.
+    layers and convolutions for each example instead of their weights (Kingma, Salimans & Welling, 2015): gradients
+    vary less, and a step of a convolutional network costs about three times as much; prediction draws weights.
+
+    `init_std` is where the standard deviations start; `log_std` learns `log_std_lr_scale` times as fast as the means,
+    slowly by default, so that the means find the data before the KL has widened q. Where there are fewer data than
+    parameters, the optimum itself is known to underfit: train less long, or choose a smaller `kl_scale`.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ class RadialMFVI(ParameterSpaceVI):
         KL = −H[q] − E_q[log p(θ)],    H[q] = Σᵢ log_stdᵢ + constant,
 
     the cross-entropy estimated with the M = `num_samples` draws of the likelihood. `kl_scale` below 1 is a cold
-    posterior. `init_std` is where exp(log_std) starts; a single parameter of a tensor of D then has the standard
-    deviation exp(log_std)/√D. `log_std` learns `log_std_lr_scale` times as fast as the means.
+    posterior. `init_std` is the standard deviation at which single parameters start, which in a tensor of D is
+    exp(log_std)/√D; `log_std` learns `log_std_lr_scale` times as fast as the means.
     """
 
     posterior: Radial

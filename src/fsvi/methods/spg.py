@@ -35,8 +35,8 @@ class SPG(FunctionSpaceMethod):
 
        Without `adapt` the sum is zero, and the latent alone is inferred. `kl_weight=None` is 1/N.
 
-    The prior is by default a Gaussian process for every output. `init_std` is where the diagonal of L starts; its
-    logarithm learns `log_std_lr_scale` times as fast as the rest.
+    The prior is by default a Gaussian process for every output. `init_std` is where the diagonal of L starts, by
+    default at the prior; its logarithm learns `log_std_lr_scale` times as fast as the rest.
 
     What differs from the paper: there the latent goes through a network, and the generator is fitted to draws from the
     prior by the bound of a variational autoencoder, with an encoder for the latent. Here the latent is linear, and

@@ -65,10 +65,6 @@ class VOGN(MeanFieldMethod):
         """Make q, with the prior's variance until there is data."""
         super().build(split)
         self._layers = weight_layers(self.net)
-        if not self._layers:
-            raise InvalidInputError(
-                "the network has no trainable dense layer or convolution for VOGN to be uncertain of."
-            )
         names = [name for layer in self._layers for name in layer.names]
         self.posterior = MeanField(self.net, names, self.channels_last)
         self.posterior.set_stds(dict.fromkeys(names, self.prior_variance**0.5))

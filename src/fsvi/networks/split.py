@@ -149,6 +149,8 @@ def _trace(net: nn.Module, linears: Mapping[str, nn.Linear], x: Tensor) -> str:
         for handle in handles:
             handle.remove()
     _check_output(output, len(x))
+    if not bool(output.isfinite().all()):
+        raise InvalidInputError("the network's output is NaN or infinite for the first inputs: check its parameters.")
     for name, features, value in reversed(calls):
         if value.shape == output.shape and torch.equal(value, output):
             _check_features(name, features, len(x))

@@ -86,7 +86,7 @@ def restore(
 ) -> None:
     """Undo `capture`."""
     method.load_tensors(state["method"])
-    optimizer.load_state_dict(_with_tuples(state["optimizer"], optimizer))
+    optimizer.load_state_dict(state["optimizer"])
     _arrange(optimizer)
     for generator, random in zip((torch.default_generator, *generators), state["random"], strict=True):
         generator.set_state(random)
@@ -103,12 +103,3 @@ def _arrange(optimizer: Optimizer) -> None:
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
                 state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-
-
-def _with_tuples(state: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
-    """JSON has no tuples; give the groups back the types that the optimiser itself uses (Adam's betas)."""
-    groups = [
-        {key: tuple(value) if isinstance(own.get(key), tuple) else value for key, value in group.items()}
-        for group, own in zip(state["param_groups"], optimizer.param_groups, strict=True)
-    ]
-    return {**state, "param_groups": groups}

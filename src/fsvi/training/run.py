@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from fsvi.errors import NonFiniteLossError
 from fsvi.methods.method import Method, architecture
+from fsvi.networks.split import batch_norms
 from fsvi.serialization import building_from
 from fsvi.training.batches import Batches
 from fsvi.training.checkpoints import Checkpoints, capture, copy_tensors, restore
@@ -99,11 +100,12 @@ class Run:
     def _step(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """One step of the optimiser, or an error and everything as it was, BatchNorm's statistics included."""
         self.optimizer.zero_grad(set_to_none=True)
-        buffers = [buffer.clone() for buffer in self.method.buffers()]
+        buffers = [buffer for layer in batch_norms(self.method) for buffer in layer.buffers(recurse=False)]
+        before = [buffer.clone() for buffer in buffers]
         terms = {name: float(term.detach()) for name, term in self.method.backward(x, y).items()}
         wrong = self._find_non_finite(terms)
         if wrong is not None:
-            for buffer, value in zip(self.method.buffers(), buffers, strict=True):
+            for buffer, value in zip(buffers, before, strict=True):
                 buffer.copy_(value)
             rate = self.optimizer.param_groups[0]["lr"]
             raise NonFiniteLossError(

@@ -1,6 +1,6 @@
 """Distributions over a network's parameters."""
 
-from fsvi.variational.curvature import Curvature, Diagonal, Full, GaussNewton, Kronecker, linear_change
+from fsvi.variational.curvature import Curvature, Diagonal, Full, GaussNewton, Kronecker
 from fsvi.variational.gaussian_prior import negative_log_normal, normal_kl, prior_names
 from fsvi.variational.layers import LayerMode, LocalReparametrization
 from fsvi.variational.layout import Layout
@@ -26,7 +26,6 @@ __all__ = [
     "Recording",
     "WeightLayer",
     "gradient_moments",
-    "linear_change",
     "negative_log_normal",
     "normal_kl",
     "prior_names",

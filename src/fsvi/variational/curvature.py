@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments
+from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearise
 
 _LARGEST_LOG_PRECISION = 20.0
 _BISECTIONS = 60
@@ -23,7 +23,8 @@ _BISECTIONS = 60
 class Curvature(nn.Module, ABC):
     """H = U diag(λ) Uᵀ of one layer's matrices (groups, O, D), in float64.
 
-    Batches come through `add`, from which `decompose` makes λ and U, in the place of what was added up.
+    Batches come through `add`, from which `decompose` makes λ and U, in the place of what was added up. What a layer
+    saw is given as its patches ã, (n, groups, T, D), and derivatives g by its outputs, (m, n, groups, T, O).
     """
 
     eigenvalues: Tensor
@@ -34,27 +35,40 @@ class Curvature(nn.Module, ABC):
         self.register_buffer("eigenvalues", torch.zeros(layer.matrix_shape, dtype=torch.float64))
 
     @abstractmethod
-    def add(self, patches: Tensor, gradients: Tensor) -> None:
-        """Add a batch: patches ã, (n, groups, T, D), and g, (m, n, groups, T, O), for the m columns of S."""
+    def add(self, patches: Tensor, positions: Tensor) -> None:
+        """Add a batch, with g for the m columns of S."""
 
     def decompose(self) -> None:
         """Find λ and U, once everything is added."""
 
-    def to_basis(self, matrices: Tensor) -> Tensor:
-        """Uᵀ of matrices (..., groups, O, D)."""
-        return matrices
+    def rotate(self, patches: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """ã and g, from which Uᵀ of the Jacobian follows as the Jacobian does from those given."""
+        return patches, positions
 
-    def from_basis(self, coordinates: Tensor) -> Tensor:
-        """U of coordinates (..., groups, O, D)."""
-        return coordinates
+    def draw(self, noise: Tensor, precision: Tensor) -> Tensor:
+        """Draws of Uᵀ(θ − θ*), (num, groups, O, D), from as much standard normal noise."""
+        return noise * (self.eigenvalues + precision).rsqrt()
+
+    def change(self, patches: Tensor, positions: Tensor, draws: Tensor) -> Tensor:
+        """J (θ − θ*), (n, num, Q)."""
+        return _change(*self.rotate(patches, positions), draws)
+
+    def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
+        """J (H + δI)⁻¹ Jᵀ, (n, Q, Q)."""
+        a, g = self.rotate(patches, positions)
+        variances = (self.eigenvalues + precision).reciprocal()
+        if a.shape[2] > 1:
+            return _gram(_jacobian(a, g) * variances.sqrt())
+        inner = torch.einsum("ngtd,god->ngo", a.square(), variances)
+        return torch.einsum("qngto,ngo,rngto->nqr", g, inner, g)
 
 
 class Diagonal(Curvature):
     """The diagonal of H alone."""
 
-    def add(self, patches: Tensor, gradients: Tensor) -> None:
+    def add(self, patches: Tensor, positions: Tensor) -> None:
         """Squares of every example's gradient."""
-        for column in gradients:
+        for column in positions:
             self.eigenvalues += gradient_moments(patches, column)[1]
 
 
@@ -75,10 +89,10 @@ class Kronecker(Curvature):
         self.register_buffer("output_basis", torch.zeros(groups, outputs, outputs, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
-    def add(self, patches: Tensor, gradients: Tensor) -> None:
+    def add(self, patches: Tensor, positions: Tensor) -> None:
         """Outer products of inputs and of gradients."""
         self.input_basis += torch.einsum("ngtd,ngte->gde", patches, patches)
-        self.output_basis += torch.einsum("mngto,mngtp->gop", gradients, gradients)
+        self.output_basis += torch.einsum("mngto,mngtp->gop", positions, positions)
         self.count += len(patches) * patches.shape[2]
 
     def decompose(self) -> None:
@@ -87,13 +101,9 @@ class Kronecker(Curvature):
         outputs = _decompose(self.output_basis)
         self.eigenvalues.copy_(outputs[:, :, None] * inputs[:, None, :])
 
-    def to_basis(self, matrices: Tensor) -> Tensor:
-        """U_Gᵀ M U_A."""
-        return self.output_basis.mT @ matrices @ self.input_basis
-
-    def from_basis(self, coordinates: Tensor) -> Tensor:
-        """U_G M U_Aᵀ."""
-        return self.output_basis @ coordinates @ self.input_basis.mT
+    def rotate(self, patches: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """U_Aᵀ ã and U_Gᵀ g."""
+        return patches @ self.input_basis.to(patches), positions @ self.output_basis.to(positions)
 
 
 class Full(Curvature):
@@ -106,9 +116,9 @@ class Full(Curvature):
         size = self.eigenvalues.numel()
         self.register_buffer("basis", torch.zeros(size, size, dtype=torch.float64))
 
-    def add(self, patches: Tensor, gradients: Tensor) -> None:
+    def add(self, patches: Tensor, positions: Tensor) -> None:
         """Σₙ (Σ g gᵀ) ⊗ ã ãᵀ."""
-        a, g = patches[:, 0, 0], gradients[:, :, 0, 0]
+        a, g = patches[:, 0, 0], positions[:, :, 0, 0]
         outer = torch.einsum("mno,mnp->nop", g, g)
         blocks = torch.einsum("nop,nd->nopd", outer, a).flatten(1).T @ a
         outputs, inputs = outer.shape[1], a.shape[1]
@@ -118,13 +128,14 @@ class Full(Curvature):
         """The eigenvalues and eigenvectors of H."""
         self.eigenvalues.copy_(_decompose(self.basis).reshape(self.eigenvalues.shape))
 
-    def to_basis(self, matrices: Tensor) -> Tensor:
-        """Uᵀ vec(M)."""
-        return (matrices.flatten(-3) @ self.basis).reshape(matrices.shape)
+    def draw(self, noise: Tensor, precision: Tensor) -> Tensor:
+        """Draws of θ − θ* itself, since nothing else turns by U."""
+        return (super().draw(noise, precision).flatten(1) @ self.basis.T).reshape(noise.shape)
 
-    def from_basis(self, coordinates: Tensor) -> Tensor:
-        """U vec(M)."""
-        return (coordinates.flatten(-3) @ self.basis.mT).reshape(coordinates.shape)
+    def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
+        """J U (λ + δ)⁻¹ Uᵀ Jᵀ, (n, Q, Q)."""
+        rows = _jacobian(patches, positions).flatten(2) @ self.basis
+        return _gram(rows * (self.eigenvalues.flatten() + precision).rsqrt())
 
 
 class GaussNewton(nn.Module):
@@ -181,53 +192,57 @@ class GaussNewton(nn.Module):
             low, high = (middle, high) if bool(rises) else (low, middle)
         return math.exp(0.5 * (low + high))
 
-    def draw(self, num: int, generator: torch.Generator) -> dict[WeightLayer, Tensor]:
-        """θ − θ* for `num` draws of θ, (num, groups, O, D) for each layer: U (λ + δ)^-½ ε with ε ~ N(0, I)."""
+    def draw(self, num: int, generator: torch.Generator, dtype: torch.dtype) -> dict[WeightLayer, Tensor]:
+        """Draws of θ − θ* for every layer, in the coordinates of its own curvature."""
+        device = self.precision.device
         draws = {}
         for layer in self.layers:
-            block = self._block(layer)
-            noise = torch.randn(num, *layer.matrix_shape, generator=generator, dtype=torch.float64)
-            draws[layer] = block.from_basis(noise.to(self.precision.device) * self._stds(block))
+            noise = torch.randn(num, *layer.matrix_shape, generator=generator, dtype=torch.float64).to(device)
+            draws[layer] = self._block(layer).draw(noise, self.precision).to(dtype)
         return draws
 
-    def covariance(self, recording: Recording, jacobians: Sequence[Tensor]) -> Tensor:
-        """J (H + δI)⁻¹ Jᵀ between the outputs at each input, (n, Q, Q).
-
-        `jacobians`, (Q, n, ...) each, are the derivatives of the network's outputs by those of the recording.
-        """
-        parts = []
+    def functions(
+        self, net: nn.Module, means: Mapping[str, Tensor], draws: Mapping[WeightLayer, Tensor], x: Tensor
+    ) -> Tensor:
+        """f(x; θ*) + J (θ − θ*) for these `draws`, (n, num, Q)."""
+        outputs, recording, jacobians = linearise(net, means, self.layers, x)
+        values = outputs[:, None]
         for layer, patches, positions in recording.pairs(jacobians):
-            block = self._block(layer)
-            rows = _jacobian(patches, positions).double()
-            scaled = (block.to_basis(rows) * self._stds(block)).flatten(2)
-            parts.append(scaled @ scaled.mT)
-        return torch.stack(parts).sum(0)
+            values = values + self._block(layer).change(patches, positions, draws[layer])
+        return values
+
+    def function_moments(self, net: nn.Module, means: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """f(x; θ*), (n, Q), and J (H + δI)⁻¹ Jᵀ between the outputs at each input, (n, Q, Q)."""
+        outputs, recording, jacobians = linearise(net, means, self.layers, x)
+        parts = [
+            self._block(layer).covariance(patches.double(), positions.double(), self.precision)
+            for layer, patches, positions in recording.pairs(jacobians)
+        ]
+        return outputs, torch.stack(parts).sum(0)
 
     def _block(self, layer: WeightLayer) -> Curvature:
         block = self.blocks[self.layers.index(layer)]
         assert isinstance(block, Curvature)
         return block
 
-    def _stds(self, block: Curvature) -> Tensor:
-        return (block.eigenvalues + self.precision).rsqrt()
 
-
-def linear_change(recording: Recording, jacobians: Sequence[Tensor], draws: Mapping[WeightLayer, Tensor]) -> Tensor:
-    """J (θ − θ*) for draws of θ − θ*, (num, groups, O, D) for each layer: (n, num, Q)."""
-    parts = []
-    for layer, patches, positions in recording.pairs(jacobians):
-        draw = draws[layer]
-        if patches.shape[2] == 1:
-            moved = torch.einsum("sgod,ngtd->nsgto", draw, patches)
-            parts.append(torch.einsum("nsgto,qngto->nsq", moved, positions))
-        else:
-            parts.append(torch.einsum("nqgod,sgod->nsq", _jacobian(patches, positions), draw))
-    return torch.stack(parts).sum(0)
+def _change(patches: Tensor, positions: Tensor, draws: Tensor) -> Tensor:
+    """⟨J, draw⟩ of one layer, (n, num, Q); where it has several positions, forming J is the cheaper way."""
+    if patches.shape[2] > 1:
+        return torch.einsum("nqgod,sgod->nsq", _jacobian(patches, positions), draws)
+    moved = torch.einsum("sgod,ngtd->nsgto", draws, patches)
+    return torch.einsum("nsgto,qngto->nsq", moved, positions)
 
 
 def _jacobian(patches: Tensor, positions: Tensor) -> Tensor:
     """Every output's derivative by a layer's matrices at each input, (n, Q, groups, O, D)."""
     return torch.stack([example_gradients(patches, column) for column in positions], dim=1)
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """R Rᵀ of rows (n, Q, ...), (n, Q, Q)."""
+    flat = rows.flatten(2)
+    return flat @ flat.mT
 
 
 def _decompose(matrix: Tensor) -> Tensor:

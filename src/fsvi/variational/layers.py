@@ -72,4 +72,10 @@ class LocalReparametrization(LayerMode):
         location = func(input, mean, bias_mean, *args, **kwargs)
         square = func(input.square(), variance, bias_variance, *args, **kwargs)
         # an input of zeros has no variance, where the root has no finite slope
-        return location + square.clamp_min(_LEAST_VARIANCE).sqrt() * torch.randn_like(location)
+        return torch.addcmul(location, square.clamp_min(_LEAST_VARIANCE).sqrt(), _noise_like(location))
+
+
+def _noise_like(values: Tensor) -> Tensor:
+    """ε ~ N(0, I) in the memory layout of `values`: drawn as a flat vector, since `randn_like` is slow in others."""
+    noise = torch.randn(values.numel(), dtype=values.dtype, device=values.device)
+    return noise.as_strided(values.size(), values.stride())

@@ -73,6 +73,8 @@ def weight_layers(net: nn.Module, among: Iterable[nn.Module] | None = None) -> l
     """
     names = {id(p): name for name, p in net.named_parameters()}
     modules = [module for module in (net.modules() if among is None else among) if _is_weight_layer(module)]
+    if not modules:
+        raise InvalidInputError("no dense layer or convolution that would carry the uncertainty is trainable.")
     _check_unshared(net, modules, names)
     return [_describe(module, names) for module in modules]
 
@@ -164,6 +166,15 @@ def record(
     recording = Recording(layers, params, len(x))
     with torch.enable_grad(), recording:
         return functional_call(net, dict(params), (x,)), recording
+
+
+def linearise(
+    net: nn.Module, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
+) -> tuple[Tensor, Recording, list[Tensor]]:
+    """The network's outputs f, (n, Q), what its `layers` saw, and the derivatives of f by theirs, (Q, n, ...) each."""
+    values, recording = record(net, params, layers, x)
+    units = torch.eye(values.shape[1], dtype=values.dtype, device=values.device)
+    return values.detach(), recording, recording.gradients(values, units[:, None].expand(-1, len(x), -1))
 
 
 def _patches(

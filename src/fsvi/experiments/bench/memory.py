@@ -32,7 +32,10 @@ class Memory:
 
 def step_memory(step: Step) -> Memory:
     """The memory of a step, measured in a process of its own, where nothing else can be counted."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+    context = multiprocessing.get_context("forkserver")
+    # imported once, not by every process; torch's optimisers import dynamo when first used
+    context.set_forkserver_preload([__name__, "torch._dynamo"])
+    with ProcessPoolExecutor(1, mp_context=context) as process:
         return process.submit(_measure, step, torch.get_num_threads()).result()
 
 

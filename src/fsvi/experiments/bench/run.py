@@ -47,7 +47,7 @@ class Plan:
     jacobian: Case
     """a size at which the Jacobian fits into memory"""
     networks: tuple[Case, ...]
-    """more networks, to see the cost as they grow"""
+    """networks from small to large"""
     context: Case
     context_sizes: tuple[int, ...]
     draws: tuple[tuple[str, int], ...]
@@ -56,12 +56,14 @@ class Plan:
 
 
 _DRAWS = (("all", 10), ("all", 100), ("last_layer", 100))
-_DENSE = ("mlp 100", "mlp 400-400", "mlp 2000-2000")
 
 FULL = Plan(
     cases=(Case("cnn", 128, 32, rounds=40), Case("resnet18", 32, 8, rounds=5)),
     jacobian=Case("cnn", 128, 32, rounds=3),
-    networks=tuple(Case(name, 128, 32, rounds=40) for name in _DENSE),
+    networks=(
+        *(Case(name, 128, 32, rounds=20) for name in ("mlp 100", "mlp 400-400", "cnn", "mlp 2000-2000")),
+        Case("resnet18", 32, 8, rounds=3),
+    ),
     context=Case("cnn", 128, 8, rounds=8),
     context_sizes=(8, 16, 32, 64, 128, 256, 512),
     draws=_DRAWS,
@@ -71,7 +73,7 @@ FULL = Plan(
 QUICK = Plan(
     cases=(Case("cnn", 128, 32, rounds=8), Case("resnet18", 8, 2, rounds=2)),
     jacobian=Case("cnn", 128, 4, rounds=2),
-    networks=tuple(Case(name, 128, 32, rounds=8) for name in _DENSE),
+    networks=tuple(Case(name, 128, 32, rounds=5) for name in ("mlp 100", "mlp 400-400", "mlp 2000-2000")),
     context=Case("cnn", 128, 8, rounds=2),
     context_sizes=(8, 64, 512),
     draws=_DRAWS,
@@ -97,15 +99,15 @@ def run_bench(out: Path, quick: bool) -> None:
 
 def _measure(plan: Plan, console: Console) -> dict[str, list[dict[str, Any]]]:
     """All sections, each printed as soon as it is measured."""
-    steps = [cost for case in plan.cases for cost in _measure_case(case)]
-    console.print(step_table("Training steps", steps))
-    jacobian = _measure_jacobian(plan.jacobian)
-    console.print(step_table("A step that materialises the Jacobian", jacobian))
-    networks = [cost for case in plan.networks for cost in measure_steps(case.steps(), case.rounds)]
-    networks += [cost for cost in steps if cost.step.channels_last]
-    console.print(step_table("As the network grows", networks))
-    context = _measure_context(plan.context, plan.context_sizes)
-    console.print(step_table("As K grows", context))
+
+    def shown(title: str, costs: list[StepCost]) -> list[StepCost]:
+        console.print(step_table(title, costs))
+        return costs
+
+    steps = [cost for case in plan.cases for cost in shown(f"Steps on {case.network}", _measure_case(case))]
+    jacobian = shown("A step that materialises the Jacobian", _measure_jacobian(plan.jacobian))
+    networks = shown("As the network grows", _measure_networks(plan.networks))
+    context = shown("As K grows", _measure_context(plan.context, plan.context_sizes))
     predictions = _measure_predictions(plan)
     console.print(prediction_table("Predictions", predictions))
     goals = find_goals(steps, predictions)
@@ -125,6 +127,10 @@ def _measure_case(case: Case) -> list[StepCost]:
 def _measure_jacobian(case: Case) -> list[StepCost]:
     step = Step(case.network, "jacobian", case.batch_size, case.num_context)
     return measure_steps([step], case.rounds, memory=True)
+
+
+def _measure_networks(cases: tuple[Case, ...]) -> list[StepCost]:
+    return [cost for case in cases for cost in measure_steps(case.steps(), case.rounds)]
 
 
 def _measure_context(case: Case, sizes: tuple[int, ...]) -> list[StepCost]:

@@ -1,0 +1,277 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import MultivariateNormal, kl_divergence
+
+import fsvi
+import scenarios
+from fsvi.errors import InvalidInputError
+from fsvi.functions import FunctionGaussian, gaussian_kl
+from fsvi.functions.gp import rbf_kernel
+from fsvi.functions.priors import Constant, GaussianProcess
+
+LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])
+FAST = {"num_context": 4, "num_latents": 3, "num_prior_steps": 3, "num_samples": 2}
+
+
+def spg(outputs=2, num_latents=3, **settings):
+    """On one real input, in float64, with a latent that is not at the prior."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 6), nn.Tanh(), nn.Linear(6, outputs)).double()
+    likelihood = fsvi.Gaussian(0.3)
+    method = fsvi.SPG(net, likelihood, LINE, **{"num_context": 5, "num_latents": num_latents, **settings})
+    with torch.no_grad():
+        method.latent_mean.normal_()
+        method.latent_log_std.normal_(-0.5, 0.5)
+        method.latent_lower.normal_()
+    return method
+
+
+def moved(method):
+    """The posterior's generator away from the prior's."""
+    with torch.no_grad():
+        for p in (*method.net.parameters(), method.generator.basis):
+            p.add_(0.1 * torch.randn_like(p))
+    return method
+
+
+def points(num):
+    return torch.linspace(-2, 2, num, dtype=torch.float64)[:, None]
+
+
+@torch.no_grad()
+def exact_kl(method, x):
+    """KL(q(f(x)) ‖ p(f(x))) of the two processes, each Gaussian, output by output."""
+    noise = method.prior_generator.log_noise.exp() ** 2
+    (mean, functions), (prior_mean, prior_functions) = method.generator(x), method.prior_generator(x)
+    total = 0.0
+    for k, factor in enumerate(method.latent_factor()):
+        q_mean = mean[:, k] + functions @ method.latent_mean[k]
+        q = FunctionGaussian(q_mean[:, None], functions @ factor, torch.ones(1, 3).double(), noise)
+        p = FunctionGaussian(prior_mean[:, k : k + 1], prior_functions, torch.ones(1, 3).double(), noise)
+        total += float(gaussian_kl(q, p, 0.0))
+    return total
+
+
+# The grid functional KL ----------------------------------------------------------------------------------------------
+
+
+def test_the_latent_s_kl_is_a_gaussian_s():
+    method = spg()
+    q = MultivariateNormal(method.latent_mean, scale_tril=method.latent_factor())
+    p = MultivariateNormal(torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64))
+    torch.testing.assert_close(method.latent_kl(), kl_divergence(q, p).sum())
+
+
+def test_at_the_prior_there_is_no_divergence():
+    method = fsvi.SPG(scenarios.dense(), fsvi.Categorical(), scenarios.box())
+    assert float(method.function_kl(scenarios.points()[0]).detach()) == 0
+
+
+def test_the_functions_part_is_the_expected_square():
+    """E ‖h_q + ψ_q·z − h_p − ψ_p·z‖²/(2δ²) by 40,000 draws of z; its standard error is below 1%."""
+    method = moved(spg())
+    with torch.no_grad():
+        method.prior_generator.log_noise.fill_(-0.7)
+        x = points(7)
+        (mean, functions), (prior_mean, prior_functions) = method.generator(x), method.prior_generator(x)
+        latent = MultivariateNormal(method.latent_mean, scale_tril=method.latent_factor()).sample((40_000,))
+        change = (mean - prior_mean)[None] + (functions - prior_functions) @ latent.mT
+        expected = change.square().sum((1, 2)).mean() / (2 * torch.tensor(-0.7).exp() ** 2)
+        assert float(method.function_kl(x) - method.latent_kl()) == pytest.approx(float(expected), rel=0.03)
+
+
+@pytest.mark.parametrize("num", [2, 3, 8])
+@pytest.mark.parametrize("change", [lambda method: method, moved])
+def test_it_bounds_the_exact_divergence(num, change):
+    method = change(spg())
+    method.prior_generator.log_noise.data.fill_(-1.0)
+    exact = exact_kl(method, points(num))
+    assert 0 < exact < float(method.function_kl(points(num)))
+
+
+def test_the_bound_is_attained_where_the_functions_tell_the_latent():
+    """One generator, as many points as latents, no noise: f(x) and z are the same thing."""
+    method = spg()
+    method.prior_generator.log_noise.data.fill_(-9.0)
+    assert exact_kl(method, points(6)) == pytest.approx(float(method.function_kl(points(6))), rel=1e-4)
+
+
+# The generator -------------------------------------------------------------------------------------------------------
+
+
+def test_the_fit_s_objective_is_the_divergence_of_the_prior_from_the_generator():
+    method = spg(prior=GaussianProcess(lengthscale=0.5, variance=2.0))
+    x = points(4)
+    mean, functions = method.generator(x)
+    kernel = rbf_kernel(x, torch.tensor(0.5), torch.tensor(2.0))
+    noise = torch.exp(2 * method.generator.log_noise)
+    p = MultivariateNormal(mean.T, functions @ functions.T + noise * torch.eye(4))
+    prior = MultivariateNormal(torch.zeros(2, 4).double(), kernel)
+    torch.testing.assert_close(method.prior_kl(x), kl_divergence(prior, p).sum(), rtol=1e-4, atol=0)
+
+
+def test_functions_of_the_fitted_generator_have_the_prior_s_moments():
+    """4,000 draws at the prior's latent: a covariance has the standard error √((k_ii k_jj + k_ij²)/4000) ≤ 0.023 with
+    unit variances, to which the generator's own error of at most 0.05 is added."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
+    prior = GaussianProcess(lengthscale=1.0)
+    method = fsvi.SPG(net, fsvi.Gaussian(), LINE, prior, num_latents=10, num_prior_steps=300)
+    x = torch.linspace(-2, 2, 9)[:, None]
+    before = float(method.prior_kl(x).detach())
+    method.fit_prior(x, x)
+    assert float(method.prior_kl(x).detach()) < 0.7 * before
+    kernel = rbf_kernel(x, *prior.hyperparameters)
+    fitted = method.generator.gaussian(x)
+    assert float((fitted.covariance()[0] - kernel).abs().max()) < 0.05
+    f = method.predict(x, 4000).samples[:, :, 0].double()
+    noise = torch.exp(2 * method.generator.log_noise.detach().double()) * torch.eye(9)
+    assert float(f.mean(0).abs().max()) < 4 / 4000**0.5 + 0.05
+    assert float((torch.cov(f.T) + noise - kernel).abs().max()) < 4 * 0.023 + 0.05
+
+
+def test_white_functions_are_all_noise():
+    """No smooth function is in the prior: the generator's δ takes over its variance, and the basis goes to zero."""
+    method = spg(outputs=1, num_latents=2, prior=Constant(4.0), num_context=10, prior_lr=0.05, num_prior_steps=200)
+    method.fit_prior(points(30), points(30))
+    x = points(12)
+    assert float(method.generator.log_noise.detach().exp() ** 2) == pytest.approx(4.0, rel=0.15)
+    assert float(method.generator(x)[1].detach().square().sum(1).mean()) < 0.4
+
+
+def test_the_posterior_starts_from_the_generator():
+    method = spg(num_prior_steps=2)
+    method.fit_prior(points(9), points(9))
+    assert scenarios.same_bits(method.net.state_dict(), method.prior_net.state_dict())
+    assert scenarios.same_bits(method.generator.state_dict(), method.prior_generator.state_dict())
+    assert all(p.grad is None for p in method.parameters())
+
+
+def test_the_generator_is_fitted_once():
+    x, y = scenarios.points()
+    method = fsvi.SPG(scenarios.dense(), fsvi.Categorical(), scenarios.box(), **FAST)
+    fsvi.fit(method, (x, y), epochs=2)
+    prior = copy.deepcopy(method.prior_generator.state_dict() | method.prior_net.state_dict())
+    fsvi.fit(method, (x, y), epochs=2)
+    assert scenarios.same_bits(prior, method.prior_generator.state_dict() | method.prior_net.state_dict())
+    assert not torch.equal(method.generator.basis, method.prior_generator.basis)
+
+
+def test_resuming_does_not_fit_the_generator_again(tmp_path, monkeypatch):
+    calls, epochs = [], []
+    fit_prior = fsvi.SPG.fit_prior
+    monkeypatch.setattr(fsvi.SPG, "fit_prior", lambda self, x, y: calls.append(1) or fit_prior(self, x, y))
+
+    def run(**settings):
+        method = fsvi.SPG(scenarios.dense(), fsvi.Categorical(), scenarios.box(), **FAST)
+        fsvi.fit(method, scenarios.points(), epochs=4, **settings)
+        return method
+
+    def die(self, batches):
+        epochs.append(1)
+        if len(epochs) == 3:
+            raise KeyboardInterrupt
+
+    whole = run()
+    checkpoint = {"checkpoint": tmp_path, "resume": True, "checkpoint_interval": 0.0}
+    monkeypatch.setattr(fsvi.SPG, "after_epoch", die)
+    with pytest.raises(KeyboardInterrupt):
+        run(**checkpoint)
+    assert len(calls) == 2
+    resumed = run(**checkpoint)
+    assert len(calls) == 2 and len(epochs) == 5
+    assert scenarios.same_bits(resumed.tensors(), whole.tensors())
+
+
+# Inference -----------------------------------------------------------------------------------------------------------
+
+
+def test_without_adapting_it_reaches_the_exact_posterior():
+    """Given the generator, f is linear in the latent: Λ = I + ΨᵀΨ/σ², mean Λ⁻¹Ψᵀ(y − h)/σ²."""
+    noise = 0.3
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    settings = {"num_latents": 3, "num_prior_steps": 50, "num_samples": 16, "log_std_lr_scale": 1.0}
+    method = fsvi.SPG(net, fsvi.Gaussian(noise), LINE, GaussianProcess(1.0), adapt=False, **settings)
+    x = points(10)
+    y = (2 * x).sin()
+    fsvi.fit(method, (x, y), epochs=400, lr=0.03)
+    with torch.no_grad():
+        mean, functions = method.generator(x)
+        precision = torch.eye(3) + functions.T @ functions / noise**2
+        expected = torch.linalg.solve(precision, functions.T @ (y - mean) / noise**2)[:, 0]
+        covariance = method.latent_factor()[0] @ method.latent_factor()[0].T
+    torch.testing.assert_close(method.latent_mean[0].detach(), expected, atol=0.03, rtol=0.02)
+    torch.testing.assert_close(covariance, torch.linalg.inv(precision), atol=0.02, rtol=0.1)
+
+
+def test_without_adapting_the_network_stays():
+    x, y = scenarios.images(8)
+    context = fsvi.contexts.Monochrome()
+    method = fsvi.SPG(scenarios.normalised(), fsvi.Categorical(), context, adapt=False, **FAST)
+    fsvi.fit(method, (x, y), epochs=2)
+    assert scenarios.same_bits(method.net.state_dict(), method.prior_net.state_dict())
+    assert all(p.grad is None for p in method.net.parameters())
+
+
+def test_the_prior_s_network_and_the_statistics_it_has_stay_in_training():
+    x, y = scenarios.images(8)
+    method = fsvi.SPG(scenarios.normalised(), fsvi.Categorical(), fsvi.contexts.Monochrome(), **FAST)
+    method.begin(x, 8)
+    method.fit_prior(x, y)
+    assert float(method.prior_net[1].running_mean.abs().sum()) > 0
+    before = copy.deepcopy(method.prior_net.state_dict())
+    method.train()
+    method.backward(x, y)
+    assert scenarios.same_bits(before, method.prior_net.state_dict())
+    assert not torch.equal(method.net[1].running_mean, method.prior_net[1].running_mean)
+
+
+def test_the_context_does_not_touch_batch_norm():
+    x, y = scenarios.images(8)
+    method = fsvi.SPG(scenarios.normalised(), fsvi.Categorical(), fsvi.contexts.Monochrome(), **FAST)
+    plain = copy.deepcopy(method.net).train()
+    method.train()
+    method.terms(x, y)
+    plain(method.arranged(x))
+    assert scenarios.same_bits(dict(method.net.named_buffers()), dict(plain.named_buffers()))
+
+
+def test_predictions_are_draws_of_the_latent():
+    """At a point: mean h + ψ·mean, variance ψ L Lᵀ ψᵀ; 20,000 draws, so 4 standard errors are 3% and 4%."""
+    method = moved(spg())
+    x = points(3)
+    p = method.predict(x, 20_000)
+    with torch.no_grad():
+        mean, functions = method.generator(x)
+        expected = mean + functions @ method.latent_mean.T
+        variance = (functions @ method.latent_factor()).square().sum(-1).T
+    assert bool(((p.mean - expected).abs() < 4 * (variance / 20_000).sqrt()).all())
+    torch.testing.assert_close(p.function_variance, variance, rtol=0.04, atol=0)
+
+
+@pytest.mark.parametrize("adapt", [True, False])
+def test_only_what_is_inferred_is_trained(adapt):
+    method = fsvi.SPG(scenarios.dense(), fsvi.Gaussian(learn_noise=True), scenarios.box(), adapt=adapt, **FAST)
+    points, stds = method.parameter_groups(0.1)
+    trained = {id(p) for p in points["params"]}
+    assert [id(p) for p in stds["params"]] == [id(method.latent_log_std)] and stds["lr"] == pytest.approx(0.3)
+    assert id(method.latent_mean) in trained and id(method.likelihood.log_noise) in trained
+    assert (id(method.generator.basis) in trained) == (id(method.net[0].weight) in trained) == adapt
+    assert not trained & {id(p) for p in method.prior_net.parameters()}
+
+
+@pytest.mark.parametrize(
+    "settings", [{"num_latents": 0}, {"num_prior_steps": 0}, {"prior_lr": 0.0}, {"init_std": 0.0}, {"num_samples": 0}]
+)
+def test_bad_settings_are_refused(settings):
+    with pytest.raises(InvalidInputError, match=next(iter(settings))):
+        fsvi.SPG(scenarios.dense(), fsvi.Categorical(), scenarios.box(), **settings)
+
+
+def test_a_context_is_needed():
+    with pytest.raises(InvalidInputError, match="SPG has no context"):
+        fsvi.fit(fsvi.SPG(scenarios.dense(), fsvi.Categorical()), scenarios.points(), epochs=1)

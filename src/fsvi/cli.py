@@ -58,11 +58,14 @@ def demo(
 def bench(
     out: Annotated[Path, Out] = Path("bench"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions, smaller sizes.")] = False,
+    methods: Annotated[
+        str | None, typer.Option(help='Compare methods instead: "all", or names with commas between them.')
+    ] = None,
 ) -> None:
     """Measure what training steps and predictions cost."""
     from fsvi.experiments.bench import run_bench
 
-    run_bench(out, quick)
+    run_bench(out, quick, methods)
 
 
 def main() -> None:

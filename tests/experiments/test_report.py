@@ -9,7 +9,13 @@ import pytest
 from fsvi.experiments.report import METRICS, FigureSet, render_report
 
 VOID = {"meta", "img", "source", "br", "link"}
-CLASSIFICATION = {"accuracy": 0.9653, "nll": 0.1214, "far_entropy": 0.997, "far_entropy_min": 0.91, "near_entropy": 0.28}
+CLASSIFICATION = {
+    "accuracy": 0.9653,
+    "nll": 0.1214,
+    "far_entropy": 0.997,
+    "far_entropy_min": 0.91,
+    "near_entropy": 0.28,
+}
 REGRESSION = {
     "rmse": 0.33,
     "log_likelihood": -0.3125,

@@ -171,11 +171,11 @@ def test_a_joint_optimizer_keeps_its_state():
         other.data.copy_(p)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     for group in (*optimizer.param_groups, *resumed.param_groups):
-        group["lr"] = 0.05
+        group["lr"] = 0.02
     step(params, optimizer)
     step(others, resumed)
     assert all(torch.equal(p, other) for p, other in zip(params, others, strict=True))
-    assert float(params[0][0].detach()) == pytest.approx(0.9 - 0.05 * (0.9 + 0.9))
+    assert float(params[0][0].detach()) == pytest.approx(0.9 - 0.02 * (0.9 + 0.9))
 
 
 # Prediction ----------------------------------------------------------------------------------------------------------

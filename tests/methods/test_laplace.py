@@ -236,7 +236,7 @@ def test_frozen_layers_carry_no_uncertainty(make):
     method = fsvi.Laplace.from_map(fsvi.MAP(net, fsvi.Categorical()), (x, labels), "kron")
     assert {name for layer in method.posterior.layers for name in layer.names} == {"2.weight", "2.bias"}
     net[2].weight.requires_grad_(False)
-    with pytest.raises(InvalidInputError, match="no dense layer or convolution .* is trainable"):
+    with pytest.raises(InvalidInputError, match=r"no dense layer or convolution .* is trainable"):
         fsvi.fit(fsvi.Laplace(net, fsvi.Categorical()), (x, labels), epochs=1)
 
 

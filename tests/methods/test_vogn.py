@@ -245,5 +245,5 @@ def test_bad_settings_are_named(make, settings, message):
 
 def test_a_network_without_trainable_layers_is_refused(make):
     net, _ = make("mlp")
-    with pytest.raises(InvalidInputError, match="no dense layer or convolution .* is trainable"):
+    with pytest.raises(InvalidInputError, match=r"no dense layer or convolution .* is trainable"):
         fsvi.VOGN(net.requires_grad_(False), fsvi.Categorical())

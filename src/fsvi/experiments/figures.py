@@ -7,7 +7,7 @@ narrow screens. Blue and orange, the classes' colours, are told apart by every k
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -88,7 +88,8 @@ def draw(pictures: Mapping[str, Picture], theme: Theme = LIGHT, stacked: bool = 
     """A PNG of one task's predictions, by the methods' names; `stacked` puts all panels into one column."""
     rows, columns = (2 * len(pictures), 1) if stacked else (len(pictures), 2)
     kind = next(iter(pictures.values()))
-    with rc_context(theme.style()):
+    style: Any = theme.style()  # the type of its keys differs between versions of matplotlib
+    with rc_context(style):
         figure = Figure(figsize=_size(kind, rows, columns, stacked), dpi=_DPI)
         axes: Iterator[Axes] = iter(figure.subplots(rows, columns, squeeze=False).flat)
         if isinstance(kind, Surface):
@@ -157,7 +158,7 @@ def _draw_curves(
             _draw_band(ax, part, theme)
             ax.scatter(curve.x, curve.y, s=9, c=theme.point, alpha=0.8, linewidths=0, zorder=3, label="data")
             ax.set(title=f"{name}: {title}", xlabel="$x$", ylabel="$y$", xlim=part.x[[0, -1]])
-            ax.set_ylim(*_limits(curve.y, margin))
+            ax.set_ylim(*_limits(curve, part, margin))
             ax.grid(True, linewidth=0.5, alpha=0.6)
     handles, labels = _unique(ax)
     figure.legend(handles, labels, loc="outside lower center", ncols=3 if stacked else len(labels))
@@ -174,9 +175,13 @@ def _draw_band(ax: Axes, band: Band, theme: Theme) -> None:
     ax.plot(band.x, band.mean, color=theme.accent, linewidth=1.8, label="mean")
 
 
-def _limits(values: Array, margin: float) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
-    return low - margin * (high - low), high + margin * (high - low)
+def _limits(curve: Curve, band: Band, margin: float) -> tuple[float, float]:
+    """As much as the widest band needs, but no more than `margin` times the data's range below and above the data."""
+    low, high = float(curve.y.min()), float(curve.y.max())
+    reach, widest = margin * (high - low), max(_SIGMAS) * band.function_std
+    needed = float((low - band.mean + widest).max()), float((band.mean + widest - high).max())
+    below, above = (min(reach, max(need, 0.2 * reach)) for need in needed)
+    return low - below, high + above
 
 
 def _unique(ax: Axes) -> tuple[list[Artist], list[str]]:

@@ -21,7 +21,7 @@ from fsvi.data.toy import Toy1D, oat1d, snelson, subspace, two_moons
 from fsvi.functions.contexts import Context, Dataset, Mixture, Uniform
 from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
-from fsvi.methods import FSVI, Method
+from fsvi.methods import FSVI, MAP, MFVI, Ensemble, Method
 from fsvi.networks import mlp
 from fsvi.predictive import Predictive
 from fsvi.training import fit
@@ -231,7 +231,17 @@ def make_fsvi(recipe: Recipe) -> FSVI:
     return FSVI(recipe.make_net(), recipe.likelihood, recipe.context, **recipe.fsvi_settings)
 
 
-METHODS: dict[str, MakeMethod] = {"FSVI": make_fsvi}
+def make_mfvi(recipe: Recipe) -> MFVI:
+    """MFVI with its defaults."""
+    return MFVI(recipe.make_net(), recipe.likelihood)
+
+
+def make_ensemble(recipe: Recipe) -> Ensemble:
+    """Ten networks, each trained the ordinary way."""
+    return Ensemble(lambda: MAP(recipe.make_net(), recipe.likelihood), size=10)
+
+
+METHODS: dict[str, MakeMethod] = {"FSVI": make_fsvi, "MFVI": make_mfvi, "MAP ensemble": make_ensemble}
 """The methods that the demo trains on every task, by the name that figures and tables give them."""
 
 

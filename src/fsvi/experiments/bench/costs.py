@@ -35,7 +35,7 @@ class StepCost:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for a file."""
         costs = asdict(self)
-        return {**costs.pop("step"), "limit": self.step.limit, **costs}
+        return {**costs.pop("step"), "num_parameters": self.step.num_parameters, "limit": self.step.limit, **costs}
 
 
 @dataclass(frozen=True)

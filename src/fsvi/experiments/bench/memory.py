@@ -5,13 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
 import torch
 
+from fsvi.errors import FSVIError
 from fsvi.experiments.bench.steps import Step
 
 _STATUS = Path("/proc/self/status")
@@ -35,11 +36,20 @@ def step_memory(step: Step) -> Memory:
     context = multiprocessing.get_context("forkserver")
     # imported once, not by every process; torch's optimisers import dynamo when first used
     context.set_forkserver_preload([__name__, "torch._dynamo"])
-    with ProcessPoolExecutor(1, mp_context=context) as process:
-        return process.submit(_measure, step, torch.get_num_threads()).result()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measure, args=(step, torch.get_num_threads(), sender))
+    process.start()
+    sender.close()
+    try:
+        memory: Memory = receiver.recv()
+    except EOFError as error:
+        process.join()
+        raise FSVIError(f"the process that measured {step} ended with exit code {process.exitcode}.") from error
+    process.join()
+    return memory
 
 
-def _measure(step: Step, threads: int) -> Memory:
+def _measure(step: Step, threads: int, sender: Connection) -> None:
     torch.set_num_threads(threads)
     warm_up = replace(step, network="cnn", batch_size=2, num_context=2)
     warm_up.make_action()()
@@ -48,7 +58,7 @@ def _measure(step: Step, threads: int) -> Memory:
     for _ in range(_STEPS):
         act()
     peak = _resident_mb("VmHWM")
-    return Memory(peak, peak - before)
+    sender.send(Memory(peak, peak - before))
 
 
 def _resident_mb(field: Literal["VmRSS", "VmHWM"]) -> float:

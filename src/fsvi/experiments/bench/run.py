@@ -16,6 +16,7 @@ from rich.console import Console
 import fsvi
 from fsvi.experiments.bench.costs import PredictionCost, StepCost, measure_predictions, measure_steps
 from fsvi.experiments.bench.goals import find_goals
+from fsvi.experiments.bench.methods import parse_names, run_method_bench
 from fsvi.experiments.bench.steps import FSVI_METHODS, Step
 from fsvi.experiments.bench.tables import goal_table, prediction_table, step_table
 from fsvi.serialization import check_writable, write_bytes
@@ -82,11 +83,14 @@ QUICK = Plan(
 )
 
 
-def run_bench(out: Path, quick: bool) -> None:
-    """Measure, print tables, and write `bench.json` into the folder `out`."""
+def run_bench(out: Path, quick: bool, methods: str | None = None) -> None:
+    """Measure, print tables, and write `bench.json` into the folder `out`; with `methods`, `methods.json` instead."""
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    if methods is not None:
+        run_method_bench(out, parse_names(methods), quick, console)
+        return
     check_writable(out)
     started = time.perf_counter()
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print("Medians of interleaved rounds, ± half the distance between the quartiles.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

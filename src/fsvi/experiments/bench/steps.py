@@ -76,6 +76,11 @@ class Step:
         passes = _CONTEXT_PASSES.get(self.method)
         return None if passes is None else 1 + passes * self.num_context / (3 * self.batch_size)
 
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the network learns."""
+        return sum(p.numel() for p in NETWORKS[self.network].make().parameters())
+
     def make_method(self) -> Method:
         """The method, untrained."""
         net = NETWORKS[self.network].make()
@@ -90,21 +95,27 @@ class Step:
 
     def make_action(self) -> Callable[[], None]:
         """A function that makes the step, as `fit` does, on random data."""
-        method = self.make_method()
-        x, y = method.check_batch(self.inputs(self.batch_size), torch.randint(_CLASSES, (self.batch_size,)))
-        method.begin(x, _NUM_DATA)
-        method.train()
-        optimizer = make_optimizer(check_optimizer("adam"), method.parameter_groups(_LEARNING_RATE))
-
-        def act() -> None:
-            optimizer.zero_grad(set_to_none=True)
-            for term in method.backward(x, y).values():
-                float(term.detach())
-            optimizer.step()
-            method.after_step()
-
-        return act
+        return training_action(self.make_method(), self.inputs(self.batch_size))
 
     def inputs(self, num: int) -> Tensor:
         """Random inputs of the network's shape."""
         return torch.randn(num, *NETWORKS[self.network].shape)
+
+
+def training_action(method: Method, x: Tensor) -> Callable[[], None]:
+    """A function that makes a training step of `method`, as `fit` does, on the inputs `x` and random labels."""
+    x, y = method.check_batch(x, torch.randint(_CLASSES, (len(x),)))
+    method.begin(x, _NUM_DATA)
+    method.fit_prior(x, y)
+    method.train()
+    own = method.own_optimizer(_LEARNING_RATE)
+    optimizer = own or make_optimizer(check_optimizer("adam"), method.parameter_groups(_LEARNING_RATE))
+
+    def act() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        for term in method.backward(x, y).values():
+            float(term.detach())
+        optimizer.step()
+        method.after_step()
+
+    return act

@@ -14,20 +14,34 @@ from fsvi.experiments.bench.timing import Spread
 
 def step_table(title: str, costs: Iterable[StepCost]) -> Table:
     """Step by step: milliseconds, the ratio to MAP beside its limit, the gain of channels-last order, memory."""
-    columns = ("network", "B", "K", "step", "layout", "ms", "÷ MAP", "limit", "× layout", "peak MB", "÷ MAP")
-    table = _table(title, columns, left=(0, 3, 4))
+    columns = (
+        "network",
+        "parameters",
+        "B",
+        "K",
+        "step",
+        "layout",
+        "ms",
+        "÷ MAP",
+        "limit",
+        "× layout",
+        "peak MB",
+        "÷ MAP",
+    )
+    table = empty_table(title, columns, left=(0, 4, 5))
     for cost in costs:
         step = cost.step
         table.add_row(
             step.network,
+            f"{step.num_parameters:,}",
             str(step.batch_size),
             str(step.num_context) if step.num_context else "",
             step.method,
             "last" if step.channels_last else "first",
-            _show(cost.ms, ".1f"),
-            _show(cost.ratio),
+            show(cost.ms, ".1f"),
+            show(cost.ratio),
             "" if step.limit is None else f"{step.limit:.2f}",
-            "" if cost.layout_gain is None else _show(cost.layout_gain),
+            "" if cost.layout_gain is None else show(cost.layout_gain),
             "" if cost.memory is None else f"{cost.memory.added:.0f}",
             "" if cost.memory_ratio is None else f"{cost.memory_ratio:.2f}",
         )
@@ -36,29 +50,29 @@ def step_table(title: str, costs: Iterable[StepCost]) -> Table:
 
 def prediction_table(title: str, costs: Iterable[PredictionCost]) -> Table:
     """Prediction by prediction: milliseconds, and the ratio to one forward pass."""
-    table = _table(title, ("method", "draws", "images", "ms", "÷ forward"), left=(0,))
+    table = empty_table(title, ("method", "draws", "images", "ms", "÷ forward"), left=(0,))
     for cost in costs:
-        table.add_row(
-            cost.method, str(cost.num_samples), str(cost.num_images), _show(cost.ms, ".1f"), _show(cost.ratio)
-        )
+        table.add_row(cost.method, str(cost.num_samples), str(cost.num_images), show(cost.ms, ".1f"), show(cost.ratio))
     return table
 
 
 def goal_table(title: str, goals: Iterable[Goal]) -> Table:
     """Goal by goal: the figure, its bound, and whether it keeps to it."""
-    table = _table(title, ("", "measured", "goal", "met"), left=(0, 3))
+    table = empty_table(title, ("", "measured", "goal", "met"), left=(0, 3))
     for goal in goals:
         bound = f"{'≥' if goal.at_least else '≤'} {goal.bound}"
         table.add_row(goal.what, f"{goal.value:.2f}", bound, "yes" if goal.met else "no")
     return table
 
 
-def _table(title: str, columns: Iterable[str], left: tuple[int, ...]) -> Table:
+def empty_table(title: str, columns: Iterable[str], left: tuple[int, ...]) -> Table:
+    """A table with these columns; those at the places `left` hold text, the others numbers."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
         table.add_column(name, justify="left" if index in left else "right", no_wrap=True)
     return table
 
 
-def _show(spread: Spread, form: str = ".2f") -> str:
+def show(spread: Spread, form: str = ".2f") -> str:
+    """The median, and half the distance between the quartiles."""
     return f"{spread.median:{form}} ±{(spread.high - spread.low) / 2:{form}}"

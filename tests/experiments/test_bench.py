@@ -21,6 +21,7 @@ from fsvi.experiments.bench.timing import Spread, interleave
 TINY = Plan(
     cases=(Case("cnn", 4, 2, rounds=1),),
     jacobian=Case("mlp 100", 4, 2, rounds=1),
+    memory_repeats=1,
     networks=(Case("mlp 100", 4, 2, rounds=1),),
     context=Case("mlp 100", 4, 2, rounds=1),
     context_sizes=(2, 4),
@@ -39,7 +40,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict:
     out = tmp_path_factory.mktemp("bench") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "QUICK", TINY)
-        patch.setattr("fsvi.experiments.bench.costs.step_memory", lambda step: Memory(300.0, 50.0))
+        patch.setattr("fsvi.experiments.bench.costs.step_memory", lambda step, repeats: Memory(300.0, 50.0))
         run_bench(out, quick=True)
     return json.loads((out / "bench.json").read_text())
 
@@ -140,6 +141,12 @@ def test_memory_counts_parameters_gradients_and_the_optimisers_state() -> None:
     memory = step_memory(step)
     assert vectors * 0.95 < memory.added < vectors * 2.5
     assert memory.total > memory.added
+
+
+def test_memory_is_the_median_over_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([Memory(9.0, 5.0), Memory(1.0, 7.0), Memory(4.0, 6.0)])
+    monkeypatch.setattr("fsvi.experiments.bench.memory._in_process", lambda step: next(found))
+    assert step_memory(Step("cnn", "map", 2, 0), repeats=3) == Memory(4.0, 6.0)
 
 
 def test_goals_compare_with_their_bounds() -> None:

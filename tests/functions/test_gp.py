@@ -100,6 +100,7 @@ def test_the_prior_at_points_is_the_kernel_for_every_output(make):
 def test_a_singular_kernel_is_no_obstacle(make):
     net, x = make("mlp", 3)
     p = GaussianProcess(lengthscale=50.0).gaussian(split_head(net, x), torch.cat([x, x, x]), JVP, joint=False)
+    assert bool((p.weight >= 0).all())
     assert float(gaussian_kl(p, p, 1e-4)) == pytest.approx(0, abs=1e-6)
 
 

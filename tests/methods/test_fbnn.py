@@ -71,10 +71,11 @@ def test_a_network_approaches_the_process_s_posterior():
 
 def test_the_surrogate_has_the_gradient_of_the_kl(monkeypatch):
     """With the exact score in the place of the estimate, for q(w) = N(m, diag(s²)) and f = Φw + noise. The KL in closed
-    form has the same gradient up to Monte-Carlo error, here under 0.05 of its size with 20,000 draws."""
+    form has the same gradient up to Monte-Carlo error, with 20,000 draws at most 0.02 of its size; without the injected
+    noise it would be 0.2 off."""
     monkeypatch.setattr(fbnn, "spectral_score", exact_score)
     torch.manual_seed(0)
-    method = fsvi.FBNN(nn.Sequential(nn.Linear(1, 1)), fsvi.Gaussian(), LINE, GaussianProcess(), injected_noise=0.5)
+    method = fsvi.FBNN(nn.Sequential(nn.Linear(1, 1)), fsvi.Gaussian(), LINE, GaussianProcess(), injected_noise=1.0)
     x = torch.tensor([[-1.0], [0.2], [1.0]], dtype=torch.float64)
     features = torch.cat([x, x**2 + 0.3], dim=1)
     mean = torch.tensor([0.7, -0.4], dtype=torch.float64, requires_grad=True)
@@ -83,7 +84,7 @@ def test_the_surrogate_has_the_gradient_of_the_kl(monkeypatch):
     estimate = torch.autograd.grad(method.surrogate_kl(x, (weights @ features.T)[:, :, None]), [mean, log_std])
     q = FunctionGaussian((features @ mean)[:, None], features, (2 * log_std).exp()[None])
     p = method.prior.gaussian(method.split, x, LINEARIZERS["jvp"], False)
-    exact = torch.autograd.grad(gaussian_kl(q, p, 0.5**2), [mean, log_std])
+    exact = torch.autograd.grad(gaussian_kl(q, p, 1.0), [mean, log_std])
     torch.testing.assert_close(
         torch.cat(estimate), torch.cat(exact), rtol=0, atol=0.05 * float(torch.cat(exact).norm())
     )

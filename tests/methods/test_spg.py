@@ -102,6 +102,15 @@ def test_the_bound_is_attained_where_the_functions_tell_the_latent():
 # The generator -------------------------------------------------------------------------------------------------------
 
 
+def test_the_basis_functions_are_linear_in_the_features_with_a_constant():
+    method = spg()
+    x = points(5)
+    features = method.net[:2](x)
+    mean, functions = method.generator(x)
+    torch.testing.assert_close(mean, method.net(x))
+    torch.testing.assert_close(functions, torch.cat([features, torch.ones(5, 1)], dim=1) @ method.generator.basis)
+
+
 def test_the_fit_s_objective_is_the_divergence_of_the_prior_from_the_generator():
     method = spg(prior=GaussianProcess(lengthscale=0.5, variance=2.0))
     x = points(4)

@@ -276,7 +276,7 @@ def snelson_recipe() -> Regression:
 
 def oat1d_recipe() -> Regression:
     """100 points of a sum of cosines, in two clusters around −5 and 5."""
-    return _regression(oat1d(), "OAT-1D", gaps=(0.0,))
+    return _regression(oat1d(), "OAT-1D", gaps=(0.0,), epochs=4000)
 
 
 def subspace_recipe() -> Regression:
@@ -293,7 +293,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 """Every recipe by its name."""
 
 
-def _regression(toy: Toy1D, title: str, gaps: tuple[float, ...]) -> Regression:
+def _regression(toy: Toy1D, title: str, gaps: tuple[float, ...], epochs: int = 3000) -> Regression:
     """The paper's network for 1D regression, and the prior of published runs.
 
     Context points lie where the figures look, and half of them between the outermost data: spread over the whole range,
@@ -309,8 +309,8 @@ def _regression(toy: Toy1D, title: str, gaps: tuple[float, ...]) -> Regression:
         make_net=lambda: mlp(toy.x.shape[1], (100, 100), 1, nn.ReLU),
         likelihood=Gaussian(noise=0.5, learn_noise=True),
         context=Mixture([between, everywhere], [0.5, 0.5]),
-        fsvi_settings={"prior": Constant(10.0), "num_context": 20, "kl_weight": 0.015},
-        fit_settings={"epochs": 3000, "batch_size": len(toy.x_raw), "lr": 3e-3},
+        fsvi_settings={"prior": Constant(10.0), "num_context": 20, "kl_weight": 0.015, "log_std_lr_scale": 10.0},
+        fit_settings={"epochs": epochs, "batch_size": len(toy.x_raw), "lr": 1e-2},
         toy=toy,
         gaps=gaps,
     )

@@ -42,7 +42,7 @@ def linearize_jvp(split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -
     params = q.params()
     if shift is None or not has_stochastic_features(split, q):
         return _last_layer(split, q, params, _features(split, params, x))
-    features, change = features_jvp(split, params, q.layout.views(shift), x)
+    features, change = features_jvp(split, params, q.directions(shift), x)
     return _last_layer(split, q, params, features, change)
 
 

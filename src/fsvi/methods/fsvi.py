@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -83,11 +83,25 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the weighted KL at the worst of S context sets."""
+        return dict(self._each_term(x, y))
+
+    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """As in `Method`, but each term's graph is freed before the next is computed: less memory, and faster."""
+        if not has_stochastic_features(self.split, self.posterior):
+            return super().backward(x, y)
+        terms: dict[str, Tensor] = {}
+        with self.posterior.taped():
+            for name, term in self._each_term(x, y):
+                term.backward()
+                terms[name] = term.detach()
+        return terms
+
+    def _each_term(self, x: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
         q = self.posterior
         shifts = [q.shift(q.noise()) for _ in range(self.num_samples)]
-        nll = self.likelihood.nll(self.outputs(x, shifts), y)
+        yield "nll", self.likelihood.nll(self.outputs(x, shifts), y)
         sets = [self.draw_context(x) for _ in range(self.num_context_sets)]
-        return {"nll": nll, "kl": self.weight(x) * self._largest_kl(sets, shifts)}
+        yield "kl", self.weight(x) * self._largest_kl(sets, shifts)
 
     def function_kl(self, x_context: Any) -> Tensor:
         """KL(q(f(X)) ‖ p(f(X))) at these points, summed over outputs; exact where only the last layer is stochastic,

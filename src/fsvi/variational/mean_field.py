@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.variational.layout import Layout
+from fsvi.variational.tape import Tape
 
 
 class MeanField(nn.Module):
@@ -29,6 +31,7 @@ class MeanField(nn.Module):
         self.mean = nn.Parameter(self.layout.flatten(chosen))
         self.log_std = nn.Parameter(torch.zeros_like(self.mean))
         self.point = nn.Parameter(self.point_layout.flatten(points))
+        self._tape: Tape | None = None
 
     def set_stds(self, stds: Mapping[str, float]) -> None:
         """Set the standard deviation of every stochastic tensor, by name."""
@@ -53,14 +56,31 @@ class MeanField(nn.Module):
 
     def shift(self, noise: Tensor) -> Tensor:
         """θ − mean = exp(log_std)·ε for ε = `noise`, as a flat vector."""
-        return self.log_std.exp() * noise
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self._tape is None):
+            return self.log_std.exp() * noise
 
     def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:
         """The trainable parameters by name: mean + `shift`, or their means."""
+        if self._tape is not None:
+            return self._tape.params(shift)
         vector = self.mean if shift is None else self.mean + shift
         return {**self.layout.views(vector), **self.point_layout.views(self.point)}
 
+    def directions(self, shift: Tensor) -> dict[str, Tensor]:
+        """`shift` by name."""
+        return self.layout.views(shift) if self._tape is None else self._tape.directions(shift)
+
     def variances(self, names: Collection[str]) -> list[Tensor]:
         """The variances of the named parameters, all stochastic, with gradients."""
-        logs = self.layout.views(self.log_std)
+        logs = self.layout.views(self.log_std) if self._tape is None else self._tape.log_stds()
         return [(2 * logs[name]).exp() for name in names]
+
+    @contextmanager
+    def taped(self) -> Iterator[None]:
+        """Give out leaves of the graph for a while, and then add the gradients they gathered to `grad`; see `Tape`."""
+        self._tape = Tape(self.layout, self.point_layout, self.mean, self.log_std, self.point)
+        try:
+            yield
+            self._tape.add_gradients()
+        finally:
+            self._tape = None

@@ -49,11 +49,11 @@ class PredictionCost:
     ratio: Spread
 
 
-def measure_steps(steps: Iterable[Step], rounds: int, memory: bool = False) -> list[StepCost]:
-    """The costs of the steps and of their MAP steps, timed in turn; memory, if asked for, in processes of their own."""
+def measure_steps(steps: Iterable[Step], rounds: int, memory_repeats: int = 0) -> list[StepCost]:
+    """The costs of the steps and of their MAP steps, timed in turn; memory in so many processes of their own each."""
     everything = dict.fromkeys(each for step in steps for each in (step.plain, step))
     seconds = interleave({step: step.make_action() for step in everything}, rounds)
-    memories = {step: step_memory(step) for step in everything} if memory else {}
+    memories = {step: step_memory(step, memory_repeats) for step in everything} if memory_repeats else {}
     return [_step_cost(step, seconds, memories) for step in everything]
 
 

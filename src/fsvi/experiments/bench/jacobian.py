@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.func import functional_call, jacrev, vmap
 
 from fsvi.functions import LINEARIZERS
-from fsvi.methods import FSVI
+from fsvi.methods import FSVI, Method
 from fsvi.networks.split import evaluating
 
 
@@ -25,6 +25,10 @@ class JacobianFSVI(FSVI):
         q = self.posterior
         nll = self.likelihood.nll(self.outputs(x, [q.shift(q.noise())]), y)
         return {"nll": nll, "kl": self.weight(x) * self.function_kl(self.draw_context(x))}
+
+    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """As in `Method`: the Jacobian's graph is one."""
+        return Method.backward(self, x, y)
 
     def function_kl(self, x_context: Any) -> Tensor:
         """KL(q(f(X)) ‖ p(f(X))), summed over outputs."""

@@ -16,7 +16,8 @@ from fsvi.errors import FSVIError
 from fsvi.experiments.bench.steps import Step
 
 _STATUS = Path("/proc/self/status")
-_STEPS = 3
+_STEPS = 2
+"""the optimiser's state exists from the second on"""
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,13 @@ class Memory:
     added: float
 
 
-def step_memory(step: Step) -> Memory:
-    """The memory of a step, measured in a process of its own, where nothing else can be counted."""
+def step_memory(step: Step, repeats: int = 1) -> Memory:
+    """The memory of a step: the median over `repeats` processes, since the allocator's luck differs between them."""
+    return sorted((_in_process(step) for _ in range(repeats)), key=lambda memory: memory.added)[repeats // 2]
+
+
+def _in_process(step: Step) -> Memory:
+    """Measured in a process of its own, where nothing else can be counted."""
     context = multiprocessing.get_context("forkserver")
     # imported once, not by every process; torch's optimisers import dynamo when first used
     context.set_forkserver_preload([__name__, "torch._dynamo"])

@@ -47,6 +47,7 @@ class Plan:
     """in both memory layouts, with memory"""
     jacobian: Case
     """a size at which the Jacobian fits into memory"""
+    memory_repeats: int
     networks: tuple[Case, ...]
     """networks from small to large"""
     context: Case
@@ -61,6 +62,7 @@ _DRAWS = (("all", 10), ("all", 100), ("last_layer", 100))
 FULL = Plan(
     cases=(Case("cnn", 128, 32, rounds=40), Case("resnet18", 32, 8, rounds=5)),
     jacobian=Case("cnn", 128, 32, rounds=3),
+    memory_repeats=3,
     networks=(
         *(Case(name, 128, 32, rounds=20) for name in ("mlp 100", "mlp 400-400", "cnn", "mlp 2000-2000")),
         Case("resnet18", 32, 8, rounds=3),
@@ -74,6 +76,7 @@ FULL = Plan(
 QUICK = Plan(
     cases=(Case("cnn", 128, 32, rounds=8), Case("resnet18", 8, 2, rounds=2)),
     jacobian=Case("cnn", 128, 4, rounds=2),
+    memory_repeats=1,
     networks=tuple(Case(name, 128, 32, rounds=5) for name in ("mlp 100", "mlp 400-400", "mlp 2000-2000")),
     context=Case("cnn", 128, 8, rounds=2),
     context_sizes=(8, 64, 512),
@@ -108,8 +111,12 @@ def _measure(plan: Plan, console: Console) -> dict[str, list[dict[str, Any]]]:
         console.print(step_table(title, costs))
         return costs
 
-    steps = [cost for case in plan.cases for cost in shown(f"Steps on {case.network}", _measure_case(case))]
-    jacobian = shown("A step that materialises the Jacobian", _measure_jacobian(plan.jacobian))
+    steps = [
+        cost
+        for case in plan.cases
+        for cost in shown(f"Steps on {case.network}", _measure_case(case, plan.memory_repeats))
+    ]
+    jacobian = shown("A step that materialises the Jacobian", _measure_jacobian(plan.jacobian, plan.memory_repeats))
     networks = shown("As the network grows", _measure_networks(plan.networks))
     context = shown("As K grows", _measure_context(plan.context, plan.context_sizes))
     predictions = _measure_predictions(plan)
@@ -124,13 +131,13 @@ def _measure(plan: Plan, console: Console) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _measure_case(case: Case) -> list[StepCost]:
-    return measure_steps(case.steps(channels_last=True) + case.steps(channels_last=False), case.rounds, memory=True)
+def _measure_case(case: Case, memory_repeats: int) -> list[StepCost]:
+    return measure_steps(case.steps(channels_last=True) + case.steps(channels_last=False), case.rounds, memory_repeats)
 
 
-def _measure_jacobian(case: Case) -> list[StepCost]:
+def _measure_jacobian(case: Case, memory_repeats: int) -> list[StepCost]:
     step = Step(case.network, "jacobian", case.batch_size, case.num_context)
-    return measure_steps([step], case.rounds, memory=True)
+    return measure_steps([step], case.rounds, memory_repeats)
 
 
 def _measure_networks(cases: tuple[Case, ...]) -> list[StepCost]:

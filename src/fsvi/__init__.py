@@ -29,6 +29,8 @@ from fsvi.methods import (
     RadialMFVI,
     Rank1,
     load,
+    make_method,
+    method_names,
 )
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.training import History, cosine, fit
@@ -71,6 +73,8 @@ __all__ = [
     "data",
     "fit",
     "load",
+    "make_method",
+    "method_names",
     "networks",
     "priors",
 ]

@@ -11,7 +11,7 @@ from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments import demo
 from fsvi.experiments.demo import Job, run_demo, run_job
 from fsvi.experiments.report import METRICS
-from fsvi.experiments.toy import RECIPES
+from fsvi.experiments.toy import METHODS, RECIPES
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_metrics_say_what_was_measured_and_how(run):
 
 def test_progress_is_told_in_short_lines(run):
     folder, lines = run
-    assert len(lines) == len(RECIPES) + 2
+    assert len(lines) == len(RECIPES) * len(METHODS) + 2
     assert all(len(line) < 100 for line in lines[:-1])
     assert str(folder / "report.html") in lines[-1]
 

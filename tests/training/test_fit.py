@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
+from fsvi.methods import Method
 from fsvi.training import optimizers
 from fsvi.training.optimizers import check_optimizer, make_optimizer
 from scenarios import FAST, SCENARIOS, box, build, classifier, copied, curve, dense, points, same_bits
@@ -264,6 +265,7 @@ def break_terms(monkeypatch, method, spoil, step):
         return spoil(values) if len(states) > step else values
 
     monkeypatch.setattr(method, "terms", spoiled)
+    monkeypatch.setattr(method, "backward", lambda x, y: Method.backward(method, x, y))  # FSVI's own takes no `terms`
     monkeypatch.setattr(method, "after_step", lambda: states.append(copied(method)))
     return states
 

@@ -71,7 +71,7 @@ def run_demo(
     folder = check_writable(out)
     jobs = [Job(task, method, check_count("seed", seed, least=0), quick) for task in RECIPES for method in METHODS]
     workers = min(_MOST_WORKERS, os.cpu_count() or 1) if workers is None else check_count("workers", workers)
-    tell(f"Training {', '.join(METHODS)} on {', '.join(RECIPES)}; about 2 minutes on 2 cores.")
+    tell(f"Training {', '.join(METHODS)} on {', '.join(RECIPES)}: 2 minutes on 2 cores.")
     outcomes = []
     for outcome in _outcomes(jobs, min(workers, len(jobs))):
         tell(_line(outcome))

@@ -57,7 +57,7 @@ class Plan:
     prediction_rounds: int
 
 
-_DRAWS = (("all", 10), ("all", 100), ("last_layer", 100))
+_DRAWS = (("all", 10), ("last_layer", 100))
 
 FULL = Plan(
     cases=(Case("cnn", 128, 32, rounds=40), Case("resnet18", 32, 8, rounds=5)),
@@ -71,7 +71,7 @@ FULL = Plan(
     context_sizes=(8, 16, 32, 64, 128, 256, 512),
     draws=_DRAWS,
     num_images=1000,
-    prediction_rounds=4,
+    prediction_rounds=15,
 )
 QUICK = Plan(
     cases=(Case("cnn", 128, 32, rounds=8), Case("resnet18", 8, 2, rounds=2)),

@@ -52,6 +52,8 @@ def test_entropy_has_its_limits():
     flat = CategoricalPredictive(torch.zeros(S, 1, Q))
     torch.testing.assert_close(flat.entropy(), torch.tensor([math.log(Q)]))
     assert flat.mutual_information() == 0
+    agreeing = CategoricalPredictive(torch.randn(1, 50, Q).expand(S, 50, Q))
+    assert (agreeing.mutual_information() == 0).all()
     torn = CategoricalPredictive(torch.tensor([[[1e4, 0.0]], [[0.0, 1e4]]]))
     torch.testing.assert_close(torn.mutual_information(), torch.tensor([math.log(2)]))
 

@@ -53,10 +53,10 @@ def check_type(name: str, value: Any, kind: type, wanted: str) -> None:
         raise InvalidInputError(f"{name} is {given}, not {wanted}.")
 
 
-def as_tensor(name: str, value: Any) -> Tensor:
-    """A tensor of what the user gave: a tensor, an array, or nested lists."""
+def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor of what the user gave: a tensor, an array, or nested lists; of its own type, or of `dtype`."""
     try:
-        return torch.as_tensor(value)
+        return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} cannot be made a tensor: {first_line(error)}.") from error
 

@@ -182,4 +182,5 @@ def _write(folder: Path, summary: dict[str, Any], figures: dict[str, FigureSet],
 
 def _line(outcome: Outcome) -> str:
     shown = (f"{METRICS[name].label} {METRICS[name].show(value)}" for name, value in outcome.evaluation.metrics.items())
-    return f"  {outcome.job.task:<10} {outcome.job.method:<6} {outcome.seconds:4.0f} s   {', '.join(list(shown)[:3])}"
+    task, method = outcome.job.task.ljust(max(map(len, RECIPES))), outcome.job.method.ljust(max(map(len, METHODS)))
+    return f"  {task}  {method} {outcome.seconds:4.0f} s   {', '.join(list(shown)[:3])}"

@@ -71,6 +71,17 @@ def make_method(
     Methods that need no `context` leave it aside; for those that do, the default is a box twice as wide as the data,
     and for networks with convolutions half the minibatch, half images of one colour.
     """
+    check_method(name)
+    networks = _fresh(net)
+    member = name.removeprefix(_ENSEMBLE)
+    if member == name:
+        return _make(name, next(networks), likelihood, context, settings)
+    size = {"size": settings.pop("size")} if "size" in settings else {}
+    return Ensemble(lambda: _make(member, next(networks), likelihood, context, settings), **size)
+
+
+def check_method(name: str) -> str:
+    """A name that `make_method` knows; the nearest is suggested."""
     if name not in method_names():
         near = get_close_matches(str(name).lower(), method_names(), n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
@@ -78,12 +89,12 @@ def make_method(
         raise InvalidInputError(
             f"there is no method {name!r}{hint}: there are {known}, and {_ENSEMBLE} before any of these."
         )
-    networks = _fresh(net)
-    member = name.removeprefix(_ENSEMBLE)
-    if member == name:
-        return _make(name, next(networks), likelihood, context, settings)
-    size = {"size": settings.pop("size")} if "size" in settings else {}
-    return Ensemble(lambda: _make(member, next(networks), likelihood, context, settings), **size)
+    return name
+
+
+def takes_context(name: str) -> bool:
+    """Whether a method, or what an ensemble is made of, looks beyond the data."""
+    return "context" in inspect.signature(METHODS[check_method(name).removeprefix(_ENSEMBLE)]).parameters
 
 
 def default_context(net: nn.Module) -> Context:
@@ -100,7 +111,7 @@ def _make(
     for setting in settings:
         check_choice(f"setting of {name}", setting, list(known)[2:])
     defaults = {} if isinstance(likelihood, Categorical) else _REGRESSION.get(name, {})
-    if "context" in known:
+    if takes_context(name):
         defaults = {**defaults, "context": default_context(net) if context is None else context}
     return METHODS[name](net, likelihood, **{**defaults, **settings})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor, nn
 
@@ -12,8 +14,8 @@ class Tape:
     """A mean-field posterior's tensors as leaves of the graph, for one step of learning.
 
     With θ = mean + d and d = exp(log_std)·ε the gradients are g_mean = Σ g_θ + g_μ and g_log_std = Σ (g_θ + g_d)·d + g,
-    summed over draws: two sums at the end, instead of a vector as long as the network for every use made of it. And a
-    term of the loss can be differentiated, and its graph freed, before the next one is computed.
+    summed over draws: two sums at the end, instead of a vector as long as the network for every use made of it.
+    And a term of the loss can be differentiated, and its graph freed, before the next one is computed.
     """
 
     def __init__(
@@ -41,16 +43,12 @@ class Tape:
     @torch.no_grad()
     def add_gradients(self) -> None:
         """Add what the leaves have gathered to the `grad` of the flat vectors."""
-        mean, log_std = self._means.gradient(), self._logs.gradient()
+        mean, log_std = self._means.gradient, self._logs.gradient
         for draw in self._draws.values():
-            gradient = draw.params.gradient()
-            mean += gradient
-            log_std += draw.directions.add_to(gradient).mul_(draw.shift)
-        for parameter, gradient in (
-            (self._mean, mean),
-            (self._log_std, log_std),
-            (self._point, self._points.gradient()),
-        ):
+            mean = mean + draw.params.gradient
+            log_std = log_std + draw.shift * (draw.params.gradient + draw.directions.gradient)
+        for parameter, total in ((self._mean, mean), (self._log_std, log_std), (self._point, self._points.gradient)):
+            gradient = total.expand_as(parameter).contiguous()
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def _draw(self, shift: Tensor) -> _Draw:
@@ -66,20 +64,17 @@ class _Draw:
 
 
 class _Leaves:
-    """The tensors of a flat vector, cut off from it."""
+    """The tensors of a flat vector, cut off from it, whose gradients gather in the flat `gradient`."""
 
     def __init__(self, layout: Layout, vector: Tensor) -> None:
         self._layout, self._vector = layout, vector.detach()
-        self.tensors = {name: tensor.requires_grad_() for name, tensor in layout.views(self._vector).items()}
+        self.gradient = vector.new_zeros(())
 
-    def gradient(self) -> Tensor:
-        """The gradients that the tensors have, as a flat vector."""
-        return self.add_to(torch.zeros_like(self._vector))
-
-    def add_to(self, total: Tensor) -> Tensor:
-        """Add the gradients that the tensors have to a flat vector."""
-        for name, part in self._layout.views(total).items():
-            gradient = self.tensors[name].grad
-            if gradient is not None:
-                part += gradient
-        return total
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Leaves of the graph, by name; the gradient takes memory only once they are asked for."""
+        self.gradient = torch.zeros_like(self._vector)
+        tensors = self._layout.views(self._vector)
+        for name, part in self._layout.views(self.gradient).items():
+            tensors[name].requires_grad_().grad = part
+        return tensors

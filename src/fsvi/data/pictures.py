@@ -1,0 +1,58 @@
+"""Datasets that come as pictures or in others' array files: notMNIST's PNGs, SVHN's .mat and .npz."""
+
+import io
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from fsvi.data.archives import walk
+from fsvi.data.dataset import Array, Arrays
+from fsvi.errors import FileFormatError
+from fsvi.validation import first_line
+
+_LETTERS = "ABCDEFGHIJ"
+
+
+def read_letters(paths: Sequence[Path]) -> Arrays:
+    """notMNIST's grey 28×28 pictures from folders A to J of its archive, by name; unreadable ones are left out."""
+    members = sorted(walk(paths[0], lambda name: name.endswith(".png") and _letter(name) in _LETTERS))
+    pairs = [(image, _LETTERS.index(_letter(name))) for name, content in members if (image := _grey(content)) is not None]
+    if not pairs:
+        raise FileFormatError(f"{paths[0]} holds no picture in a folder A to J, so it is not notMNIST.")
+    images, labels = zip(*pairs, strict=True)
+    return np.stack(images)[:, None], np.array(labels)
+
+
+def read_mat(paths: Sequence[Path]) -> Arrays:
+    """SVHN's official cropped digits: images stored (32, 32, 3, n), the digit 0 labelled 10."""
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(paths[0])
+        return content["X"].transpose(3, 2, 0, 1), content["y"].ravel() % 10
+    except Exception as error:  # scipy raises many kinds for a damaged file
+        raise FileFormatError(f"{paths[0]} is not a .mat file of SVHN digits: {first_line(error)}.") from error
+
+
+def read_npz(paths: Sequence[Path]) -> Arrays:
+    """Images (n, height, width, channels) `x` and labels `y` of an .npz file."""
+    try:
+        with np.load(paths[0], allow_pickle=False) as content:
+            return content["x"].transpose(0, 3, 1, 2), content["y"]
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise FileFormatError(f"{paths[0]} is not an .npz file of images x and labels y: {first_line(error)}.") from error
+
+
+def _letter(name: str) -> str:
+    return PurePosixPath(name).parent.name or "?"
+
+
+def _grey(content: bytes) -> Array | None:
+    from PIL import Image
+
+    try:
+        return np.asarray(Image.open(io.BytesIO(content)).convert("L"))
+    except OSError:
+        return None

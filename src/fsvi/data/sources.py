@@ -1,0 +1,65 @@
+"""What is known of a dataset's files: names, official addresses, hashes, and who reads them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsvi.data.dataset import Arrays, Split
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a dataset.
+
+    Attributes:
+        name: Its path below a data folder.
+        url: Its official address; None when it cannot be downloaded on its own.
+        sha256: SHA-256 of its content, which for .gz is what it unpacks to; None when not known for certain.
+        md5: MD5 of the file as published, where its publisher or a well-known library states one.
+    """
+
+    name: str
+    url: str | None = None
+    sha256: str | None = None
+    md5: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One set of files that a split can be read from.
+
+    Attributes:
+        files: The files, in the order the reader wants.
+        read: From their paths to inputs and targets.
+        note: A phrase to print beside figures.
+    """
+
+    files: tuple[File, ...]
+    read: Callable[[Sequence[Path]], Arrays]
+    note: str = ""
+
+    @property
+    def downloadable(self) -> bool:
+        """Whether every file has an address."""
+        return all(file.url for file in self.files)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One dataset.
+
+    Attributes:
+        name: Its name.
+        what: What it is, in a phrase.
+        licence: Under what licence.
+        page: Where its publisher describes it.
+        splits: The sources of each split: the first one found is read, the first downloadable one downloaded.
+        graded: Whether targets are grades 0..4 of which 2 or worse is the positive class.
+    """
+
+    name: str
+    what: str
+    licence: str
+    page: str
+    splits: Mapping[Split, tuple[Source, ...]]
+    graded: bool = False

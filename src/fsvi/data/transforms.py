@@ -1,0 +1,108 @@
+"""From stored images to what a network sees: normalisation, augmentation, rotation, held-out splits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fsvi.errors import InvalidInputError
+from fsvi.validation import check_count, check_fraction
+
+_CROP_PADDING = 4
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Images as (v / 255 − mean) / std, channel by channel, in float32.
+
+    Attributes:
+        mean: Mean of each channel on the scale 0..1.
+        std: Standard deviation of each channel on the scale 0..1.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, x_train: Tensor) -> Normalize:
+        """The statistics of the training images (n, channels, height, width), exact: made from counts of 256 values."""
+        _check_bytes(x_train)
+        values = torch.arange(256, dtype=torch.float64) / 255
+        counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in x_train.unbind(1)]).double()
+        weights = counts / counts.sum(1, keepdim=True)
+        mean = weights @ values
+        std = (weights @ values**2 - mean**2).clamp(min=0).sqrt()
+        if not bool((std > 0).all()):
+            raise InvalidInputError("a channel of the training images is constant, so it cannot be standardised.")
+        return cls(tuple(mean.tolist()), tuple(std.tolist()))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Standardised float32 images of uint8 ones, with the training set's statistics."""
+        _check_bytes(x)
+        if x.shape[1] != len(self.mean):
+            raise InvalidInputError(
+                f"images have {x.shape[1]} channels, but the training images that gave the statistics had "
+                f"{len(self.mean)}."
+            )
+        mean, std = (torch.tensor(values, device=x.device)[:, None, None] for values in (self.mean, self.std))
+        return x.float().div_(255).sub_(mean).div_(std)
+
+
+def augment(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Each image cropped at random after padding by 4 zeros on every side, and mirrored with probability one half.
+
+    Args:
+        x: Images (n, channels, height, width) of any type; zero is the mean of standardised ones.
+        generator: Source of the random crops and flips.
+    """
+    n, _, height, width = x.shape
+    shift = torch.randint(0, 2 * _CROP_PADDING + 1, (2, n, 1), generator=generator).to(x.device)
+    flip = (torch.rand(n, 1, generator=generator) < 0.5).to(x.device)
+    rows, columns = shift[0] + torch.arange(height, device=x.device), torch.arange(width, device=x.device)
+    columns = shift[1] + torch.where(flip, columns.flip(0), columns)
+    padded = F.pad(x, [_CROP_PADDING] * 4)
+    images = torch.arange(n, device=x.device)[:, None, None]
+    return padded[images, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+
+def rotate(x: Tensor, degrees: float) -> Tensor:
+    """Images turned counter-clockwise about their centre, bilinear, zeros where nothing was; uint8 is rounded.
+
+    Args:
+        x: Images (n, channels, height, width), uint8 or floating.
+        degrees: The angle.
+    """
+    angle, (height, width) = math.radians(degrees), x.shape[-2:]
+    cos, sin = math.cos(angle), math.sin(angle)
+    # affine_grid counts from −1 to 1 along each side, so the turn is scaled to stay one in pixels.
+    aspect = max(height - 1, 1) / max(width - 1, 1)
+    pixels = x if x.is_floating_point() else x.float()
+    turn = pixels.new_tensor([[cos, -sin * aspect, 0.0], [sin / aspect, cos, 0.0]])
+    grid = F.affine_grid(turn[None], [1, 1, height, width], align_corners=True)
+    turned = F.grid_sample(pixels, grid.expand(len(x), -1, -1, -1), padding_mode="zeros", align_corners=True)
+    return turned if x.is_floating_point() else turned.round().to(x.dtype)
+
+
+def splits(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """A random split of 0..n − 1: the indices to train on and those held out, each in ascending order.
+
+    Args:
+        n: How many examples there are.
+        fraction: How much of them is held out, rounded to whole examples.
+        seed: Seed of the draw.
+    """
+    held_out = round(check_count("n", n) * check_fraction("fraction", fraction))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return order[held_out:].sort().values, order[:held_out].sort().values
+
+
+def _check_bytes(x: Tensor) -> None:
+    if x.dtype != torch.uint8 or x.dim() != 4 or x.numel() == 0:
+        raise InvalidInputError(
+            f"images have type {x.dtype} and shape {tuple(x.shape)}; uint8 images (n, channels, height, width) are "
+            "needed."
+        )

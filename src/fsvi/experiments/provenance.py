@@ -1,0 +1,44 @@
+"""What a figure depends on besides its settings: versions, machine, source."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import fsvi
+
+_PACKAGES = ("torch", "numpy", "scikit-learn", "matplotlib")
+
+
+def versions() -> dict[str, str]:
+    """Of fsvi, Python and the packages that compute."""
+    return {
+        "fsvi": fsvi.__version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in _PACKAGES},
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What kind of machine this is; nothing that says which one."""
+    return {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
+
+
+def commit() -> str | None:
+    """The commit of fsvi's source, `+changes` after it where files differ from it; None outside a repository."""
+    folder = Path(__file__).parent
+    try:
+        head = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--", ".")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head + ("+changes" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

@@ -1,0 +1,127 @@
+"""`fsvi run`: train a method on a task, measure it, and keep the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fsvi.data import Dataset
+from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.experiments.experiment import PROFILES, Experiment, Order
+from fsvi.experiments.images import thinned
+from fsvi.experiments.provenance import commit, machine, versions
+from fsvi.experiments.results import Result, read_result, result_path, write_result
+from fsvi.experiments.tasks import TASKS
+from fsvi.methods import Method
+from fsvi.methods.registry import check_method, takes_context
+from fsvi.serialization import check_writable
+from fsvi.training import History
+from fsvi.validation import check_choice, check_count
+
+_CHECKPOINT_INTERVAL = 60.0
+_EPOCHS = 60
+"""of which a result keeps the history"""
+
+
+def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
+    """The result of `order`: read if it is there, else trained, evaluated and written into the folder `out`.
+
+    The trained model is kept under `models` beside it; what an interrupted run has learned, under `.unfinished`, from
+    where the next call goes on. A second process with the same order is refused while the first one runs.
+    """
+    order = checked(order)
+    path = result_path(check_writable(out), order)
+    if path.exists():
+        tell(f"{path} is there already.")
+        return read_result(path)
+    unfinished = out / ".unfinished" / path.relative_to(out).with_suffix("")
+    with _alone(unfinished, path):
+        experiment = TASKS[order.task].recipe(order)
+        method = experiment.build(order.seed)
+        history = experiment.train(
+            method,
+            order.seed,
+            checkpoint=unfinished,
+            resume=True,
+            checkpoint_interval=_CHECKPOINT_INTERVAL,
+            progress=progress,
+        )
+        method.save(model_path(out, path))
+        result = _measured(order, experiment, method, history)
+        write_result(path, result)
+        rmtree(unfinished, ignore_errors=True)
+    return result
+
+
+def checked(order: Order) -> Order:
+    """The order with its context named, if the method has one, or one sentence about what is wrong with it."""
+    task = TASKS[check_choice("task", order.task, TASKS)]
+    check_choice("profile", order.profile, PROFILES)
+    check_count("seed", order.seed, least=0)
+    check_method(order.method)
+    if takes_context(order.method):
+        return replace(order, context=order.context or task.context)
+    if order.context is not None:
+        raise InvalidInputError(f"context={order.context!r} is of no use to {order.method!r}, which has none.")
+    return order
+
+
+def model_path(out: Path, result: Path) -> Path:
+    """Where the trained model of a result is kept."""
+    return out / "models" / result.relative_to(out).with_suffix(".fsvi")
+
+
+@contextmanager
+def _alone(folder: Path, path: Path) -> Iterator[None]:
+    """Hold a lock that ends with the process, however it ends."""
+    lock = FileLock(check_writable(folder.parent) / f"{folder.name}.lock")
+    try:
+        with lock.acquire(timeout=0):
+            yield
+    except Timeout as error:
+        raise FSVIError(f"{path} is being made by another process: wait for it, or choose another --out.") from error
+
+
+def _measured(order: Order, experiment: Experiment, method: Method, history: History) -> Result:
+    started = time.perf_counter()
+    outcome = experiment.evaluate(method)
+    seconds = time.perf_counter() - started
+    sources = [*experiment.sources, *outcome.sources]
+    return Result(
+        task=order.task,
+        method=order.method,
+        context=order.context,
+        profile=order.profile,
+        seed=order.seed,
+        settings={"method": method.config(), "fit": _plain(experiment.fit_settings)},
+        metrics=outcome.metrics,
+        curves=outcome.curves,
+        history=_thinned(history),
+        data=[_described(source) for source in sources],
+        notes=[*experiment.notes, *dict.fromkeys(source.note for source in sources if source.note)],
+        seconds={"train": round(history.seconds, 1), "evaluate": round(seconds, 1)},
+        versions=versions(),
+        machine=machine(),
+        commit=commit(),
+    )
+
+
+def _thinned(history: History) -> dict[str, list[float]]:
+    columns = {"loss": history.loss, **history.terms, "validation": history.validation}
+    return {name: thinned(values, _EPOCHS) for name, values in columns.items() if values}
+
+
+def _described(source: Dataset) -> dict[str, Any]:
+    return {"name": source.name, "split": source.split, "size": len(source), "sha256": source.sha256}
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    plain = (bool, int, float, str, type(None))
+    return {name: value if isinstance(value, plain) else repr(value) for name, value in settings.items()}

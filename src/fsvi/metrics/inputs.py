@@ -1,0 +1,69 @@
+"""What metrics take: class probabilities with labels, and scores, checked once for all of them.
+
+Everything is computed in float64 on the CPU, where sums over a whole test set lose nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fsvi.errors import InvalidInputError
+from fsvi.predictive import CategoricalPredictive
+from fsvi.validation import as_tensor, check_labels, check_type
+
+Probabilities: TypeAlias = CategoricalPredictive | Tensor
+"""A prediction, or its class probabilities (n, classes)."""
+
+_ROUNDING = 1e-3
+"""How far from 1 the sum of an input's probabilities may be: half precision still passes."""
+
+
+def check_predictions(p: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Class probabilities (n, classes) and as many labels (n,)."""
+    probabilities = check_probabilities(p)
+    y = check_labels(as_tensor("y", y).cpu(), probabilities.shape[1])
+    if len(y) != len(probabilities):
+        raise InvalidInputError(f"there are {len(probabilities)} predictions, but {len(y)} labels.")
+    return probabilities, y
+
+
+def check_probabilities(p: Any) -> Tensor:
+    """Class probabilities (n, classes), n ≥ 1, each row a distribution."""
+    given = p.mean if isinstance(p, CategoricalPredictive) else p
+    values = as_tensor("p", given, torch.float64).detach().cpu()
+    if values.dim() != 2 or 0 in values.shape:
+        raise InvalidInputError(f"p has shape {tuple(values.shape)}; probabilities (n, classes) are needed, n ≥ 1.")
+    wrong = ((values < 0) | ~values.isfinite()).any(1) | ((values.sum(1) - 1).abs() > _ROUNDING)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise InvalidInputError(f"row {row} of p is {values[row].tolist()}, not probabilities that sum to 1.")
+    return values
+
+
+def check_scores(name: str, scores: Any) -> Tensor:
+    """Finite scores (n,), n ≥ 1."""
+    values = as_tensor(name, scores, torch.float64).detach().cpu()
+    if values.dim() != 1 or len(values) == 0:
+        raise InvalidInputError(f"{name} has shape {tuple(values.shape)}; one score an input is needed, (n,), n ≥ 1.")
+    if not bool(values.isfinite().all()):
+        raise InvalidInputError(f"{name} holds {int((~values.isfinite()).sum())} NaN or infinite values.")
+    return values
+
+
+def check_categorical(p: Any) -> CategoricalPredictive:
+    """A prediction of classes, with the draws that its entropies need."""
+    check_type("p", p, CategoricalPredictive, "a prediction of classes, such as method.predict(x) of a classifier")
+    if len(p) == 0:
+        raise InvalidInputError("p holds no predictions: at least one is needed.")
+    prediction: CategoricalPredictive = p
+    return prediction
+
+
+def total_uncertainty(p: Any) -> Tensor:
+    """By what inputs are ranked where nothing else is said: the prediction's own measure, or the entropy of `p`."""
+    if isinstance(p, CategoricalPredictive):
+        return check_scores("p.uncertainty()", check_categorical(p).uncertainty())
+    return torch.special.entr(check_probabilities(p)).sum(1)

@@ -1,0 +1,118 @@
+"""Referral: which predictions to keep, and which to hand to somebody who knows, so that those kept can be relied on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fsvi.errors import InvalidInputError
+from fsvi.metrics.detection import UNCERTAINTIES, uncertainty
+from fsvi.metrics.inputs import check_predictions, check_scores
+from fsvi.predictive import CategoricalPredictive
+from fsvi.validation import check_choice, check_fraction, check_positive
+
+_PILOT = 0.2
+"""Share of the held-out data that proposes thresholds; the rest tests them."""
+
+_LEARNED = ("threshold", "referred", "kept_accuracy")
+_SETTINGS = ("target_accuracy", "confidence", "score")
+
+
+class Referral:
+    """A threshold on the uncertainty below which predictions are at least `target_accuracy` accurate.
+
+    It is chosen on held-out data: predictions `p_val` with their labels `y_val`, exchangeable with what will be decided
+    on and not used in training. With probability `confidence` over these data, the accuracy among kept inputs of the
+    same kind is at least `target_accuracy`; for inputs of another kind nothing is promised.
+
+    The promise takes the choosing into account, by split fixed-sequence testing (Angelopoulos et al. 2021, "Learn then
+    Test"): a fifth of the data, drawn at random, proposes its own uncertainties as thresholds, and a place to start,
+    where its errors are the least likely under a lower accuracy. On the rest, thresholds are tested from there on, each
+    more permissive than the one before, until the first that fails: the errors k among the m kept must satisfy
+    P(Binomial(m, 1 − target_accuracy) ≤ k) ≤ 1 − confidence.
+
+    Attributes:
+        threshold: Inputs that are more uncertain than this are referred.
+        referred: Share of inputs to expect to be referred: that of the held-out data.
+        kept_accuracy: Accuracy among the kept inputs of the data that tested the threshold.
+    """
+
+    def __init__(
+        self,
+        p_val: CategoricalPredictive,
+        y_val: Any,
+        target_accuracy: float = 0.95,
+        confidence: float = 0.9,
+        score: str = "entropy",
+    ) -> None:
+        self._set(target_accuracy, confidence, score)
+        scores = check_scores("uncertainty of p_val", uncertainty(p_val, self.score))
+        probabilities, y = check_predictions(p_val, y_val)
+        wrong = probabilities.argmax(1) != y
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+        pilot, test = order.tensor_split([max(1, int(_PILOT * len(y)))])
+        threshold = self._choose((scores[pilot], wrong[pilot]), (scores[test], wrong[test]))
+        if threshold is None:
+            raise InvalidInputError(self._failure(wrong))
+        self.threshold = threshold
+        self.referred = float((scores > threshold).double().mean())
+        self.kept_accuracy = float((~wrong[test][scores[test] <= threshold]).double().mean())
+
+    def decide(self, p: CategoricalPredictive) -> Tensor:
+        """Whether to keep each prediction, (n,): True is keep, False is refer; a NaN is referred."""
+        return uncertainty(p, self.score).double() <= self.threshold
+
+    def to_dict(self) -> dict[str, Any]:
+        """Settings and what was learned, as plain numbers and strings."""
+        return {name: getattr(self, name) for name in (*_SETTINGS, *_LEARNED)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Referral:
+        """What `to_dict` wrote down."""
+        if not isinstance(values, Mapping) or set(values) != {*_SETTINGS, *_LEARNED}:
+            raise InvalidInputError(f"a referral has {', '.join((*_SETTINGS, *_LEARNED))}, not {values!r}.")
+        referral = cls.__new__(cls)
+        referral._set(*(values[name] for name in _SETTINGS))
+        referral.threshold = float(check_scores("threshold", [values["threshold"]]))
+        referral.referred = check_positive("referred", values["referred"], zero=True)
+        referral.kept_accuracy = check_positive("kept_accuracy", values["kept_accuracy"], zero=True)
+        return referral
+
+    def __str__(self) -> str:
+        return (
+            f"Refer inputs with {self.score.replace('_', ' ')} above {self.threshold:.4g}, about {self.referred:.1%} of "
+            f"them; those kept are at least {self.target_accuracy:.4g} accurate with confidence {self.confidence:.4g} "
+            f"({self.kept_accuracy:.4g} on held-out data)."
+        )
+
+    def _set(self, target_accuracy: float, confidence: float, score: str) -> None:
+        self.target_accuracy = check_fraction("target_accuracy", target_accuracy)
+        self.confidence = check_fraction("confidence", confidence)
+        self.score = check_choice("score", score, UNCERTAINTIES)
+
+    def _choose(self, pilot: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> float | None:
+        """The last threshold of the sequence that the pilot proposes before one fails on the test data."""
+        thresholds = pilot[0].unique()
+        start = int(self._p_values(thresholds, *pilot).argmin())
+        failed = self._p_values(thresholds[start:], *test) > 1 - self.confidence
+        passed = int(failed.nonzero()[0]) if bool(failed.any()) else len(failed)
+        return float(thresholds[start + passed - 1]) if passed else None
+
+    def _p_values(self, thresholds: Tensor, scores: Tensor, wrong: Tensor) -> Tensor:
+        """The chance of so few errors below each of the thresholds if the accuracy there were just short of the target."""
+        from scipy.special import bdtr  # takes long to import
+
+        ordered, order = scores.sort()
+        errors = torch.cat([torch.zeros(1), wrong[order].cumsum(0)])
+        kept = torch.searchsorted(ordered, thresholds, right=True)
+        return torch.as_tensor(bdtr(errors[kept].double().numpy(), kept.numpy(), 1 - self.target_accuracy))
+
+    def _failure(self, wrong: Tensor) -> str:
+        return (
+            f"no threshold on {self.score!r} is sure to keep inputs with an accuracy of {self.target_accuracy} at "
+            f"confidence {self.confidence}: {len(wrong)} held-out inputs, {int(wrong.sum())} of them wrong, do not show "
+            "it, so lower target_accuracy or confidence, or give more held-out data."
+        )

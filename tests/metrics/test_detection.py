@@ -1,0 +1,110 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision, binary_roc
+
+from fsvi.errors import InvalidInputError
+from fsvi.methods.duq import KernelPredictive
+from fsvi.metrics import auroc, ood, roc, uncertainty
+from fsvi.predictive import CategoricalPredictive
+
+
+@pytest.fixture(params=["distinct", "tied"])
+def scores(request):
+    """Scores in and out of distribution."""
+    inside, outside = torch.randn(60).double(), 0.7 + torch.randn(90).double()
+    return (inside, outside) if request.param == "distinct" else (inside.round(), outside.round())
+
+
+def test_against_torchmetrics(scores):
+    both, is_out = torch.cat(scores).sigmoid(), torch.tensor([0] * 60 + [1] * 90)
+    found = ood(*scores)
+    assert found.auroc == pytest.approx(float(binary_auroc(both, is_out)), rel=1e-6)
+    assert found.aupr == pytest.approx(float(binary_average_precision(both, is_out)), rel=1e-6)
+    assert found.aupr_in == pytest.approx(float(binary_average_precision(1 - both, 1 - is_out)), rel=1e-6)
+    assert 0.6 < found.auroc < 0.8
+
+
+def test_fpr95_is_what_passes_where_95_percent_of_the_known_do(scores):
+    inside, outside = scores
+    threshold = inside.sort().values[math.ceil(0.95 * 60) - 1]
+    assert ood(*scores).fpr95 == pytest.approx(float((outside <= threshold).double().mean()))
+
+
+def test_auroc_is_the_chance_of_the_right_order_ties_counting_half(scores):
+    inside, outside = scores
+    order = (outside[:, None] > inside).double() + 0.5 * (outside[:, None] == inside).double()
+    assert ood(*scores).auroc == pytest.approx(float(order.mean()))
+
+
+def test_perfect_and_worst_and_useless():
+    low, high = [0.1, 0.2], [0.3, 0.4]
+    perfect, worst, useless = ood(low, high), ood(high, low), ood([1.0] * 3, [1.0])
+    assert (perfect.auroc, perfect.aupr, perfect.aupr_in, perfect.fpr95) == (1, 1, 1, 0)
+    assert (worst.auroc, worst.fpr95) == (0, 1)
+    assert (useless.auroc, useless.aupr, useless.aupr_in, useless.fpr95) == (0.5, 0.25, 0.75, 1)
+
+
+def test_roc_against_torchmetrics(scores):
+    both, is_out = torch.cat(scores).sigmoid(), torch.tensor([0] * 60 + [1] * 90)
+    curve = roc(is_out, both)
+    false, true, _ = binary_roc(both, is_out)
+    np.testing.assert_allclose(curve.false_positive_rate, false, rtol=1e-6)
+    np.testing.assert_allclose(curve.true_positive_rate, true, rtol=1e-6)
+    area = torch.trapezoid(curve.true_positive_rate, curve.false_positive_rate)
+    assert auroc(is_out, both) == pytest.approx(float(area))
+
+
+def test_roc_by_hand():
+    curve = roc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
+    assert curve.false_positive_rate.tolist() == [0, 0, 0.5, 0.5, 1]
+    assert curve.true_positive_rate.tolist() == [0, 0.5, 0.5, 1, 1]
+    assert curve.thresholds.tolist() == [math.inf, 0.8, 0.4, 0.35, 0.1]
+
+
+def test_measures_of_uncertainty():
+    p = CategoricalPredictive(torch.randn(4, 6, 3))
+    for kind in ("entropy", "expected_entropy", "mutual_information"):
+        assert torch.equal(uncertainty(p, kind), getattr(p, kind)())
+    kernels = KernelPredictive(-torch.rand(1, 6, 3))
+    assert torch.equal(uncertainty(kernels, "own"), kernels.uncertainty())
+    assert not torch.equal(uncertainty(kernels, "own"), uncertainty(kernels))
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "message"),
+    [
+        ([], [1.0], r"in_scores has shape \(0,\)"),
+        ([1.0], [], r"out_scores has shape \(0,\)"),
+        ([1.0], [[1.0]], r"out_scores has shape \(1, 1\)"),
+        ([1.0, math.nan], [1.0], "in_scores holds 1 NaN"),
+    ],
+)
+def test_bad_scores(inside, outside, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ood(inside, outside)
+
+
+@pytest.mark.parametrize("curve", [roc, auroc])
+@pytest.mark.parametrize(
+    ("labels", "scores", "message"),
+    [
+        ([1, 1], [0.1, 0.2], "all 2 labels are 1: a ROC curve needs both classes"),
+        ([0, 1], [0.1], "1 scores, but 2 labels"),
+        ([0, 2], [0.1, 0.2], "labels lie in 0..2"),
+    ],
+)
+def test_bad_labels(curve, labels, scores, message):
+    with pytest.raises(InvalidInputError, match=message):
+        curve(labels, scores)
+
+
+def test_bad_predictions():
+    with pytest.raises(InvalidInputError, match="did you mean 'entropy'"):
+        uncertainty(CategoricalPredictive(torch.zeros(1, 1, 2)), "entropie")
+    with pytest.raises(InvalidInputError, match="p is a Tensor, not a prediction of classes"):
+        uncertainty(torch.rand(3, 2))
+    with pytest.raises(InvalidInputError, match="no predictions"):
+        uncertainty(CategoricalPredictive(torch.zeros(1, 0, 2)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -20,6 +20,8 @@ app = typer.Typer(
     help=fsvi.__doc__,
 )
 
+Profile = typer.Option(help="paper: the paper's protocol; quick: minutes; smoke: seconds.")
+_SHOWN = ("accuracy", "nll", "ece_15", "rmse", "log_likelihood", "far_entropy", "noise")
 Out = typer.Option(help="Folder to write into; made if it is not there.")
 
 
@@ -66,6 +68,24 @@ def bench(
     from fsvi.experiments.bench import run_bench
 
     run_bench(out, quick, methods)
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help="What to learn, such as fashion-mnist or uci-yacht.")],
+    method: Annotated[str, typer.Argument(help="How, such as fsvi, map or ensemble:map.")],
+    seed: Annotated[int, typer.Option(help="Seed of the split, the initial parameters and training.")] = 0,
+    profile: Annotated[str, Profile] = "paper",
+    context: Annotated[str | None, typer.Option(help="Where FSVI looks beyond the data: kmnist, monochrome, …")] = None,
+    out: Annotated[Path, Out] = Path("results"),
+) -> None:
+    """Train a method on a task of the paper, measure it, and keep the result as JSON."""
+    from fsvi.experiments.experiment import Order
+    from fsvi.experiments.runs import run as run_order
+
+    result = run_order(Order(task, method, cast(Any, profile), seed, context), out, tell=typer.echo)
+    shown = {name: value for name, value in result.metrics.items() if name in _SHOWN or name.startswith("auroc_")}
+    typer.echo(f"{result.label}: " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items()))
 
 
 def main() -> None:

@@ -23,3 +23,7 @@ class SingularCovarianceError(FSVIError, ArithmeticError):
 
 class FileFormatError(FSVIError, ValueError):
     """A file is truncated, was tampered with, or does not belong to this network."""
+
+
+class DataNotFoundError(FSVIError, FileNotFoundError):
+    """A dataset is in no folder that was searched and could not be downloaded."""

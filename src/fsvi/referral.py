@@ -83,9 +83,9 @@ class Referral:
 
     def __str__(self) -> str:
         return (
-            f"Refer inputs with {self.score.replace('_', ' ')} above {self.threshold:.4g}, about {self.referred:.1%} of "
-            f"them; those kept are at least {self.target_accuracy:.4g} accurate with confidence {self.confidence:.4g} "
-            f"({self.kept_accuracy:.4g} on held-out data)."
+            f"Refer inputs with {self.score.replace('_', ' ')} above {self.threshold:.4g}, about {self.referred:.1%} "
+            f"of them; those kept are at least {self.target_accuracy:.4g} accurate with confidence "
+            f"{self.confidence:.4g} ({self.kept_accuracy:.4g} on held-out data)."
         )
 
     def _set(self, target_accuracy: float, confidence: float, score: str) -> None:
@@ -102,17 +102,17 @@ class Referral:
         return float(thresholds[start + passed - 1]) if passed else None
 
     def _p_values(self, thresholds: Tensor, scores: Tensor, wrong: Tensor) -> Tensor:
-        """The chance of so few errors below each of the thresholds if the accuracy there were just short of the target."""
+        """The chance of so few errors up to each threshold if the accuracy there were just short of the target."""
         from scipy.special import bdtr  # takes long to import
 
         ordered, order = scores.sort()
-        errors = torch.cat([torch.zeros(1), wrong[order].cumsum(0)])
+        errors = torch.cat([torch.zeros(1).long(), wrong[order].cumsum(0)])
         kept = torch.searchsorted(ordered, thresholds, right=True)
         return torch.as_tensor(bdtr(errors[kept].double().numpy(), kept.numpy(), 1 - self.target_accuracy))
 
     def _failure(self, wrong: Tensor) -> str:
         return (
             f"no threshold on {self.score!r} is sure to keep inputs with an accuracy of {self.target_accuracy} at "
-            f"confidence {self.confidence}: {len(wrong)} held-out inputs, {int(wrong.sum())} of them wrong, do not show "
-            "it, so lower target_accuracy or confidence, or give more held-out data."
+            f"confidence {self.confidence}: {len(wrong)} held-out inputs, {int(wrong.sum())} of them wrong, do not "
+            "show it, so lower target_accuracy or confidence, or give more held-out data."
         )

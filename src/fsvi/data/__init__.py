@@ -1,17 +1,25 @@
-"""Datasets."""
+"""Datasets: loaders, what there is and where, and the way from stored images to what a network sees."""
 
+from fsvi.data.catalogue import names
+from fsvi.data.corruptions import CORRUPTIONS, corrupt
 from fsvi.data.dataset import Dataset
-from fsvi.data.loading import available, load, names
+from fsvi.data.download import fetch
+from fsvi.data.inventory import catalogue, verify
+from fsvi.data.loading import available, load
 from fsvi.data.toy import Standardize, Toy1D, oat1d, snelson, subspace, two_moons
 from fsvi.data.transforms import Normalize, augment, rotate, splits
 
 __all__ = [
+    "CORRUPTIONS",
     "Dataset",
     "Normalize",
     "Standardize",
     "Toy1D",
     "augment",
     "available",
+    "catalogue",
+    "corrupt",
+    "fetch",
     "load",
     "names",
     "oat1d",
@@ -20,4 +28,5 @@ __all__ = [
     "splits",
     "subspace",
     "two_moons",
+    "verify",
 ]

@@ -28,7 +28,7 @@ def walk(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes
             yield from _walk_zip(path, wanted)
         else:
             yield from _walk_tar(path, wanted)
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise FileFormatError(
             f"{path} cannot be read ({first_line(error)}): it is damaged or cut short, so delete it and get it again."
         ) from error

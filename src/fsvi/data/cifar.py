@@ -16,6 +16,7 @@ from fsvi.validation import first_line
 
 CIFAR10_BATCHES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 _SIDE = 32
+# NumPy moved its core between versions; whichever a pickle names, the function it means is the installed one's.
 _ADMITTED = {
     (f"numpy.{core}multiarray", "_reconstruct"): np.empty(0).__reduce__()[0] for core in ("core.", "_core.")
 } | {("numpy", "ndarray"): np.ndarray, ("numpy", "dtype"): np.dtype}
@@ -48,7 +49,10 @@ def read_sheets(paths: Sequence[Path], batches: Sequence[str]) -> Arrays:
     label_file = f"{'test' if batches == CIFAR10_BATCHES['test'] else 'train'}_lables.json"  # spelt so in the package
     members = read_members(paths[0], [*sheets, label_file])
     images = np.concatenate([_read_sheet(paths[0], name, members[name]) for name in sheets])
-    return images, np.array(json.loads(members[label_file]))
+    try:
+        return images, np.array(json.loads(members[label_file]), dtype=np.int64)
+    except (TypeError, ValueError) as error:
+        raise FileFormatError(f"{label_file} in {paths[0]} is no list of labels: {first_line(error)}.") from error
 
 
 def _unpickle(path: Path, name: str, content: bytes) -> dict[bytes, Any]:

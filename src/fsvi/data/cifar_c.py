@@ -26,7 +26,7 @@ _TEST_IMAGES = 10_000
 _RELEASED = File(
     f"{NAME}/CIFAR-10-C.tar",
     "https://zenodo.org/records/2535967/files/CIFAR-10-C.tar",
-    md5="56bf5dcef84df0e2308c6dcbcbbd8499",
+    "md5:56bf5dcef84df0e2308c6dcbcbbd8499",
 )
 
 
@@ -41,9 +41,13 @@ def corrupted(name: str, clean: Entry) -> Entry:
         Source(source.files, partial(_regenerate, source=source, kinds=kinds, severity=severity), _NOTE)
         for source in clean.splits["test"]
     ]
-    what = f"CIFAR-10 test images with {' '.join(kinds[0].split('_')) if len(kinds) == 1 else 'corruptions in turn'}"
+    applied = kinds[0].replace("_", " ") if len(kinds) == 1 else "corruptions in turn"
     return Entry(
-        name, f"{what}, severity {severity}", "CC BY 4.0", "https://zenodo.org/records/2535967", {"test": tuple(sources)}
+        name=name,
+        what=f"CIFAR-10 test images with {applied}, severity {severity}",
+        licence="CC BY 4.0",
+        page="https://zenodo.org/records/2535967",
+        splits={"test": tuple(sources)},
     )
 
 
@@ -77,7 +81,9 @@ def _read_released(paths: Sequence[Path], kinds: Sequence[str], severity: int) -
         for kind, turn in _turns(kinds, _TEST_IMAGES):
             images[turn] = _read_npy(paths[0], kind)[block][turn]
     except ValueError as error:
-        raise FileFormatError(f"{kind}.npy in {paths[0]} is not 50,000 images of 32×32: {first_line(error)}.") from error
+        raise FileFormatError(
+            f"{kind}.npy in {paths[0]} is not 50,000 images of 32×32: {first_line(error)}."
+        ) from error
     return images.transpose(0, 3, 1, 2), labels
 
 

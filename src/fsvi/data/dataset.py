@@ -42,17 +42,30 @@ class Dataset:
         return len(self.x)
 
 
-def build(name: str, split: Split, arrays: Arrays, note: str = "") -> Dataset:
-    """A `Dataset` of what a reader returned, once inputs and targets are known to be as many."""
+def build(name: str, split: Split, arrays: Arrays, note: str = "", graded: bool = False) -> Dataset:
+    """A `Dataset` of what a reader returned, once inputs and targets are known to be as many.
+
+    Args:
+        name: The dataset's name.
+        split: Which split it is.
+        arrays: Inputs and targets.
+        note: A phrase to print beside figures.
+        graded: Whether the targets are grades, from which the label "2 or worse" is made.
+    """
     x, y = arrays
+    if len(x) == 0:
+        raise FileFormatError(f"the files of {name} {split} hold no examples: get them again.")
     if len(x) != len(y):
         raise FileFormatError(
             f"{name} {split} has {len(x)} inputs but {len(y)} labels: one of its files belongs to another split or "
             "dataset, so get both again."
         )
-    targets = y[:, None].astype(np.float64) if np.issubdtype(y.dtype, np.floating) else y.astype(np.int64)
-    x = np.require(x, requirements=["C", "W"])
-    return Dataset(torch.from_numpy(x), torch.from_numpy(targets), name, split, note, content_hash(x, targets))
+    regression = np.issubdtype(y.dtype, np.floating)
+    x, y = np.require(x, requirements=["C", "W"]), y[:, None] if regression else y.astype(np.int64)
+    targets = torch.from_numpy(np.require(y, requirements=["C", "W"]))
+    grade = targets if graded else None
+    labels = (targets >= 2).long() if graded else targets
+    return Dataset(torch.from_numpy(x), labels, name, split, note, content_hash(x, y), grade)
 
 
 def content_hash(*arrays: Array) -> str:

@@ -18,7 +18,9 @@ _LETTERS = "ABCDEFGHIJ"
 def read_letters(paths: Sequence[Path]) -> Arrays:
     """notMNIST's grey 28×28 pictures from folders A to J of its archive, by name; unreadable ones are left out."""
     members = sorted(walk(paths[0], lambda name: name.endswith(".png") and _letter(name) in _LETTERS))
-    pairs = [(image, _LETTERS.index(_letter(name))) for name, content in members if (image := _grey(content)) is not None]
+    pairs = [
+        (image, _LETTERS.index(_letter(name))) for name, content in members if (image := _grey(content)) is not None
+    ]
     if not pairs:
         raise FileFormatError(f"{paths[0]} holds no picture in a folder A to J, so it is not notMNIST.")
     images, labels = zip(*pairs, strict=True)
@@ -42,7 +44,9 @@ def read_npz(paths: Sequence[Path]) -> Arrays:
         with np.load(paths[0], allow_pickle=False) as content:
             return content["x"].transpose(0, 3, 1, 2), content["y"]
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise FileFormatError(f"{paths[0]} is not an .npz file of images x and labels y: {first_line(error)}.") from error
+        raise FileFormatError(
+            f"{paths[0]} is not an .npz file of images x and labels y: {first_line(error)}."
+        ) from error
 
 
 def _letter(name: str) -> str:

@@ -4,31 +4,48 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fsvi.data.catalogue import Entry, File, Source
+from fsvi.data.dataset import Split
+from fsvi.data.sources import Entry, File, Source
 
 
 def folders(root: Path | str | None = None) -> list[Path]:
     """The folders to search, in order; $FSVI_DATA may hold several, separated as in $PATH."""
-    given = [Path(root)] if root is not None else []
-    named = [Path(part).expanduser() for part in os.environ.get("FSVI_DATA", "").split(os.pathsep) if part]
-    return [*given, *named, cache()]
+    return [folder for group in _groups(root) for folder in group]
 
 
 def cache() -> Path:
-    """The folder that downloads go to: fsvi below $XDG_CACHE_HOME, or below ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fsvi"
+    """The folder that downloads go to: fsvi below $XDG_CACHE_HOME, or the system's folder for caches."""
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "fsvi"
+    import pooch
+
+    return Path(pooch.os_cache("fsvi"))
 
 
-def find(entry: Entry, source: Source, searched: Sequence[Path]) -> list[Path] | None:
-    """The paths of a source's files, all from the first folder that has them all."""
+def find(entry: Entry, split: Split, root: Path | str | None = None) -> tuple[Source, list[Path]] | None:
+    """The first source of a split whose files are all in one folder, with their paths; None if there is none."""
+    for searched in _groups(root):
+        for source in entry.splits[split]:
+            if paths := _paths(source, searched):
+                return source, paths
+    return None
+
+
+def _groups(root: Path | str | None) -> list[list[Path]]:
+    """Folders of equal rank: any source in the caller's own folder goes before a better one elsewhere."""
+    named = [Path(part).expanduser() for part in os.environ.get("FSVI_DATA", "").split(os.pathsep) if part]
+    return [[Path(root)] if root is not None else [], [*named, cache()]]
+
+
+def _paths(source: Source, searched: Sequence[Path]) -> list[Path] | None:
     for folder in searched:
-        paths = [path for file in source.files if (path := locate(folder / entry.folder, file))]
+        paths = [path for file in source.files if (path := _locate(folder, file))]
         if len(paths) == len(source.files):
             return paths
     return None
 
 
-def locate(folder: Path, file: File) -> Path | None:
-    """The file in `folder`, as named or without its .gz."""
+def _locate(folder: Path, file: File) -> Path | None:
+    """The file below `folder`, as named or without its .gz."""
     candidates = (folder / file.name, folder / file.name.removesuffix(".gz"))
     return next((path for path in candidates if path.exists()), None)

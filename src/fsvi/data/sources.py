@@ -14,14 +14,13 @@ class File:
     Attributes:
         name: Its path below a data folder.
         url: Its official address; None when it cannot be downloaded on its own.
-        sha256: SHA-256 of its content, which for .gz is what it unpacks to; None when not known for certain.
-        md5: MD5 of the file as published, where its publisher or a well-known library states one.
+        digest: "sha256:..." of its content, which for .gz is what it unpacks to; or "md5:..." of the file as published,
+            where only that is known; None when nothing is known for certain.
     """
 
     name: str
     url: str | None = None
-    sha256: str | None = None
-    md5: str | None = None
+    digest: str | None = None
 
 
 @dataclass(frozen=True)

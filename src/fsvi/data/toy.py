@@ -10,6 +10,8 @@ Sources:
   BSD-2 licence.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -25,8 +27,14 @@ from fsvi.errors import InvalidInputError
 class Standardize:
     """z = (v − mean) / std; the default is the identity."""
 
-    mean: float = 0.0
-    std: float = 1.0
+    mean: float | Tensor = 0.0
+    std: float | Tensor = 1.0
+
+    @classmethod
+    def of(cls, values: Tensor) -> Standardize:
+        """Column by column of a table (n, d); a column that is constant is only centred."""
+        std = values.std(0, correction=0)
+        return cls(values.mean(0), torch.where(std > 0, std, 1.0))
 
     def __call__(self, value: Tensor) -> Tensor:
         """To standardised units."""

@@ -59,6 +59,7 @@ def augment(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         x: Images (n, channels, height, width) of any type; zero is the mean of standardised ones.
         generator: Source of the random crops and flips.
     """
+    _check_images(x)
     n, _, height, width = x.shape
     shift = torch.randint(0, 2 * _CROP_PADDING + 1, (2, n, 1), generator=generator).to(x.device)
     flip = (torch.rand(n, 1, generator=generator) < 0.5).to(x.device)
@@ -76,6 +77,9 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
         x: Images (n, channels, height, width), uint8 or floating.
         degrees: The angle.
     """
+    _check_images(x)
+    if not math.isfinite(degrees):
+        raise InvalidInputError(f"degrees={degrees!r} must be a finite number.")
     angle, (height, width) = math.radians(degrees), x.shape[-2:]
     cos, sin = math.cos(angle), math.sin(angle)
     # affine_grid counts from −1 to 1 along each side, so the turn is scaled to stay one in pixels.
@@ -98,6 +102,11 @@ def splits(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     held_out = round(check_count("n", n) * check_fraction("fraction", fraction))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return order[held_out:].sort().values, order[:held_out].sort().values
+
+
+def _check_images(x: Tensor) -> None:
+    if x.dim() != 4:
+        raise InvalidInputError(f"images have shape {tuple(x.shape)}; (n, channels, height, width) is needed.")
 
 
 def _check_bytes(x: Tensor) -> None:

@@ -66,10 +66,11 @@ def checked(order: Order) -> Order:
     check_choice("profile", order.profile, PROFILES)
     check_count("seed", order.seed, least=0)
     check_method(order.method)
-    if takes_context(order.method):
+    if task.context is not None and takes_context(order.method):
         return replace(order, context=order.context or task.context)
     if order.context is not None:
-        raise InvalidInputError(f"context={order.context!r} is of no use to {order.method!r}, which has none.")
+        reason = f"{order.task!r} has one context only" if task.context is None else f"{order.method!r} has none"
+        raise InvalidInputError(f"context={order.context!r} is of no use: {reason}.")
     return order
 
 

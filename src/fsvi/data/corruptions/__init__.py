@@ -67,7 +67,9 @@ def corrupt(x: Tensor, kind: str, severity: int, seed: int = 0) -> Tensor:
         Images of the same shape, uint8; values are cut to 0..255 and truncated, as in the released files.
     """
     if x.dtype != torch.uint8 or x.dim() != 4 or x.shape[1:] != (3, 32, 32):
-        raise InvalidInputError(f"images have type {x.dtype} and shape {tuple(x.shape)}; uint8 (n, 3, 32, 32) is needed.")
+        raise InvalidInputError(
+            f"images have type {x.dtype} and shape {tuple(x.shape)}; uint8 (n, 3, 32, 32) is needed."
+        )
     change, levels = _SEVERITIES[check_choice("kind", kind, CORRUPTIONS)]
     if severity not in range(1, 6):
         raise InvalidInputError(f"severity={severity!r} must be a whole number from 1 to 5.")

@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.random import Generator
-from scipy import ndimage
 
 from fsvi.data.dataset import Array
 
@@ -33,6 +32,8 @@ def glass_blur(x: Array, level: tuple[float, int], random: Generator) -> Array:
 
 def defocus_blur(x: Array, level: tuple[float, float], random: Generator) -> Array:
     """Convolution with a disk of a radius, itself smoothed by a 3×3 Gaussian of a sigma."""
+    from scipy import ndimage
+
     radius, sigma = level
     side = np.arange(-8, 9)
     disk = (side[:, None] ** 2 + side**2 <= radius**2).astype(float)
@@ -55,11 +56,13 @@ def zoom_blur(x: Array, most: float, random: Generator) -> Array:
 
 def smooth(x: Array, sigma: float, mode: str = "nearest", truncate: float = 4.0) -> Array:
     """A Gaussian filter over the two middle axes of (n, height, width, channels)."""
+    from scipy import ndimage
+
     return ndimage.gaussian_filter(x, (0, sigma, sigma, 0), mode=mode, truncate=truncate)
 
 
 def smear(x: Array, radius: int, sigma: float, degrees: Array) -> Array:
-    """A one-sided Gaussian of 2 · radius + 1 taps along a line at `degrees`, one angle an image, the border repeated."""
+    """A one-sided Gaussian of 2 · radius + 1 taps along a line at `degrees`, an angle an image, the border repeated."""
     steps = np.arange(2 * radius + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     along = np.deg2rad(degrees)[:, None]

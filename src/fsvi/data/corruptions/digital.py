@@ -1,14 +1,19 @@
 """Changes of processing: contrast, saturation, elastic deformation, coarse pixels, JPEG."""
 
+from __future__ import annotations
+
 import io
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.random import Generator
-from PIL import Image
 
 from fsvi.data.corruptions.blur import smooth
 from fsvi.data.dataset import Array
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 def contrast(x: Array, factor: float, random: Generator) -> Array:
@@ -49,6 +54,7 @@ def elastic_transform(x: Array, level: tuple[float, float, float], random: Gener
 
 def pixelate(x: Array, factor: float, random: Generator) -> Array:
     """Shrunk by a factor and enlarged again, both with a box filter."""
+    from PIL import Image
 
     def coarse(image: Image.Image) -> Image.Image:
         small = image.resize((int(image.width * factor), int(image.height * factor)), Image.Resampling.BOX)
@@ -59,6 +65,7 @@ def pixelate(x: Array, factor: float, random: Generator) -> Array:
 
 def jpeg_compression(x: Array, quality: int, random: Generator) -> Array:
     """Stored as JPEG of a quality and read back."""
+    from PIL import Image
 
     def stored(image: Image.Image) -> Image.Image:
         file = io.BytesIO()
@@ -90,5 +97,7 @@ def _reflect(index: Array, size: int) -> Array:
 
 
 def _each(x: Array, change: Callable[[Image.Image], Image.Image]) -> Array:
+    from PIL import Image
+
     images = np.rint(x * 255).astype(np.uint8)
     return np.stack([np.asarray(change(Image.fromarray(image))) for image in images]) / 255

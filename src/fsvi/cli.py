@@ -88,6 +88,81 @@ def run(
     typer.echo(f"{result.label}: " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items()))
 
 
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(help="table1, table2, retina, uci, rotated, toy or all.")],
+    methods: Annotated[str | None, typer.Option(help="Only these rows: names with commas between them.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds.", show_default="as many as the paper")] = None,
+    profile: Annotated[str, Profile] = "paper",
+    out: Annotated[Path, Out] = Path("results"),
+) -> None:
+    """Make every run behind a table or a figure of the paper; those that are there are not made again."""
+    from fsvi.experiments.sweeps import reproduce as sweep
+
+    names = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    sweep(what, out, names, seeds, cast(Any, profile), tell=typer.echo)
+
+
+@app.command()
+def tune(
+    task: Annotated[str, typer.Argument(help="What to learn.")],
+    method: Annotated[str, typer.Argument(help="How.")],
+    trials: Annotated[int, typer.Option(help="How many settings to try, earlier ones counted.")] = 20,
+    contexts: Annotated[str | None, typer.Option(help="Contexts to choose from, with commas between them.")] = None,
+    profile: Annotated[str, Profile] = "quick",
+    seed: Annotated[int, typer.Option(help="Seed of the held-out split and of training.")] = 0,
+    out: Annotated[Path, Out] = Path("studies"),
+) -> None:
+    """Search for hyperparameters by the log-likelihood of held-out training data; test data are never looked at."""
+    from fsvi.experiments.experiment import Order
+    from fsvi.experiments.tuning import tune as search
+
+    names = tuple(name.strip() for name in (contexts or "").split(",") if name.strip())
+    summary = search(Order(task, method, cast(Any, profile), seed), out, trials, names, tell=typer.echo)
+    typer.echo(f"Best: {summary['best']}")
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="The folder that run and reproduce wrote into.")] = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="Folder to write into.", show_default="the results' folder")] = None,
+) -> None:
+    """Write tables and figures of all results, beside the paper's, as one HTML page and as Markdown."""
+    from fsvi.experiments.results_page import write_report
+
+    write_report(results, results if out is None else out, tell=typer.echo)
+
+
+data_app = typer.Typer(no_args_is_help=True, help="Find, get and check datasets.")
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("list")
+def list_data() -> None:
+    """Show which datasets there are, and which of them are here."""
+    for row in fsvi.data.catalogue():
+        size = f"{row.size / 1e6:.1f} MB" if row.size else ""
+        typer.echo(f"{row.name:<14} {row.where:<28} {size:>9}  {row.what}; {row.licence}")
+
+
+@data_app.command("get")
+def get_data(names: Annotated[list[str], typer.Argument(help="Names from `fsvi data list`.")]) -> None:
+    """Download datasets from their official addresses into the cache."""
+    for name in names:
+        fsvi.data.fetch(name, tell=typer.echo)
+
+
+@data_app.command("verify")
+def verify_data(names: Annotated[list[str] | None, typer.Argument(help="Names; none for all.")] = None) -> None:
+    """Check the hashes of the files that are here."""
+    checks = [check for name in names or fsvi.data.names() for check in fsvi.data.verify(name)]
+    for check in checks:
+        typer.echo(f"{check.result:<11} {check.file}")
+    wrong = [check.file for check in checks if check.result == "wrong"]
+    if wrong:
+        raise FSVIError(f"{len(wrong)} of {len(checks)} files are not the published ones: delete {', '.join(wrong)}.")
+
+
 def main() -> None:
     """Run the command line; an error that fsvi raised on purpose is one sentence, not a traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]

@@ -111,6 +111,8 @@ class Gaussian(Likelihood):
 
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
         """Targets as floats (n, targets)."""
+        if y.is_complex():
+            raise InvalidInputError(f"targets have type {y.dtype}; Gaussian needs real numbers.")
         targets = num_outputs // 2 if self.heteroscedastic else num_outputs
         y = y if y.is_floating_point() else y.float()
         y = y.unsqueeze(1) if y.dim() == 1 else y

@@ -73,6 +73,14 @@ def test_induced_is_not_degenerate(make):
     assert (spectrum > 1e-3 * spectrum[-1]).sum() >= 3
 
 
+def test_induced_draws_anew_what_can_be_trained_alone(make):
+    net, x = make("mlp", 4)
+    net[0].requires_grad_(False)
+    _, prior = bound(Induced(), net, x)
+    assert torch.equal(prior.net[0].weight, net[0].weight)
+    assert not torch.equal(prior.net[2].weight, net[2].weight)
+
+
 def test_feature_variance_makes_the_prior_random_and_wider(make):
     net, x = make("mlp", 4)
     split, prior = bound(Induced(feature_variance=0.1), net, x)

@@ -237,6 +237,17 @@ def test_the_largest_of_several_sets_is_the_max_of_sums(make):
     torch.testing.assert_close(method.terms(x, LABELS)["kl"], kls.sum(1).max(), rtol=1e-8, atol=1e-8)
 
 
+def test_a_random_prior_is_drawn_once_for_every_set(make, monkeypatch):
+    """The largest KL is the one that is differentiated, not another draw of the prior at its set."""
+    net, x = make("mlp", 4)
+    method = fsvi_on(net, x, prior=Induced(feature_variance=0.5), num_context_sets=3, kl_weight=1.0)
+    values, divergence = [], fsvi.methods.fsvi.gaussian_kl
+    monkeypatch.setattr(fsvi.methods.fsvi, "gaussian_kl", lambda *args: values.append(divergence(*args)) or values[-1])
+    method.terms(x, LABELS)
+    assert len(values) == 4
+    torch.testing.assert_close(values[3], max(values[:3]))
+
+
 @pytest.mark.parametrize("linearize", MODES)
 def test_the_gradient_is_the_worst_sets(make, linearize):
     """One draw of the features serves all sets, and averages over R come before the max."""

@@ -1,9 +1,9 @@
 """Datasets: loaders, what there is and where, and the way from stored images to what a network sees."""
 
-from fsvi.data.catalogue import names
 from fsvi.data.corruptions import CORRUPTIONS, corrupt
 from fsvi.data.dataset import Dataset
 from fsvi.data.download import fetch
+from fsvi.data.entries import names
 from fsvi.data.inventory import catalogue, verify
 from fsvi.data.loading import available, load
 from fsvi.data.toy import Standardize, Toy1D, oat1d, snelson, subspace, two_moons

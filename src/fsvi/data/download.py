@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fsvi.data.catalogue import entry_of
 from fsvi.data.dataset import Split
+from fsvi.data.entries import entry_of
 from fsvi.data.hashes import check_file
 from fsvi.data.places import cache, find
 from fsvi.data.sources import Entry, File, Source

@@ -47,7 +47,7 @@ def read_images(paths: Sequence[Path]) -> Arrays:
     images, labels = (read_idx(path) for path in paths)
     if images.ndim != 3 or labels.ndim != 1:
         raise FileFormatError(
-            f"{paths[0].name} and {paths[1].name} have {images.ndim} and {labels.ndim} dimensions, not the 3 of images "
+            f"{paths[0]} and {paths[1].name} have {images.ndim} and {labels.ndim} dimensions, not the 3 of images "
             "and the 1 of labels."
         )
     return images[:, None], labels

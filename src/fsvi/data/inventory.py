@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fsvi.data.catalogue import ENTRIES, entry_of
 from fsvi.data.dataset import Split
+from fsvi.data.entries import ENTRIES, entry_of
 from fsvi.data.hashes import Verdict, check_file
 from fsvi.data.places import cache, find
 from fsvi.data.sources import Entry

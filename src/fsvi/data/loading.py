@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fsvi.data.catalogue import entry_of
 from fsvi.data.dataset import Dataset, Split, build
 from fsvi.data.download import download
+from fsvi.data.entries import entry_of
 from fsvi.data.places import find
 from fsvi.errors import InvalidInputError
 

@@ -22,8 +22,8 @@ import torch
 
 import fsvi
 from fsvi.errors import FSVIError
-from fsvi.experiments.figures import DARK, LIGHT, draw
-from fsvi.experiments.report import METRICS, FigureSet, render_report
+from fsvi.experiments.figures import FigureSet, draw_set
+from fsvi.experiments.report import METRICS, render_report
 from fsvi.experiments.toy import METHODS, RECIPES, Evaluation, Recipe
 from fsvi.serialization import check_writable, write_bytes
 from fsvi.validation import check_count
@@ -165,8 +165,7 @@ def _draw(outcomes: Sequence[Outcome]) -> dict[str, FigureSet]:
     figures = {}
     for task in dict.fromkeys(outcome.job.task for outcome in outcomes):
         pictures = {o.job.method: o.evaluation.picture for o in outcomes if o.job.task == task}
-        drawn = (draw(pictures, theme, stacked) for stacked in (False, True) for theme in (LIGHT, DARK))
-        figures[task] = FigureSet(*drawn)
+        figures[task] = draw_set(pictures)
     return figures
 
 

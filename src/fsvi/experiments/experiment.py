@@ -77,6 +77,7 @@ class Experiment:
         evaluate: Loads the test data and measures a trained method.
         sources: The training data, and the context's.
         notes: What a reader of the figures must know.
+        dataset: Makes of `data` what `fit` is given in its place, such as a dataset that augments its batches.
     """
 
     make: Callable[[], Method]
@@ -85,6 +86,7 @@ class Experiment:
     evaluate: Callable[[Method], Outcome]
     sources: Sequence[Dataset] = ()
     notes: Sequence[str] = ()
+    dataset: Callable[[Tensor, Tensor], Any] | None = None
 
     def build(self, seed: int) -> Method:
         """The method, untrained; the seed decides the network's initial parameters."""
@@ -94,7 +96,8 @@ class Experiment:
 
     def train(self, method: Method, seed: int, **settings: Any) -> History:
         """Train what `build` made."""
-        return fit(method, self.data, seed=seed, **{**self.fit_settings, **settings})
+        data = self.data if self.dataset is None else self.dataset(*self.data)
+        return fit(method, data, seed=seed, **{**self.fit_settings, **settings})
 
 
 Recipe: TypeAlias = Callable[[Order], Experiment]

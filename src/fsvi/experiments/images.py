@@ -1,19 +1,22 @@
-"""What the image classification tasks share: contexts by name, and how a classifier is measured."""
+"""What the image classification tasks share: efforts, augmentation, contexts by name, measures of a classifier."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import Dataset as TorchDataset
 
 from fsvi import data, metrics
 from fsvi.data import Dataset, Normalize
 from fsvi.errors import InvalidInputError
+from fsvi.experiments.experiment import Order
 from fsvi.functions import contexts
-from fsvi.methods import Method
+from fsvi.likelihoods import Categorical
+from fsvi.methods import Method, make_method
 from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_choice
 
@@ -27,6 +30,49 @@ _MADE: dict[str, Callable[[], contexts.Context]] = {
     "corrupted": contexts.Corrupted,
 }
 """Contexts that are made from the training images."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a profile takes of a task.
+
+    Attributes:
+        images: How many training images, the first ones; None for all.
+        test_images: How many of each test set, the first ones; None for all.
+        epochs: Passes over the training images.
+        num_samples: Draws of the function in prediction.
+    """
+
+    images: int | None
+    test_images: int | None
+    epochs: int
+    num_samples: int
+
+    def notes(self) -> list[str]:
+        """What a reader of figures made from less than all data must know."""
+        parts = {"training": self.images, "test": self.test_images}
+        counts = [f"{number:,} {name} images" for name, number in parts.items() if number is not None]
+        return [f"subset: the first {' and '.join(counts)}"] if counts else []
+
+
+class Augmented(TorchDataset[tuple[Tensor, Tensor]]):
+    """Images and labels; those fetched together, as a DataLoader fetches a batch, are cropped and mirrored at random.
+
+    One alone is as it was given: what a method learns of the data before training is of the true images. Random
+    numbers come from torch's global generator, which a checkpoint keeps.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(data.augment(self.x[indices]), self.y[indices], strict=True))
 
 
 def make_context(
@@ -52,6 +98,17 @@ def make_context(
     return contexts.Dataset(normalize(source.x)), [source]
 
 
+def make_classifier(
+    order: Order,
+    network: Callable[[], nn.Module],
+    context: contexts.Context | None,
+    own: Mapping[str, Mapping[str, Any]],
+) -> Callable[[], Method]:
+    """What makes the method that was ordered; `own` are the recipe's settings, by the names of methods."""
+    settings = {**own.get(order.member, {}), **order.settings}
+    return lambda: make_method(order.method, network, Categorical(), context=context, **settings)
+
+
 def predict(method: Method, x: Tensor, num_samples: int) -> CategoricalPredictive:
     """A classifier's predictive distribution."""
     p = method.predict(x, num_samples=num_samples, batch_size=_BATCH)
@@ -65,16 +122,40 @@ def measure(
     """Metrics and curves of a classifier on test images, and how well it tells other images from these."""
     p = predict(method, x, num_samples)
     found = metrics.evaluate_classification(p, y)
-    curves: dict[str, Any] = {
-        "reliability": _plain(asdict(metrics.reliability(p, y, bins=15))),
-        "entropy": {"test": _histogram(p)},
-    }
+    curves: dict[str, Any] = {"reliability": reliability(p, y), "entropy": {"test": histogram(p)}}
     for name, images in ood.items():
         other = predict(method, images, num_samples)
         found |= {f"{key}_{name}": value for key, value in metrics.evaluate_ood(p, other).items()}
         found[f"auroc_{name}"] = found[f"auroc_entropy_{name}"]
-        curves["entropy"][name] = _histogram(other)
+        curves["entropy"][name] = histogram(other)
     return found, curves
+
+
+def score(p: CategoricalPredictive, y: Tensor) -> dict[str, float]:
+    """What curves over growing shifts of the test images are made of."""
+    return {
+        "accuracy": metrics.accuracy(p, y),
+        "nll": metrics.nll(p, y),
+        "brier": metrics.brier(p, y),
+        "ece": metrics.ece(p, y),
+        "entropy": float(p.entropy().mean()),
+    }
+
+
+def columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Each name's values in the order of the rows."""
+    return {name: [round(float(row[name]), 5) for row in rows] for name in rows[0]}
+
+
+def average(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each name's values."""
+    listed = list(rows)
+    return {name: sum(row[name] for row in listed) / len(listed) for name in listed[0]}
+
+
+def reliability(p: CategoricalPredictive, y: Tensor) -> dict[str, list[float]]:
+    """The reliability diagram on 15 equal bins."""
+    return _plain(asdict(metrics.reliability(p, y, bins=15)))
 
 
 def thinned(values: Any, num: int = _POINTS) -> list[float]:
@@ -84,7 +165,7 @@ def thinned(values: Any, num: int = _POINTS) -> list[float]:
     return [round(float(value), 5) for value in values[index]]
 
 
-def _histogram(p: CategoricalPredictive) -> list[float]:
+def histogram(p: CategoricalPredictive) -> list[float]:
     """The share of predictions in equal bins of entropy between 0 and log C."""
     entropy = p.entropy().double()
     counts = torch.histc(entropy, _BINS, 0.0, float(torch.tensor(p.mean.shape[-1]).log()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from fsvi.experiments.figures import FigureSet
+from fsvi.experiments.page import render
 
 
 @dataclass(frozen=True)
@@ -48,28 +48,6 @@ METRICS: dict[str, Metric] = {
 """Every number in the report's tables, in no particular order."""
 
 
-@dataclass(frozen=True)
-class FigureSet:
-    """One figure as PNG: for light and dark pages, side by side, and stacked for narrow screens."""
-
-    light: bytes
-    dark: bytes
-    light_stacked: bytes
-    dark_stacked: bytes
-
-
 def render_report(summary: Mapping[str, Any], figures: Mapping[str, FigureSet]) -> str:
     """The page for what a run found, `summary`, and its figures by task."""
-    page = Environment(
-        loader=PackageLoader("fsvi.experiments", "."),
-        autoescape=select_autoescape(),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page.filters["embed"] = _embed
-    return page.get_template("report.html").render(summary=summary, figures=figures, metrics=METRICS)
-
-
-def _embed(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+    return render("report.html", summary=summary, figures=figures, metrics=METRICS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -64,8 +65,19 @@ def result_path(out: Path, order: Order) -> Path:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Replace the file atomically."""
-    write_bytes(path, (json.dumps(asdict(result), indent=1, allow_nan=True) + "\n").encode())
+    """Replace the file atomically; every field is a line of its own, and what is not a number is null."""
+    values = {name: _standard(value) for name, value in asdict(result).items()}
+    lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in values.items())
+    write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def _standard(value: Any) -> Any:
+    """The value in standard JSON, which has no NaN: a curve has one where nothing was to be measured."""
+    if isinstance(value, dict):
+        return {name: _standard(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_standard(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_result(path: Path) -> Result:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
@@ -23,6 +24,7 @@ from fsvi.methods import Method
 from fsvi.methods.registry import check_method, takes_context
 from fsvi.serialization import check_writable
 from fsvi.training import History
+from fsvi.training.together import fit_together
 from fsvi.validation import check_choice, check_count
 
 _CHECKPOINT_INTERVAL = 60.0
@@ -41,8 +43,8 @@ def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: 
     if path.exists():
         tell(f"{path} is there already.")
         return read_result(path)
-    unfinished = out / ".unfinished" / path.relative_to(out).with_suffix("")
-    with _alone(unfinished, path):
+    unfinished = _unfinished(out, path)
+    with _alone(out, path):
         experiment = TASKS[order.task].recipe(order)
         method = experiment.build(order.seed)
         history = experiment.train(
@@ -53,11 +55,31 @@ def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: 
             checkpoint_interval=_CHECKPOINT_INTERVAL,
             progress=progress,
         )
-        method.save(model_path(out, path))
-        result = _measured(order, experiment, method, history)
-        write_result(path, result)
+        result = _keep(out, path, order, experiment, method, history)
         rmtree(unfinished, ignore_errors=True)
     return result
+
+
+def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None] = print) -> list[Result]:
+    """The results of orders that differ in their seeds alone, those that are missing trained side by side by `vmap`.
+
+    For small dense networks, whose steps are mostly the overhead of calls. Nothing is kept of an interrupted training.
+    """
+    orders = [checked(order) for order in orders]
+    paths = {order.seed: result_path(check_writable(out), order) for order in orders}
+    missing = [order for order in orders if not paths[order.seed].exists()]
+    if missing:
+        with ExitStack() as stack:
+            for order in missing:
+                stack.enter_context(_alone(out, paths[order.seed]))
+            experiments = [TASKS[order.task].recipe(order) for order in missing]
+            methods = [each.build(order.seed) for each, order in zip(experiments, missing, strict=True)]
+            data = [each.data for each in experiments]
+            histories = fit_together(methods, data, seed=missing[0].seed, **experiments[0].fit_settings)
+            for each in zip(missing, experiments, methods, histories, strict=True):
+                _keep(out, paths[each[0].seed], *each)
+    tell(f"{len(missing)} seeds trained together, {len(orders) - len(missing)} were there already.")
+    return [read_result(path) for path in paths.values()]
 
 
 def checked(order: Order) -> Order:
@@ -79,15 +101,28 @@ def model_path(out: Path, result: Path) -> Path:
     return out / "models" / result.relative_to(out).with_suffix(".fsvi")
 
 
+def _unfinished(out: Path, result: Path) -> Path:
+    return out / ".unfinished" / result.relative_to(out).with_suffix("")
+
+
 @contextmanager
-def _alone(folder: Path, path: Path) -> Iterator[None]:
+def _alone(out: Path, path: Path) -> Iterator[None]:
     """Hold a lock that ends with the process, however it ends."""
+    folder = _unfinished(out, path)
     lock = FileLock(check_writable(folder.parent) / f"{folder.name}.lock")
     try:
         with lock.acquire(timeout=0):
             yield
     except Timeout as error:
         raise FSVIError(f"{path} is being made by another process: wait for it, or choose another --out.") from error
+
+
+def _keep(out: Path, path: Path, order: Order, experiment: Experiment, method: Method, history: History) -> Result:
+    """Save the model, measure it, and write the result."""
+    method.save(model_path(out, path))
+    result = _measured(order, experiment, method, history)
+    write_result(path, result)
+    return result
 
 
 def _measured(order: Order, experiment: Experiment, method: Method, history: History) -> Result:
@@ -102,7 +137,7 @@ def _measured(order: Order, experiment: Experiment, method: Method, history: His
         profile=order.profile,
         seed=order.seed,
         settings={"method": method.config(), "fit": _plain(experiment.fit_settings)},
-        metrics=outcome.metrics,
+        metrics={name: value for name, value in outcome.metrics.items() if math.isfinite(value)},
         curves=outcome.curves,
         history=_thinned(history),
         data=[_described(source) for source in sources],

@@ -9,7 +9,8 @@ from pathlib import Path
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments.experiment import Order, Profile
 from fsvi.experiments.results import Result
-from fsvi.experiments.runs import checked, run
+from fsvi.experiments.runs import checked, run, run_together
+from fsvi.experiments.tasks import TASKS
 from fsvi.validation import check_choice
 
 Row = tuple[str, str | None]
@@ -25,6 +26,10 @@ _BASELINES: tuple[Row, ...] = (
     ("duq", None),
     ("laplace", None),
 )
+
+
+_TOGETHER = ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "fsvi")
+"""Methods that `vmap` can train, where the task's network allows it."""
 
 
 @dataclass(frozen=True)
@@ -94,26 +99,39 @@ def reproduce(
 ) -> list[Result]:
     """Run everything that `name`, a key of `SWEEPS` or "all", needs; results that are there are not made again.
 
-    `methods` leaves others out. A run that fails is told of, and the others go on; at the end the first error is raised.
+    `methods` leaves others out. A run that fails is told of, and the others go on; the first error is raised at the end.
     """
     orders = list(_orders(check_choice("name", name, [*SWEEPS, "all"]), methods, seeds, profile))
-    results, errors = [], []
-    for number, order in enumerate(orders, start=1):
-        tell(f"[{number}/{len(orders)}] {describe(order)}")
+    results, errors, done = [], [], 0
+    for group in _grouped(orders):
+        done += len(group)
+        tell(f"[{done}/{len(orders)}] {describe(group)}")
         try:
-            results.append(run(order, out, tell))
+            results += run_together(group, out, tell) if len(group) > 1 else [run(group[0], out, tell)]
         except FSVIError as error:
             tell(f"  failed: {error}")
             errors.append(error)
     if errors:
-        raise FSVIError(f"{len(errors)} of {len(orders)} runs failed; the first because {errors[0]}")
+        raise FSVIError(f"{len(errors)} of the runs failed; the first because {errors[0]}")
     return results
 
 
-def describe(order: Order) -> str:
-    """The order in a few words."""
+def describe(orders: Sequence[Order]) -> str:
+    """Orders that differ in their seeds alone, in a few words."""
+    order = orders[0]
     context = f" ({order.context})" if order.context else ""
-    return f"{order.task} {order.method}{context}, {order.profile}, seed {order.seed}"
+    seeds = f"seed {order.seed}" if len(orders) == 1 else f"seeds {order.seed} to {orders[-1].seed}"
+    return f"{order.task} {order.method}{context}, {order.profile}, {seeds}"
+
+
+def _grouped(orders: Sequence[Order]) -> list[list[Order]]:
+    """Seeds that can be trained together, and other orders alone."""
+    groups: dict[tuple[str, ...], list[Order]] = {}
+    for order in orders:
+        together = TASKS[order.task].together and order.method in _TOGETHER
+        row = (order.task, order.method, order.context or "")
+        groups.setdefault(row if together else (*row, str(order.seed)), []).append(order)
+    return list(groups.values())
 
 
 def _orders(name: str, methods: Sequence[str], seeds: int | None, profile: Profile) -> Iterator[Order]:

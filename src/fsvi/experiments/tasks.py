@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fsvi.experiments.cifar10 import cifar10
 from fsvi.experiments.experiment import Recipe
 from fsvi.experiments.fashion_mnist import fashion_mnist
+from fsvi.experiments.retina import retina
+from fsvi.experiments.rotated_mnist import rotated_mnist
 from fsvi.experiments.toy_runs import toy
 from fsvi.experiments.uci import PREFIX, TABLES, uci
 
@@ -18,16 +21,21 @@ class Task:
         title: Its name for people.
         recipe: What is run.
         context: The context that methods use where none is asked for; None where the task has only one.
+        together: Whether seeds can be trained side by side.
     """
 
     title: str
     recipe: Recipe
     context: str | None = None
+    together: bool = False
 
 
 TASKS: dict[str, Task] = {
     "fashion-mnist": Task("FashionMNIST", fashion_mnist, "kmnist"),
-    **{PREFIX + name: Task(f"UCI {name}", uci) for name in TABLES},
+    "cifar10": Task("CIFAR-10", cifar10, "monochrome"),
+    "rotated-mnist": Task("Rotated MNIST", rotated_mnist, "kmnist"),
+    "retina": Task("Retina", retina, "monochrome"),
+    **{PREFIX + name: Task(f"UCI {name}", uci, together=True) for name in TABLES},
     "two-moons": Task("Two moons", toy),
     "snelson": Task("Snelson", toy),
     "oat1d": Task("OAT-1D", toy),

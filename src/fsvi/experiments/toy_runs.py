@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from fsvi.experiments.experiment import Experiment, Order, Outcome
-from fsvi.experiments.toy import RECIPES, Curve, Surface
+from fsvi.experiments.toy import RECIPES, Band, Curve, Surface
 from fsvi.methods import Method, make_method
 
 _EPOCHS = {"paper": None, "quick": 500, "smoke": 5}
-_GRID = 41
-"""points along each side of the two moons' picture in a result file"""
+_GRID, _LINE = 41, 134
+"""points along each side of the two moons' picture, and along each curve, in a result file"""
 
 
 def toy(order: Order) -> Experiment:
@@ -38,14 +38,20 @@ def toy(order: Order) -> Experiment:
 
 
 def _plain(picture: Surface | Curve) -> dict[str, Any]:
-    kind = type(picture).__name__.lower()
-    return {"kind": kind, **_rounded(asdict(_coarse(picture) if isinstance(picture, Surface) else picture))}
+    coarse = _coarse_surface(picture) if isinstance(picture, Surface) else _coarse_curve(picture)
+    return {"kind": type(picture).__name__.lower(), **_rounded(asdict(coarse))}
 
 
-def _coarse(picture: Surface) -> Surface:
+def _coarse_surface(picture: Surface) -> Surface:
     step = max(1, (len(picture.axis) - 1) // (_GRID - 1))
     grids = (grid[::step, ::step] for grid in (picture.mean, picture.variance))
     return Surface(picture.x, picture.y, picture.axis[::step], *grids)
+
+
+def _coarse_curve(picture: Curve) -> Curve:
+    step = max(1, len(picture.wide.x) // _LINE)
+    bands = (Band(*(values[::step] for values in vars(band).values())) for band in (picture.zoomed, picture.wide))
+    return Curve(picture.x, picture.y, *bands)
 
 
 def _rounded(values: dict[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,9 @@ def uci(order: Order) -> Experiment:
     def make() -> Method:
         network = lambda: mlp(x.shape[1], (_HIDDEN,), 1, nn.ReLU)  # noqa: E731
         likelihood = Gaussian(noise=0.5, learn_noise=True)
-        return make_method(order.method, network, likelihood, context=Uniform(widen=0.5), **settings)
+        return make_method(
+            order.method, network, likelihood, context=Uniform([-3.0] * x.shape[1], [3.0] * x.shape[1]), **settings
+        )
 
     def evaluate(method: Method) -> Outcome:
         p = method.predict(inputs(x[test]).float(), num_samples=effort.num_samples)

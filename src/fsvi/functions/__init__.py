@@ -2,12 +2,13 @@
 
 from fsvi.functions import contexts, priors
 from fsvi.functions.gaussian import FunctionGaussian, diagonal_kl, gaussian_kl
-from fsvi.functions.linearize import LINEARIZERS, Linearization, has_stochastic_features
+from fsvi.functions.linearize import LINEARIZERS, Linearization, Linearizer, has_stochastic_features
 
 __all__ = [
     "LINEARIZERS",
     "FunctionGaussian",
     "Linearization",
+    "Linearizer",
     "contexts",
     "diagonal_kl",
     "gaussian_kl",

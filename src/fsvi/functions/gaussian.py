@@ -118,12 +118,11 @@ def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
 
 def cholesky(matrix: Tensor) -> Tensor:
     """The Cholesky factor, or an error that names the settings to change."""
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    if bool(info.any()):
+    try:
+        return torch.linalg.cholesky(matrix)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         size = matrix.shape[-1]
-        what = "is not positive definite" if bool(matrix.isfinite().all()) else "has NaN or infinite entries"
         raise SingularCovarianceError(
-            f"the {size}×{size} covariance of function values at the context points {what}: "
-            "raise `nugget`, lower `num_context`, or lower the learning rate."
-        )
-    return factor
+            f"the {size}×{size} covariance of function values at the context points is not positive definite: raise "
+            "`nugget`, lower `num_context`, or lower the learning rate if it has NaN or infinite entries."
+        ) from error

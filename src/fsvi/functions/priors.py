@@ -115,7 +115,8 @@ class Induced(_NetworkPrior):
     """Linearise a random initialisation of the same network, `variance` on its last layer's parameters.
 
     A zero-mean prior over parameters would be degenerate, because every feature vanishes where all weights are zero; so
-    the prior's mean is a frozen random initialisation, drawn with `seed`. `feature_variance` is the variance of the
+    the prior's mean is a random initialisation, drawn with `seed` and never trained; layers that were frozen keep
+    their parameters. `feature_variance` is the variance of the
     parameters before the last layer; with 0, the default, the prior's features are fixed.
     """
 
@@ -130,7 +131,7 @@ class Induced(_NetworkPrior):
         net = copy.deepcopy(split.net)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            initialise(net.modules())
+            initialise(net)
         stds = dict.fromkeys(_last_layer_names(split), math.sqrt(self.variance))
         if self.feature_variance > 0:
             skip = deterministic_names(net) | stds.keys()

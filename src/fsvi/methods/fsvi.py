@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
-from fsvi.functions import LINEARIZERS, Linearization, diagonal_kl, gaussian_kl, has_stochastic_features
+from fsvi.functions import (
+    LINEARIZERS,
+    FunctionGaussian,
+    Linearization,
+    Linearizer,
+    diagonal_kl,
+    gaussian_kl,
+    has_stochastic_features,
+)
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Constant, Prior
 from fsvi.likelihoods import Likelihood
@@ -132,18 +140,30 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         if len(sets) == 1:
             return self._kl(sets[0], shifts)
         draws = self._feature_draws(shifts)
+        priors = [self._prior_at(x) for x in sets]
         with torch.no_grad():
-            values = torch.stack([self._kl(x, draws) for x in sets])
-        return self._kl(sets[int(values.argmax())], draws)
+            values = torch.stack([self._kl(x, draws, p) for x, p in zip(sets, priors, strict=True)])
+        worst = int(values.argmax())
+        return self._kl(sets[worst], draws, priors[worst])
 
-    def _kl(self, x: Tensor, shifts: Sequence[Tensor | None]) -> Tensor:
-        """The KL at one context set, averaged over R draws of the feature layers, the first of them `shifts`."""
+    def _kl(self, x: Tensor, shifts: Sequence[Tensor | None], p: FunctionGaussian | None = None) -> Tensor:
+        """The KL from the prior `p` at one context set, averaged over R draws of the feature layers, `shifts` first."""
         divergence = gaussian_kl if self.covariance == "full" else diagonal_kl
-        joint = self.linearize == "exact" and has_stochastic_features(self.split, self.posterior)
-        linearizer = LINEARIZERS["jvp" if self.linearize == "exact" and not joint else self.linearize]
-        p = self.prior.gaussian(self.split, x, linearizer, joint)
-        q = [linearizer(self.split, self.posterior, x, shift) for shift in self._feature_draws(shifts)]
+        p = self._prior_at(x) if p is None else p
+        q = [self._linearizer(self.split, self.posterior, x, shift) for shift in self._feature_draws(shifts)]
         return torch.stack([divergence(each, p, self.nugget) for each in q]).mean()
+
+    def _prior_at(self, x: Tensor) -> FunctionGaussian:
+        joint = self._linearizer is LINEARIZERS["exact"]
+        return self.prior.gaussian(self.split, x, self._linearizer, joint)
+
+    @property
+    def _linearizer(self) -> Linearizer:
+        """`exact` treats all outputs as one vector, which is needed only where features are stochastic."""
+        exact = self.linearize == "exact"
+        return LINEARIZERS[
+            "jvp" if exact and not has_stochastic_features(self.split, self.posterior) else self.linearize
+        ]
 
     def _feature_draws(self, shifts: Sequence[Tensor | None]) -> list[Tensor | None]:
         """R draws for the KL, those of the likelihood first: each term stays unbiased, and a draw is saved."""

@@ -128,5 +128,5 @@ def _fresh(net: Net) -> Iterator[nn.Module]:
 
 def _redrawn(net: nn.Module) -> nn.Module:
     other = copy.deepcopy(net)
-    initialise(module for module in other.modules() if all(p.requires_grad for p in module.parameters()))
+    initialise(other)
     return other

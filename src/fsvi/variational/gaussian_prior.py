@@ -19,8 +19,8 @@ def prior_names(net: nn.Module) -> list[str]:
 
 def negative_log_normal(tensors: Sequence[Tensor], variance: float) -> Tensor:
     """−log N(·; 0, variance·I) over all the tensors' entries, up to a constant."""
-    norms = torch._foreach_norm(list(tensors))
-    return 0.5 / variance * torch.stack(list(norms)).square().sum()
+    norms = torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors])
+    return 0.5 / variance * norms.square().sum()
 
 
 def normal_kl(mean: Tensor, log_std: Tensor, prior_mean: Tensor | float, prior_variance: float) -> Tensor:

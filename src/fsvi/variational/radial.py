@@ -33,7 +33,7 @@ class Radial(MeanField):
         directions = super().noise(generator)
         sizes = self.layout.sizes
         radii = torch.randn(len(sizes), generator=generator, dtype=directions.dtype).to(directions.device)
-        norms = torch.stack(list(torch._foreach_norm(list(directions.split(sizes)))))
+        norms = torch.stack([torch.linalg.vector_norm(part) for part in directions.split(sizes)])
         repeats = torch.tensor(sizes, device=directions.device)
         return directions * (radii / norms).repeat_interleave(repeats, output_size=len(directions))
 

@@ -1,0 +1,142 @@
+import gzip
+import hashlib
+import os
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from data_files import idx, images, write_mnist
+from fsvi import data
+from fsvi.errors import DataNotFoundError, FileFormatError, FSVIError, InvalidInputError
+
+
+def test_images_labels_types_and_origin(root):
+    pixels = write_mnist(root / "mnist")
+    split = data.load("mnist", "test")
+    assert torch.equal(split.x, torch.from_numpy(pixels)[:, None]) and split.x.dtype == torch.uint8
+    assert split.y.tolist() == [0, 1, 2, 3, 4, 5, 6] and split.y.dtype == torch.int64
+    assert (split.name, split.split, split.note, len(split)) == ("mnist", "test", "", 7)
+
+
+def test_the_hash_is_of_the_content_not_of_the_packing(root):
+    write_mnist(root / "mnist")
+    packed = data.load("mnist", "test").sha256
+    for path in (root / "mnist").iterdir():
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    assert data.load("mnist", "test").sha256 == packed
+    pixels, labels = images(7, 1, 28, 28), np.arange(7)
+    expected = b"|u1(7, 1, 28, 28)" + pixels.tobytes() + b"<i8(7,)" + labels.tobytes()
+    assert packed == hashlib.sha256(expected).hexdigest()
+
+
+def test_the_hash_sees_one_changed_label(root):
+    write_mnist(root / "mnist")
+    before = data.load("mnist", "test").sha256
+    labels = np.array([0, 1, 2, 3, 4, 5, 7], dtype=np.uint8)
+    (root / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(idx(labels))
+    assert data.load("mnist", "test").sha256 != before
+
+
+def test_root_goes_before_the_folders_of_fsvi_data_before_the_cache(root, tmp_path, monkeypatch):
+    sizes = {"given": 3, "first": 4, "second": 5, "cache/fsvi": 6}
+    for folder, n in sizes.items():
+        write_mnist(tmp_path / folder / "mnist", n)
+    monkeypatch.setenv("FSVI_DATA", os.pathsep.join(str(tmp_path / name) for name in ("first", "second")))
+    assert len(data.load("mnist", "test", root=tmp_path / "given")) == 3
+    assert len(data.load("mnist", "test", root=tmp_path / "absent")) == 4
+    assert len(data.load("mnist", "test")) == 4
+    (tmp_path / "first" / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert len(data.load("mnist", "test")) == 5  # never one file from each of two folders
+    monkeypatch.delenv("FSVI_DATA")
+    assert len(data.load("mnist", "test")) == 6
+
+
+def test_available_without_download(root):
+    assert not data.available("kmnist", "train") and not data.available("kmnist", "test")
+    write_mnist(root / "kmnist")
+    assert data.available("kmnist", "test") and not data.available("kmnist", "train")
+    assert not data.available("boston", "test")
+
+
+def test_kmnist_test_split_says_so_and_its_train_split_does_not(root):
+    write_mnist(root / "kmnist")
+    write_mnist(root / "kmnist", stem="train")
+    assert "test split" in data.load("kmnist", "test").note
+    assert data.load("kmnist", "train").note == ""
+
+
+def test_names_are_those_of_the_paper_and_more():
+    wanted = "fashion-mnist mnist kmnist notmnist cifar10 cifar100 svhn cifar10-c retina"
+    assert set(f"{wanted} boston concrete energy wine yacht protein".split()) <= set(data.names())
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "sentence"),
+    [
+        ("minst", "test", "did you mean 'mnist'"),
+        ("notmnist", "train", "notmnist has no split 'train', only 'test'"),
+        ("mnist", "validation", "only 'train' and 'test'"),
+        ("cifar10-c/fogg/3", "test", "did you mean 'fog'"),
+        ("cifar10-c/fog/6", "test", "severity from 1 to 5"),
+        ("cifar10-c/fog", "test", "severity from 1 to 5"),
+    ],
+)
+def test_unknown_names_and_splits(root, name, split, sentence):
+    with pytest.raises(InvalidInputError, match=re.escape(sentence)):
+        data.load(name, split)
+
+
+def test_labels_of_another_split_are_refused(root):
+    write_mnist(root / "mnist", n=7, labels=9)
+    with pytest.raises(FileFormatError, match="mnist test has 7 inputs but 9 labels"):
+        data.load("mnist", "test")
+
+
+def _damage(content: bytes, how: str) -> bytes:
+    whole = gzip.decompress(content)
+    return {
+        "cut gzip": content[: len(content) // 2],
+        "damaged gzip": content[:100] + bytes(50) + content[150:],
+        "cut idx": gzip.compress(whole[:-5]),
+        "long idx": gzip.compress(whole + b"x"),
+        "other format": b"<html>not found</html>",
+        "empty": b"",
+        "only a header": whole[:6],
+        "labels for images": idx(np.zeros(7, np.uint8)),
+        "no images": idx(np.zeros((0, 28, 28), np.uint8)),
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "cut gzip",
+        "damaged gzip",
+        "cut idx",
+        "long idx",
+        "other format",
+        "empty",
+        "only a header",
+        "labels for images",
+        "no images",
+    ],
+)
+def test_damaged_files_give_one_sentence(root, how):
+    write_mnist(root / "mnist")
+    path = root / "mnist" / "t10k-images-idx3-ubyte.gz"
+    path.write_bytes(_damage(path.read_bytes(), how))
+    with pytest.raises(FileFormatError) as raised:
+        data.load("mnist", "test")
+    message = str(raised.value)
+    assert "mnist" in message and "\n" not in message and message.endswith(".") and ". " not in message
+
+
+def test_what_cannot_be_downloaded_says_what_to_put_where(root):
+    with pytest.raises(DataNotFoundError) as raised:
+        data.load("concrete")
+    message = str(raised.value)
+    assert "uci/concrete.csv.gz" in message and "FSVI_DATA" in message and "archive.ics.uci.edu/dataset/165" in message
+    assert isinstance(raised.value, FSVIError) and isinstance(raised.value, FileNotFoundError)

@@ -1,0 +1,162 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from filelock import FileLock
+
+import fsvi
+from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
+from fsvi.experiments import runs
+from fsvi.experiments.experiment import Order
+from fsvi.experiments.results import Result, read_result, read_results, result_path, write_result
+from fsvi.experiments.runs import checked, model_path, run
+from fsvi.experiments.tasks import TASKS, Task
+from fsvi.training.run import Run
+
+ORDER = Order("two-moons", "fsvi", "smoke")
+
+
+def silent(_):
+    pass
+
+
+def replace_recipe(monkeypatch, recipe):
+    monkeypatch.setitem(TASKS, "two-moons", Task("Two moons", recipe))
+
+
+def test_a_run_leaves_a_result_a_model_and_nothing_else(tmp_path):
+    result = run(ORDER, tmp_path, silent, progress=False)
+    path = result_path(tmp_path, ORDER)
+    assert read_result(path) == result
+    assert (result.task, result.method, result.profile, result.seed) == ("two-moons", "fsvi", "smoke", 0)
+    assert 0 <= result.metrics["accuracy"] <= 1
+    assert result.settings["fit"]["epochs"] == 5 and result.settings["method"]["class"] == "FSVI"
+    assert len(result.history["loss"]) == 5
+    assert result.versions["torch"] == torch.__version__
+    files = sorted(str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file() and f.suffix != ".lock")
+    assert files == ["models/two-moons/fsvi.smoke.0.fsvi", "two-moons/fsvi.smoke.0.json"]
+    assert path.stat().st_size < 40_000
+
+
+def test_the_saved_model_is_the_one_that_was_measured(tmp_path):
+    result = run(ORDER, tmp_path, silent, progress=False)
+    recipe = fsvi.experiments.toy.RECIPES["two-moons"]()
+    model = fsvi.load(model_path(tmp_path, result_path(tmp_path, ORDER)), recipe.make_net())
+    assert recipe.evaluate(model).metrics == pytest.approx(result.metrics)
+
+
+def test_a_run_that_is_done_is_not_redone(tmp_path, monkeypatch):
+    first = run(ORDER, tmp_path, silent, progress=False)
+    replace_recipe(monkeypatch, lambda order: pytest.fail("it was run again"))
+    said = []
+    assert run(ORDER, tmp_path, said.append) == first
+    assert "is there already" in said[0]
+
+
+def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    whole = run(ORDER, tmp_path / "whole", silent, progress=False)
+    monkeypatch.setattr(runs, "_CHECKPOINT_INTERVAL", 0.0)
+    epoch = Run._epoch
+
+    def interrupted(self):
+        if self.history.epochs == 3:
+            raise KeyboardInterrupt
+        epoch(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_epoch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(ORDER, tmp_path / "parts", silent, progress=False)
+    assert not result_path(tmp_path / "parts", ORDER).exists()
+    epochs = []
+    monkeypatch.setattr(Run, "_epoch", lambda self: (epochs.append(1), epoch(self))[1])
+    parts = run(ORDER, tmp_path / "parts", silent, progress=False)
+    assert len(epochs) == 2
+    assert replace(parts, seconds=whole.seconds) == whole
+
+
+def test_two_processes_cannot_make_one_result(tmp_path):
+    lock = tmp_path / ".unfinished" / "two-moons" / "fsvi.smoke.0.lock"
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock), pytest.raises(FSVIError, match=r"fsvi\.smoke\.0\.json is being made by another process"):
+        run(ORDER, tmp_path, silent)
+    assert not result_path(tmp_path, ORDER).exists()
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (Order("two-moon", "fsvi"), "did you mean 'two-moons'"),
+        (Order("two-moons", "fsvy"), "did you mean 'fsvi'"),
+        (Order("two-moons", "fsvi", "fast"), "profile='fast'"),
+        (Order("two-moons", "fsvi", seed=-1), "seed=-1"),
+        (Order("two-moons", "fsvi", context="kmnist"), "'two-moons' has one context only"),
+        (Order("fashion-mnist", "map", context="kmnist"), "'map' has none"),
+    ],
+)
+def test_a_wrong_order_is_one_sentence(order, said, tmp_path):
+    with pytest.raises(InvalidInputError, match=said):
+        run(order, tmp_path, silent)
+
+
+def test_a_task_names_the_context_where_none_is_asked_for():
+    assert checked(Order("fashion-mnist", "fsvi")).context == "kmnist"
+    assert checked(Order("fashion-mnist", "ensemble:fsvi", context="monochrome")).context == "monochrome"
+    assert checked(Order("fashion-mnist", "map")).context is None
+
+
+def test_results_that_are_no_numbers_are_left_out(tmp_path, monkeypatch):
+    recipe = TASKS["two-moons"].recipe
+
+    def odd(order):
+        experiment = recipe(order)
+
+        def evaluate(method):
+            outcome = experiment.evaluate(method)
+            return replace(outcome, metrics={**outcome.metrics, "auroc": float("nan")})
+
+        return replace(experiment, evaluate=evaluate)
+
+    replace_recipe(monkeypatch, odd)
+    assert "auroc" not in run(ORDER, tmp_path, silent, progress=False).metrics
+
+
+# Result files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def result():
+    return Result("t", "fsvi", "kmnist", "quick", 3, {}, {"accuracy": 0.5}, {}, {}, [], [], {}, {}, {}, None)
+
+
+def test_rows_and_files_are_named_by_method_and_context(tmp_path, result):
+    assert result.label == "fsvi (kmnist)"
+    assert replace(result, context=None).label == "fsvi"
+    order = Order("fashion-mnist", "ensemble:fsvi", "quick", 2, "kmnist")
+    assert result_path(tmp_path, order) == tmp_path / "fashion-mnist" / "ensemble-fsvi-kmnist.quick.2.json"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: text[: len(text) // 2], "is truncated or not JSON"),
+        (lambda text: "", "is truncated or not JSON"),
+        (lambda text: "[1, 2]", "is not a result"),
+        (lambda text: text.replace('"format": 1', '"format": 9'), "is not a result"),
+        (lambda text: json.dumps({**json.loads(text), "more": 1}), "is not a result"),
+    ],
+)
+def test_a_spoiled_file_is_named_and_others_are_read(tmp_path, result, spoil, said):
+    good, bad = tmp_path / "t" / "a.json", tmp_path / "t" / "b.json"
+    write_result(good, result)
+    bad.write_text(spoil(good.read_text()))
+    with pytest.raises(FileFormatError, match=said):
+        read_result(bad)
+    found = dict(read_results(tmp_path))
+    assert found[good] == result and isinstance(found[bad], FileFormatError)
+
+
+def test_unfinished_runs_are_no_results(tmp_path, result):
+    write_result(tmp_path / ".unfinished" / "a.json", result)
+    assert list(read_results(tmp_path)) == []

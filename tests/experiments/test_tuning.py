@@ -1,0 +1,91 @@
+import pytest
+import torch
+
+from fsvi import data
+from fsvi.errors import InvalidInputError
+from fsvi.experiments import tuning
+from fsvi.experiments.experiment import Experiment, Order
+from fsvi.experiments.tasks import TASKS, Task
+from fsvi.experiments.tuning import SPACES, held_out, tune
+from fsvi.methods.registry import METHODS
+
+pytest.importorskip("optuna", reason="Optuna is an extra: pip install 'fsvi[tune]'")
+
+ORDER = Order("two-moons", "fsvi", "smoke")
+
+
+def silent(_):
+    pass
+
+
+def test_a_study_goes_on_where_it_stopped(tmp_path):
+    first = tune(ORDER, tmp_path, 2, tell=silent)
+    said = []
+    second = tune(ORDER, tmp_path, 3, tell=said.append)
+    assert len(said) == 1 and len(second["trials"]) == 3
+    assert second["trials"][:2] == first["trials"]
+    assert second["best"]["value"] == max(trial["value"] for trial in second["trials"])
+    assert set(second["best"]) == {"value", "prior_variance", "num_context", "kl_weight", "num_samples"}
+
+
+def test_what_is_tried_is_what_is_trained(tmp_path, monkeypatch):
+    orders = []
+    recipe = TASKS["two-moons"].recipe
+    monkeypatch.setitem(TASKS, "two-moons", Task("", lambda order: (orders.append(order), recipe(order))[1]))
+    trial = tune(ORDER, tmp_path, 1, tell=silent)["trials"][0]
+    settings = orders[0].settings
+    assert settings["prior"].variance == trial["prior_variance"]
+    assert (settings["num_context"], settings["kl_weight"]) == (trial["num_context"], trial["kl_weight"])
+
+
+def test_test_data_are_never_seen(tmp_path, monkeypatch):
+    """Neither loaded nor passed on: the recipe's test images would raise, and what is held out is training data."""
+    seen = []
+    images = torch.randint(256, (40, 1, 28, 28), dtype=torch.uint8)
+    labels = torch.arange(40) % 10
+
+    def load(name, split="train", root=None):
+        if name != "kmnist":
+            assert split == "train", f"{name} {split} was loaded"
+        return data.Dataset(images, labels, name, split)
+
+    monkeypatch.setattr(data, "load", load)
+    monkeypatch.setattr(data, "available", lambda name, split="train", root=None: split == "test")
+    original = tuning.held_out
+    monkeypatch.setattr(tuning, "held_out", lambda *args: seen.append(original(*args)) or seen[-1])
+    tune(Order("fashion-mnist", "fsvi", "smoke"), tmp_path, 1, tell=silent)
+    experiment, (x, _) = seen[0]
+    normalised = {tuple(image.flatten().tolist()) for image in data.Normalize.of(images)(images)}
+    held, kept = ({tuple(image.flatten().tolist()) for image in each} for each in (x, experiment.data[0]))
+    assert len(held) == 4 and len(kept) == 36 and held.isdisjoint(kept) and held | kept == normalised
+
+
+def test_a_tenth_is_held_out():
+    experiment = Experiment(None, (torch.arange(50.0)[:, None], torch.arange(50)), {}, None)
+    rest, (x, y) = held_out(experiment, seed=0)
+    assert len(y) == 5 and len(rest.data[1]) == 45
+    assert sorted([*y.tolist(), *rest.data[1].tolist()]) == list(range(50))
+    assert torch.equal(x.squeeze(1), y.float())
+
+
+def test_a_trial_that_fails_is_kept_as_such(tmp_path, monkeypatch):
+    def explode(order):
+        experiment = TASKS["snelson"].recipe(Order("snelson", "map", "smoke"))
+        x, y = experiment.data
+        return Experiment(experiment.make, (x, y), {**experiment.fit_settings, "lr": 1e30}, experiment.evaluate)
+
+    monkeypatch.setitem(TASKS, "two-moons", Task("", explode))
+    summary = tune(Order("two-moons", "map", "smoke"), tmp_path, 1, tell=silent)
+    assert summary["best"] is None and summary["trials"][0]["value"] is None
+
+
+def test_methods_without_a_search_space_say_so(tmp_path):
+    with pytest.raises(InvalidInputError, match="no search space for 'duq'"):
+        tune(Order("two-moons", "duq", "smoke"), tmp_path, 1)
+
+
+def test_search_spaces_are_of_arguments_that_exist():
+    import inspect
+
+    for name, space in SPACES.items():
+        assert space.keys() <= inspect.signature(METHODS[name]).parameters.keys()

@@ -1,0 +1,79 @@
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from fsvi.errors import InvalidInputError, NonFiniteLossError
+from fsvi.training.together import fit_together
+
+CONTEXT = fsvi.contexts.Uniform([-3.0, -3.0], [3.0, 3.0])
+
+
+def make(name, seed, **settings):
+    torch.manual_seed(seed)
+    net = fsvi.networks.mlp(2, (6,), 1, nn.Tanh)
+    return fsvi.make_method(name, net, fsvi.Gaussian(0.5, learn_noise=True), context=CONTEXT, **settings)
+
+
+def data(seed, n=24):
+    x = torch.randn(n, 2, generator=torch.Generator().manual_seed(seed))
+    return x, x[:, seed % 2][:, None]
+
+
+def test_without_noise_it_is_what_fit_does():
+    """MAP on one batch has no random numbers, so that only rounding differs."""
+    apart, together = ([make("map", seed) for seed in range(3)] for _ in range(2))
+    settings = dict(epochs=30, batch_size=24, lr=0.05)
+    alone = [fsvi.fit(method, data(i), progress=False, **settings) for i, method in enumerate(apart)]
+    histories = fit_together(together, [data(i) for i in range(3)], **settings)
+    for one, other in zip(apart, together, strict=True):
+        for ours, theirs in zip(other.parameters(), one.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(histories, alone, strict=True):
+        torch.testing.assert_close(torch.tensor(ours.loss), torch.tensor(theirs.loss), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["fsvi", "mfvi", "mfvi-radial", "mc-dropout"])
+def test_every_member_learns_its_own_data(name):
+    methods = [make(name, seed) for seed in range(2)]
+    pairs = [data(seed) for seed in (0, 1)]
+    histories = fit_together(methods, pairs, epochs=150, batch_size=8, lr=0.05)
+    for index, (method, history) in enumerate(zip(methods, histories, strict=True)):
+        assert history.epochs == 150 and history.loss[-1] < history.loss[0]
+        errors = [(method.predict(x, 20).mean - y).square().mean() for x, y in pairs]
+        assert errors[index] < 0.3 * errors[1 - index]
+
+
+def test_members_have_noise_of_their_own():
+    methods = [make("fsvi", 0) for _ in range(2)]
+    fit_together(methods, [data(0)] * 2, epochs=2, batch_size=8)
+    assert not torch.equal(methods[0].posterior.mean, methods[1].posterior.mean)
+
+
+def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_state():
+    runs = []
+    for _ in range(2):
+        methods = [make("fsvi", seed) for seed in range(2)]
+        torch.manual_seed(5)
+        fit_together(methods, [data(0), data(1)], epochs=3, batch_size=8, seed=1)
+        runs.append([method.posterior.mean for method in methods] + [torch.rand(3)])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("methods", "pairs", "said"),
+    [
+        (lambda: [make("map", 0)], lambda: [], "1 methods and 0 data sets"),
+        (lambda: [make("map", 0), make("map", 1, prior_variance=2.0)], lambda: [data(0)] * 2, "methods 0 and 1 differ"),
+        (lambda: [make("map", 0), make("map", 1)], lambda: [data(0), data(1, 9)], "differ in shape"),
+        (lambda: [make("vogn", 0)], lambda: [data(0)], "dense networks"),
+    ],
+)
+def test_what_cannot_be_trained_together_is_refused(methods, pairs, said):
+    with pytest.raises(InvalidInputError, match=said):
+        fit_together(methods(), pairs(), epochs=1)
+
+
+def test_a_loss_that_is_no_number_stops_training():
+    with pytest.raises(NonFiniteLossError, match="nll term of the loss became"):
+        fit_together([make("map", 0)], [data(0)], epochs=5, lr=1e30)

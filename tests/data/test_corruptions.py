@@ -166,6 +166,18 @@ def test_fog_is_a_rough_field_from_zero_to_one_kept_below_the_images_maximum(ran
     assert (foggy.max((1, 2, 3)) <= x.max((1, 2, 3)) + 1e-12).all()
 
 
+def test_details_of_fog_fade_by_the_square_of_the_decay_at_each_halving(random):
+    fields = weather.plasma(200, 32, 2.0, random)
+
+    def detail(step):
+        corners = fields[:, ::step, ::step]
+        mean = sum(np.roll(corners, (-i, -j), axis=(1, 2)) for i in (0, 1) for j in (0, 1)) / 4
+        return np.square(fields[:, step // 2 :: step, step // 2 :: step] - mean).mean((1, 2))
+
+    # uniform noise: the relative error of a mean square over 200 fields of 64 is about 1%
+    assert np.sqrt(detail(4) / detail(2)).mean() == pytest.approx(4, rel=0.05)
+
+
 def test_snow_only_lightens(random):
     x = scene() / 255
     snowy = weather.snow(x, (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8), random)

@@ -1,14 +1,14 @@
 """The report needs no other file, shows every number, and is well-formed."""
 
 import base64
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
-from fsvi.experiments.report import METRICS, FigureSet, render_report
+from fsvi.experiments.figures import FigureSet
+from fsvi.experiments.report import METRICS, render_report
+from pages import Page
 
-VOID = {"meta", "img", "source", "br", "link"}
 CLASSIFICATION = {
     "accuracy": 0.9653,
     "nll": 0.1214,
@@ -44,28 +44,6 @@ def summary(methods: tuple[str, ...] = ("FSVI",), quick: bool = False) -> dict[s
 
 def figures() -> dict[str, FigureSet]:
     return {task: FigureSet(*(f"{task} {i}".encode() for i in range(4))) for task in TASKS}
-
-
-class Page(HTMLParser):
-    """What a browser would fetch, the text, and whether tags are closed in order."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.fetched: list[str] = []
-        self.open: list[str] = []
-        self.text = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        self.fetched += [value for name, value in attrs if name in ("src", "srcset") or (tag, name) == ("link", "href")]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
 
 
 @pytest.fixture(scope="module")

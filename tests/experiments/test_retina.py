@@ -11,6 +11,7 @@ import fsvi
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.retina import photograph_poorly, retina
 from fsvi.experiments.runs import run
+from fsvi.experiments.tuning import held_out
 from pictures import Oracle, make_up, needs, pretend
 
 SMOKE = Order("retina", "map", "smoke")
@@ -21,7 +22,7 @@ def check(result):
         assert set(result.curves[figure]) == {"in_domain", "shifted"}
     assert len(result.curves["referral"]["shifted"]["auroc"]) == 20
     assert result.curves["referral"]["in_domain"]["accuracy"][0] == pytest.approx(result.metrics["accuracy"], abs=1e-5)
-    assert {"auroc", "auroc_referred_50", "accuracy_referred_70_shifted", "sensitivity_nhs"} <= set(result.metrics)
+    assert {"auroc", "accuracy_referred_50", "accuracy_referred_70_shifted", "sensitivity_nhs"} <= set(result.metrics)
     told = " ".join(result.notes)
     assert "no more than 32 training and 24 test photographs" in told and "photographs at 32×32" in told
 
@@ -68,6 +69,17 @@ def test_training_loads_the_training_split_and_the_evaluation_the_test_split(mon
     assert asked == [("retina", "train")]
     experiment.evaluate(Oracle(lambda x: torch.full((len(x), 2), 0.5)))
     assert asked[1:] == [("retina", "test")]
+
+
+def test_the_stand_in_is_tuned_by_its_own_validation_split_of_other_patients(monkeypatch):
+    asked = pretend(monkeypatch, note="DeepDRiD in place of EyePACS")
+    experiment = retina(SMOKE)
+    part, (x, y) = held_out(experiment, 0)
+    assert asked == [("retina", "train"), ("retina", "validation")]
+    assert part is experiment and len(x) == len(y) == 24
+    own = fsvi.data.Normalize.of(experiment.sources[0].x)
+    small = torch.nn.functional.avg_pool2d(make_up("retina", "validation", 24).x.float(), 4).round().byte()
+    assert torch.equal(x, own(small))
 
 
 def test_aptos_is_the_shifted_set_where_it_is_to_be_had(monkeypatch):

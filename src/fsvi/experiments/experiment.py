@@ -78,6 +78,7 @@ class Experiment:
         sources: The training data, and the context's.
         notes: What a reader of the figures must know.
         dataset: Makes of `data` what `fit` is given in its place, such as a dataset that augments its batches.
+        validation: Loads inputs and targets to tune by, where a part of `data` drawn at random would not do.
     """
 
     make: Callable[[], Method]
@@ -87,6 +88,7 @@ class Experiment:
     sources: Sequence[Dataset] = ()
     notes: Sequence[str] = ()
     dataset: Callable[[Tensor, Tensor], Any] | None = None
+    validation: Callable[[], tuple[Tensor, Tensor]] | None = None
 
     def build(self, seed: int) -> Method:
         """The method, untrained; the seed decides the network's initial parameters."""

@@ -99,7 +99,7 @@ def reproduce(
 ) -> list[Result]:
     """Run everything that `name`, a key of `SWEEPS` or "all", needs; results that are there are not made again.
 
-    `methods` leaves others out. A run that fails is told of, and the others go on; the first error is raised at the end.
+    `methods` leaves others out. A run that fails is told of, and the others go on; the first error is raised last.
     """
     orders = list(_orders(check_choice("name", name, [*SWEEPS, "all"]), methods, seeds, profile))
     results, errors, done = [], [], 0

@@ -97,6 +97,12 @@ class Table:
         return next((PAPER[task].source for task in self.layout.tasks if task in PAPER), "")
 
     @property
+    def detailed(self) -> bool:
+        """Whether cells hold more than our mean: an error, or the paper's value."""
+        ours = (cell.ours for row in self.rows for cell in row.cells)
+        return bool(self.source) or any(each is not None and each.error is not None for each in ours)
+
+    @property
     def notes(self) -> list[str]:
         """The rows' notes, each once."""
         return list(dict.fromkeys(note for row in self.rows for note in row.notes))
@@ -147,9 +153,9 @@ def _with_best(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
 
 
 def _best(column: Column, estimates: Iterable[Estimate | None]) -> float | None:
-    """The best value as far as it is shown, of two or more."""
+    """The best value as far as it is shown, where they differ."""
     values = [column.rounded(each.mean) for each in estimates if each and math.isfinite(each.mean)]
-    if len(values) < 2 or not column.better:
+    if len(set(values)) < 2 or not column.better:
         return None
     return max(values) if column.better == "higher" else min(values)
 

@@ -83,7 +83,9 @@ def summarise(study: Study, order: Order) -> dict[str, Any]:
 
 
 def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tensor, Tensor]]:
-    """The experiment on nine tenths of its training data, and the tenth that is left."""
+    """The experiment on nine tenths of its training data and the tenth that is left, or its own validation data."""
+    if experiment.validation is not None:
+        return experiment, experiment.validation()
     if not isinstance(experiment.data, tuple):
         raise InvalidInputError("tuning needs training data in memory as a pair (x, y).")
     x, y = experiment.data

@@ -116,8 +116,8 @@ class Induced(_NetworkPrior):
 
     A zero-mean prior over parameters would be degenerate, because every feature vanishes where all weights are zero; so
     the prior's mean is a random initialisation, drawn with `seed` and never trained; layers that were frozen keep
-    their parameters. `feature_variance` is the variance of the
-    parameters before the last layer; with 0, the default, the prior's features are fixed.
+    their parameters. `feature_variance` is the variance of the parameters before the last layer; with 0, the default,
+    the prior's features are fixed.
     """
 
     def __init__(self, variance: float = 1.0, feature_variance: float = 0.0, seed: int = 0) -> None:

@@ -1,0 +1,273 @@
+import math
+import warnings
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris, make_moons
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
+from sklearn.utils.estimator_checks import check_estimator
+from torch import nn
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.estimators import FSVIClassifier, FSVIRegressor
+
+FAST = {
+    "epochs": 40,
+    "hidden": (20,),
+    "lr": 0.05,
+    "batch_size": 1000,
+    "validation_fraction": 0,
+    "num_samples": 10,
+    "random_state": 0,
+}
+CHEAP = {"linearize": "conditional", "num_context": 8}
+
+SKIPPED = {"check_array_api_input": "runs only where SCIPY_ARRAY_API=1 was set before scipy was imported"}
+
+
+@pytest.fixture(scope="module")
+def moons():
+    return make_moons(120, noise=0.15, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return X[:150], y[:150]
+
+
+@pytest.fixture(scope="module")
+def classifier(moons):
+    return FSVIClassifier(**FAST, settings=CHEAP).fit(*moons)
+
+
+@pytest.fixture(scope="module")
+def regressor(diabetes):
+    return FSVIRegressor(**FAST, settings=CHEAP).fit(*diabetes)
+
+
+@pytest.mark.parametrize("kind", [FSVIClassifier, FSVIRegressor])
+def test_scikit_learn_accepts_it(kind):
+    """Every one of scikit-learn's own checks passes; those skipped are named above with the reason."""
+    settings = {**FAST, "num_samples": 5, "random_state": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(kind(**settings, settings=CHEAP), on_fail=None, on_skip=None)
+    failed = [result["check_name"] for result in results if result["status"] not in ("passed", "skipped")]
+    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
+    assert not failed and skipped <= set(SKIPPED)
+    assert len(results) > 40
+
+
+# Learning -----------------------------------------------------------------------------------------------------------
+
+
+def test_two_moons_and_far_away(moons):
+    model = FSVIClassifier(epochs=150, batch_size=1000, lr=0.03, random_state=0).fit(*moons)
+    assert model.score(*make_moons(300, noise=0.15, random_state=1)) > 0.93
+    near = model.predictive(moons[0]).entropy().mean()
+    far = model.predictive([[6.0, 6.0], [-6.0, 6.0], [6.0, -6.0]]).entropy().mean()
+    assert far > 2 * near
+
+
+def test_iris():
+    X, y = load_iris(return_X_y=True, as_frame=False)
+    train, test, labels, expected = train_test_split(X, y, random_state=0, stratify=y)
+    assert FSVIClassifier(epochs=100, batch_size=1000, random_state=0).fit(train, labels).score(test, expected) > 0.9
+
+
+def test_diabetes_is_predicted_with_honest_intervals():
+    X, y = load_diabetes(return_X_y=True)
+    train, test, targets, expected = train_test_split(X, y, random_state=0)
+    model = FSVIRegressor(epochs=60, batch_size=1000, random_state=0).fit(train, targets)
+    assert model.score(test, expected) > 0.3
+    mean, std = model.predict(test, return_std=True)
+    inside = np.abs(expected - mean) < 1.96 * std
+    assert 0.85 < inside.mean() <= 1 and 30 < std.mean() < 80
+
+
+def test_held_out_data_end_training_early(moons):
+    settings = {**FAST, "validation_fraction": 0.2, "epochs": 200}
+    model = FSVIClassifier(**settings, patience=3, settings=CHEAP).fit(*moons)
+    assert model.history_.epochs < 200
+    assert model.history_.epochs - model.history_.best_epoch == 3 and model.method_.num_data == 96
+
+
+def test_few_data_are_all_used(moons):
+    X, y = moons
+    settings = {**FAST, "validation_fraction": 0.1, "epochs": 2}
+    model = FSVIClassifier(**settings, settings=CHEAP).fit(X[:50], y[:50])
+    assert model.method_.num_data == 50 and model.history_.validation == []
+
+
+# What it returns ----------------------------------------------------------------------------------------------------
+
+
+def test_strings_are_labels(moons):
+    X, y = moons
+    names = np.array(["crescent", "arc"])[y]
+    model = FSVIClassifier(**FAST, settings=CHEAP).fit(X, names)
+    assert model.classes_.tolist() == ["arc", "crescent"]
+    assert model.score(X, names) > 0.8 and set(model.predict(X)) <= set(names)
+    np.testing.assert_allclose(model.predict_proba(X), model.predictive(X).mean)
+
+
+def test_std_is_that_of_the_predictive_in_the_targets_units(regressor, diabetes):
+    X, y = diabetes
+    mean, std = regressor.predict(X, return_std=True)
+    np.testing.assert_array_equal(mean, regressor.predict(X))
+    raw = regressor.method_.predict(regressor.scaler_.transform(X), 10, seed=regressor.seed_)
+    np.testing.assert_allclose(mean, raw.mean[:, 0] * y.std() + y.mean())
+    np.testing.assert_allclose(std, raw.variance[:, 0].sqrt() * y.std())
+
+
+def test_several_targets(diabetes):
+    X, y = diabetes
+    both = np.stack([y, 1000 - 5 * y], 1)
+    model = FSVIRegressor(**FAST, settings=CHEAP).fit(X, both)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == both.shape and model.score(X, both) > 0.3
+    assert model.sample_y(X, 3).shape == (150, 2, 3)
+    assert std[:, 1].mean() / std[:, 0].mean() == pytest.approx(5, rel=0.3)
+
+
+def test_samples_of_real_targets_have_the_predicted_moments(regressor, diabetes):
+    X = diabetes[0][:20]
+    samples = regressor.sample_y(X, 4000, random_state=1)
+    model = clone(regressor).set_params(num_samples=4000)
+    model.__dict__.update({k: v for k, v in vars(regressor).items() if k.endswith("_")})
+    mean, std = model.predict(X, return_std=True)
+    assert samples.shape == (20, 4000)
+    assert (np.abs(samples.mean(1) - mean) < 6 * std / math.sqrt(4000)).all()
+    np.testing.assert_allclose(samples.std(1), std, rtol=0.1)
+    np.testing.assert_array_equal(samples, regressor.sample_y(X, 4000, random_state=1))
+    assert not np.array_equal(samples[:, :5], regressor.sample_y(X, 5, random_state=2))
+
+
+def test_samples_of_labels_have_the_predicted_frequencies(classifier, moons):
+    X = moons[0][:20]
+    samples = classifier.sample_y(X, 2000)
+    expected = classifier.method_.predict(classifier.scaler_.transform(X), 2000).mean[:, 1].numpy()
+    assert samples.shape == (20, 2000)
+    assert np.abs((samples == 1).mean(1) - expected).max() < 5 * math.sqrt(0.25 / 1000)
+
+
+def test_a_single_network_samples_too(diabetes):
+    model = FSVIRegressor("map", **FAST).fit(*diabetes)
+    assert model.sample_y(diabetes[0], 7).shape == (150, 7)
+
+
+def test_the_same_random_state_gives_the_same_bits_and_leaves_torch_alone(classifier, moons):
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    again = clone(classifier).fit(*moons)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    np.testing.assert_array_equal(again.predict_proba(moons[0]), classifier.predict_proba(moons[0]))
+    other = clone(classifier).set_params(random_state=1).fit(*moons)
+    assert not np.array_equal(other.predict_proba(moons[0]), classifier.predict_proba(moons[0]))
+
+
+# With scikit-learn's other parts ------------------------------------------------------------------------------------
+
+
+def test_search_over_methods_in_a_pipeline(moons):
+    model = make_pipeline(PolynomialFeatures(2, include_bias=False), FSVIClassifier(**FAST))
+    search = GridSearchCV(model, {"fsviclassifier__method": ["map", "mfvi"]}, cv=2).fit(*moons)
+    assert search.best_score_ > 0.75 and search.best_params_["fsviclassifier__method"] in ("map", "mfvi")
+
+
+def test_cross_validation(diabetes):
+    assert cross_val_score(FSVIRegressor("map", **FAST), *diabetes, cv=2).shape == (2,)
+
+
+@pytest.mark.parametrize("method", ["fsvi", "laplace", "swag", "duq", "ensemble:map", "ensemble:mfvi"])
+def test_pickled_models_predict_the_same(method, moons, tmp_path):
+    model = FSVIClassifier(method, **{**FAST, "epochs": 5}).fit(*moons)
+    joblib.dump(model, tmp_path / "model.joblib")
+    again = joblib.load(tmp_path / "model.joblib")
+    np.testing.assert_array_equal(again.predict_proba(moons[0]), model.predict_proba(moons[0]))
+
+
+def test_pandas_frames(moons, classifier):
+    pandas = pytest.importorskip("pandas")
+    X, y = moons
+    frame = pandas.DataFrame(X, columns=["east", "north"])
+    model = clone(classifier).fit(frame, pandas.Series(y))
+    assert model.feature_names_in_.tolist() == ["east", "north"]
+    np.testing.assert_array_equal(model.predict_proba(frame), classifier.predict_proba(X))
+
+
+def test_polars_frames(moons, classifier):
+    polars = pytest.importorskip("polars")
+    X, y = moons
+    frame = polars.DataFrame({"east": X[:, 0], "north": X[:, 1]})
+    model = clone(classifier).fit(frame, polars.Series(y))
+    assert model.feature_names_in_.tolist() == ["east", "north"]
+    np.testing.assert_array_equal(model.predict_proba(frame), classifier.predict_proba(X))
+
+
+# What it takes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_given_network_is_copied(moons):
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+    before = [p.clone() for p in net.parameters()]
+    model = FSVIClassifier(**FAST, module=net, settings=CHEAP).fit(*moons)
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+    assert model.module is net and model.score(*moons) > 0.8
+    assert clone(model).fit(*moons).score(*moons) > 0.8
+
+
+def test_a_function_makes_networks(moons):
+    sizes = []
+
+    def make(features, outputs):
+        sizes.append((features, outputs))
+        return nn.Sequential(nn.Linear(features, 8), nn.Tanh(), nn.Linear(8, outputs))
+
+    model = FSVIClassifier("ensemble:map", **FAST, module=make, settings={"size": 3}).fit(*moons)
+    assert sizes == [(2, 2)] * 3 and len(model.method_.members) == 3
+
+
+def test_parameters_stay_as_they_were(moons):
+    context, settings = fsvi.contexts.Uniform(widen=1.0), {"prior": fsvi.priors.Constant(2.0), **CHEAP}
+    model = FSVIClassifier(**FAST, context=context, settings=settings).fit(*moons)
+    assert model.context is context and context._bounds is None and model.settings is settings
+    assert model.method_.context.widen == 1.0 and model.method_.prior.variance == 2.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "fsvy"}, "did you mean 'fsvi'"),
+        ({"module": nn.Linear(2, 5)}, "module has 5 outputs; the data need 2"),
+        ({"module": "mlp"}, "module='mlp' must be a torch.nn.Module"),
+        ({"validation_fraction": 1.5}, "validation_fraction=1.5"),
+        ({"settings": {"num_contexts": 3}}, "did you mean 'num_context'"),
+        ({"epochs": 0}, "epochs=0"),
+    ],
+)
+def test_bad_settings(moons, settings, message):
+    with pytest.raises(InvalidInputError, match=message):
+        FSVIClassifier(**{**FAST, **settings}).fit(*moons)
+
+
+def test_bad_data(moons, diabetes, regressor):
+    X, y = moons
+    with pytest.raises(InvalidInputError, match="one class only, 0"):
+        FSVIClassifier(**FAST).fit(X, 0 * y)
+    with pytest.raises(ValueError, match="Unknown label type"):
+        FSVIClassifier(**FAST).fit(*diabetes)
+    with pytest.raises(InvalidInputError, match="DUQ is for classes"):
+        FSVIRegressor("duq", **FAST).fit(*diabetes)
+    with pytest.raises(NotFittedError):
+        FSVIRegressor().predict(X)
+    with pytest.raises(InvalidInputError, match="n_samples=0"):
+        regressor.sample_y(diabetes[0], 0)

@@ -132,7 +132,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _predict(self, x: Any, num_samples: int, seed: int | None = None) -> Any:
         """The network's own prediction, of classes or of standardised targets."""
         check_is_fitted(self)
-        x = validate_data(self, x, dtype=np.float64, reset=False)
+        x = validate_data(self, x, dtype=np.float64, order="C", reset=False)
         inputs = torch.as_tensor(self.scaler_.transform(x))
         return self.method_.predict(inputs, num_samples, self.seed_ if seed is None else seed)
 

@@ -30,11 +30,11 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> FSVIClassifier:
         """Train on inputs (n, features) and labels (n,)."""
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = validate_data(self, X, y, dtype=np.float64, order="C")
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InvalidInputError(f"y holds one class only, {self.classes_[0]!r}: at least two are needed.")
+            raise InvalidInputError(f"y holds one class only, {self.classes_.tolist()[0]!r}: at least two are needed.")
         self._train(X, labels, Categorical(), len(self.classes_))
         return self
 

@@ -34,7 +34,7 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> FSVIRegressor:
         """Train on inputs (n, features) and targets (n,) or (n, targets)."""
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        X, y = validate_data(self, X, y, dtype=np.float64, order="C", multi_output=True, y_numeric=True)
         self.target_shape_ = y.shape[1:]
         y = y.reshape(len(y), -1)
         self.target_scaler_ = StandardScaler().fit(y)

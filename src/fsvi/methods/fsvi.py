@@ -19,10 +19,12 @@ from fsvi.functions import (
     has_stochastic_features,
 )
 from fsvi.functions.contexts import Context
-from fsvi.functions.priors import Constant, Prior
+from fsvi.functions.priors import Constant, Empirical, Prior
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.mean_field import MeanFieldMethod
+from fsvi.methods.method import Method
+from fsvi.networks.freeze import frozen
 from fsvi.networks.split import Split
 from fsvi.validation import check_choice, check_count, check_inputs, check_positive
 from fsvi.variational import MeanField, prior_names
@@ -86,6 +88,38 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         self.posterior = MeanField(self.net, names, self.channels_last)
         features, last = self.init_std or (_FEATURE_STD, split.linear.in_features**-0.5)
         self.posterior.set_stds({name: last if name in head else features for name in names})
+
+    @classmethod
+    def from_trained(
+        cls,
+        net: nn.Module,
+        likelihood: Likelihood | None = None,
+        context: Context | None = None,
+        *,
+        freeze: bool | Sequence[str] = False,
+        stochastic: Literal["all", "last_layer"] = "last_layer",
+        **settings: Any,
+    ) -> FSVI:
+        """FSVI that starts from a trained network: a few epochs of `fit` make its uncertainty honest.
+
+        `net` is a trained `nn.Module`, or a trained method such as `MAP`, whose likelihood is then taken too.
+        `freeze=True` trains the last layer alone; names freeze the layers or parameters that bear them. `settings` are
+        the constructor's: `prior=fsvi.priors.Empirical(net)` holds the function to the trained network's.
+        """
+        if isinstance(net, Method):
+            likelihood = net.likelihood if likelihood is None else likelihood
+            net = net.net
+        if likelihood is None:
+            raise InvalidInputError("from_trained needs a likelihood, such as fsvi.Categorical().")
+        method = cls(net, likelihood, context, stochastic=stochastic, **settings)
+        if not freeze:
+            return method
+        net = frozen(net, freeze, method.split.head_names)
+        return cls(net, likelihood, context, stochastic=stochastic, **settings)
+
+    def as_prior(self) -> Empirical:
+        """This posterior as the prior of the next task; its context is then a coreset of the tasks before."""
+        return Empirical(self)
 
     # Learning -------------------------------------------------------------------------------------------------------
 

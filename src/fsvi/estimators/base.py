@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
-from fsvi.functions.contexts import Context
+from fsvi.functions.contexts import Context, Uniform
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.method import Method
 from fsvi.methods.registry import make_method
@@ -25,6 +25,8 @@ from fsvi.training import fit
 from fsvi.validation import check_count, check_fraction
 
 _SEEDS = 2**31 - 1
+_WIDEN = 1.5
+"""Context points come from this many ranges of the data beyond them on either side."""
 _LEAST_HELD_OUT = 10
 """Fewer examples than these cannot say when to stop."""
 
@@ -37,8 +39,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         module: A network to start from, which is copied, or a function (n_features, n_outputs) -> network; None makes a
             fully connected one.
         hidden: Widths of that network's hidden layers.
-        context: Where methods that look beyond the data do so, in standardised units; None takes a box twice as wide as
-            the data.
+        context: Where methods that look beyond the data do so, in standardised units; None takes a box four times as
+            wide as the data.
         settings: Further arguments of the method, such as {"num_context": 50}.
         epochs: How often to go through the data, at most.
         batch_size: Examples a step.
@@ -105,7 +107,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _make(self, x: Tensor, likelihood: Likelihood, num_outputs: int) -> Method:
         """The method, once its network is known to have the right outputs."""
         networks = self._networks(x.shape[1], num_outputs)
-        context, settings = copy.deepcopy((self.context, self.settings or {}))  # training changes what it is given
+        context = Uniform(widen=_WIDEN) if self.context is None else copy.deepcopy(self.context)
+        settings = copy.deepcopy(dict(self.settings or {}))
         method = make_method(self.method, networks, likelihood, context=context, **settings)
         method.see(x[:2].to(method.dtype))
         if method.num_outputs != num_outputs:

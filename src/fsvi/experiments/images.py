@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -103,9 +104,11 @@ def make_classifier(
     network: Callable[[], nn.Module],
     context: contexts.Context | None,
     own: Mapping[str, Mapping[str, Any]],
+    ensemble: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[[], Method]:
     """What makes the method that was ordered; `own` are the recipe's settings, by the names of methods."""
-    settings = {**own.get(order.member, {}), **order.settings}
+    shared = {} if order.member == order.method else ensemble
+    settings = {**own.get(order.member, {}), **shared, **order.settings}
     return lambda: make_method(order.method, network, Categorical(), context=context, **settings)
 
 

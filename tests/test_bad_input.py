@@ -382,3 +382,25 @@ def test_a_network_of_images_refuses_bytes():
     method = fsvi.FSVI(normalised(), fsvi.Categorical(), context=contexts.Monochrome(), **FAST)
     with refused(r"the network does not accept inputs of shape \(2, 5, 5\)"):
         fsvi.fit(method, (images()[0].to(torch.uint8), images()[1]), **FAST_FIT)
+
+
+@pytest.mark.parametrize("name", ["map", "mfvi", "fsvi", "swag", "rank1"])
+def test_a_network_with_nothing_to_learn_is_refused(name):
+    x, y = points()
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).requires_grad_(False)
+    with pytest.raises(fsvi.FSVIError, match="frozen"):
+        fsvi.fit(fsvi.make_method(name, net, fsvi.Categorical()), (x, y), epochs=1)
+
+
+@pytest.mark.parametrize("name", ["map", "fsvi"])
+def test_a_network_without_parameters_has_no_head(name):
+    with pytest.raises(fsvi.HeadError, match=r"no nn\.Linear layer"):
+        fsvi.make_method(name, nn.ReLU(), fsvi.Categorical(), context=contexts.Uniform([0.0, 0.0], [1.0, 1.0]))
+
+
+def test_a_network_with_two_inputs_is_refused():
+    net = nn.Bilinear(2, 2, 2)
+    both = nn.Sequential(net, nn.Linear(2, 2))
+    both.forward = lambda a, b: both[1](net(a, b))
+    with pytest.raises(fsvi.InvalidInputError, match="does not accept inputs"):
+        fsvi.fit(fsvi.MAP(both, fsvi.Categorical()), points(), epochs=1)

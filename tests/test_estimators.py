@@ -70,7 +70,8 @@ def test_scikit_learn_accepts_it(kind):
 
 
 def test_two_moons_and_far_away(moons):
-    model = FSVIClassifier(epochs=150, batch_size=1000, lr=0.03, settings=CHEAP, random_state=0).fit(*moons)
+    settings = {**FAST, "epochs": 200, "hidden": (30, 30), "num_samples": 50}
+    model = FSVIClassifier(**settings, settings={**CHEAP, "num_context": 24}).fit(*moons)
     assert model.score(*make_moons(300, noise=0.15, random_state=1)) > 0.93
     near = model.predictive(moons[0]).entropy().mean()
     far = model.predictive([[6.0, 6.0], [-6.0, 6.0], [6.0, -6.0]]).entropy().mean()
@@ -265,7 +266,7 @@ def test_bad_data(moons, diabetes, regressor):
     with pytest.raises(InvalidInputError, match="one class only, 0"):
         FSVIClassifier(**FAST).fit(X, 0 * y)
     with pytest.raises(ValueError, match="Unknown label type"):
-        FSVIClassifier(**FAST).fit(*diabetes)
+        FSVIClassifier(**FAST).fit(diabetes[0], diabetes[1] / 7)
     with pytest.raises(InvalidInputError, match="DUQ is for classes"):
         FSVIRegressor("duq", **FAST).fit(*diabetes)
     with pytest.raises(NotFittedError):

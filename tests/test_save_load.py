@@ -327,3 +327,19 @@ def test_an_unwritable_path_leaves_nothing_behind(tmp_path, below):
     with pytest.raises(fsvi.InvalidInputError, match=f"{below} cannot be written"):
         classifier().save(tmp_path / below)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_the_priors_own_buffers_are_saved(tmp_path):
+    class Scaled(nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.body, self.fc = nn.Linear(2, 4), nn.Linear(4, 2)
+            self.register_buffer("scale", torch.tensor(scale))
+
+        def forward(self, x):
+            return self.fc(self.scale * torch.tanh(self.body(x)))
+
+    x, _ = points()
+    method = fsvi.FSVI(Scaled(1.0), fsvi.Categorical(), contexts.Dataset(x), priors.Induced(), stochastic="last_layer")
+    method.save(tmp_path / "file")
+    assert torch.equal(fsvi.load(tmp_path / "file", Scaled(5.0)).function_kl(x), method.function_kl(x))

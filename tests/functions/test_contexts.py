@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+import fsvi
 from fsvi import contexts
 from fsvi.errors import InvalidInputError
 
@@ -191,8 +192,8 @@ def test_a_mixture_prepares_its_parts():
         (lambda: contexts.Monochrome(BATCH), r"images \(n, channels, height, width\), not \(4, 2\)"),
         (lambda: contexts.Monochrome().prepare(BATCH), r"images \(n, channels, height, width\), not \(4, 2\)"),
         (lambda: contexts.Corrupted().sample(2, BATCH), r"images \(n, channels, height, width\), not \(4, 2\)"),
-        (lambda: contexts.Corrupted(noise=-1), "noise ≥ 0"),
-        (lambda: contexts.Corrupted(patches=0), "patches ≥ 1"),
+        (lambda: contexts.Corrupted(noise=-1), "noise=-1 must be"),
+        (lambda: contexts.Corrupted(patches=0), "patches=0 must be"),
         (lambda: contexts.Dataset(torch.zeros(0, 2)), "empty"),
         (lambda: contexts.Dataset(torch.tensor([[0.0], [torch.nan]])), "NaN"),
         (lambda: contexts.Dataset(3), "not int"),
@@ -212,3 +213,13 @@ def test_a_mixture_prepares_its_parts():
 def test_impossible_contexts_are_refused(make, said):
     with pytest.raises(InvalidInputError, match=said):
         make()
+
+
+def test_two_methods_do_not_share_what_a_context_has_learned():
+    net = torch.nn.Linear(2, 2)
+    for context in (contexts.Uniform(), contexts.Mixture([contexts.Uniform(), contexts.Batch()], [0.5, 0.5])):
+        first, second = (fsvi.FSVI(net, fsvi.Categorical(), context) for _ in range(2))
+        x = torch.rand(30, 2)
+        first.begin(x, 30)
+        second.begin(100 * x, 30)
+        assert first.draw_context(x).abs().max() <= 1

@@ -253,3 +253,19 @@ def test_a_source_of_another_architecture_is_refused(make):
     net, x = make("mlp")
     with pytest.raises(InvalidInputError, match=r"differs from the method's in 2.bias"):
         bound(Empirical(make("no_bias")[0]), net, x)
+
+
+def test_a_trained_point_estimate_is_a_source(make):
+    net, x = make("mlp", 4)
+    source = fsvi.MAP(make("mlp", seed=3)[0], fsvi.Categorical())
+    _, prior = bound(Empirical(source), net, x)
+    assert all(torch.equal(prior.net.get_parameter(n), p) for n, p in source.net.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(["0.weight"], "leaves out the last layer"), (["fc"], "'fc' is no parameter")]
+)
+def test_stochastic_names_are_the_networks(make, names, said):
+    net, x = make("mlp")
+    with pytest.raises(InvalidInputError, match=said):
+        bound(Empirical(make("mlp", seed=1)[0], stochastic=names), net, x)

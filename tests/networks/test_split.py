@@ -174,3 +174,31 @@ def test_a_wrong_head_name_is_corrected(head, said):
 def test_inputs_of_another_shape_are_named():
     with pytest.raises(InvalidInputError, match=r"does not accept inputs of shape \(7,\)"):
         split_head(Net(lambda f: f), torch.randn(5, 7))
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [lambda f: f.clamp(-5, 5), nn.Hardtanh(-50, 50), nn.Dropout(0.5), nn.ReLU6()],
+    ids=["clamp", "hardtanh", "dropout", "relu6"],
+)
+def test_what_changes_only_some_outputs_is_found_too(finish):
+    """On two examples, a bound that is wide enough or dropout in eval mode cannot be told from nothing."""
+    net, x = Net(finish).eval(), torch.randn(2, 3)
+    with torch.no_grad():
+        net.fc.weight.mul_(0.1)
+        net.fc.bias.fill_(2.0)
+    assert torch.equal(net(x), net.fc(torch.tanh(net.body(x)))), "the example shows the change by itself"
+    with pytest.raises(HeadError, match="something changes it after 'fc'"):
+        split_head(net, x)
+
+
+def test_looking_for_the_head_leaves_modes_and_random_numbers_alone():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    net[1].eval()
+    modes = [module.training for module in net.modules()]
+    torch.manual_seed(0)
+    split_head(net, torch.ones(2, 3))
+    value = torch.rand(1)
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(1), value)
+    assert [module.training for module in net.modules()] == modes

@@ -110,8 +110,13 @@ def test_a_dataset_or_its_loader_gives_every_example_once(method, wrap):
 
 def test_examples_of_a_large_dataset_are_a_sample_spread_over_it(method):
     x, _ = as_batches(method, Points(9_000), 8).examples()
-    assert 2_000 <= len(x) < 4_000
-    assert torch.equal(x[-1], points(9_000)[0][8_996])
+    assert 1_000 < len(x) <= 2_000
+    assert torch.equal(x[-1], points(9_000)[0][8_995])
+
+
+def test_examples_of_large_inputs_are_fewer(method, monkeypatch):
+    monkeypatch.setattr("fsvi.training.batches._SAMPLED_BYTES", 100 * points(1)[0].nbytes)
+    assert len(as_batches(method, Points(9_000), 8).examples()[0]) == 100
 
 
 def test_examples_that_a_sampler_leaves_out_are_neither_seen_nor_counted(method):

@@ -66,7 +66,9 @@ def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_state():
         (lambda: [make("map", 0)], lambda: [], "1 methods and 0 data sets"),
         (lambda: [make("map", 0), make("map", 1, prior_variance=2.0)], lambda: [data(0)] * 2, "methods 0 and 1 differ"),
         (lambda: [make("map", 0), make("map", 1)], lambda: [data(0), data(1, 9)], "differ in shape"),
-        (lambda: [make("vogn", 0)], lambda: [data(0)], "dense networks"),
+        (lambda: [make("vogn", 0)], lambda: [data(0)], "watches its training"),
+        (lambda: [make("swag", 0)], lambda: [data(0)], "watches its training"),
+        (lambda: [make("spg", 0)], lambda: [data(0)], "watches its training"),
     ],
 )
 def test_what_cannot_be_trained_together_is_refused(methods, pairs, said):

@@ -6,6 +6,7 @@ with training inputs, already normalised the way the network sees them.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
-from fsvi.validation import as_tensor, check_positive
+from fsvi.validation import as_tensor, check_count, check_positive
 
 _PERMUTED = 100_000
 """Up to this size, points are drawn by permuting the whole data set."""
@@ -23,6 +24,10 @@ _PERMUTED = 100_000
 
 class Context(Configurable, ABC):
     """A distribution over inputs of the network."""
+
+    def copied(self) -> Context:
+        """A copy that learns of the data for itself; data of its own are shared."""
+        return copy.copy(self)
 
     def prepare(self, x: Tensor) -> None:
         """See training inputs `x`, before training starts."""
@@ -73,7 +78,8 @@ class Uniform(Context):
 
 
 class Monochrome(Context):
-    """Images of one colour: every channel filled with a pixel drawn at random from that channel of the training set."""
+    """Images of one colour: every channel filled with a pixel drawn at random from that channel of the training set,
+    or of the sample of it that `fit` looks at before it goes through a DataLoader."""
 
     transient = ("images",)
 
@@ -82,7 +88,7 @@ class Monochrome(Context):
         self._pixels = self.images
 
     def prepare(self, x: Tensor) -> None:
-        """Take the pixels of all training images; no copy is made."""
+        """Take the pixels of the training images; no copy is made."""
         _check_images("Monochrome", x)
         if self.images is None:
             self._pixels = x
@@ -148,9 +154,8 @@ class Corrupted(Context):
     """
 
     def __init__(self, noise: float = 1.0, patches: int = 4) -> None:
-        if noise < 0 or patches < 1:
-            raise InvalidInputError(f"Corrupted needs noise ≥ 0 and patches ≥ 1, not {noise} and {patches}.")
-        self.noise, self.patches = noise, patches
+        self.noise = check_positive("noise", noise, zero=True)
+        self.patches = check_count("patches", patches)
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Minibatch images, each with one corruption."""
@@ -191,6 +196,10 @@ class Mixture(Context):
         if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
             raise InvalidInputError(f"fractions={list(fractions)} must not be negative and must sum to 1.")
         self.contexts, self.fractions = list(contexts), list(fractions)
+
+    def copied(self) -> Mixture:
+        """A mixture of copies."""
+        return Mixture([context.copied() for context in self.contexts], self.fractions)
 
     def prepare(self, x: Tensor) -> None:
         """Prepare every part."""

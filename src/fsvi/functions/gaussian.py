@@ -17,8 +17,8 @@ class FunctionGaussian:
     """For every output k independently: N(mean[:, k], U diag(w[k]) Uᵀ + d·I), with K points and R columns of U.
 
     A last linear layer gives U = [Φ, 1] and w = its weights' variances; a constant prior has R = 0; a Gaussian-process
-    prior has U = the Cholesky factor of its kernel matrix and w = 1. Where R < K, inverses and determinants are taken
-    in R dimensions (Woodbury and the determinant lemma), else by a Cholesky factor in K.
+    prior has U and w = the eigenvectors and eigenvalues of its kernel matrix. Where R < K, inverses and determinants
+    are taken in R dimensions (Woodbury and the determinant lemma), else by a Cholesky factor in K.
     """
 
     mean: Tensor

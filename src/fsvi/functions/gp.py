@@ -30,9 +30,9 @@ def median_distance(x: Tensor) -> Tensor:
     return distances.median() if len(distances) else distances.new_ones(())
 
 
-def spread(values: Tensor) -> Tensor:
-    """At most a few hundred of them, spread evenly."""
-    return values[:: math.ceil(len(values) / _LOOKED_AT)]
+def spread(values: Tensor, most: int = _LOOKED_AT) -> Tensor:
+    """At most so many of them, spread evenly."""
+    return values[:: math.ceil(len(values) / most)]
 
 
 def log_marginal_likelihood(kernel: Tensor, y: Tensor, noise_variance: Tensor) -> Tensor:

@@ -149,9 +149,9 @@ class Induced(_NetworkPrior):
 class Empirical(_NetworkPrior):
     """A trained network as the prior: transfer learning, or the previous task's posterior in continual learning.
 
-    `source` is an `nn.Module` of the same architecture, whose parameters are the prior's mean, with `variance` on the
-    last layer, or on the parameters named in `stochastic`; or a trained method with a `posterior`, whose means and
-    standard deviations are taken over.
+    `source` is an `nn.Module` of the same architecture, or a trained method such as `MAP`, whose parameters are the
+    prior's mean, with `variance` on the last layer, or on the parameters named in `stochastic`; or a trained method
+    with a `posterior`, whose means and standard deviations are taken over.
     """
 
     transient = ("source",)
@@ -172,16 +172,28 @@ class Empirical(_NetworkPrior):
         posterior = getattr(source, "posterior", None)
         if isinstance(posterior, MeanField):
             self.stochastic = posterior.layout.names
-        stds = dict.fromkeys(self.stochastic or _last_layer_names(split), math.sqrt(self.variance))
+        names = self.stochastic or _last_layer_names(split)
+        _check_stochastic(names, split)
+        if source is not None:
+            trained = (
+                source.net if isinstance(getattr(source, "split", None), Split) else source
+            )  # a method, or a network
+            means = posterior.means() if isinstance(posterior, MeanField) else dict(trained.named_parameters())
+            _load(net, means, dict(trained.named_buffers()))
+        self._adopt(split, net, dict.fromkeys(names, math.sqrt(self.variance)))
         if isinstance(posterior, MeanField):
-            _load(net, posterior.means(), dict(source.net.named_buffers()))  # type: ignore[union-attr]
-            self._adopt(split, net, stds)
             self.q.log_std.copy_(self.q.layout.flatten(posterior.stds()).log())
-        elif source is not None:
-            _load(net, dict(source.named_parameters()), dict(source.named_buffers()))
-            self._adopt(split, net, stds)
-        else:
-            self._adopt(split, net, stds)
+
+
+def _check_stochastic(names: Sequence[str], split: Split) -> None:
+    known = [name for name, _ in split.net.named_parameters()]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidInputError(
+            f"stochastic={unknown[0]!r} is no parameter of the network: there are {', '.join(known)}."
+        )
+    if not set(_last_layer_names(split)) <= set(names):
+        raise InvalidInputError(f"stochastic={list(names)} leaves out the last layer, whose variance the prior needs.")
 
 
 def _last_layer_names(split: Split) -> list[str]:
@@ -194,7 +206,9 @@ def _as_joint(values: FunctionGaussian) -> FunctionGaussian:
     """Independent outputs (K, Q) as one Gaussian over K·Q values, point by point."""
     points, outputs = values.mean.shape
     covariance = values.covariance().expand(outputs, points, points)
-    joint = torch.einsum("qij,qr->iqjr", covariance, torch.eye(outputs, dtype=covariance.dtype))
+    joint = torch.einsum(
+        "qij,qr->iqjr", covariance, torch.eye(outputs, dtype=covariance.dtype, device=covariance.device)
+    )
     size = points * outputs
     roots, vectors = torch.linalg.eigh(joint.reshape(size, size).double())
     return FunctionGaussian(values.mean.reshape(-1, 1), vectors, roots.clamp_min(0)[None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -222,12 +223,10 @@ class Ensemble(Method):
                 raise InvalidInputError(f"the networks of members 0 and {index} differ: all need one architecture.")
 
     def _check_distinct(self) -> None:
-        first, *others = self.members
-        own = dict(first.net.named_parameters())
-        for index, member in enumerate(others, start=1):
-            if all(torch.equal(p, own[name]) for name, p in member.net.named_parameters()):
+        for (i, one), (j, other) in combinations(enumerate(self.members), 2):
+            if all(torch.equal(p, q) for p, q in zip(one.net.parameters(), other.net.parameters(), strict=True)):
                 raise InvalidInputError(
-                    f"members 0 and {index} start from the same parameters: let `make` build a new network each time."
+                    f"members {i} and {j} start from the same parameters: let `make` build a new network each time."
                 )
 
 

@@ -224,7 +224,7 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
     def redundant_names(self) -> set[str]:
         """The networks' own parameters, whose values the posterior and the prior hold."""
         return super().redundant_names() | {
-            name for name in self.state_dict() if name.startswith("prior.net.") and "running" not in name
+            name for name, _ in self.named_parameters() if name.startswith("prior.net.")
         }
 
     def _check_head(self, split: Split) -> None:

@@ -8,11 +8,15 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context
+from fsvi.functions.gp import spread
 from fsvi.functions.priors import Prior
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.method import Method
 from fsvi.networks.split import Split, split_head
 from fsvi.validation import check_count, check_inputs, check_positive, check_type
+
+_EXAMPLES = 512
+"""training inputs that a prior looks at"""
 
 
 class FunctionSpaceMethod(Method):
@@ -36,7 +40,7 @@ class FunctionSpaceMethod(Method):
         if context is not None:
             check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
         check_type("prior", prior, Prior, "a prior such as fsvi.priors.Constant(variance=1.0)")
-        self.context = context
+        self.context = None if context is None else context.copied()
         self.prior = copy.deepcopy(prior)
         self.num_context = check_count("num_context", num_context)
         self.kl_weight = None if kl_weight is None else check_positive("kl_weight", kl_weight, zero=True)
@@ -44,7 +48,7 @@ class FunctionSpaceMethod(Method):
     def first_split(self) -> Split:
         """The network's split, checked on points of the context where it has any before training."""
         example = None if self.context is None else self.context.example()
-        if example is not None:
+        if example is not None and any(True for _ in self.net.parameters()):
             example = self.arranged(check_inputs(example, self.dtype))
         return split_head(self.net, example, self.head)
 
@@ -59,7 +63,7 @@ class FunctionSpaceMethod(Method):
         if self.context is not None:
             self.context.prepare(x)
         self.draw_context(x[: min(len(x), 128)])
-        self.prior.prepare(self.arranged(x[:512]))
+        self.prior.prepare(self.arranged(spread(x, _EXAMPLES)))
 
     def weight(self, x: Tensor) -> float:
         """The divergence's weight in the loss on the minibatch `x`."""

@@ -91,8 +91,11 @@ class Laplace(PointEstimate):
         integral: Integral = "mc",
         optimize_prior: bool = True,
     ) -> Laplace:
-        """The approximation around a trained `MAP`; `data`, a pair (x, y), a Dataset or a DataLoader, are its own."""
-        check_type("trained", trained, MAP, "a trained fsvi.MAP")
+        """The approximation around a trained `MAP`; `data`, a pair (x, y), a Dataset or a DataLoader, are its own.
+
+        A network that was trained without fsvi becomes one by `fsvi.MAP(net, likelihood)`.
+        """
+        check_type("trained", trained, MAP, "a trained fsvi.MAP; wrap a trained network as fsvi.MAP(net, likelihood)")
         settings = (trained.prior_variance, structure, integral, optimize_prior, trained.split.head)
         method = cls(trained.net, trained.likelihood, *settings, trained.channels_last)
         method.likelihood.load_state_dict(trained.likelihood.state_dict())

@@ -24,7 +24,8 @@ class VOGN(MeanFieldMethod):
         ĝ = 1/B Σᵢ gᵢ,    ĥ = 1/B Σᵢ gᵢ²,    gᵢ = −∇ log p(yᵢ|f(xᵢ; θ)), averaged over M = `num_samples` draws,
         m ← β₁ m + ĝ + δ̃ μ,    s ← (1 − τβ₂) s + β₂ ĥ,    μ ← μ − α m / (s + δ̃ + γ).
 
-    α is the learning rate; β₁ is `momentum`, β₂ `scale_rate`, γ `damping`, τ `tempering`, below 1 a cold posterior, and
+    With τ ≠ 1 or γ > 0 the algorithm's precision at rest, ρN(ĥ/τ + δ̃ + γ), is not quite that of the objective. α is the
+    learning rate; β₁ is `momentum`, β₂ `scale_rate`, γ `damping`, τ `tempering`, below 1 a cold posterior, and
     ρ `augmentation`, how many times larger random augmentation makes the data. `scale`, s, starts at ĥ of the first
     batch at μ. `fit` uses this update whatever its `optimizer`.
 

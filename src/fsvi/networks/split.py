@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.networks.functional import functional_call
+from fsvi.validation import first_line
 
 _NORMALISATIONS = (
     nn.modules.batchnorm._BatchNorm,
@@ -77,7 +78,7 @@ def split_head(net: nn.Module, x: Tensor | None = None, head: str | None = None)
 
 
 def deterministic_names(net: nn.Module) -> set[str]:
-    """Trainable parameters that stay points in every posterior: the scale and shift of normalisation layers."""
+    """Trainable parameters that stay points in every posterior: the scale and shift of BatchNorm and InstanceNorm."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in net.named_modules()
@@ -121,6 +122,19 @@ def averaging_statistics(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def _dropping(net: nn.Module) -> Iterator[None]:
+    """In a network in eval mode, switch dropout on for a while."""
+    layers = [module for module in net.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
+
+
+@contextmanager
 def _recording(module: nn.Module) -> Iterator[list[Tensor]]:
     inputs: list[Tensor] = []
     handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
@@ -140,10 +154,9 @@ def _trace(net: nn.Module, linears: Mapping[str, nn.Linear], x: Tensor) -> str:
     try:
         with evaluating(net), torch.no_grad():
             output = net(x)
-    except (RuntimeError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0]
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise InvalidInputError(
-            f"the network does not accept inputs of shape {tuple(x.shape[1:])}: {reason}."
+            f"the network does not accept inputs of shape {tuple(x.shape[1:])} and type {x.dtype}: {first_line(error)}."
         ) from error
     finally:
         for handle in handles:
@@ -154,8 +167,22 @@ def _trace(net: nn.Module, linears: Mapping[str, nn.Linear], x: Tensor) -> str:
     for name, features, value in reversed(calls):
         if value.shape == output.shape and torch.equal(value, output):
             _check_features(name, features, len(x))
+            _check_untouched(net, name, output, x)
             return name
     raise HeadError(_explain(output, calls[-1][0] if calls else None))
+
+
+def _check_untouched(net: nn.Module, head: str, output: Tensor, x: Tensor) -> None:
+    """Put large numbers in the place of the head's output: what bounds or drops them would pass for nothing else."""
+    probe = 1e3 * torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+    handle = net.get_submodule(head).register_forward_hook(lambda *_: probe)
+    try:
+        with evaluating(net), _dropping(net), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            untouched = torch.equal(net(x), probe)
+    finally:
+        handle.remove()
+    if not untouched:
+        raise HeadError(_explain(output, head))
 
 
 def _check_output(output: object, num: int) -> None:

@@ -15,8 +15,8 @@ from fsvi.errors import InvalidInputError
 from fsvi.methods.method import Method
 from fsvi.serialization import digest
 
-_SAMPLED = 2_000
-"""About how many examples of a dataset are looked at before training."""
+_SAMPLED, _SAMPLED_BYTES = 2_000, 2**28
+"""How many examples of a dataset are looked at before training at most, and how much memory they may take."""
 
 
 class Batches(ABC):
@@ -90,7 +90,9 @@ class LoaderBatches(Batches):
 
     def examples(self) -> tuple[Tensor, Tensor]:
         """A sample, spread evenly over the dataset."""
-        chosen = self._indices[:: max(1, self.num_data // _SAMPLED)]
+        first = self._checked(self._loader.collate_fn([self._loader.dataset[self._indices[0]]]))[0]
+        most = max(2, min(_SAMPLED, _SAMPLED_BYTES // max(1, first.nbytes)))
+        chosen = self._indices[:: math.ceil(self.num_data / most)]
         return self._checked(self._loader.collate_fn([self._loader.dataset[i] for i in chosen]))
 
     def ordered(self) -> Iterator[tuple[Tensor, Tensor]]:

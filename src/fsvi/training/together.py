@@ -18,6 +18,7 @@ from fsvi.training.optimizers import Schedule, check_optimizer, make_optimizer, 
 from fsvi.validation import check_count, check_positive
 
 Pair = tuple[Tensor, Tensor]
+_HOOKS = ("fit_prior", "after_step", "after_epoch", "own_optimizer")
 
 
 def fit_together(
@@ -32,7 +33,8 @@ def fit_together(
 ) -> list[History]:
     """Train every method on its own (x, y) with Adam, as `fit` would but for the random numbers; one history each.
 
-    The methods have one class, one architecture of dense layers and the same settings, their data the same shapes. A
+    The methods have one class, which does nothing between steps, one architecture of dense layers and the same
+    settings; their data have the same shapes. A
     context that learns the data's bounds would learn those of the first alone: give bounds.
     """
     check_count("epochs", epochs)
@@ -40,11 +42,11 @@ def fit_together(
     check_positive("lr", lr)
     _check_alike(methods, data)
     pairs = [method.check_batch(*pair) for method, pair in zip(methods, data, strict=True)]
-    for method, (x, _) in zip(methods, pairs, strict=True):
-        method.begin(x, len(x))
-        method.train()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(check_count("seed", seed, least=0))
+        for method, (x, _) in zip(methods, pairs, strict=True):
+            method.begin(x, len(x))
+            method.train()
         stack = _Stack(methods, lr)
         histories = _train(stack, pairs, epochs, batch_size, make_schedule(schedule))
     stack.write_back()
@@ -91,8 +93,6 @@ class _Stack:
         for name, p in self.tensors.items():
             p.grad = gradients[name]
         self.optimizer.step()
-        for method in self.methods:
-            method.after_step()
         return terms
 
     @torch.no_grad()
@@ -157,8 +157,13 @@ def _check_alike(methods: Sequence[Method], data: Sequence[Pair]) -> None:
     if not methods or len(methods) != len(data):
         raise InvalidInputError(f"there are {len(methods)} methods and {len(data)} data sets: one each is needed.")
     first, *others = methods
-    if not is_dense(first.net) or first.own_optimizer(1e-3) is not None:
-        raise InvalidInputError("only methods on dense networks with an optimiser of fit's are trained together.")
+    if not is_dense(first.net):
+        raise InvalidInputError("the network is no plain sequence of dense layers, so it is not trained together.")
+    watching = [hook for hook in _HOOKS if getattr(type(first), hook) is not getattr(Method, hook)]
+    if watching:
+        raise InvalidInputError(
+            f"{type(first).__name__} watches its training (by `{watching[0]}`), so it is trained alone: use fit."
+        )
     for index, other in enumerate(others, start=1):
         if other.config() != first.config() or architecture(other.net) != architecture(first.net):
             raise InvalidInputError(f"methods 0 and {index} differ in their settings or their networks.")

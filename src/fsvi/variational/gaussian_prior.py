@@ -8,13 +8,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fsvi.errors import InvalidInputError
 from fsvi.networks.split import deterministic_names
 
 
 def prior_names(net: nn.Module) -> list[str]:
-    """The parameters that have a prior: the trainable ones, but no scale or shift of a normalisation layer."""
+    """The parameters that have a prior: the trainable ones, but no scale or shift of BatchNorm or InstanceNorm."""
     skip = deterministic_names(net)
-    return [name for name, p in net.named_parameters() if p.requires_grad and name not in skip]
+    names = [name for name, p in net.named_parameters() if p.requires_grad and name not in skip]
+    if not names:
+        raise InvalidInputError(
+            "every parameter of the network is frozen: leave requires_grad=True on what is to learn."
+        )
+    return names
 
 
 def negative_log_normal(tensors: Sequence[Tensor], variance: float) -> Tensor:

@@ -1,9 +1,12 @@
 """Honest predictive uncertainty for neural networks by function-space variational inference."""
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from fsvi import data, networks
 from fsvi.errors import (
+    DataNotFoundError,
     FileFormatError,
     FSVIError,
     HeadError,
@@ -35,10 +38,31 @@ from fsvi.methods import (
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.training import History, cosine, fit
 
+if TYPE_CHECKING:
+    from fsvi import metrics
+    from fsvi.estimators import FSVIClassifier, FSVIRegressor
+    from fsvi.referral import Referral
+
+_LATER = {
+    "FSVIClassifier": "fsvi.estimators",
+    "FSVIRegressor": "fsvi.estimators",
+    "Referral": "fsvi.referral",
+    "metrics": "fsvi.metrics",
+}
+"""What needs scikit-learn, which takes a second to import, by the module that it is in."""
+
 try:
     __version__ = version("fsvi")
 except PackageNotFoundError:
     __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'fsvi' has no attribute {name!r}")
+    module = import_module(_LATER[name])
+    return module if _LATER[name] == f"fsvi.{name}" else getattr(module, name)
+
 
 __all__ = [
     "DUQ",
@@ -51,8 +75,11 @@ __all__ = [
     "VOGN",
     "Categorical",
     "CategoricalPredictive",
+    "DataNotFoundError",
     "Ensemble",
+    "FSVIClassifier",
     "FSVIError",
+    "FSVIRegressor",
     "FileFormatError",
     "Gaussian",
     "GaussianPredictive",
@@ -67,6 +94,7 @@ __all__ = [
     "Predictive",
     "RadialMFVI",
     "Rank1",
+    "Referral",
     "SingularCovarianceError",
     "contexts",
     "cosine",
@@ -75,6 +103,7 @@ __all__ = [
     "load",
     "make_method",
     "method_names",
+    "metrics",
     "networks",
     "priors",
 ]

@@ -21,13 +21,19 @@ _EFFORTS = {
 }
 
 _SETTINGS: dict[str, dict[str, Any]] = {
-    "fsvi": {"prior": Constant(1.0), "num_context": 16, "kl_weight": 0.002, "stochastic": "last_layer"},
+    "fsvi": {"prior": Constant(1.0), "num_context": 32, "kl_weight": 0.002, "stochastic": "last_layer"},
 }
 _ENSEMBLE = {"size": 3}
+_DROPOUT = 0.5
+_POINT_FEATURES = ("map", "swag", "duq", "laplace", "fsvi")
+"""Methods whose feature layers are point estimates: their dense layer has dropout; others have noise of their own."""
 
 
 def fashion_mnist(order: Order) -> Experiment:
     """The paper's CNN on 60,000 images, SGD with momentum and a cosine schedule, 30 epochs; ensembles of three.
+
+    The learning rate, FSVI's prior variance and the dropout were chosen by the log-likelihood of 6,000 held-out training
+    images: at the paper's rate, 0.005, it was 0.250 after 15 epochs, at 0.02 with dropout 0.232.
 
     `fsvi run fashion-mnist fsvi --context kmnist` takes half an hour on two cores. The paper's row: accuracy 93.5, ECE
     0.010, AUROC 99.8 on MNIST and 97.3 on notMNIST.
@@ -36,7 +42,8 @@ def fashion_mnist(order: Order) -> Experiment:
     train = data.load("fashion-mnist", "train")
     normalize = Normalize.of(train.x)
     context, sources = make_context(order.context, normalize, OOD)
-    make = make_classifier(order, cnn, context, _SETTINGS, _ENSEMBLE)
+    dropout = _DROPOUT if order.member in _POINT_FEATURES else 0.0
+    make = make_classifier(order, lambda: cnn(dropout=dropout), context, _SETTINGS, _ENSEMBLE)
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
     def evaluate(method: Method) -> Outcome:
@@ -46,5 +53,5 @@ def fashion_mnist(order: Order) -> Experiment:
         found, curves = measure(method, images.pop("fashion-mnist"), labels, images, effort.num_samples)
         return Outcome(found, curves, list(tests.values()))
 
-    fit_settings = {"epochs": effort.epochs, "batch_size": 128, "lr": 5e-3, "optimizer": "sgd", **order.fit_settings}
+    fit_settings = {"epochs": effort.epochs, "batch_size": 128, "lr": 0.02, "optimizer": "sgd", **order.fit_settings}
     return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], effort.notes())

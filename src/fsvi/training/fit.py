@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from os import PathLike
 from typing import Any
@@ -14,6 +15,7 @@ from fsvi.methods.method import Method
 from fsvi.training.batches import Batches, as_batches
 from fsvi.training.checkpoints import Checkpoints
 from fsvi.training.history import History
+from fsvi.training.memory import warn_of_memory
 from fsvi.training.optimizers import MakeOptimizer, Schedule, check_optimizer, make_optimizer, make_schedule
 from fsvi.training.run import Run
 from fsvi.validation import check_count, check_positive, check_type, first_line
@@ -66,6 +68,7 @@ def fit(
         batches = as_batches(method, data, batch_size)
         held_out = None if validation is None else _hold_out(method, validation, batch_size)
         examples = _begin(method, batches)
+        warn_of_memory(method, math.ceil(batches.num_data / batches.num_batches), examples[0])
         made = method.own_optimizer(lr) or make_optimizer(make, method.parameter_groups(lr))
         run = Run(method, batches, held_out, made, factor, epochs, patience, checkpoints)
         run.resume(dict(seed=seed, batch_size=batch_size, lr=lr))

@@ -31,13 +31,15 @@ class MeanField(nn.Module):
         self.mean = nn.Parameter(self.layout.flatten(chosen))
         self.log_std = nn.Parameter(torch.zeros_like(self.mean))
         self.point = nn.Parameter(self.point_layout.flatten(points))
+        self.start: dict[str, float] = {}
+        """where `set_stds` put the `log_std` of every stochastic tensor"""
         self._tape: Tape | None = None
 
     def set_stds(self, stds: Mapping[str, float]) -> None:
         """Set the standard deviation of every stochastic tensor, by name."""
-        logs = {name: math.log(std) for name, std in stds.items()}
+        self.start = {name: math.log(std) for name, std in stds.items()}
         with torch.no_grad():
-            self.log_std.copy_(self.layout.fill(logs))
+            self.log_std.copy_(self.layout.fill(self.start))
 
     def means(self) -> dict[str, Tensor]:
         """The mean of every parameter of the network, frozen ones included, under its name in the network."""

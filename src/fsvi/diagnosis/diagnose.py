@@ -1,0 +1,52 @@
+"""Look at everything, and say what was found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fsvi.diagnosis.beyond import check_context, check_distance
+from fsvi.diagnosis.evidence import Evidence
+from fsvi.diagnosis.findings import Diagnosis, Finding
+from fsvi.diagnosis.learning import check_balance, check_learning
+from fsvi.diagnosis.posterior import check_batch_norm, check_variance
+from fsvi.diagnosis.predictions import check_calibration, check_samples
+from fsvi.errors import InvalidInputError
+from fsvi.methods import Method
+from fsvi.training import History
+from fsvi.validation import check_count, check_type
+
+
+def diagnose(
+    method: Method,
+    data: tuple[Any, Any],
+    context: Any = None,
+    history: History | None = None,
+    num_samples: int = 10,
+) -> Diagnosis:
+    """What is wrong with the uncertainty of a trained method, if anything.
+
+    `data` is a pair (x, y), best held out. `context` is a context or inputs; None takes the method's own, where it has
+    one. `history` is what `fit` returned, and `num_samples` what predictions are made with. What does not apply to the
+    method is left out; and a model that has learned nothing is not asked how well it knows what it does not know.
+    """
+    check_type("method", method, Method, "a trained method, such as fsvi.FSVI after fsvi.fit")
+    check_count("num_samples", num_samples)
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise InvalidInputError(f"data is a {type(data).__name__}; a pair (x, y) is needed.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        seen = Evidence.gather(method, (data[0], data[1]), context, history, num_samples)
+        return Diagnosis(tuple(finding for finding in _findings(seen) if finding is not None))
+
+
+def _findings(seen: Evidence) -> list[Finding | None]:
+    balance = check_balance(seen)
+    structure = [balance, check_variance(seen), check_context(seen), check_batch_norm(seen)]
+    if balance is not None and balance.severity == "fault":
+        return structure  # which is why nothing was learned
+    learning = check_learning(seen)
+    if learning.severity == "fault":
+        return [learning, *structure]
+    return [learning, *structure, check_distance(seen), check_samples(seen), check_calibration(seen)]

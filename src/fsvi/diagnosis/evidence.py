@@ -1,0 +1,136 @@
+"""What the checks look at, computed once for all of them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fsvi.errors import InvalidInputError
+from fsvi.functions.contexts import Context, Dataset
+from fsvi.methods import Ensemble, Method
+from fsvi.methods.function_space import FunctionSpaceMethod
+from fsvi.predictive import CategoricalPredictive, Predictive
+from fsvi.training import History
+from fsvi.validation import check_inputs
+
+_MOST_DATA = 1000
+_MOST_POINTS = 128
+"""for what takes many draws, or all pairs of points"""
+_DRAWS = 20
+_PUSHES = (2.0, 3.0)
+"""how many times as far from the data's mean as the data"""
+_LEAST_GAIN, _LUCK = 0.02, 0.2
+"""nats"""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A method, data (x, y) it is asked about, and points of its context, if there are any."""
+
+    method: Method
+    x: Tensor
+    y: Tensor
+    context: Tensor | None
+    history: History | None
+    num_samples: int
+
+    @classmethod
+    def gather(
+        cls, method: Method, data: tuple[Any, Any], context: Any, history: History | None, num_samples: int
+    ) -> Evidence:
+        """Check what the user gave; of large data, take a part that goes evenly through all of it."""
+        x, y = method.check_batch(*data)
+        chosen = _spread(len(x), _MOST_DATA)
+        x, y = x[chosen], y[chosen]
+        return cls(method, x, y, _context_points(method, context, x), history, num_samples)
+
+    @property
+    def members(self) -> list[Method]:
+        """The methods that an ensemble consists of, or the one there is."""
+        return self.method.members if isinstance(self.method, Ensemble) else [self.method]
+
+    @property
+    def num_data(self) -> int:
+        """How many training examples there were, as far as is known."""
+        return self.method.num_data or len(self.x)
+
+    @cached_property
+    def few(self) -> Tensor:
+        """Some of the inputs."""
+        return self.x[_spread(len(self.x), _MOST_POINTS)]
+
+    @cached_property
+    def pushed(self) -> Tensor:
+        """These, further from their mean."""
+        centre = self.few.mean(0, keepdim=True)
+        return torch.cat([centre + factor * (self.few - centre) for factor in _PUSHES])
+
+    @cached_property
+    def prediction(self) -> Predictive:
+        """At the data, with many draws."""
+        return self.predict(self.x)
+
+    def predict(self, x: Tensor, num_samples: int = _DRAWS) -> Predictive:
+        """At any inputs."""
+        return self.method.predict(x, num_samples)
+
+    @cached_property
+    def nll(self) -> float:
+        """−log p(y|x), averaged over the data."""
+        return -float(self.prediction.log_prob(self.y).mean())
+
+    @cached_property
+    def constant_nll(self) -> float:
+        """The same of the best prediction that does not look at the input: class frequencies, or one Gaussian."""
+        if isinstance(self.prediction, CategoricalPredictive):
+            shares = torch.bincount(self.y).double() / len(self.y)
+            return float(torch.special.entr(shares).sum())
+        variances = self.y.double().var(0, correction=0).clamp_min(1e-12)
+        return float(0.5 * (2 * math.pi * math.e * variances).log().sum())
+
+    @cached_property
+    def has_learned(self) -> bool:
+        """Whether predictions beat the best constant by more than chance; a method that `fit` never saw must try harder,
+        since a random network may be right by luck."""
+        logs = self.prediction.log_prob(self.y)
+        error = float(logs.std()) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+        margin = _LUCK if self.method.num_data is None else _LEAST_GAIN
+        return self.constant_nll - self.nll > max(margin, error)
+
+
+def distances(points: Tensor, data: Tensor, own: bool = False) -> Tensor:
+    """From each point to the nearest of the data; with `own`, the points are the data, and the next nearest counts."""
+    table = torch.cdist(points.double().flatten(1), data.double().flatten(1))
+    return table.kthvalue(2 if own else 1, dim=1).values
+
+
+def _context_points(method: Method, context: Any, x: Tensor) -> Tensor | None:
+    """Points of the context that was given, or of the method's own where there is one and its data were kept."""
+    if context is not None and not isinstance(context, Context):
+        context = Dataset(check_inputs(context, method.dtype))
+    if context is not None:
+        return _sample(method, context, x)
+    members = method.members if isinstance(method, Ensemble) else [method]
+    own = members[0].context if isinstance(members[0], FunctionSpaceMethod) else None
+    try:
+        return None if own is None else _sample(method, own, x)
+    except InvalidInputError:
+        return None
+
+
+def _sample(method: Method, context: Context, x: Tensor) -> Tensor:
+    points = copy.copy(context).sample(_MOST_POINTS, x).to(x)
+    if points.shape[1:] != x.shape[1:]:
+        shapes = f"{tuple(points.shape[1:])}, but inputs have shape {tuple(x.shape[1:])}"
+        raise InvalidInputError(f"context points have shape {shapes}: give a context of the inputs' shape.")
+    return method.arranged(points)
+
+
+def _spread(num: int, most: int) -> Tensor:
+    return torch.linspace(0, num - 1, min(num, most)).round().long()

@@ -1,0 +1,81 @@
+"""Has anything been learned, and did the divergence from the prior leave room for it?"""
+
+from __future__ import annotations
+
+from statistics import median
+
+import torch
+
+from fsvi.diagnosis.evidence import Evidence
+from fsvi.diagnosis.findings import Finding
+from fsvi.errors import InvalidInputError
+from fsvi.methods import Method
+from fsvi.methods.function_space import FunctionSpaceMethod
+from fsvi.networks.split import evaluating
+
+_HEAVY, _DOMINANT = 30.0, 10.0
+"""times the weight of the evidence lower bound, and times the negative log-likelihood (or a nat, if that is less)"""
+
+
+def check_learning(seen: Evidence) -> Finding:
+    """The predictions' log-likelihood next to that of the best constant."""
+    values = {"nll": seen.nll, "constant_nll": seen.constant_nll}
+    if seen.has_learned:
+        sentence = (
+            f"The negative log-likelihood is {seen.nll:.3f}; the best constant prediction has {seen.constant_nll:.3f}."
+        )
+        return Finding("learning", "ok", sentence, values=values)
+    sentence = (
+        f"The negative log-likelihood, {seen.nll:.3f}, is no better than that of the best constant prediction, "
+        f"{seen.constant_nll:.3f}: the model is untrained, or was trained in vain."
+    )
+    return Finding("learning", "fault", sentence, "Train it by fsvi.fit, for more epochs or with another lr.", values)
+
+
+def check_balance(seen: Evidence) -> Finding | None:
+    """The weighted divergence next to the negative log-likelihood, over training or now; and its weight."""
+    member = seen.members[0]
+    terms = _terms(seen)
+    weight = _weight(member, seen)
+    if terms is None or weight is None:
+        return None
+    nll, kl = terms
+    share = kl / max(abs(nll), 1.0)
+    when = "now" if seen.history is None else "over training (median)"
+    sentence = (
+        f"The KL term is {kl:.3g} and the negative log-likelihood {nll:.3g} {when}; the KL weighs {weight:.3g} times as "
+        "much as in the evidence lower bound."
+    )
+    values = {"kl": kl, "nll": nll, "weight": weight}
+    heavy = weight > _HEAVY or share > _DOMINANT
+    if not heavy:
+        return Finding("kl_balance", "ok", sentence, values=values)
+    name = "kl_weight" if isinstance(member, FunctionSpaceMethod) else "kl_scale"
+    advice = f"Lower {name} (its default is the evidence lower bound's)" + (
+        ", or num_context with it." if name == "kl_weight" else "."
+    )
+    return Finding("kl_balance", "warning" if seen.has_learned else "fault", sentence, advice, values)
+
+
+def _weight(method: Method, seen: Evidence) -> float | None:
+    """The divergence's weight as a multiple of 1/N."""
+    if isinstance(method, FunctionSpaceMethod):
+        return method.weight(seen.x) * seen.num_data
+    scale = getattr(method, "kl_scale", None)
+    return None if scale is None else float(scale)
+
+
+def _terms(seen: Evidence) -> tuple[float, float] | None:
+    """`nll` and `kl`: medians over epochs, or one evaluation on the data."""
+    if seen.history is not None:
+        terms = seen.history.terms
+        return (median(terms["nll"]), median(terms["kl"])) if terms.keys() >= {"nll", "kl"} else None
+    member = seen.members[0]
+    if _weight(member, seen) is None:
+        return None
+    try:
+        with torch.no_grad(), evaluating(member.net):
+            found = member.terms(seen.x, seen.y)
+    except InvalidInputError:
+        return None  # its context's data were not saved
+    return float(found["nll"]), float(found["kl"])

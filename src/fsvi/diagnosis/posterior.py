@@ -1,0 +1,112 @@
+"""Are the parameters' deviations of a reasonable size, and was BatchNorm treated well?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fsvi.diagnosis.evidence import Evidence
+from fsvi.diagnosis.findings import Finding
+from fsvi.methods import Method
+from fsvi.methods.mean_field import MeanFieldMethod
+from fsvi.networks.split import batch_norms
+
+_COLLAPSED, _BLOWN_UP = 1e-4, 10.0
+"""in units of the weights"""
+_SHRUNK, _GROWN = 1e-3, 100.0
+"""in units of the start"""
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A stochastic tensor, and its median standard deviation in units of its layer's weights and of its start."""
+
+    name: str
+    ratio: float
+    growth: float
+    in_head: bool
+
+    @property
+    def has_collapsed(self) -> bool:
+        return self.ratio < _COLLAPSED or (self.growth < _SHRUNK and self.ratio < 100 * _COLLAPSED)
+
+    @property
+    def has_blown_up(self) -> bool:
+        return self.ratio > _BLOWN_UP or (self.growth > _GROWN and self.ratio > 1)
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.2g} times the weights and {self.growth:.2g} times where it started"
+
+
+def check_variance(seen: Evidence) -> Finding | None:
+    """Standard deviations next to the scale of the weights they belong to, and to where they started."""
+    tensors = [tensor for member in seen.members for tensor in _tensors(member)]
+    if not tensors:
+        return None
+    low, high = (pick(tensors, key=lambda tensor: tensor.ratio) for pick in (min, max))
+    values = {"smallest": low.ratio, "largest": high.ratio}
+    blown_up = [tensor for tensor in tensors if tensor.has_blown_up]
+    collapsed = [tensor for tensor in tensors if tensor.has_collapsed]
+    if blown_up:
+        sentence = f"{_named(blown_up, tensors)} blown up: {blown_up[0].name} is {blown_up[0]}."
+        return Finding("variance", "fault", sentence, "Lower log_std_lr_scale, init_std or lr.", values)
+    if collapsed:
+        sentence = f"{_named(collapsed, tensors)} collapsed: {collapsed[0].name} is {collapsed[0]}."
+        advice = "Raise init_std and let log_std learn (log_std_lr_scale above 0), or raise kl_weight."
+        serious = len(collapsed) == len(tensors) or any(tensor.in_head for tensor in collapsed)
+        return Finding("variance", "fault" if serious else "warning", sentence, advice, values)
+    sentence = f"Standard deviations are {low.ratio:.2g} ({low.name}) to {high.ratio:.2g} ({high.name}) of the weights."
+    return Finding("variance", "ok", sentence, values=values)
+
+
+def _named(some: list[_Tensor], tensors: list[_Tensor]) -> str:
+    return f"The standard deviations of {len(some)} of {len(tensors)} stochastic tensors have"
+
+
+def check_batch_norm(seen: Evidence) -> Finding | None:
+    """Whether BatchNorm predicts with statistics that it has learned."""
+    layers = [layer for member in seen.members for layer in batch_norms(member.net)]
+    if not layers:
+        return None
+    without = [layer for layer in layers if layer.running_mean is None]
+    unseen = [layer for layer in layers if layer.num_batches_tracked is not None and not int(layer.num_batches_tracked)]
+    if without:
+        sentence = (
+            f"{len(without)} of {len(layers)} BatchNorm layers keep no statistics: predictions depend on the batch."
+        )
+        return Finding("batch_norm", "fault", sentence, "Set track_running_stats=True, or use GroupNorm.")
+    if unseen:
+        sentence = (
+            f"{len(unseen)} of {len(layers)} BatchNorm layers have seen no batch, and predict with made-up statistics."
+        )
+        return Finding("batch_norm", "fault", sentence, "Train the method by fsvi.fit before it predicts.")
+    sentence = (
+        f"{len(layers)} BatchNorm layers learned their statistics from training batches alone, and predict with them; "
+        "their scales and shifts are points."
+    )
+    return Finding("batch_norm", "ok", sentence)
+
+
+def _tensors(method: Method) -> list[_Tensor]:
+    if not isinstance(method, MeanFieldMethod):
+        return []
+    q = method.posterior
+    means, stds, logs = q.means(), q.stds(), q.layout.views(q.log_std.detach())
+    return [
+        _Tensor(
+            name,
+            ratio=float(stds[name].median()) / _scale(means, name),
+            growth=math.exp(float(logs[name].median()) - q.start[name]),
+            in_head=name in method.split.head_names,
+        )
+        for name in stds
+    ]
+
+
+def _scale(means: dict[str, Tensor], name: str) -> float:
+    """The root mean square of the layer's weight, or of PyTorch's initial ones where training made them smaller."""
+    layer = name.rpartition(".")[0]
+    weight = max((means[other] for other in means if other.rpartition(".")[0] == layer), key=Tensor.numel)
+    return max(float(weight.double().square().mean().sqrt()), (3 * weight[0].numel()) ** -0.5)

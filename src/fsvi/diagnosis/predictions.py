@@ -1,0 +1,96 @@
+"""Are there draws enough for a prediction, and is its confidence deserved?"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor
+
+from fsvi.diagnosis.evidence import Evidence
+from fsvi.diagnosis.findings import Finding, Severity
+from fsvi.metrics import coverage, reliability
+from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+
+_GROUPS = 5
+_TOO_NOISY, _NOISY = 0.5, 0.25
+"""in units of the spread"""
+_NEGLIGIBLE = 0.05
+"""in units of the uncertainty itself"""
+_BINS = 10
+_MISCALIBRATED, _SLIGHTLY = 0.15, 0.05
+_LEVELS = (0.5, 0.9)
+
+
+def check_samples(seen: Evidence) -> Finding | None:
+    """The error of the uncertainty over disjoint sets of draws, in units of its spread over inputs."""
+    x = seen.few if seen.context is None else torch.cat([seen.few, seen.context])
+    p = seen.predict(x, _GROUPS * seen.num_samples)
+    if len(p.samples) != _GROUPS * seen.num_samples:
+        return None  # the method has its own number of functions
+    whole = p.uncertainty()
+    parts = torch.stack([_part(p, slice(first, None, _GROUPS)).uncertainty() for first in range(_GROUPS)])
+    error = float((parts - whole).square().mean().sqrt())
+    spread = max(float(whole.std()), 1e-12)
+    sentence = (
+        f"With num_samples={seen.num_samples} the uncertainty of a prediction has a Monte-Carlo error of {error:.2g}, "
+        f"{error / spread:.2f} of its spread over inputs ({spread:.2g})."
+    )
+    matters = error > _NEGLIGIBLE * float(whole.mean())
+    too_noisy = error > _TOO_NOISY * spread or seen.num_samples == 1
+    severity: Severity = "ok"
+    if matters and error > _NOISY * spread:
+        severity = "fault" if too_noisy else "warning"
+    needed = math.ceil(seen.num_samples * (error / (_NOISY * spread)) ** 2)
+    advice = "" if severity == "ok" else f"Predict with num_samples={max(needed, 10)} or more."
+    return Finding("samples", severity, sentence, advice, {"error": error, "spread": spread})
+
+
+def check_calibration(seen: Evidence) -> Finding:
+    """Confidence next to accuracy, bin by bin; for real targets, intervals next to how often they hold them."""
+    p = seen.prediction
+    if isinstance(p, GaussianPredictive):
+        return _check_intervals(p, seen.y)
+    assert isinstance(p, CategoricalPredictive)
+    bins = reliability(p, seen.y, _BINS)
+    chance = bins.accuracy.nan_to_num(0.5)
+    noise = (bins.count * chance * (1 - chance)).sqrt() * math.sqrt(2 / math.pi) / bins.count.sum()
+    excess = bins.ece - float(noise.sum())
+    gaps = (bins.confidence - bins.accuracy).nan_to_num(0.0)
+    worst = int((bins.count * gaps.abs()).argmax())
+    kind = "overconfident" if float((bins.count * gaps).sum()) > 0 else "underconfident"
+    sentence = (
+        f"The expected calibration error is {bins.ece:.3f} on {int(bins.count.sum())} inputs, {kind} on average; the "
+        f"worst bin has confidence {float(bins.confidence[worst]):.2f} and accuracy {float(bins.accuracy[worst]):.2f} "
+        f"({int(bins.count[worst])} inputs)."
+    )
+    return _calibration(sentence, excess, kind, {"ece": bins.ece})
+
+
+def _check_intervals(p: GaussianPredictive, y: Tensor) -> Finding:
+    found = {level: coverage(p, y, level) for level in _LEVELS}
+    gaps = {level: level - share for level, share in found.items()}
+    worst = max(gaps, key=lambda level: abs(gaps[level]))
+    noise = 2 * math.sqrt(worst * (1 - worst) / len(y))
+    kind = "overconfident" if gaps[worst] > 0 else "underconfident"
+    shares = ", ".join(f"{share:.0%} of targets in the {level:.0%} interval" for level, share in found.items())
+    values = {f"coverage_{level:.0%}".rstrip("%"): share for level, share in found.items()}
+    return _calibration(f"There are {shares}: {kind}, if anything.", abs(gaps[worst]) - noise, kind, values)
+
+
+def _calibration(sentence: str, excess: float, kind: str, values: dict[str, float]) -> Finding:
+    """`excess` is the miscalibration beyond what chance would show."""
+    if excess <= _SLIGHTLY:
+        return Finding("calibration", "ok", sentence, values=values)
+    more, less = "raise kl_weight or num_context, or stop training earlier", "lower kl_weight, or train longer"
+    advice = f"{(more if kind == 'overconfident' else less).capitalize()}; for real targets, check the noise."
+    return Finding("calibration", "fault" if excess > _MISCALIBRATED else "warning", sentence, advice, values)
+
+
+def _part(p: Predictive, chosen: slice) -> Predictive:
+    """The prediction by some of the draws."""
+    part = copy.copy(p)
+    for name, values in vars(p).items():
+        setattr(part, name, values[chosen])
+    return part

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fsvi.diagnosis.evidence import Evidence, distances
-from fsvi.diagnosis.findings import Finding
+from fsvi.diagnosis.findings import Finding, Severity
 from fsvi.methods import MAP
 
 _QUANTILE = 0.95
@@ -26,7 +26,7 @@ def check_context(seen: Evidence) -> Finding | None:
         f"{share:.0%} of {len(seen.context)} context points are further from the data than {_QUANTILE:.0%} of the "
         f"data are from each other ({reach:.3g})."
     )
-    severity = "fault" if share < _LEAST_LEAVING else "warning" if share < _FEW_LEAVING else "ok"
+    severity: Severity = "fault" if share < _LEAST_LEAVING else "warning" if share < _FEW_LEAVING else "ok"
     advice = (
         "The prior is only felt where data speak already: choose a context= that leaves the data, such as "
         "contexts.Uniform(widen=0.5), or other inputs by contexts.Dataset."
@@ -48,7 +48,7 @@ def check_distance(seen: Evidence) -> Finding | None:
         f"correlation with the distance is {rank:.2f}."
     )
     useless = growth < _LEAST_GROWTH or rank < _LEAST_RANK
-    severity = "fault" if useless else "warning" if rank < _LOW_RANK else "ok"
+    severity: Severity = "fault" if useless else "warning" if rank < _LOW_RANK else "ok"
     values = {"near": float(near.mean()), "far": float(far.mean()), "rank": rank}
     return Finding("distance", severity, sentence, "" if severity == "ok" else _advise(seen), values)
 

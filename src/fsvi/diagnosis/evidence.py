@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
-from fsvi.methods import Ensemble, Method
+from fsvi.methods import Method
 from fsvi.methods.function_space import FunctionSpaceMethod
+from fsvi.methods.probe import members
 from fsvi.predictive import CategoricalPredictive, Predictive
 from fsvi.training import History
 from fsvi.validation import check_inputs
@@ -25,8 +26,8 @@ _MOST_POINTS = 128
 _DRAWS = 20
 _PUSHES = (2.0, 3.0)
 """how many times as far from the data's mean as the data"""
-_LEAST_GAIN, _LUCK = 0.02, 0.2
-"""nats"""
+_LITTLE, _MUCH = 0.02, 0.2
+"""in nats"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Evidence:
     @property
     def members(self) -> list[Method]:
         """The methods that an ensemble consists of, or the one there is."""
-        return self.method.members if isinstance(self.method, Ensemble) else [self.method]
+        return members(self.method)
 
     @property
     def num_data(self) -> int:
@@ -96,12 +97,20 @@ class Evidence:
 
     @cached_property
     def has_learned(self) -> bool:
-        """Whether predictions beat the best constant by more than chance; a method that `fit` never saw must try harder,
-        since a random network may be right by luck."""
+        """Whether predictions beat the best constant by more than chance.
+
+        A method that `fit` never saw must do so by far: a random network may be right by luck.
+        """
+        if self.method.num_data is None:
+            return self.has_learned_much
         logs = self.prediction.log_prob(self.y)
         error = float(logs.std()) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
-        margin = _LUCK if self.method.num_data is None else _LEAST_GAIN
-        return self.constant_nll - self.nll > max(margin, error)
+        return self.constant_nll - self.nll > max(_LITTLE, error)
+
+    @property
+    def has_learned_much(self) -> bool:
+        """Whether predictions beat the best constant by far."""
+        return self.constant_nll - self.nll > _MUCH
 
 
 def distances(points: Tensor, data: Tensor, own: bool = False) -> Tensor:
@@ -116,8 +125,8 @@ def _context_points(method: Method, context: Any, x: Tensor) -> Tensor | None:
         context = Dataset(check_inputs(context, method.dtype))
     if context is not None:
         return _sample(method, context, x)
-    members = method.members if isinstance(method, Ensemble) else [method]
-    own = members[0].context if isinstance(members[0], FunctionSpaceMethod) else None
+    first = members(method)[0]
+    own = first.context if isinstance(first, FunctionSpaceMethod) else None
     try:
         return None if own is None else _sample(method, own, x)
     except InvalidInputError:

@@ -43,8 +43,8 @@ def check_balance(seen: Evidence) -> Finding | None:
     share = kl / max(abs(nll), 1.0)
     when = "now" if seen.history is None else "over training (median)"
     sentence = (
-        f"The KL term is {kl:.3g} and the negative log-likelihood {nll:.3g} {when}; the KL weighs {weight:.3g} times as "
-        "much as in the evidence lower bound."
+        f"The KL term is {kl:.3g} and the negative log-likelihood {nll:.3g} {when}; the KL weighs {weight:.3g} times "
+        "as much as in the evidence lower bound."
     )
     values = {"kl": kl, "nll": nll, "weight": weight}
     heavy = weight > _HEAVY or share > _DOMINANT
@@ -54,7 +54,7 @@ def check_balance(seen: Evidence) -> Finding | None:
     advice = f"Lower {name} (its default is the evidence lower bound's)" + (
         ", or num_context with it." if name == "kl_weight" else "."
     )
-    return Finding("kl_balance", "warning" if seen.has_learned else "fault", sentence, advice, values)
+    return Finding("kl_balance", "warning" if seen.has_learned_much else "fault", sentence, advice, values)
 
 
 def _weight(method: Method, seen: Evidence) -> float | None:

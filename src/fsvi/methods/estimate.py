@@ -7,7 +7,6 @@ is the largest of all moments at full size. Multiplications are extrapolated in 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -16,17 +15,13 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.functions.contexts import Context
-from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.map import MAP
-from fsvi.methods.metering import Meter
 from fsvi.methods.method import Method
-from fsvi.predictive import CategoricalPredictive
+from fsvi.methods.probe import Probe, members
 from fsvi.validation import check_count, check_inputs
 from fsvi.variational import MeanField, RankOne
 
-_RATE = 1e-6
 _B, _K = 2, 4
 """the smallest step; with more context points than examples, which methods may draw from the batch in another way"""
 
@@ -79,10 +74,9 @@ def estimate(method: Method, batch_size: int, x: Any = None) -> Estimate:
     x = _example_inputs(method) if x is None else check_inputs(x, method.dtype)
     own = training_cost(method, batch_size, x)
     plain = own if type(method) is MAP else training_cost(_plain(method), batch_size, x)
-    members = _members(method)
     return Estimate(
-        parameters=sum(p.numel() for member in members for p in member.net.parameters()),
-        stochastic_parameters=sum(_num_stochastic(member) for member in members),
+        parameters=sum(p.numel() for member in members(method) for p in member.net.parameters()),
+        stochastic_parameters=sum(_num_stochastic(member) for member in members(method)),
         peak_memory=own.held + own.added,
         memory_ratio=(own.held + own.added) / (plain.held + plain.added),
         step_ratio=own.work / plain.work,
@@ -92,7 +86,7 @@ def estimate(method: Method, batch_size: int, x: Any = None) -> Estimate:
 def training_cost(method: Method, batch_size: int, x: Tensor) -> Cost:
     """What training `method` costs in batches of inputs like `x`; neither it nor any random state changes."""
     with torch.random.fork_rng(devices=[method.device] if method.device.type == "cuda" else []):
-        probe = _Probe(method, x)
+        probe = Probe(method, x)
         probe.step(_B, _K)  # makes the optimiser's state
         steps = [probe.step(_B, _K), probe.step(_B + 1, _K)]
         if probe.num_context:
@@ -112,63 +106,6 @@ def format_bytes(num: float) -> str:
     return f"{num:.3g} GB"
 
 
-class _Step(NamedTuple):
-    alive: list[int]
-    work: int
-
-
-class _Noise(Context):
-    """Points of the inputs' shape, no two the same, in the place of any context: its data need not be copied."""
-
-    def sample(self, num: int, batch: Tensor) -> Tensor:
-        """The batch, repeated, with noise; indices stay as they are."""
-        x = batch[torch.arange(num, device=batch.device) % len(batch)]
-        return x + torch.randn_like(x) if x.is_floating_point() else x
-
-
-class _Probe:
-    """A copy of a method, whose steps are counted."""
-
-    def __init__(self, method: Method, x: Tensor) -> None:
-        spaces = [member for member in _members(method) if isinstance(member, FunctionSpaceMethod)]
-        self._method = copy.deepcopy(method, {id(space.context): _Noise() for space in spaces if space.context})
-        self._spaces = [member for member in _members(self._method) if isinstance(member, FunctionSpaceMethod)]
-        for space in self._spaces:
-            space.context = _Noise()
-        self.num_context = max((space.num_context for space in spaces), default=0)
-        self._x = x
-        self._method.begin(self._inputs(_B), num_data=len(x))
-        self._method.train()
-        groups = self._method.parameter_groups(_RATE)
-        self._optimizer = self._method.own_optimizer(_RATE) or torch.optim.Adam(groups, fused=True)
-        self._meter = Meter([*self._method.parameters(), *self._method.buffers()])
-        self.held = self._meter.held
-
-    def step(self, batch_size: int, num_context: int) -> _Step:
-        """One training step, counted."""
-        for space in self._spaces:
-            space.num_context = num_context
-        self._meter.restart()
-        with self._meter:
-            x = self._inputs(batch_size)
-            y = self._targets(batch_size)
-            self._optimizer.zero_grad(set_to_none=True)
-            self._method.backward(x, y)
-            self._optimizer.step()
-            self._method.after_step()
-        return _Step(self._meter.alive, self._meter.work)
-
-    def _inputs(self, num: int) -> Tensor:
-        return self._method.arranged(_Noise().sample(num, self._x))
-
-    def _targets(self, num: int) -> Tensor:
-        """What would be predicted by outputs of zero."""
-        method = self._method
-        p = method.likelihood.predictive(torch.zeros(1, num, method.num_outputs, dtype=method.dtype).to(method.device))
-        y = p.labels() if isinstance(p, CategoricalPredictive) else p.mean
-        return method.likelihood.check_targets(y, method.num_outputs)
-
-
 def _aligned(timelines: Sequence[list[int]]) -> Sequence[list[int]]:
     """Timelines of as many moments each; where the steps did not do the same things, their peaks alone."""
     same = len({len(timeline) for timeline in timelines}) == 1
@@ -183,10 +120,6 @@ def _extrapolate(values: Sequence[int], batch: int, points: int) -> float:
         one, two = more
         total += points * (one - least) + points * (points - 1) / 2 * (two - 2 * one + least)
     return total
-
-
-def _members(method: Method) -> list[Method]:
-    return method.members if isinstance(method, Ensemble) else [method]
 
 
 def _plain(method: Method) -> MAP:

@@ -34,18 +34,21 @@ class Spread:
 
 
 def interleave(actions: Mapping[Name, Callable[[], Any]], rounds: int) -> dict[Name, list[float]]:
-    """Seconds that each action took in each of `rounds` rounds, after one round that is not counted.
+    """Seconds that each action took in each of `rounds` rounds.
 
-    Every round runs all actions once, in a new order, so that none owes its time to its place or its moment.
+    Every round gives all actions a turn, in a new order, so that none owes its time to its place or its moment. A turn
+    begins with a run that is not counted: as in training, a step then follows one of its own kind, and finds its memory
+    and caches as that one left them.
     """
     seconds: dict[Name, list[float]] = {name: [] for name in actions}
     order = list(actions)
     shuffle = random.Random(0).shuffle
-    for _ in range(rounds + 1):
+    for _ in range(rounds):
         shuffle(order)
         for name in order:
+            actions[name]()
             seconds[name].append(_seconds(actions[name]))
-    return {name: values[1:] for name, values in seconds.items()}
+    return seconds
 
 
 def _seconds(action: Callable[[], Any]) -> float:

@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
-import scenarios
 import torch
 from torch import nn
 
 import fsvi
+import scenarios
 from fsvi.data.toy import snelson, two_moons
 from fsvi.diagnosis import Diagnosis, diagnose
 from fsvi.methods.registry import METHODS

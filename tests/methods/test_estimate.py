@@ -1,9 +1,9 @@
 import pytest
-import scenarios
 import torch
 from torch import nn
 
 import fsvi
+import scenarios
 from fsvi.experiments.bench.memory import step_memory
 from fsvi.experiments.bench.steps import FSVI_METHODS, Step
 from fsvi.methods.estimate import _OVERHEAD, format_bytes, training_cost
@@ -51,7 +51,8 @@ def test_memory_is_what_a_step_takes(method: str) -> None:
 
 @pytest.mark.parametrize("settings", [{"linearize": "jvp"}, {"linearize": "exact"}, {"num_context_sets": 3}])
 def test_extrapolation_is_what_a_full_step_counts(settings: dict) -> None:
-    method, (x, _) = scenarios.classifier(num_context=9, **settings), scenarios.points()
+    x, _ = scenarios.points()
+    method = fsvi.FSVI(mlp(2, (20,), 2), fsvi.Categorical(), scenarios.box(), num_context=9, **settings)
     probe = Probe(method, x)
     probe.step(8, 9)
     full = probe.step(8, 9)

@@ -3,10 +3,10 @@ import warnings
 from pathlib import Path
 
 import pytest
-import scenarios
 import torch
 
 import fsvi
+import scenarios
 from fsvi.training import memory
 
 CPU = torch.device("cpu")

@@ -175,14 +175,18 @@ class Empirical(_NetworkPrior):
         names = self.stochastic or _last_layer_names(split)
         _check_stochastic(names, split)
         if source is not None:
-            trained = (
-                source.net if isinstance(getattr(source, "split", None), Split) else source
-            )  # a method, or a network
+            trained = _network(source)
             means = posterior.means() if isinstance(posterior, MeanField) else dict(trained.named_parameters())
             _load(net, means, dict(trained.named_buffers()))
         self._adopt(split, net, dict.fromkeys(names, math.sqrt(self.variance)))
         if isinstance(posterior, MeanField):
             self.q.log_std.copy_(self.q.layout.flatten(posterior.stds()).log())
+
+
+def _network(source: nn.Module) -> nn.Module:
+    """The network of a method, which has a split into features and last layer, or the network itself."""
+    is_method = isinstance(getattr(source, "split", None), Split)
+    return source.get_submodule("net") if is_method else source
 
 
 def _check_stochastic(names: Sequence[str], split: Split) -> None:

@@ -43,11 +43,12 @@ class Tape:
     @torch.no_grad()
     def add_gradients(self) -> None:
         """Add what the leaves have gathered to the `grad` of the flat vectors."""
-        mean, log_std = self._means.gradient, self._logs.gradient
+        mean, log_std = self._means.gradient(), self._logs.gradient()
         for draw in self._draws.values():
-            mean = mean + draw.params.gradient
-            log_std = log_std + draw.shift * (draw.params.gradient + draw.directions.gradient)
-        for parameter, total in ((self._mean, mean), (self._log_std, log_std), (self._point, self._points.gradient)):
+            gradient = draw.params.gradient()
+            mean = mean + gradient
+            log_std = log_std + draw.shift * (gradient + draw.directions.gradient())
+        for parameter, total in ((self._mean, mean), (self._log_std, log_std), (self._point, self._points.gradient())):
             gradient = total.expand_as(parameter).contiguous()
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
@@ -60,21 +61,33 @@ class Tape:
 class _Draw:
     def __init__(self, layout: Layout, vector: Tensor, shift: Tensor) -> None:
         self.shift = shift
-        self.params, self.directions = _Leaves(layout, vector), _Leaves(layout, shift)
+        self.params, self.directions = _Leaves(layout, vector, whole=True), _Leaves(layout, shift, whole=True)
 
 
 class _Leaves:
-    """The tensors of a flat vector, cut off from it, whose gradients gather in the flat `gradient`."""
+    """The tensors of a flat vector, cut off from it; gradients gather in a flat one where the `whole` of it is used."""
 
-    def __init__(self, layout: Layout, vector: Tensor) -> None:
-        self._layout, self._vector = layout, vector.detach()
-        self.gradient = vector.new_zeros(())
+    def __init__(self, layout: Layout, vector: Tensor, whole: bool = False) -> None:
+        self._layout, self._vector, self._whole = layout, vector.detach(), whole
+        self._gathered: Tensor | None = None
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """Leaves of the graph, by name; the gradient takes memory only once they are asked for."""
-        self.gradient = torch.zeros_like(self._vector)
-        tensors = self._layout.views(self._vector)
-        for name, part in self._layout.views(self.gradient).items():
-            tensors[name].requires_grad_().grad = part
+        """Leaves of the graph, by name."""
+        tensors = {name: tensor.requires_grad_() for name, tensor in self._layout.views(self._vector).items()}
+        if self._whole:
+            self._gathered = torch.zeros_like(self._vector)
+            for name, part in self._layout.views(self._gathered).items():
+                tensors[name].grad = part
         return tensors
+
+    def gradient(self) -> Tensor:
+        """The gradient as a flat vector; a zero where no tensor was asked for."""
+        if self._gathered is not None or "tensors" not in self.__dict__:
+            return self._vector.new_zeros(()) if self._gathered is None else self._gathered
+        total = torch.zeros_like(self._vector)
+        for name, part in self._layout.views(total).items():
+            gradient = self.tensors[name].grad
+            if gradient is not None:
+                part += gradient
+        return total

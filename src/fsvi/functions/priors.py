@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -218,7 +218,7 @@ def _as_joint(values: FunctionGaussian) -> FunctionGaussian:
     return FunctionGaussian(values.mean.reshape(-1, 1), vectors, roots.clamp_min(0)[None])
 
 
-def _load(net: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> None:
+def _load(net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
     own = {name: p.shape for name, p in net.named_parameters()}
     given = {name: p.shape for name, p in parameters.items()}
     if own != given:

@@ -8,7 +8,7 @@ DOCS := $(VENV)/.docs-installed
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test lint bench docs figures clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ bench: $(DEV) ## measure step and prediction costs, write bench/
 
 docs: $(DOCS) ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
+
+figures: $(DEV) ## draw the tutorials' pictures anew, by the code on their pages
+	$(BIN)/python docs/draw.py
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) demo bench site build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,27 +1,24 @@
 """The tutorials run as they stand: every block of Python on a page, in order, in one namespace."""
 
-import re
+import importlib.util
 from pathlib import Path
 
-import matplotlib
 import pytest
 
-PAGES = sorted((Path(__file__).parent.parent / "docs" / "tutorials").glob("*.md"))
-
-
-def code(page: Path) -> str:
-    return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+DOCS = Path(__file__).parent.parent / "docs"
+_spec = importlib.util.spec_from_file_location("draw", DOCS / "draw.py")
+draw = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(draw)
 
 
 def test_there_are_tutorials():
-    assert len(PAGES) >= 7 and all(code(page) for page in PAGES)
+    assert len(draw.PAGES) >= 7 and all(draw.code(page) for page in draw.PAGES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", draw.PAGES, ids=lambda page: page.stem)
 def test_a_tutorial_runs_as_it_stands(page, tmp_path, monkeypatch):
-    matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
-    exec(compile(code(page), str(page), "exec"), {"__name__": "__main__"})
-    for name in re.findall(r"\]\((\w+\.png)\)", page.read_text("utf-8")):
+    draw.run(page)
+    for name in draw.pictures(page):
         assert (tmp_path / name).stat().st_size > 5_000
         assert (page.parent / name).exists(), "run `make figures` and commit the picture"

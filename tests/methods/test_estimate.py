@@ -77,7 +77,10 @@ def test_numbers_of_parameters() -> None:
 def test_an_ensemble_costs_its_members() -> None:
     x, _ = scenarios.points()
     member = scenarios.classifier().estimate(8)
-    ensemble = fsvi.Ensemble(scenarios.classifier, size=3).estimate(8, x)
+    members = fsvi.Ensemble(scenarios.classifier, size=3)
+    for index, each in enumerate(members.members):
+        each.net[0].weight.data += index
+    ensemble = members.estimate(8, x)
     assert ensemble.parameters == 3 * member.parameters
     assert ensemble.stochastic_parameters == 3 * member.stochastic_parameters
     assert ensemble.step_ratio == pytest.approx(3 * member.step_ratio, rel=0.02)

@@ -114,8 +114,8 @@ def test_an_unknown_setting_is_refused_with_the_nearest(name):
 
 @pytest.mark.parametrize("name", ["fsvi", "fbnn", "spg"])
 def test_a_context_is_passed_on(name):
-    context = scenarios.box()
-    assert make(name, context=context).context is context
+    context = fsvi.contexts.Dataset(scenarios.points()[0])
+    assert make(name, context=context).context.data is context.data
 
 
 def test_methods_without_a_context_leave_it_aside():

@@ -145,7 +145,15 @@ def test_killed_at_random_moments_and_resumed_it_ends_in_the_same_bits(killed, n
 # When it is written
 
 
-def test_ctrl_c_keeps_the_last_checkpoint(tmp_path):
+@pytest.fixture
+def interruptible():
+    """A shell's background job ignores Ctrl-C: hear it, whatever started the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_keeps_the_last_checkpoint(tmp_path, interruptible):
     method = classifier()
     steps = iter(range(3))
 

@@ -124,5 +124,5 @@ def cholesky(matrix: Tensor) -> Tensor:
         size = matrix.shape[-1]
         raise SingularCovarianceError(
             f"the {size}×{size} covariance of function values at the context points is not positive definite: raise "
-            "`nugget`, lower `num_context`, or lower the learning rate if it has NaN or infinite entries."
+            "`nugget`, lower `num_context`, or, where it has NaN or infinite entries, lower the learning rate."
         ) from error

@@ -1,6 +1,7 @@
 """Models broken on purpose: the diagnosis must name what is wrong, and find no fault with healthy ones."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import fsvi
 import scenarios
 from fsvi.data.toy import snelson, two_moons
 from fsvi.diagnosis import Diagnosis, diagnose
+from fsvi.diagnosis.evidence import Evidence
+from fsvi.diagnosis.predictions import check_calibration
 from fsvi.methods.registry import METHODS
 from fsvi.networks import mlp
 
@@ -152,18 +155,12 @@ def test_calibration_tells_the_direction(slope: float, severity: str, kind: str)
         net[0].bias.zero_()
         net[2].weight.copy_(torch.tensor([[-slope], [slope]]))
         net[2].bias.zero_()
-    from fsvi.diagnosis.evidence import Evidence
-    from fsvi.diagnosis.predictions import check_calibration
-
     method = fsvi.MAP(net, fsvi.Categorical())
     finding = check_calibration(Evidence.gather(method, noisy_labels(), None, None, 10))
     assert (finding.severity, kind in finding.sentence) == (severity, True)
 
 
 def test_calibration_forgives_what_chance_explains() -> None:
-    from fsvi.diagnosis.evidence import Evidence
-    from fsvi.diagnosis.predictions import check_calibration
-
     net = nn.Linear(1, 2)
     with torch.no_grad():
         net.weight.copy_(torch.tensor([[0.0], [1.0]]))
@@ -218,7 +215,7 @@ def test_nothing_is_changed_by_a_diagnosis() -> None:
     assert torch.equal(random, torch.get_rng_state())
 
 
-def test_a_loaded_method_is_diagnosed_without_its_context(tmp_path, healthy: tuple[fsvi.FSVI, fsvi.History]) -> None:
+def test_a_loaded_method_is_diagnosed_without_its_context(tmp_path: Path) -> None:
     method = moons_method(context=fsvi.contexts.Dataset(MOONS[0]))
     trained(method, epochs=2)
     method.save(tmp_path / "m.fsvi")

@@ -44,9 +44,11 @@ def test_step_ratio_is_the_count_of_passes(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["map", *FSVI_METHODS])
 def test_memory_is_what_a_step_takes(method: str) -> None:
-    step = Step("cnn", method, 64, 0 if method == "map" else 16)
-    estimate = step.make_method().estimate(64, step.inputs(1))
-    assert estimate.peak_memory / 2**20 == pytest.approx(step_memory(step).added, rel=0.3)
+    # smaller steps are no quicker to measure, and vary more from process to process; the sampler can miss a peak on a
+    # busy machine, but cannot make one up, so the largest of three counts
+    step = Step("cnn", method, 128, 0 if method == "map" else 32)
+    estimate = step.make_method().estimate(128, step.inputs(1))
+    assert estimate.peak_memory / 2**20 == pytest.approx(max(step_memory(step).added for _ in range(3)), rel=0.3)
 
 
 @pytest.mark.parametrize("settings", [{"linearize": "jvp"}, {"linearize": "exact"}, {"num_context_sets": 3}])

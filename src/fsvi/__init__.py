@@ -40,13 +40,17 @@ from fsvi.training import History, cosine, fit
 
 if TYPE_CHECKING:
     from fsvi import metrics
+    from fsvi.diagnosis import Diagnosis, Finding, diagnose
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
     from fsvi.referral import Referral
 
 _LATER = {
+    "Diagnosis": "fsvi.diagnosis",
     "FSVIClassifier": "fsvi.estimators",
     "FSVIRegressor": "fsvi.estimators",
+    "Finding": "fsvi.diagnosis",
     "Referral": "fsvi.referral",
+    "diagnose": "fsvi.diagnosis",
     "metrics": "fsvi.metrics",
 }
 """What needs scikit-learn, which takes a second to import, by the module that it is in."""
@@ -76,11 +80,13 @@ __all__ = [
     "Categorical",
     "CategoricalPredictive",
     "DataNotFoundError",
+    "Diagnosis",
     "Ensemble",
     "FSVIClassifier",
     "FSVIError",
     "FSVIRegressor",
     "FileFormatError",
+    "Finding",
     "Gaussian",
     "GaussianPredictive",
     "HeadError",
@@ -99,6 +105,7 @@ __all__ = [
     "contexts",
     "cosine",
     "data",
+    "diagnose",
     "fit",
     "load",
     "make_method",

@@ -133,6 +133,18 @@ def report(
     write_report(results, results if out is None else out, tell=typer.echo)
 
 
+@app.command()
+def diagnose(
+    result: Annotated[Path, typer.Argument(help="A result that run wrote, with its model beside it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For a program to read.")] = False,
+) -> None:
+    """Say whether a trained model's uncertainty can be trusted, and which setting to change if not."""
+    from fsvi.experiments.diagnosing import diagnose_result
+
+    diagnosis = diagnose_result(result)
+    typer.echo(diagnosis.to_json() if as_json else str(diagnosis))
+
+
 data_app = typer.Typer(no_args_is_help=True, help="Find, get and check datasets.")
 app.add_typer(data_app, name="data")
 

@@ -43,12 +43,14 @@ class Tape:
     @torch.no_grad()
     def add_gradients(self) -> None:
         """Add what the leaves have gathered to the `grad` of the flat vectors."""
-        mean, log_std = self._means.gradient(), self._logs.gradient()
+        mean, log_std = self._means.take_gradient(), self._logs.take_gradient()
         for draw in self._draws.values():
-            gradient = draw.params.gradient()
-            mean = mean + gradient
-            log_std = log_std + draw.shift * (gradient + draw.directions.gradient())
-        for parameter, total in ((self._mean, mean), (self._log_std, log_std), (self._point, self._points.gradient())):
+            gradient, along = draw.params.take_gradient(), draw.directions.take_gradient()
+            along = along.add_(gradient) if along.dim() else gradient.clone()
+            log_std = _sum(log_std, along.mul_(draw.shift))
+            mean = _sum(mean, gradient)
+        point = self._points.take_gradient()
+        for parameter, total in ((self._mean, mean), (self._log_std, log_std), (self._point, point)):
             gradient = total.expand_as(parameter).contiguous()
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
@@ -81,13 +83,18 @@ class _Leaves:
                 tensors[name].grad = part
         return tensors
 
-    def gradient(self) -> Tensor:
-        """The gradient as a flat vector; a zero where no tensor was asked for."""
+    def take_gradient(self) -> Tensor:
+        """The gradient as a flat vector, to be changed at will, once; a zero where no tensor was asked for."""
         if self._gathered is not None or "tensors" not in self.__dict__:
             return self._vector.new_zeros(()) if self._gathered is None else self._gathered
         total = torch.zeros_like(self._vector)
         for name, part in self._layout.views(total).items():
-            gradient = self.tensors[name].grad
+            gradient, self.tensors[name].grad = self.tensors[name].grad, None
             if gradient is not None:
                 part += gradient
         return total
+
+
+def _sum(total: Tensor, part: Tensor) -> Tensor:
+    """total + part, in the memory of one of them: either may be a vector, or a zero in the place of one."""
+    return total.add_(part) if total.dim() or not part.dim() else part.add_(total)

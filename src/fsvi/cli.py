@@ -79,7 +79,10 @@ def run(
     context: Annotated[str | None, typer.Option(help="Where FSVI looks beyond the data: kmnist, monochrome, …")] = None,
     out: Annotated[Path, Out] = Path("results"),
 ) -> None:
-    """Train a method on a task of the paper, measure it, and keep the result as JSON."""
+    """Train a method on a task of the paper and measure it.
+
+    The result is kept as JSON; one that is there is not made again, one that was interrupted goes on.
+    """
     from fsvi.experiments.experiment import Order
     from fsvi.experiments.runs import run as run_order
 
@@ -96,7 +99,10 @@ def reproduce(
     profile: Annotated[str, Profile] = "paper",
     out: Annotated[Path, Out] = Path("results"),
 ) -> None:
-    """Make every run behind a table or a figure of the paper; those that are there are not made again."""
+    """Make every run behind a table or figure of the paper.
+
+    Those that are there are not made again.
+    """
     from fsvi.experiments.sweeps import reproduce as sweep
 
     names = [name.strip() for name in (methods or "").split(",") if name.strip()]
@@ -113,7 +119,10 @@ def tune(
     seed: Annotated[int, typer.Option(help="Seed of the held-out split and of training.")] = 0,
     out: Annotated[Path, Out] = Path("studies"),
 ) -> None:
-    """Search for hyperparameters by the log-likelihood of held-out training data; test data are never looked at."""
+    """Search for hyperparameters on held-out training data.
+
+    The log-likelihood decides; test data are never looked at.
+    """
     from fsvi.experiments.experiment import Order
     from fsvi.experiments.tuning import tune as search
 
@@ -127,7 +136,10 @@ def report(
     results: Annotated[Path, typer.Argument(help="The folder that run and reproduce wrote into.")] = Path("results"),
     out: Annotated[Path | None, typer.Option(help="Folder to write into.", show_default="the results' folder")] = None,
 ) -> None:
-    """Write tables and figures of all results, beside the paper's, as one HTML page and as Markdown."""
+    """Write tables and figures beside the paper's.
+
+    All results become one HTML page, and Markdown.
+    """
     from fsvi.experiments.results_page import write_report
 
     write_report(results, results if out is None else out, tell=typer.echo)
@@ -138,7 +150,10 @@ def diagnose(
     result: Annotated[Path, typer.Argument(help="A result that run wrote, with its model beside it.")],
     as_json: Annotated[bool, typer.Option("--json", help="For a program to read.")] = False,
 ) -> None:
-    """Say whether a trained model's uncertainty can be trusted, and which setting to change if not."""
+    """Say whether a model's uncertainty can be trusted.
+
+    Every finding is one sentence, with the setting to change.
+    """
     from fsvi.experiments.diagnosing import diagnose_result
 
     diagnosis = diagnose_result(result)

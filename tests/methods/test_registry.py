@@ -128,8 +128,12 @@ def test_default_contexts_suit_the_inputs():
 
 
 def test_default_contexts_train():
-    fsvi.fit(make("fsvi"), scenarios.points(), epochs=1)
-    fsvi.fit(make("fsvi", scenarios.normalised()), scenarios.images(), epochs=1)
+    for method, data in (
+        (make("fsvi"), scenarios.points()),
+        (make("fsvi", scenarios.normalised()), scenarios.images()),
+    ):
+        history = fsvi.fit(method, data, epochs=1)
+        assert history.terms["kl"][0] > 0, "the context was not used"
 
 
 # Networks of an ensemble ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fsvi.experiments.images import (
     columns,
     make_classifier,
     make_context,
-    measure,
+    measure_sets,
     predict,
     score,
 )
@@ -79,10 +79,7 @@ def cifar10(order: Order) -> Experiment:
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
     def evaluate(method: Method) -> Outcome:
-        tests = {name: data.load(name, "test") for name in ("cifar10", *OOD)}
-        images = {name: normalize(test.x[: effort.test_images]) for name, test in tests.items()}
-        labels = tests["cifar10"].y[: effort.test_images]
-        found, curves = measure(method, images.pop("cifar10"), labels, images, effort.num_samples)
+        found, curves, tests = measure_sets(method, "cifar10", OOD, normalize, effort)
         rows, corrupted = _measure_corrupted(method, tests["cifar10"], normalize, effort)
         found |= {f"accuracy_corrupted_{severity}": row["accuracy"] for severity, row in rows.items()}
         found["accuracy_corrupted"] = rows[_REPORTED]["accuracy"]

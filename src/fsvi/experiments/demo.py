@@ -6,7 +6,6 @@ import inspect
 import json
 import multiprocessing
 import os
-import platform
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import torch
 import fsvi
 from fsvi.errors import FSVIError
 from fsvi.experiments.figures import FigureSet, draw_set
+from fsvi.experiments.provenance import machine, versions
 from fsvi.experiments.report import METRICS, render_report
 from fsvi.experiments.toy import METHODS, RECIPES, Evaluation, Recipe
 from fsvi.serialization import check_writable, write_bytes
@@ -31,7 +30,6 @@ from fsvi.validation import check_count
 _MOST_WORKERS = 4
 _QUICK_EPOCHS = 20
 _FIT_SETTINGS = ("epochs", "batch_size", "lr", "optimizer", "schedule")
-_PACKAGES = ("torch", "numpy", "scikit-learn", "matplotlib")
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def run_demo(
     folder = check_writable(out)
     jobs = [Job(task, method, check_count("seed", seed, least=0), quick) for task in RECIPES for method in METHODS]
     workers = min(_MOST_WORKERS, os.cpu_count() or 1) if workers is None else check_count("workers", workers)
-    tell(f"Training {', '.join(METHODS)} on {', '.join(RECIPES)}: 2 minutes on 2 cores.")
+    tell(f"Training {', '.join(METHODS)} on {', '.join(RECIPES)}: a few minutes on 2 cores.")
     outcomes = []
     for outcome in _outcomes(jobs, min(workers, len(jobs))):
         tell(_line(outcome))
@@ -148,15 +146,12 @@ def _summary(outcomes: Sequence[Outcome], seed: int, quick: bool, seconds: float
             "settings": outcome.settings,
         }
         tasks.setdefault(outcome.job.task, {})[outcome.job.method] = entry
-    versions = {"fsvi": fsvi.__version__, "python": platform.python_version()}
-    versions |= {name: version(name) for name in _PACKAGES}
-    machine = {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
     return {
         "seed": seed,
         "quick": quick,
         "seconds": round(seconds, 2),
-        "versions": versions,
-        "machine": machine,
+        "versions": versions(),
+        "machine": machine(),
         "tasks": tasks,
     }
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-from torch import Tensor
-
 from fsvi.diagnosis import Diagnosis, diagnose
 from fsvi.errors import InvalidInputError
 from fsvi.experiments.experiment import Order
@@ -29,16 +26,7 @@ def diagnose_result(path: Path) -> Diagnosis:
     order = Order(result.task, result.method, cast(Any, result.profile), result.seed, result.context)
     experiment = TASKS[order.task].recipe(order)
     fresh = experiment.build(order.seed)
-    x, y = _examples(experiment.data)
+    x, y = (values[:_EXAMPLES] for values in experiment.data)
     terms = {name: list(values) for name, values in result.history.items() if name not in ("loss", "validation")}
     history = History(loss=list(result.history["loss"]), terms=terms)
     return diagnose(load(model, fresh.net), (x, y), getattr(fresh, "context", None), history)
-
-
-def _examples(data: Any) -> tuple[Tensor, Tensor]:
-    """Of a pair (x, y), or of a DataLoader's dataset."""
-    if isinstance(data, tuple):
-        x, y = data
-        return x[:_EXAMPLES], y[:_EXAMPLES]
-    pairs = [data.dataset[index] for index in range(min(_EXAMPLES, len(data.dataset)))]
-    return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])

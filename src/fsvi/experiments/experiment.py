@@ -103,9 +103,3 @@ class Experiment:
 
 
 Recipe: TypeAlias = Callable[[Order], Experiment]
-
-
-def subset(data: tuple[Tensor, Tensor], num: int | None) -> tuple[Tensor, Tensor]:
-    """The first `num` examples; None takes all."""
-    x, y = data
-    return x[:num], y[:num]

@@ -7,7 +7,7 @@ from typing import Any
 from fsvi import data
 from fsvi.data import Normalize
 from fsvi.experiments.experiment import Experiment, Order, Outcome
-from fsvi.experiments.images import Effort, make_classifier, make_context, measure
+from fsvi.experiments.images import Effort, make_classifier, make_context, measure_sets
 from fsvi.functions.priors import Constant
 from fsvi.methods import Method
 from fsvi.networks import cnn
@@ -54,10 +54,7 @@ def fashion_mnist(order: Order) -> Experiment:
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
     def evaluate(method: Method) -> Outcome:
-        tests = {name: data.load(name, "test") for name in ("fashion-mnist", *OOD)}
-        images = {name: normalize(test.x[: effort.test_images]) for name, test in tests.items()}
-        labels = tests["fashion-mnist"].y[: effort.test_images]
-        found, curves = measure(method, images.pop("fashion-mnist"), labels, images, effort.num_samples)
+        found, curves, tests = measure_sets(method, "fashion-mnist", OOD, normalize, effort)
         return Outcome(found, curves, list(tests.values()))
 
     steps = _ADAM if order.member in _WITH_ADAM else _SGD

@@ -134,6 +134,16 @@ def measure(
     return found, curves
 
 
+def measure_sets(
+    method: Method, name: str, ood: Sequence[str], normalize: Normalize, effort: Effort
+) -> tuple[dict[str, float], dict[str, Any], dict[str, Dataset]]:
+    """`measure` on the test split of dataset `name` and of those in `ood`, and the splits, loaded here."""
+    tests = {each: data.load(each, "test") for each in (name, *ood)}
+    images = {each: normalize(test.x[: effort.test_images]) for each, test in tests.items()}
+    labels = tests[name].y[: effort.test_images]
+    return *measure(method, images.pop(name), labels, images, effort.num_samples), tests
+
+
 def score(p: CategoricalPredictive, y: Tensor) -> dict[str, float]:
     """What curves over growing shifts of the test images are made of."""
     return {

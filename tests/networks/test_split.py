@@ -152,6 +152,13 @@ def test_a_network_without_linear_output_is_refused(net, said):
         split_head(net, torch.randn(5, 3))
 
 
+def test_a_change_in_place_is_found_where_it_changes_nothing_yet():
+    net = Net(lambda f: f.relu_())
+    nn.init.constant_(net.fc.bias, 100.0)
+    with pytest.raises(HeadError, match="not the output of a linear layer"):
+        split_head(net, torch.randn(5, 3))
+
+
 def test_linear_layers_that_are_never_called_are_no_head():
     net = Net(lambda f: f)
     net.forward = lambda x: x

@@ -2,7 +2,7 @@
 
 from fsvi.functions import contexts, priors
 from fsvi.functions.gaussian import FunctionGaussian, diagonal_kl, gaussian_kl
-from fsvi.functions.linearize import LINEARIZERS, Linearization, Linearizer, has_stochastic_features
+from fsvi.functions.linearize import LINEARIZERS, Linearization, Linearizer, has_stochastic_features, last_layer
 
 __all__ = [
     "LINEARIZERS",
@@ -13,5 +13,6 @@ __all__ = [
     "diagonal_kl",
     "gaussian_kl",
     "has_stochastic_features",
+    "last_layer",
     "priors",
 ]

@@ -41,14 +41,14 @@ def linearize_jvp(split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -
     """The paper's estimator: features linearised about their means along `shift`, last layer in closed form."""
     params = q.params()
     if shift is None or not has_stochastic_features(split, q):
-        return _last_layer(split, q, params, _features(split, params, x))
+        return last_layer(split, q, params, _features(split, params, x))
     features, change = features_jvp(split, params, q.directions(shift), x)
-    return _last_layer(split, q, params, features, change)
+    return last_layer(split, q, params, features, change)
 
 
 def linearize_conditional(split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
     """Features of the real network at mean + `shift`, last layer in closed form about its mean."""
-    return _last_layer(split, q, q.params(), _features(split, q.params(shift), x))
+    return last_layer(split, q, q.params(), _features(split, q.params(shift), x))
 
 
 def linearize_exact(split: Split, q: MeanField, x: Tensor, shift: Tensor | None = None) -> FunctionGaussian:
@@ -100,7 +100,7 @@ def _features(split: Split, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
     return features
 
 
-def _last_layer(
+def last_layer(
     split: Split, q: MeanField, params: Mapping[str, Tensor], features: Tensor, change: Tensor | None = None
 ) -> FunctionGaussian:
     """Mean (Φ + dΦ) Wᵀ + b and, for output k, covariance Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ."""

@@ -17,6 +17,7 @@ from fsvi.functions import (
     diagonal_kl,
     gaussian_kl,
     has_stochastic_features,
+    last_layer,
 )
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Constant, Empirical, Prior
@@ -140,8 +141,12 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     def _each_term(self, x: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
         q = self.posterior
-        shifts = [q.shift(q.noise()) for _ in range(self.num_samples)]
-        yield "nll", self.likelihood.nll(self.outputs(x, shifts), y)
+        if has_stochastic_features(self.split, q):
+            shifts = [q.shift(q.noise()) for _ in range(self.num_samples)]
+            values = self.outputs(x, shifts)
+        else:
+            shifts, values = [], self._local_draws(x)
+        yield "nll", self.likelihood.nll(values, y)
         sets = [self.draw_context(x) for _ in range(self.num_context_sets)]
         yield "kl", self.weight(x) * self._largest_kl(sets, shifts)
 
@@ -153,13 +158,18 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
             self.see(x[:2])
         return self._kl(self.arranged(x), [])
 
-    def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:
-        """The real network's outputs for each draw, (M, n, outputs)."""
-        q = self.posterior
-        if has_stochastic_features(self.split, q):
-            return super().outputs(x, shifts)
-        features, _ = self.split.forward(q.params(), x)
-        return self._head_outputs(features, torch.stack(shifts))
+    def _local_draws(self, x: Tensor) -> Tensor:
+        """M function values at every example, (M, n, outputs), where the last layer alone is stochastic.
+
+        A draw of the layer would move all examples alike; drawing each value from its own marginal, which is Gaussian,
+        leaves the expected log-likelihood as it is and takes most of the noise from its gradient.
+        """
+        params = self.posterior.params()
+        features, _ = self.split.forward(params, x)
+        f = last_layer(self.split, self.posterior, params, features)
+        tiny = torch.finfo(f.mean.dtype).tiny
+        std = (f.variance().T + tiny).sqrt()
+        return f.mean + std * torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
 
     def _head_outputs(self, features: Tensor, shifts: Tensor) -> Tensor:
         """Outputs for draws of the last layer alone, (M, n, outputs), by one matrix product."""

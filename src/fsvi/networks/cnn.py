@@ -32,4 +32,5 @@ def cnn(in_channels: int = 1, num_classes: int = 10, image_size: int = 28, dropo
 
 
 def _convolve(in_channels: int, out_channels: int) -> list[nn.Module]:
-    return [nn.Conv2d(in_channels, out_channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    """Pooled before the ReLU: the same function, as both are monotone, and a quarter of the work for the ReLU."""
+    return [nn.Conv2d(in_channels, out_channels, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]

@@ -175,7 +175,7 @@ def _trace(net: nn.Module, linears: Mapping[str, nn.Linear], x: Tensor) -> str:
 def _check_untouched(net: nn.Module, head: str, output: Tensor, x: Tensor) -> None:
     """Put large numbers in the place of the head's output: what bounds or drops them would pass for nothing else."""
     probe = 1e3 * torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
-    handle = net.get_submodule(head).register_forward_hook(lambda *_: probe)
+    handle = net.get_submodule(head).register_forward_hook(lambda *_: probe.clone())
     try:
         with evaluating(net), _dropping(net), torch.no_grad(), torch.random.fork_rng(devices=[]):
             untouched = torch.equal(net(x), probe)

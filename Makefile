@@ -8,16 +8,19 @@ DOCS := $(VENV)/.docs-installed
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs figures clean
+.PHONY: help demo test reliability lint bench docs figures clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(DEV) ## train on the four toy tasks, write demo/report.html
 	$(BIN)/fsvi demo --out demo
 
 test: $(DEV) ## run the tests (PYTEST_ARGS for more options)
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+
+reliability: $(DEV) ## kill trainings 50 times, spoil 200 files, count what comes of it (a few minutes)
+	$(TEST_ENV) PYTHONPATH=tests $(BIN)/python -m reliability --out reliability
 
 lint: $(DEV) ## ruff, mypy and the import layers
 	$(BIN)/ruff check .
@@ -35,7 +38,7 @@ figures: $(DEV) ## draw the tutorials' pictures anew, by the code on their pages
 	$(BIN)/python docs/draw.py
 
 clean: ## remove the environment and everything generated
-	rm -rf $(VENV) demo bench site build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) demo bench reliability site build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -1,5 +1,6 @@
-"""Networks and random state that several tests share."""
+"""Networks, random state and a way to run commands that several tests share."""
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -116,3 +117,18 @@ def make():
         return net().double(), torch.randn(num, *shape, dtype=torch.float64)
 
     return build
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """`run("demo", "--quick")`: the exit code of the command line, and what it printed."""
+    from fsvi import cli
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fsvi", *arguments])
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main()
+        captured = capsys.readouterr()
+        return exit_info.value.code or 0, captured.out, captured.err
+
+    return call

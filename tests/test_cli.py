@@ -1,35 +1,33 @@
 """The command line: what it prints and the code it exits with."""
 
+import json
 import sys
+from pathlib import Path
 
 import pytest
+import typer
 
 import fsvi
 from fsvi import cli
 from fsvi.experiments import demo
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """`run("demo", "--quick")`: the exit code and what was printed."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fsvi", *arguments])
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main()
-        captured = capsys.readouterr()
-        return exit_info.value.code or 0, captured.out, captured.err
-
-    return call
-
-
 def test_help_is_one_screen(run):
     code, out, _ = run("--help")
     assert code == 0
-    assert all(word in out for word in ("demo", "bench", "--version", "--debug"))
-    assert len(out.splitlines()) <= 24
+    assert all(word in out for word in ("demo", "bench", "predict", "--version", "--debug", "--install-completion"))
+    headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options:", "Try it:", "Train and measure:", "Use a model:", "Data:"]
+    assert "130" in out and len(out.splitlines()) <= 40
     assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out
+
+
+def test_every_command_is_documented():
+    page = (Path(__file__).parent.parent / "docs" / "command_line.md").read_text()
+    commands = typer.main.get_command(cli.app).commands
+    assert len(commands) == 9
+    assert [name for name in commands if f"`fsvi {name}`" not in page] == []
 
 
 def test_version(run):
@@ -46,7 +44,7 @@ def test_an_unknown_command_is_refused_with_a_suggestion(run):
 def test_an_error_is_one_sentence_without_colour(run, tmp_path):
     (tmp_path / "file").write_text("")
     code, out, err = run("demo", "--out", str(tmp_path / "file" / "demo"))
-    assert (code, out) == (2, "")
+    assert (code, out) == (1, "")
     assert err.startswith("Error: ") and err.count("\n") == 1
     assert "\x1b" not in err
 
@@ -78,3 +76,74 @@ def test_a_bad_value_is_refused(run):
     code, _, err = run("demo", "--seed", "many")
     assert code == 2
     assert "--seed" in err.splitlines()[-1] and "integer" in err.splitlines()[-1]
+
+
+def raising(error):
+    def run_demo(*args, **kwargs):
+        raise error
+
+    return run_demo
+
+
+def test_ctrl_c_is_130(run, monkeypatch):
+    monkeypatch.setattr(demo, "run_demo", raising(KeyboardInterrupt()))
+    code, out, err = run("demo")
+    assert (code, out) == (130, "") and "Traceback" not in err
+
+
+def test_a_fault_of_ours_is_one_sentence_too(run, monkeypatch):
+    monkeypatch.setattr(demo, "run_demo", raising(ZeroDivisionError("division by zero\nand more")))
+    code, _, err = run("demo")
+    assert code == 1 and err.count("\n") == 1
+    assert (
+        err == "Error: ZeroDivisionError: division by zero; this is a fault of fsvi, and --debug shows where it is.\n"
+    )
+
+
+@pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
+def test_colours_are_for_those_who_want_them(monkeypatch, no_colour, coloured):
+    said = {}
+    monkeypatch.setattr(cli.app.__class__, "__call__", raising(fsvi.FSVIError("so")))
+    monkeypatch.setattr("typer.secho", lambda text, fg, err: said.update(text=text, fg=fg, err=err))
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert said == {"text": "Error: so", "fg": "red" if coloured else None, "err": True}
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("fsvi pred", ["predict"]),
+        ("fsvi run two-", ["two-moons"]),
+        ("fsvi run two-moons fs", ["fsvi"]),
+        ("fsvi tune uci-y", ["uci-yacht"]),
+        ("fsvi run two-moons map --profile sm", ["smoke"]),
+        ("fsvi reproduce table", ["table1", "table2"]),
+        ("fsvi data get fash", ["fashion-mnist"]),
+        ("fsvi data verify fash", ["fashion-mnist"]),
+    ],
+)
+def test_a_shell_completes_names(run, monkeypatch, words, offered):
+    monkeypatch.setenv("_FSVI_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    code, out, _ = run()
+    assert (code, out.split()) == (0, offered)
+
+
+def test_datasets_for_a_program(run):
+    code, out, _ = run("data", "list", "--json")
+    rows = json.loads(out)
+    assert code == 0 and [row["name"] for row in rows] == list(fsvi.data.names())
+    assert set(rows[0]) == {"name", "what", "licence", "where", "size"}
+
+
+def test_a_run_for_a_program(run, tmp_path):
+    arguments = ("run", "snelson", "map", "--profile", "smoke", "--out", str(tmp_path), "--json")
+    (code, out, _), (_, again, err) = run(*arguments), run(*arguments)
+    told = json.loads(out)
+    assert code == 0 and told == json.loads(again) and "is there already" in err
+    assert json.loads((tmp_path / "snelson" / "map.smoke.0.json").read_text())["metrics"] == told["metrics"]
+    assert told["result"] == str(tmp_path / "snelson" / "map.smoke.0.json")
+    assert fsvi.load(told["model"]).predict([[0.0]]).mean.shape == (1, 1)

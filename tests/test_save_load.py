@@ -1,5 +1,6 @@
 import json
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -30,9 +31,13 @@ SHORT = {"epochs": 2, "batch_size": 10, "lr": 1e-2}
 
 
 def assert_loaded_is_the_same(method, net, x, path):
-    """Saved and loaded, the method is configured identically and predicts the same bits."""
+    """Saved and loaded, with a network and by itself, it is configured identically and predicts the same bits."""
     method.save(path)
-    loaded = fsvi.load(path, net)
+    assert_is_the_same(method, fsvi.load(path), x)
+    return assert_is_the_same(method, fsvi.load(path, net), x)
+
+
+def assert_is_the_same(method, loaded, x):
     assert type(loaded) is type(method)
     assert loaded.config() == method.config()
     assert loaded.num_data == method.num_data
@@ -294,6 +299,9 @@ def forgeries(tree):
         {"settings": {"x": 1}},
     ):
         yield {**tree, "config": {**config, **change}}
+    layers = tree["network"]["layers"]
+    for change in ({"layer": "Method"}, {"children": layers["children"][:2]}, {"children": None}):
+        yield {**tree, "network": {**tree["network"], "layers": {**layers, **change}}}
     for name, value in (
         ("likelihood", 3),
         ("num_context", -1),
@@ -311,13 +319,18 @@ def test_a_forged_file_with_a_right_checksum_raises_only_errors_of_fsvi(saved, t
     accepted = []
     for forged in forgeries(tree):
         write_tree(tmp_path / "forged", forged, "fsvi method")
-        try:
-            fsvi.load(tmp_path / "forged", dense())
-        except fsvi.FSVIError as error:
-            assert "\n" not in str(error)
-        else:
-            accepted.append(forged)
-    assert len(accepted) == 1 and accepted[0]["num_data"] == 3
+        for net in (dense(), None):
+            try:
+                fsvi.load(tmp_path / "forged", net)
+            except fsvi.FSVIError as error:
+                assert "\n" not in str(error)
+            else:
+                changed = [key for key in tree if key not in forged or forged[key] is not tree[key]]
+                accepted.append((*changed, "alone" if net is None else "given"))
+    assert Counter(accepted) == {
+        ("network", "given"): 5,
+        **{(key, how): 1 for key in ("input_shape", "num_data") for how in ("given", "alone")},
+    }
 
 
 @pytest.mark.parametrize("below", ["file/method.fsvi", "folder"])
@@ -329,17 +342,88 @@ def test_an_unwritable_path_leaves_nothing_behind(tmp_path, below):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
+class Scaled(nn.Module):
+    """A network that a file does not describe."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.body, self.fc = nn.Linear(2, 4), nn.Linear(4, 2)
+        self.register_buffer("scale", torch.tensor(scale))
+
+    def forward(self, x):
+        return self.fc(self.scale * torch.tanh(self.body(x)))
+
+
 def test_the_priors_own_buffers_are_saved(tmp_path):
-    class Scaled(nn.Module):
-        def __init__(self, scale):
-            super().__init__()
-            self.body, self.fc = nn.Linear(2, 4), nn.Linear(4, 2)
-            self.register_buffer("scale", torch.tensor(scale))
-
-        def forward(self, x):
-            return self.fc(self.scale * torch.tanh(self.body(x)))
-
     x, _ = points()
     method = fsvi.FSVI(Scaled(1.0), fsvi.Categorical(), contexts.Dataset(x), priors.Induced(), stochastic="last_layer")
     method.save(tmp_path / "file")
     assert torch.equal(fsvi.load(tmp_path / "file", Scaled(5.0)).function_kl(x), method.function_kl(x))
+
+
+# Without the network's code
+
+
+@pytest.mark.parametrize("name", fsvi.method_names())
+def test_every_method_loads_by_itself(name, tmp_path):
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    net[0].requires_grad_(False)
+    settings = {"size": 2} if name.startswith("ensemble:") else {}
+    method = fsvi.make_method(name, net, fsvi.Categorical(), context=box(), **settings)
+    method.save(tmp_path / "file")
+    torch.manual_seed(1)
+    loaded = fsvi.load(tmp_path / "file")
+    assert type(loaded) is type(method) and same_bits(copied(loaded), copied(method))
+    x, _ = points()
+    assert torch.equal(loaded.predict(x, 3).samples, method.predict(x, 3).samples)
+
+
+def test_a_prior_with_a_network_loads_by_itself(tmp_path):
+    method = classifier(prior=priors.Empirical(dense(seed=5), variance=0.3))
+    method.save(tmp_path / "file")
+    kls = []
+    for each in (method, fsvi.load(tmp_path / "file")):
+        torch.manual_seed(0)
+        kls.append(each.function_kl(points()[0][:5]))
+    assert torch.equal(*kls)
+
+
+def test_a_network_that_is_not_described_is_asked_for(tmp_path):
+    fsvi.MAP(Scaled(1.0), fsvi.Categorical()).save(tmp_path / "own.fsvi")
+    with pytest.raises(
+        fsvi.FileFormatError, match=r"own\.fsvi does not describe its network.* fsvi\.load\(path, net\)"
+    ):
+        fsvi.load(tmp_path / "own.fsvi")
+
+
+def test_members_whose_networks_are_other_functions_are_not_described_by_one(tmp_path):
+    nets = iter([fsvi.networks.mlp(2, (4,), 2, activation) for activation in (nn.ReLU, nn.Tanh)])
+    fsvi.Ensemble(lambda: fsvi.MAP(next(nets), fsvi.Categorical()), 2).save(tmp_path / "file")
+    with pytest.raises(fsvi.FileFormatError, match="does not describe its network"):
+        fsvi.load(tmp_path / "file")
+
+
+def test_a_file_from_before_networks_were_described_loads_with_one(saved, tmp_path):
+    tree = read_tree(saved, "fsvi method")
+    del tree["network"], tree["input_shape"]
+    write_tree(tmp_path / "old", tree, "fsvi method")
+    loaded = fsvi.load(tmp_path / "old", dense())
+    assert same_bits(copied(loaded), copied(classifier())) and loaded.input_shape is None
+    with pytest.raises(fsvi.FileFormatError, match="pass the network"):
+        fsvi.load(tmp_path / "old")
+
+
+def test_a_described_network_larger_than_the_file_is_refused(saved, tmp_path):
+    tree = read_tree(saved, "fsvi method")
+    tree["network"]["layers"]["children"][0][1]["settings"]["out_features"] = 2**40
+    write_tree(tmp_path / "huge", tree, "fsvi method")
+    with pytest.raises(fsvi.FileFormatError, match=r"for which there are only .* pass the network"):
+        fsvi.load(tmp_path / "huge")
+
+
+def test_the_shape_of_an_input_is_part_of_the_file(tmp_path):
+    method = image_classifier()
+    assert method.input_shape is None
+    fsvi.fit(method, images(), **SHORT)
+    method.save(tmp_path / "file")
+    assert method.input_shape == fsvi.load(tmp_path / "file").input_shape == (2, 5, 5)

@@ -36,7 +36,7 @@ from fsvi.methods import (
     method_names,
 )
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
-from fsvi.training import History, cosine, fit
+from fsvi.training import History, cosine, fit, keep_memory
 
 if TYPE_CHECKING:
     from fsvi import metrics
@@ -107,6 +107,7 @@ __all__ = [
     "data",
     "diagnose",
     "fit",
+    "keep_memory",
     "load",
     "make_method",
     "method_names",

@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from fsvi.errors import InvalidInputError
-from fsvi.experiments.diagnosing import diagnose_result
+from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.experiments.diagnosing import diagnose_result, diagnosis_path, read_diagnosis
 from fsvi.experiments.experiment import Order
-from fsvi.experiments.results import result_path
-from fsvi.experiments.runs import model_path, run
+from fsvi.experiments.results import model_path, result_path, write_document
+from fsvi.experiments.runs import run
 
 
 @pytest.fixture
@@ -26,3 +26,39 @@ def test_a_model_that_is_gone_is_one_sentence(path):
     model_path(path.parent.parent, path).unlink()
     with pytest.raises(InvalidInputError, match="is not there: the model is kept where the run was made"):
         diagnose_result(path)
+
+
+def test_the_diagnosis_is_kept_beside_the_result(path):
+    kept = diagnosis_path(path)
+    assert kept.name == "fsvi.smoke.0.diagnosis.json"
+    made_by_the_run = read_diagnosis(kept)
+    kept.unlink()
+    again = diagnose_result(path)
+    assert read_diagnosis(kept) == again
+    assert [finding.name for finding in made_by_the_run] == [finding.name for finding in again]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: text.replace("fault", "ok"), "its checksum does not match"),
+        (lambda text: text[:50], "is truncated or not JSON"),
+        (lambda text: "{}", "is not a result"),
+    ],
+)
+def test_a_spoiled_diagnosis_is_named(path, spoil, said):
+    kept = diagnosis_path(path)
+    kept.write_text(spoil(kept.read_text()))
+    with pytest.raises(FileFormatError, match=said):
+        read_diagnosis(kept)
+
+
+def test_findings_that_no_diagnosis_has_are_refused(tmp_path):
+    for document, said in (
+        ({"findings": [{"name": "a", "severity": "awful", "sentence": "b"}]}, "unknown severity"),
+        ({"findings": [{"title": "a"}]}, "is not a diagnosis"),
+        ({"summary": "a"}, "is not a diagnosis"),
+    ):
+        write_document(tmp_path / "a.json", document)
+        with pytest.raises(FileFormatError, match=said):
+            read_diagnosis(tmp_path / "a.json")

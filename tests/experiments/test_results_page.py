@@ -2,7 +2,9 @@
 
 import pytest
 
+from fsvi.diagnosis import Diagnosis, Finding
 from fsvi.errors import InvalidInputError
+from fsvi.experiments.diagnosing import diagnosis_path, write_diagnosis
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.results import Result, result_path, write_result
 from fsvi.experiments.results_page import build_sections, duration, seed_range, write_report
@@ -134,3 +136,63 @@ def test_a_folder_of_which_nothing_can_be_read_says_so(tmp_path):
 def test_times_and_seeds_are_easy_to_read():
     assert [duration(seconds) for seconds in (12.4, 600.0, 9000.0)] == ["12 s", "10 min", "2.5 h"]
     assert [seed_range(seeds) for seeds in ([0], [1, 0], [2, 0, 1], [0, 1, 3])] == ["0", "0, 1", "0–2", "0, 1, 3"]
+
+
+# Diagnosis
+
+
+FAULT = Finding("kl_balance", "fault", "The KL term is 288.", "Lower kl_scale.")
+WELL = Finding("learning", "ok", "It has learned <much>.")
+
+
+@pytest.fixture
+def diagnosed(tmp_path):
+    """Two results with a diagnosis, the sound one first, and one without."""
+    write(tmp_path, make_result("fsvi"), make_result("map"), make_result("mfvi"))
+    for name, findings in (("fsvi", (WELL,)), ("map", (WELL, FAULT))):
+        path = result_path(tmp_path, Order("fashion-mnist", name))
+        write_diagnosis(diagnosis_path(path), Diagnosis(findings))
+    return tmp_path
+
+
+def test_diagnoses_are_a_section_the_worst_first(diagnosed):
+    page = write_report(diagnosed, diagnosed / "out", lambda line: None)
+    shown = Page(page.read_text("utf-8"))
+    assert shown.open == [] and "diagnosis" in shown.ids
+    section = shown.text[shown.text.index("Can the uncertainty be relied on?") :]
+    order = ["MAP", "1 fault, 0 warnings, 1 ok", "KL balance", "Lower kl_scale.", "It has learned <much>.", "FSVI"]
+    assert [section.index(text) for text in order] == sorted(section.index(text) for text in order)
+    assert "MFVI" not in section
+    markdown = page.with_suffix(".md").read_text("utf-8")
+    assert "    - fault, kl balance: The KL term is 288. Lower kl_scale." in markdown
+
+
+def test_without_diagnoses_there_is_no_such_section(report):
+    assert "diagnosis" not in Page(report[0]).ids and "Diagnosis" not in report[1]
+
+
+def test_a_diagnosis_that_cannot_be_read_is_listed(diagnosed):
+    diagnosis_path(result_path(diagnosed, Order("fashion-mnist", "map"))).write_text("{")
+    told = []
+    page = write_report(diagnosed, diagnosed / "out", told.append)
+    assert "map.paper.0.diagnosis.json is truncated" in told[0] and "3 results" in told[-1]
+    assert "Lower kl_scale." not in Page(page.read_text("utf-8")).text
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        {"reliability": {"confidence": [0.5]}},
+        {"reliability": {"confidence": [0.5], "accuracy": ["x"]}},
+        {"reliability": {"confidence": [0.5], "accuracy": [0.5, 0.9]}},
+        {"entropy": {"test": []}},
+        {"roc": {}},
+        {"picture": {"kind": "surface", "x": [[0, 0]], "y": [0], "axis": [0, 1], "mean": [[0, 1]], "variance": [[0]]}},
+    ],
+    ids=str,
+)
+def test_a_result_whose_curves_cannot_be_drawn_is_left_out(tmp_path, curves):
+    write(tmp_path, make_result("fsvi"), make_result("map", curves=curves))
+    told = []
+    write_report(tmp_path, tmp_path / "out", told.append)
+    assert f"its curve {next(iter(curves))!r} cannot be drawn" in told[0] and "1 results" in told[-1]

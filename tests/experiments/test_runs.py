@@ -9,10 +9,11 @@ import fsvi
 from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
 from fsvi.experiments import runs
 from fsvi.experiments.experiment import Order
-from fsvi.experiments.results import Result, read_result, read_results, result_path, write_result
+from fsvi.experiments.results import checksum, read_result, read_results, result_path, write_result
 from fsvi.experiments.runs import checked, model_path, run
 from fsvi.experiments.tasks import TASKS, Task
 from fsvi.training.run import Run
+from made_results import make_result
 
 ORDER = Order("two-moons", "fsvi", "smoke")
 
@@ -35,7 +36,12 @@ def test_a_run_leaves_a_result_a_model_and_nothing_else(tmp_path):
     assert len(result.history["loss"]) == 5
     assert result.versions["torch"] == torch.__version__
     files = sorted(str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file() and f.suffix != ".lock")
-    assert files == ["models/two-moons/fsvi.smoke.0.fsvi", "two-moons/fsvi.smoke.0.json"]
+    names = (
+        "models/two-moons/fsvi.smoke.0.fsvi",
+        "two-moons/fsvi.smoke.0.diagnosis.json",
+        "two-moons/fsvi.smoke.0.json",
+    )
+    assert files == list(names)
     assert path.stat().st_size < 40_000
 
 
@@ -127,7 +133,13 @@ def test_results_that_are_no_numbers_are_left_out(tmp_path, monkeypatch):
 
 @pytest.fixture
 def result():
-    return Result("t", "fsvi", "kmnist", "quick", 3, {}, {"accuracy": 0.5}, {}, {}, [], [], {}, {}, {}, None)
+    return make_result("fsvi", "kmnist", 3, task="t", profile="quick")
+
+
+def summed(text, **changes):
+    """The file with changes and a checksum that fits them."""
+    document = {name: value for name, value in {**json.loads(text), **changes}.items() if name != "sha256"}
+    return json.dumps({**document, "sha256": checksum(document)})
 
 
 def test_rows_and_files_are_named_by_method_and_context(tmp_path, result):
@@ -143,8 +155,16 @@ def test_rows_and_files_are_named_by_method_and_context(tmp_path, result):
         (lambda text: text[: len(text) // 2], "is truncated or not JSON"),
         (lambda text: "", "is truncated or not JSON"),
         (lambda text: "[1, 2]", "is not a result"),
-        (lambda text: text.replace('"format": 1', '"format": 9'), "is not a result"),
-        (lambda text: json.dumps({**json.loads(text), "more": 1}), "is not a result"),
+        (lambda text: text.replace('"seed": 3', '"seed": 4'), "its checksum does not match"),
+        (lambda text: text.replace("0.92", "0.93"), "its checksum does not match"),
+        (lambda text: "[" * 100_000, "is truncated or not JSON"),
+        (lambda text: summed(text, format=9), "is not a result"),
+        (lambda text: summed(text, more=1), "is not a result"),
+        (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "sha256"}), "is not a result"),
+        (lambda text: summed(text, metrics={"accuracy": "high"}), "has a 'metrics' that no run writes"),
+        (lambda text: summed(text, metrics={"accuracy": 10**400}), "has a 'metrics' that no run writes"),
+        (lambda text: summed(text, profile="best"), "has a 'profile' that no run writes"),
+        (lambda text: summed(text, seconds={}), "has a 'seconds' that no run writes"),
     ],
 )
 def test_a_spoiled_file_is_named_and_others_are_read(tmp_path, result, spoil, said):
@@ -160,3 +180,36 @@ def test_a_spoiled_file_is_named_and_others_are_read(tmp_path, result, spoil, sa
 def test_unfinished_runs_are_no_results(tmp_path, result):
     write_result(tmp_path / ".unfinished" / "a.json", result)
     assert list(read_results(tmp_path)) == []
+
+
+def test_results_of_the_first_format_had_no_checksum(tmp_path, result):
+    path = tmp_path / "a.json"
+    write_result(path, result)
+    document = {name: value for name, value in json.loads(path.read_text()).items() if name != "sha256"}
+    path.write_text(json.dumps({**document, "format": 1}))
+    assert read_result(path) == replace(result, format=1)
+
+
+def test_what_killed_processes_left_is_cleared_away(tmp_path):
+    path = result_path(tmp_path, ORDER)
+    debris = [file.parent / f".{file.name}.0123456789abcdef" for file in (path, model_path(tmp_path, path))]
+    for file in debris:
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"half")
+    run(ORDER, tmp_path, silent, progress=False)
+    assert not any(file.exists() for file in debris)
+    checkpoint = tmp_path / ".unfinished" / "two-moons" / "fsvi.smoke.0" / "checkpoint.fsvi"
+    checkpoint.parent.mkdir()
+    checkpoint.write_bytes(b"the last one")
+    run(ORDER, tmp_path, silent, progress=False)
+    assert not checkpoint.parent.exists()
+
+
+def test_a_run_is_not_lost_to_its_diagnosis(tmp_path, monkeypatch):
+    def fail(*_):
+        raise InvalidInputError("nothing to look at.")
+
+    monkeypatch.setattr(runs, "diagnose_trained", fail)
+    with pytest.warns(UserWarning, match=r"fsvi.smoke.0.json has no diagnosis: nothing to look at\."):
+        run(ORDER, tmp_path, silent, progress=False)
+    assert result_path(tmp_path, ORDER).exists()

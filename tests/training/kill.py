@@ -9,12 +9,12 @@ import random
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 
 import torch
 
 import fsvi
+from reliability.kills import forked
 from scenarios import build
 
 EPOCHS = 20
@@ -28,17 +28,7 @@ def train(name: str, folder: Path, epochs: int = EPOCHS) -> None:
 
 
 def start(name: str, folder: Path) -> int:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            train(name, folder)
-            code = 0
-        except Exception:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return pid
+    return forked(lambda: train(name, folder))
 
 
 def modified(path: Path) -> int:

@@ -26,7 +26,7 @@ _BINS = 30
 _POINTS = 100
 
 _MADE: dict[str, Callable[[], contexts.Context]] = {
-    "monochrome": lambda: contexts.Mixture([contexts.Batch(), contexts.Monochrome()], [0.5, 0.5]),
+    "monochrome": lambda: _half_batch(contexts.Monochrome()),
     "batch": contexts.Batch,
     "corrupted": contexts.Corrupted,
 }
@@ -81,6 +81,8 @@ def make_context(
 ) -> tuple[contexts.Context | None, list[Dataset]]:
     """The context called `name`, and the data that it was made from; None for a method that has no context.
 
+    Half of a dataset's or of monochrome context points are the minibatch's own.
+
     A dataset whose name is among `ood`, those by which out-of-distribution detection is measured, is refused: what was
     seen in training is no test.
     """
@@ -96,7 +98,13 @@ def make_context(
     check_choice("context", name, [*_MADE, *(each for each in data.names() if each not in ood)])
     split: Any = "train" if data.available(name, "train") or not data.available(name, "test") else "test"
     source = data.load(name, split)
-    return contexts.Dataset(normalize(source.x)), [source]
+    return _half_batch(contexts.Dataset(normalize(source.x))), [source]
+
+
+def _half_batch(other: contexts.Context) -> contexts.Context:
+    """Half of the points from the minibatch, whose logits the prior then bounds too: late in training that is what
+    keeps a classifier calibrated."""
+    return contexts.Mixture([contexts.Batch(), other], [0.5, 0.5])
 
 
 def make_classifier(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from fsvi.errors import FileFormatError
 from fsvi.experiments.charts import Axis, Chart, Line, Mark, line_style
 from fsvi.experiments.figures import FigureSet, Picture, draw_set
 from fsvi.experiments.labels import dataset_name, full_name
@@ -58,17 +60,61 @@ Figure = ChartFigure | PictureFigure
 
 def build_figures(results: Sequence[Result]) -> list[Figure]:
     """Every figure that the results of one task and profile have curves for."""
-    makers: dict[str, Callable[[Curves], Figure]] = {
+    makers: dict[str, Callable[[Curves], Figure]] = {**_chart_makers(), "picture": picture_figure}
+    found = {name: _first_seeds(results, name) for name in makers}
+    return [make(found[name]) for name, make in makers.items() if found[name]]
+
+
+def check_curves(curves: Mapping[str, Any]) -> None:
+    """Refuse curves that no figure can be drawn from, before those of other results depend on them."""
+    checks: dict[str, Callable[[Curves], None]] = {"picture": _check_picture}
+    checks |= {name: partial(_check_charts, make) for name, make in _chart_makers().items()}
+    for name in checks.keys() & curves.keys():
+        try:
+            checks[name]({"method": curves[name]})
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise FileFormatError(f"its curve {name!r} cannot be drawn") from error
+
+
+def _check_charts(make: Callable[[Curves], ChartFigure], curves: Curves) -> None:
+    figure = make(curves)
+    if not figure.charts:
+        raise ValueError("there is nothing to draw")
+    for chart in figure.charts:
+        for line in chart.lines:
+            chart.area(line)
+
+
+def _check_picture(curves: Curves) -> None:
+    picture = _picture(curves["method"])
+    parts: list[Surface | Curve | Band] = [picture]
+    if isinstance(picture, Curve):
+        parts += [picture.zoomed, picture.wide]
+    if not all(_fits(part) for part in parts):
+        raise ValueError("its parts do not fit together")
+
+
+def _fits(part: Surface | Curve | Band) -> bool:
+    """Whether everything is a finite number and as long as the rest."""
+    arrays = {name: value for name, value in vars(part).items() if isinstance(value, np.ndarray)}
+    n = len(part.x)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(arrays, (n,))
+    if isinstance(part, Surface):
+        g = len(part.axis)
+        shapes |= {"x": (n, 2), "axis": (g,), "mean": (g, g), "variance": (g, g)}
+    finite = all(bool(np.isfinite(array).all()) and array.size for array in arrays.values())
+    return finite and all(array.shape == shapes[name] for name, array in arrays.items())
+
+
+def _chart_makers() -> dict[str, Callable[[Curves], ChartFigure]]:
+    return {
         "reliability": reliability_figure,
         "entropy": entropy_figure,
         "rotation": rotation_figure,
         "corruption": corruption_figure,
         "roc": roc_figure,
         "referral": referral_figure,
-        "picture": picture_figure,
     }
-    found = {name: _first_seeds(results, name) for name in makers}
-    return [make(found[name]) for name, make in makers.items() if found[name]]
 
 
 def _first_seeds(results: Sequence[Result], name: str) -> Curves:

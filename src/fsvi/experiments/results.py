@@ -1,19 +1,25 @@
-"""Results as files: one JSON for every run, written whole or not at all."""
+"""Results as files: one JSON for every run, written whole or not at all, with a checksum of what it says."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fsvi.errors import FileFormatError
-from fsvi.experiments.experiment import Order
+from fsvi.experiments.experiment import PROFILES, Order
 from fsvi.serialization import write_bytes
 
-FORMAT = 1
+FORMAT = 2
+_WITHOUT_CHECKSUM = 1
+"""the format of files that were written before there was one"""
+DIAGNOSIS = ".diagnosis.json"
+"""how the name of the file ends that says what `fsvi diagnose` found, beside the result"""
 
 
 @dataclass(frozen=True)
@@ -64,11 +70,30 @@ def result_path(out: Path, order: Order) -> Path:
     return out / order.task / f"{row}.{order.profile}.{order.seed}.json"
 
 
+def model_path(out: Path, result: Path) -> Path:
+    """Where the trained model of a result is kept."""
+    return out / "models" / result.relative_to(out).with_suffix(".fsvi")
+
+
+# Writing ------------------------------------------------------------------------------------------------------------
+
+
 def write_result(path: Path, result: Result) -> None:
-    """Replace the file atomically; every field is a line of its own, and what is not a number is null."""
-    values = {name: _standard(value) for name, value in asdict(result).items()}
-    lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in values.items())
+    """Replace the file atomically; what is not a number is null."""
+    write_document(path, {**asdict(result), "format": FORMAT})
+
+
+def write_document(path: Path, values: Mapping[str, Any]) -> None:
+    """Replace the file atomically by JSON with every value on a line of its own, and a checksum on the last."""
+    standard = {name: _standard(value) for name, value in values.items()}
+    summed = {**standard, "sha256": checksum(standard)}
+    lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in summed.items())
     write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def checksum(values: Mapping[str, Any]) -> str:
+    """The SHA-256 of what a document says, however it is laid out."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _standard(value: Any) -> Any:
@@ -80,26 +105,104 @@ def _standard(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+# Reading ------------------------------------------------------------------------------------------------------------
+
+
 def read_result(path: Path) -> Result:
     """Read a file that `write_result` wrote; anything else is refused with the file's name."""
+    document = read_document(path)
+    known = {field.name for field in fields(Result)}
+    if document.get("format") not in (FORMAT, _WITHOUT_CHECKSUM) or set(document) != known:
+        raise FileFormatError(f"{path} is not a result that this version of fsvi can read: delete it and run it again.")
+    for name, is_right in _RIGHT.items():
+        if not is_right(document[name]):
+            raise FileFormatError(f"{path} has a {name!r} that no run writes: delete it and run it again.")
+    return Result(**document)
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read what `write_document` wrote; only a result of the first format has no checksum."""
     try:
         document = json.loads(path.read_text("utf-8"))
+        given = document.pop("sha256", None) if isinstance(document, dict) else None
+        whole = given == checksum(document) if given else _is_of_first_format(document)
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is truncated or not JSON: delete it and run it again.") from error
-    known = {field.name for field in fields(Result)}
-    if not isinstance(document, dict) or document.get("format") != FORMAT or set(document) != known:
+    if given and not whole:
+        raise FileFormatError(f"{path} was changed after it was written: its checksum does not match.")
+    if not whole:
         raise FileFormatError(f"{path} is not a result that this version of fsvi can read: delete it and run it again.")
-    return Result(**document)
+    return dict(document)
 
 
 def read_results(folder: Path) -> Iterator[tuple[Path, Result | FileFormatError]]:
     """Every result below `folder`, or why it cannot be read; folders whose name begins with a dot are left out."""
     for path in sorted(folder.rglob("*.json")):
-        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if hidden or path.name.endswith(DIAGNOSIS):
             continue
         try:
             yield path, read_result(path)
         except FileFormatError as error:
             yield path, error
+
+
+# What a result holds ------------------------------------------------------------------------------------------------
+
+
+def _is_of_first_format(document: Any) -> bool:
+    return isinstance(document, dict) and document.get("format") == _WITHOUT_CHECKSUM
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    largest = sys.float_info.max
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -largest <= value <= largest
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and isinstance(value, int) and value >= 0
+
+
+def _or_none(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+def _each(is_right: Callable[[Any], bool], least: int = 0) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and len(value) >= least and all(map(is_right, value))
+
+
+def _mapping(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(is_right, value.values()))
+
+
+def _record(**parts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A mapping with these keys among others."""
+    return lambda value: (
+        isinstance(value, dict) and all(name in value and is_right(value[name]) for name, is_right in parts.items())
+    )
+
+
+_RIGHT: dict[str, Callable[[Any], bool]] = {
+    "task": _is_text,
+    "method": _is_text,
+    "context": _or_none(_is_text),
+    "profile": lambda value: value in PROFILES,
+    "seed": _is_count,
+    "settings": _mapping(lambda _: True),
+    "metrics": _mapping(_is_number),
+    "curves": _mapping(lambda curve: isinstance(curve, dict)),
+    "history": _mapping(_each(_or_none(_is_number), least=1)),
+    "data": _each(_record(name=_is_text, split=_is_text, size=_is_count)),
+    "notes": _each(_is_text),
+    "seconds": _record(train=_is_number, evaluate=_is_number),
+    "versions": _mapping(_is_text),
+    "machine": _record(system=_is_text, processor=_is_text, cores=_or_none(_is_count)),
+    "commit": _or_none(_is_text),
+}
+"""What every field must be for tables and figures to be made of it."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import fsvi
+from fsvi.diagnosis import Diagnosis, Finding
+from fsvi.diagnosis.findings import SEVERITIES
 from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.experiments.diagnosing import diagnosis_path, read_diagnosis
 from fsvi.experiments.labels import full_name, split_label
 from fsvi.experiments.page import render
 from fsvi.experiments.paper import SOURCE, Estimate
-from fsvi.experiments.result_figures import Figure, build_figures
+from fsvi.experiments.result_figures import Figure, build_figures, check_curves
 from fsvi.experiments.results import Result, read_results
 from fsvi.experiments.tables import Table, build_tables
 from fsvi.serialization import check_writable, write_bytes
@@ -104,16 +107,37 @@ class Section:
     parts: Sequence[Part]
 
 
+@dataclass(frozen=True)
+class Diagnosed:
+    """What was found about a run's uncertainty, the worst first."""
+
+    result: Result
+    diagnosis: Diagnosis
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Faults, then warnings, then what is well."""
+        return sorted(self.diagnosis, key=lambda finding: SEVERITIES.index(finding.severity))
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing has to be changed."""
+        return all(finding.severity == "ok" for finding in self.diagnosis)
+
+
 def write_report(folder: Path, out: Path, tell: Callable[[str], None] = print) -> Path:
     """Write `report.html` and `report.md` about all results below `folder` into the folder `out`.
 
-    A file that cannot be read, or holds the same run as another, is listed in the report with its reason. Returns the
-    page's path.
+    A file that cannot be read, or holds the same run as another, is listed in the report with its reason; diagnoses
+    are shown where they are kept beside the results. Returns the page's path.
     """
-    results, problems = collect(folder)
+    found, problems = collect(folder)
+    diagnoses, more = collect_diagnoses(found)
+    results, problems = list(found.values()), [*problems, *more]
     values = {
         "sections": build_sections(results),
         "results": results,
+        "diagnoses": diagnoses,
         "problems": problems,
         "profiles": PROFILES,
         "source": SOURCE,
@@ -129,22 +153,46 @@ def write_report(folder: Path, out: Path, tell: Callable[[str], None] = print) -
     return page
 
 
-def collect(folder: Path) -> tuple[list[Result], list[Problem]]:
+def collect(folder: Path) -> tuple[dict[Path, Result], list[Problem]]:
     """The results below `folder`, each run once, and the files that are not among them."""
     if not folder.is_dir():
         raise InvalidInputError(f"there is no folder {folder}: name the one that `fsvi run` wrote its results into.")
     runs: dict[tuple[str, str, str, int], tuple[Path, Result]] = {}
     problems = []
     for path, found in read_results(folder):
-        if isinstance(found, FileFormatError):
-            problems.append(Problem(str(path), str(found)))
+        try:
+            found = _drawable(path, found)
+        except FileFormatError as error:
+            problems.append(Problem(str(path), str(error)))
             continue
         first, _ = runs.setdefault((found.task, found.label, found.profile, found.seed), (path, found))
         if first != path:
             problems.append(Problem(str(path), f"{path} holds the same run as {first}, which is shown instead."))
     if not runs and not problems:
         raise InvalidInputError(f"{folder} holds no results: make some with `fsvi run TASK METHOD --out {folder}`.")
-    return [result for _, result in runs.values()], problems
+    return dict(runs.values()), problems
+
+
+def _drawable(path: Path, found: Result | FileFormatError) -> Result:
+    if isinstance(found, FileFormatError):
+        raise found
+    try:
+        check_curves(found.curves)
+    except FileFormatError as error:
+        raise FileFormatError(f"{path} holds what no run writes, {error}: delete it and run it again.") from error
+    return found
+
+
+def collect_diagnoses(results: Mapping[Path, Result]) -> tuple[list[Diagnosed], list[Problem]]:
+    """The diagnoses that are kept beside results, those with the most faults first, and files that cannot be read."""
+    found, problems = [], []
+    for path, result in results.items():
+        try:
+            if diagnosis_path(path).exists():
+                found.append(Diagnosed(result, read_diagnosis(diagnosis_path(path))))
+        except FileFormatError as error:
+            problems.append(Problem(str(diagnosis_path(path)), str(error)))
+    return sorted(found, key=lambda each: each.is_well), problems
 
 
 def build_sections(results: Sequence[Result]) -> list[Section]:

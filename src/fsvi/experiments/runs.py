@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,14 +16,15 @@ from filelock import FileLock, Timeout
 
 from fsvi.data import Dataset
 from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.experiments.diagnosing import diagnose_trained, diagnosis_path, write_diagnosis
 from fsvi.experiments.experiment import PROFILES, Experiment, Order
 from fsvi.experiments.images import thinned
 from fsvi.experiments.provenance import commit, machine, versions
-from fsvi.experiments.results import Result, read_result, result_path, write_result
+from fsvi.experiments.results import Result, model_path, read_result, result_path, write_result
 from fsvi.experiments.tasks import TASKS
 from fsvi.methods import Method
 from fsvi.methods.registry import check_method, takes_context
-from fsvi.serialization import check_writable
+from fsvi.serialization import check_writable, remove_leftovers
 from fsvi.training import History
 from fsvi.training.together import fit_together
 from fsvi.validation import check_choice, check_count
@@ -40,10 +42,11 @@ def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: 
     """
     order = checked(order)
     path = result_path(check_writable(out), order)
+    unfinished = _unfinished(out, path)
     if path.exists():
+        rmtree(unfinished, ignore_errors=True)  # which a process killed at its very end may have left
         tell(f"{path} is there already.")
         return read_result(path)
-    unfinished = _unfinished(out, path)
     with _alone(out, path):
         experiment = TASKS[order.task].recipe(order)
         method = experiment.build(order.seed)
@@ -96,11 +99,6 @@ def checked(order: Order) -> Order:
     return order
 
 
-def model_path(out: Path, result: Path) -> Path:
-    """Where the trained model of a result is kept."""
-    return out / "models" / result.relative_to(out).with_suffix(".fsvi")
-
-
 def _unfinished(out: Path, result: Path) -> Path:
     return out / ".unfinished" / result.relative_to(out).with_suffix("")
 
@@ -118,9 +116,16 @@ def _alone(out: Path, path: Path) -> Iterator[None]:
 
 
 def _keep(out: Path, path: Path, order: Order, experiment: Experiment, method: Method, history: History) -> Result:
-    """Save the model, measure it, and write the result."""
-    method.save(model_path(out, path))
+    """Save the model, measure and diagnose it, and write the result: where that is, everything else is too."""
+    model, diagnosis = model_path(out, path), diagnosis_path(path)
+    for file in (model, diagnosis, path):
+        remove_leftovers(file)
+    method.save(model)
     result = _measured(order, experiment, method, history)
+    try:
+        write_diagnosis(diagnosis, diagnose_trained(method, experiment, result))
+    except FSVIError as error:
+        warnings.warn(f"{path} has no diagnosis: {error}", stacklevel=3)
     write_result(path, result)
     return result
 

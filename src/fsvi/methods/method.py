@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.likelihoods import Likelihood
+from fsvi.networks.architecture import build, describe
 from fsvi.networks.functional import functional_call
 from fsvi.networks.split import Split, evaluating, split_head
 from fsvi.predictive import Predictive
@@ -46,6 +47,7 @@ class Method(Configurable, nn.Module, ABC):
     """how many examples there are, once `fit` has said so"""
     progress: float
     """how much of training is done when the step that `fit` is making is, 0..1"""
+    _saved_shape: torch.Size | None = None
 
     def __init__(
         self, net: nn.Module, likelihood: Likelihood, head: str | None = None, channels_last: bool = True
@@ -161,6 +163,11 @@ class Method(Configurable, nn.Module, ABC):
         """How many outputs the network has."""
         return self.split.num_outputs
 
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """The shape of one input, once the method has seen some, here or before it was saved."""
+        return self._saved_shape if self._seen is None else self._seen
+
     def arranged(self, x: Tensor) -> Tensor:
         """`x` on the method's device, images in the memory layout in which convolutions are fastest."""
         layout = torch.channels_last if self.channels_last and x.dim() == 4 else torch.contiguous_format
@@ -218,22 +225,54 @@ class Method(Configurable, nn.Module, ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained method to one file, without pickle and without training data; see `fsvi.load`."""
-        tree = {"config": self.config(), "parameters": architecture(self.net), "num_data": self.num_data}
-        write_tree(path, {**tree, "tensors": self.tensors()}, _KIND)
+        tree = {
+            "config": self.config(),
+            "parameters": architecture(self.net),
+            "network": self._described(),
+            "input_shape": self.input_shape,
+            "num_data": self.num_data,
+            "tensors": self.tensors(),
+        }
+        write_tree(path, tree, _KIND)
+
+    def _described(self) -> dict[str, Any] | None:
+        """The network that this method and its members, if it has any, have in common."""
+        first, *others = [describe(part.net) for part in self.modules() if isinstance(part, Method)]
+        return first if all(other == first for other in others) else None
 
 
-def load(path: str | os.PathLike[str], net: nn.Module) -> Any:
-    """Read a method that `save` wrote. `net` gives the architecture; its parameters' values do not matter."""
+def load(path: str | os.PathLike[str], net: nn.Module | None = None) -> Any:
+    """Read a method that `save` wrote.
+
+    A file describes networks that are an `nn.Sequential` of PyTorch's common layers, nested or not, and those of
+    `fsvi.networks`. For any other, `net` gives the architecture; its parameters' values do not matter.
+    """
     tree = read_tree(path, _KIND)
-    ours = architecture(net)
     with building_from(path):
-        for saved, given in zip_longest(tree["parameters"], ours):
+        net = _network(path, tree) if net is None else net
+        for saved, given in zip_longest(tree["parameters"], architecture(net)):
             if saved != given:
                 raise FileFormatError(f"{path} is of another architecture: it has {saved}, the network given {given}.")
         method = Configurable.from_config(tree["config"], net=net)
         method.num_data = tree["num_data"]
+        shape = tree.get("input_shape")
+        method._saved_shape = None if shape is None else torch.Size(shape)
+        broken = [name for name, tensor in tree["tensors"].items() if not bool(tensor.isfinite().all())]
+        if broken:
+            raise FileFormatError(f"{path} holds NaN or infinite values in {broken[0]}: train it again.")
         method.load_tensors(tree["tensors"])
     return method.eval()
+
+
+def _network(path: str | os.PathLike[str], tree: dict[str, Any]) -> nn.Module:
+    """The network that the file describes, no larger than what the file holds."""
+    wanted = "pass the network: fsvi.load(path, net), or --net to fsvi predict."
+    if tree.get("network") is None:
+        raise FileFormatError(f"{path} does not describe its network, which is not made of standard layers: {wanted}")
+    try:
+        return build(tree["network"], limit=sum(tensor.numel() for tensor in tree["tensors"].values()))
+    except FileFormatError as error:
+        raise FileFormatError(f"{path} cannot be loaded by itself, as {str(error).rstrip('.')}: {wanted}") from error
 
 
 def architecture(net: nn.Module) -> list[str]:

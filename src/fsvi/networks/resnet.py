@@ -94,5 +94,5 @@ def _conv_norm(in_channels: int, out_channels: int, kernel: int, stride: int = 1
 
 
 def _init_he(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d):
+    if isinstance(module, nn.Conv2d) and not module.weight.is_meta:  # where there is nothing to draw, slowly
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,13 +14,13 @@ from torch.optim import Optimizer
 
 from fsvi.errors import NonFiniteLossError
 from fsvi.methods.method import Method, architecture
-from fsvi.networks.split import batch_norms
 from fsvi.serialization import building_from
 from fsvi.training.batches import Batches
 from fsvi.training.checkpoints import Checkpoints, capture, copy_tensors, restore
 from fsvi.training.history import History
 from fsvi.training.optimizers import Schedule
 from fsvi.training.progress import ProgressBar
+from fsvi.training.step import take_step
 
 _VALIDATION_SAMPLES = 16
 
@@ -80,7 +80,7 @@ class Run:
         totals: dict[str, float] = {}
         seen = 0
         for x, y in self._scheduled(self.batches.shuffled()):
-            for name, value in self._step(x, y).items():
+            for name, value in take_step(self.method, self.optimizer, x, y, self.history.epochs + 1).items():
                 totals[name] = totals.get(name, 0.0) + value * len(x)
             seen += len(x)
         self.method.after_epoch(self.batches.shuffled)
@@ -96,34 +96,6 @@ class Run:
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
                 group["lr"] = rate * factor
             yield batch
-
-    def _step(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """One step of the optimiser, or an error and everything as it was, BatchNorm's statistics included."""
-        self.optimizer.zero_grad(set_to_none=True)
-        buffers = [buffer for layer in batch_norms(self.method) for buffer in layer.buffers(recurse=False)]
-        before = [buffer.clone() for buffer in buffers]
-        terms = {name: float(term.detach()) for name, term in self.method.backward(x, y).items()}
-        wrong = self._find_non_finite(terms)
-        if wrong is not None:
-            for buffer, value in zip(buffers, before, strict=True):
-                buffer.copy_(value)
-            rate = self.optimizer.param_groups[0]["lr"]
-            raise NonFiniteLossError(
-                f"{wrong} in epoch {self.history.epochs + 1}: lower the learning rate (now {rate:.3g}), or check the "
-                "data's scale; no step was made."
-            )
-        self.optimizer.step()
-        self.method.after_step()
-        return terms
-
-    def _find_non_finite(self, terms: Mapping[str, float]) -> str | None:
-        for name, value in terms.items():
-            if not math.isfinite(value):
-                return f"the {name} term of the loss became {value}"
-        gradients = (p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None)
-        if not all(math.isfinite(gradient.sum()) for gradient in gradients):
-            return "the gradient of the loss became NaN or infinite"
-        return None
 
     def _validate(self) -> None:
         if self.validation is None:

@@ -16,6 +16,7 @@ from fsvi.likelihoods import Categorical
 from fsvi.methods import FSVI, MAP, Method
 from fsvi.networks import cnn, mlp, resnet18
 from fsvi.training.optimizers import check_optimizer, make_optimizer
+from fsvi.training.step import take_step
 
 _CLASSES = 10
 _NUM_DATA = 60_000
@@ -103,7 +104,7 @@ class Step:
 
 
 def training_action(method: Method, x: Tensor) -> Callable[[], None]:
-    """A function that makes a training step of `method`, as `fit` does, on the inputs `x` and random labels."""
+    """A function that makes `fit`'s training step of `method` on the inputs `x` and random labels."""
     x, y = method.check_batch(x, torch.randint(_CLASSES, (len(x),)))
     method.begin(x, _NUM_DATA)
     method.fit_prior(x, y)
@@ -112,10 +113,6 @@ def training_action(method: Method, x: Tensor) -> Callable[[], None]:
     optimizer = own or make_optimizer(check_optimizer("adam"), method.parameter_groups(_LEARNING_RATE))
 
     def act() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        for term in method.backward(x, y).values():
-            float(term.detach())
-        optimizer.step()
-        method.after_step()
+        take_step(method, optimizer, x, y)
 
     return act

@@ -1,0 +1,346 @@
+"""The commands and their options; what they do is elsewhere, imported when it is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+import fsvi
+from fsvi.errors import FSVIError
+from fsvi.training import keep_memory
+from fsvi.validation import first_line
+
+
+class Grouped(TyperGroup):
+    """Commands under headings, in the order in which they are written here."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for every heading."""
+        commands = [(name, cast(Any, self.get_command(ctx, name))) for name in self.list_commands(ctx)]
+        width = max(len(name) for name, _ in commands)
+        for heading, group in groupby(commands, key=lambda item: item[1].rich_help_panel or "Commands"):
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(name.ljust(width), each.get_short_help_str(formatter.width)) for name, each in group]
+                )
+
+
+def _completing(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
+    """What a shell offers after the beginning of one of these names."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+
+
+def _tasks() -> list[str]:
+    from fsvi.experiments.tasks import TASKS
+
+    return list(TASKS)
+
+
+def _profiles() -> list[str]:
+    from fsvi.experiments.experiment import PROFILES
+
+    return list(PROFILES)
+
+
+def _sweeps() -> list[str]:
+    from fsvi.experiments.sweeps import SWEEPS
+
+    return [*SWEEPS, "all"]
+
+
+app = typer.Typer(
+    cls=Grouped,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=fsvi.__doc__,
+    epilog="Exit codes: 0 done, 1 bad input (one sentence says what), 2 bad usage, 130 interrupted.",
+)
+
+TRY, TRAIN, USE, DATA = "Try it", "Train and measure", "Use a model", "Data"
+Task = typer.Argument(help="What to learn, such as fashion-mnist or uci-yacht.", autocompletion=_completing(_tasks))
+MethodName = typer.Argument(
+    help="How, such as fsvi, map or ensemble:map.", autocompletion=_completing(fsvi.method_names)
+)
+Profile = typer.Option(
+    help="paper: the paper's protocol; quick: minutes; smoke: seconds.", autocompletion=_completing(_profiles)
+)
+Out = typer.Option(help="Folder to write into; made if it is not there.")
+Json = typer.Option("--json", help="For a program to read.")
+_SHOWN = ("accuracy", "nll", "ece_15", "rmse", "log_likelihood", "far_entropy", "noise")
+_to_stderr = partial(typer.echo, err=True)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"fsvi {fsvi.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    keep_memory()
+
+
+@app.command(rich_help_panel=TRY)
+def demo(
+    out: Annotated[Path, Out] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of initial parameters and training.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A few epochs only, to see that everything works.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Models to train side by side.", show_default="cores, at most 4")
+    ] = None,
+) -> None:
+    """Train on four toy tasks and write a report with pictures."""
+    from fsvi.experiments.demo import run_demo
+
+    run_demo(out, seed, quick, workers, tell=typer.echo)
+
+
+@app.command(rich_help_panel=TRAIN)
+def bench(
+    out: Annotated[Path, Out] = Path("bench"),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions, smaller sizes.")] = False,
+    methods: Annotated[
+        str | None, typer.Option(help='Compare methods instead: "all", or names with commas between them.')
+    ] = None,
+) -> None:
+    """Measure what training steps and predictions cost."""
+    from fsvi.experiments.bench import run_bench
+
+    run_bench(out, quick, methods)
+
+
+@app.command(rich_help_panel=TRAIN)
+def run(
+    task: Annotated[str, Task],
+    method: Annotated[str, MethodName],
+    seed: Annotated[int, typer.Option(help="Seed of the split, the initial parameters and training.")] = 0,
+    profile: Annotated[str, Profile] = "paper",
+    context: Annotated[str | None, typer.Option(help="Where FSVI looks beyond the data: kmnist, monochrome, …")] = None,
+    out: Annotated[Path, Out] = Path("results"),
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Train a method on a task of the paper and measure it.
+
+    The result is kept as JSON; one that is there is not made again, one that was interrupted goes on.
+    """
+    from fsvi.experiments.experiment import Order
+    from fsvi.experiments.results import model_path, result_path
+    from fsvi.experiments.runs import checked
+    from fsvi.experiments.runs import run as run_order
+
+    order = checked(Order(task, method, cast(Any, profile), seed, context))
+    result = run_order(order, out, tell=_to_stderr if as_json else typer.echo)
+    if as_json:
+        path = result_path(out, order)
+        files = {"result": str(path), "model": str(model_path(out, path))}
+        typer.echo(json.dumps({**files, "metrics": dict(result.metrics)}, indent=2))
+        return
+    shown = {name: value for name, value in result.metrics.items() if name in _SHOWN or name.startswith("auroc_")}
+    typer.echo(f"{result.label}: " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items()))
+
+
+@app.command(rich_help_panel=TRAIN)
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(help="table1, table2, retina, uci, rotated, toy or all.", autocompletion=_completing(_sweeps)),
+    ],
+    methods: Annotated[str | None, typer.Option(help="Only these rows: names with commas between them.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds.", show_default="as many as the paper")] = None,
+    profile: Annotated[str, Profile] = "paper",
+    out: Annotated[Path, Out] = Path("results"),
+) -> None:
+    """Make every run behind a table or figure of the paper.
+
+    Those that are there are not made again.
+    """
+    from fsvi.experiments.sweeps import reproduce as sweep
+
+    names = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    sweep(what, out, names, seeds, cast(Any, profile), tell=typer.echo)
+
+
+@app.command(rich_help_panel=TRAIN)
+def tune(
+    task: Annotated[str, Task],
+    method: Annotated[str, MethodName],
+    trials: Annotated[int, typer.Option(help="How many settings to try, earlier ones counted.")] = 20,
+    contexts: Annotated[str | None, typer.Option(help="Contexts to choose from, with commas between them.")] = None,
+    profile: Annotated[str, Profile] = "quick",
+    seed: Annotated[int, typer.Option(help="Seed of the held-out split and of training.")] = 0,
+    out: Annotated[Path, Out] = Path("studies"),
+) -> None:
+    """Search for hyperparameters on held-out training data.
+
+    The log-likelihood decides; test data are never looked at.
+    """
+    from fsvi.experiments.experiment import Order
+    from fsvi.experiments.tuning import tune as search
+
+    names = tuple(name.strip() for name in (contexts or "").split(",") if name.strip())
+    summary = search(Order(task, method, cast(Any, profile), seed), out, trials, names, tell=typer.echo)
+    typer.echo(f"Best: {summary['best']}")
+
+
+@app.command(rich_help_panel=TRAIN)
+def report(
+    results: Annotated[Path, typer.Argument(help="The folder that run and reproduce wrote into.")] = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="Folder to write into.", show_default="the results' folder")] = None,
+) -> None:
+    """Write tables and figures beside the paper's.
+
+    All results become one HTML page, and Markdown.
+    """
+    from fsvi.experiments.results_page import write_report
+
+    write_report(results, results if out is None else out, tell=typer.echo)
+
+
+@app.command(rich_help_panel=USE)
+def predict(
+    model: Annotated[Path, typer.Argument(help="A file that `method.save` wrote, or `fsvi run`, under models/.")],
+    inputs: Annotated[Path, typer.Argument(help="Inputs as the network takes them: .npy, .npz (x), .csv, .parquet.")],
+    refer_for: Annotated[
+        float | None, typer.Option(help="Refer as many inputs as it takes for the others to be so accurate, as 0.95.")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Held-out inputs x and labels y in a .npz, to choose the threshold by.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="How sure to be of that accuracy.")] = 0.9,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write: .csv, .parquet or .json.", show_default="CSV to the terminal")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Draws of the function.", min=1)] = 100,
+    batch_size: Annotated[int, typer.Option(help="Inputs in a pass of the network.", min=1)] = 512,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    net: Annotated[
+        str | None, typer.Option(help="module:function that makes the network, where the file does not describe it.")
+    ] = None,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Predict inputs in a file, and refer the uncertain ones.
+
+    A row for each input: label, probability, entropy, mutual_information and decision (keep or refer) for classes;
+    mean, std, lower and upper (95%) for real numbers.
+    """
+    from fsvi.cli import tables
+    from fsvi.cli.predicting import Sampling, calibrate, load_model, predict_file
+
+    if (refer_for is None) != (calibration is None):
+        raise typer.BadParameter("--refer-for and --calibration go together: give both, or neither.")
+    if net is not None and not all(net.partition(":")):
+        raise typer.BadParameter(f"--net {net} is not of the form module:function.")
+    if as_json and out is not None:
+        raise typer.BadParameter("--json prints to the terminal: with --out, let the file's name end in .json.")
+    if out is not None:
+        tables.check_table(out)
+    method, sampling = load_model(model, net), Sampling(samples, batch_size, seed)
+    referral = None
+    if refer_for is not None and calibration is not None:
+        referral = calibrate(method, calibration, sampling, refer_for, confidence)
+    predictions = predict_file(method, inputs, sampling, referral)
+    if out is None:
+        shown = (
+            tables.as_json(predictions.columns, predictions.document())
+            if as_json
+            else tables.as_csv(predictions.columns)
+        )
+        typer.echo(shown, nl=False)
+    else:
+        tables.write_table(out, predictions.columns, predictions.document())
+    _to_stderr(str(predictions))
+
+
+@app.command(rich_help_panel=USE)
+def diagnose(
+    result: Annotated[Path, typer.Argument(help="A result that run wrote, with its model beside it.")],
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Say whether a model's uncertainty can be trusted.
+
+    Every finding is one sentence, with the setting to change.
+    """
+    from fsvi.experiments.diagnosing import diagnose_result
+
+    diagnosis = diagnose_result(result)
+    typer.echo(diagnosis.to_json() if as_json else str(diagnosis))
+
+
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Find, get and check datasets.")
+app.add_typer(data_app, name="data", rich_help_panel=DATA)
+_Names = _completing(fsvi.data.names)
+
+
+@data_app.command("list")
+def list_data(as_json: Annotated[bool, Json] = False) -> None:
+    """Show which datasets there are, and which of them are here."""
+    rows = fsvi.data.catalogue()
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    for row in rows:
+        size = f"{row.size / 1e6:.1f} MB" if row.size else ""
+        typer.echo(f"{row.name:<14} {row.where:<28} {size:>9}  {row.what}; {row.licence}")
+
+
+@data_app.command("get")
+def get_data(
+    names: Annotated[list[str], typer.Argument(help="Names from `fsvi data list`.", autocompletion=_Names)],
+) -> None:
+    """Download datasets from their official addresses into the cache."""
+    for name in names:
+        fsvi.data.fetch(name, tell=typer.echo)
+
+
+@data_app.command("verify")
+def verify_data(
+    names: Annotated[list[str] | None, typer.Argument(help="Names; none for all.", autocompletion=_Names)] = None,
+) -> None:
+    """Check the hashes of the files that are here."""
+    checks = [check for name in names or fsvi.data.names() for check in fsvi.data.verify(name)]
+    for check in checks:
+        typer.echo(f"{check.result:<11} {check.file}")
+    wrong = [check.file for check in checks if check.result == "wrong"]
+    if wrong:
+        raise FSVIError(f"{len(wrong)} of {len(checks)} files are not the published ones: delete {', '.join(wrong)}.")
+
+
+def main() -> None:
+    """Run the command line; whatever goes wrong is one sentence, unless --debug asks for the traceback."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(arguments, prog_name="fsvi")
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        _say(_sentence(error))
+        raise SystemExit(1) from error
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, FSVIError):
+        return str(error)
+    return f"{type(error).__name__}: {first_line(error)}; this is a fault of fsvi, and --debug shows where it is."
+
+
+def _say(sentence: str) -> None:
+    """To whoever sits at a terminal, in red, unless they want no colours: https://no-color.org."""
+    typer.secho(f"Error: {sentence}", fg=None if os.environ.get("NO_COLOR") else "red", err=True)

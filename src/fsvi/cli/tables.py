@@ -1,0 +1,201 @@
+"""Files that people have: arrays and tables of inputs to read, tables of predictions to write."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.serialization import check_writable, write_bytes
+from fsvi.validation import check_choice, first_line
+
+Columns = Mapping[str, np.ndarray]
+"""A table: arrays of one length, by name."""
+
+
+def read_inputs(path: Path) -> np.ndarray:
+    """The inputs in a file, one along the first dimension each: .npy, .npz (the array x), .csv or .parquet."""
+    if path.suffix.lower() not in _READERS:
+        raise InvalidInputError(f"{path} ends in {path.suffix!r}: inputs are read from {_listed(_READERS)}.")
+    return _numbers(path, _READERS[path.suffix.lower()](path))
+
+
+def read_examples(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and their labels: the arrays x and y of a .npz file."""
+    x, y = _arrays(path, "x", "y")
+    return _numbers(path, x), y
+
+
+def check_table(path: Path) -> None:
+    """Whether `write_table` can write to `path`, before there is something to write."""
+    if check_choice("the ending of the output", path.suffix.lower(), (".csv", ".parquet", ".json")) == ".parquet":
+        _polars()
+    check_writable(path.parent)
+
+
+def write_table(path: Path, columns: Columns, document: Mapping[str, Any]) -> None:
+    """Replace the file by the table, atomically: .csv or .parquet, or .json with all of `document` around it."""
+    if path.suffix.lower() == ".parquet":
+        write_bytes(path, _parquet(columns))
+    else:
+        text = as_json(columns, document) if path.suffix.lower() == ".json" else as_csv(columns)
+        write_bytes(path, text.encode())
+
+
+def as_csv(columns: Columns) -> str:
+    """The table with a line of names above it, numbers to six digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    cells = ([_digits(value) for value in column.tolist()] for column in columns.values())
+    writer.writerows(zip(*cells, strict=True))
+    return text.getvalue()
+
+
+def as_json(columns: Columns, document: Mapping[str, Any]) -> str:
+    """`document` with the table's rows as its `predictions`, a line each."""
+    cells = zip(*(column.tolist() for column in columns.values()), strict=True)
+    rows = [json.dumps(dict(zip(columns, row, strict=True)), allow_nan=False) for row in cells]
+    head = json.dumps(dict(document), allow_nan=False)[:-1]
+    return f'{head}, "predictions": [\n' + ",\n".join(rows) + "\n]}\n"
+
+
+def _digits(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def _numbers(path: Path, inputs: np.ndarray) -> np.ndarray:
+    if inputs.dtype.kind not in "fiub":
+        raise FileFormatError(f"{path} holds values of type {inputs.dtype}, not numbers.")
+    if inputs.size == 0 or inputs.ndim == 0:
+        raise FileFormatError(f"{path} holds inputs of shape {inputs.shape}: at least one is needed.")
+    return inputs
+
+
+def _arrays(path: Path, *names: str) -> list[np.ndarray]:
+    archive = _numpy(path)
+    if isinstance(archive, np.ndarray):
+        raise FileFormatError(f"{path} holds one array without a name: write it by numpy.savez with {_listed(names)}.")
+    for name in names:
+        if name not in archive:
+            raise FileFormatError(f"{path} has no array {name!r}: it has {_listed(archive)}.")
+    return [archive[name] for name in names]
+
+
+def _numpy(path: Path) -> Any:
+    try:
+        loaded = np.load(io.BytesIO(_bytes(path)), allow_pickle=False)
+        return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError, BadZipFile, KeyError) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"{path} is not a whole file of numpy's with numbers in it.") from error
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    loaded = _numpy(path)
+    return loaded if isinstance(loaded, np.ndarray) else _arrays(path, "x")[0]
+
+
+def _read_csv(path: Path) -> np.ndarray:
+    """Numbers with commas, semicolons or tabs between them; a first line of names is found by itself."""
+    lines = [(number, line) for number, line in enumerate(_text(path).splitlines(), start=1) if line.strip()]
+    first = lines[0][1] if lines else ""
+    mark = max(",;\t", key=first.count)
+    names = next(csv.reader([first], delimiter=mark), [])
+    rows = lines[1:] if _is_header(names) else lines
+    if not rows:
+        raise FileFormatError(f"{path} is empty: at least one input is needed.")
+    try:
+        return np.loadtxt([line for _, line in rows], delimiter=mark, quotechar='"', comments=None, ndmin=2)
+    except ValueError as error:
+        headings = list(map(repr, names)) if rows is not lines else [str(i + 1) for i in range(len(names))]
+        raise FileFormatError(f"{path} is not a table of numbers: {_fault(rows, mark, headings)}.") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return _bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not text in UTF-8: save it as such.") from error
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _is_header(cells: list[str]) -> bool:
+    """Whether a first line is one of names: something is no number, or pandas has counted the columns."""
+    counted = [str(number) for number in range(len(cells))]
+    return not all(map(_is_number, cells)) or (len(cells) > 1 and cells == counted)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _fault(rows: list[tuple[int, str]], mark: str, headings: list[str]) -> str:
+    """The first place at which a table is not one of numbers."""
+    for number, line in rows:
+        cells = next(csv.reader([line], delimiter=mark))
+        if len(cells) != len(headings):
+            return f"line {number} has {len(cells)} columns, the first has {len(headings)}"
+        for heading, cell in zip(headings, cells, strict=True):
+            if not _is_number(cell):
+                return f"line {number} has {repr(cell) if cell.strip() else 'nothing'} in column {heading}"
+    return "numpy cannot read it"
+
+
+def _read_parquet(path: Path) -> np.ndarray:
+    polars, content = _polars(), _bytes(path)
+    try:
+        frame = polars.read_parquet(content)
+    except polars.exceptions.PolarsError as error:
+        raise FileFormatError(f"{path} is not a whole Parquet file: {first_line(error)}.") from error
+    odd = [name for name, dtype in frame.schema.items() if not (dtype.is_numeric() or dtype == polars.Boolean)]
+    if odd:
+        raise FileFormatError(f"{path} is not a table of numbers: column {odd[0]!r} is of type {frame.schema[odd[0]]}.")
+    return np.asarray(frame.cast(polars.Float64).to_numpy())
+
+
+def _parquet(columns: Columns) -> bytes:
+    file = io.BytesIO()
+    _polars().DataFrame(dict(columns)).write_parquet(file)
+    return file.getvalue()
+
+
+def _polars() -> Any:
+    try:
+        import polars
+    except ImportError as error:
+        raise InvalidInputError('Parquet files need polars: pip install "fsvi[parquet]", or use .csv.') from error
+    return polars
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(names) or "none"
+
+
+_READERS: dict[str, Callable[[Path], np.ndarray]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npy,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,151 @@
+"""Networks written down as plain values and built again: no pickle, and nothing that a file names is imported."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.errors import FileFormatError
+from fsvi.networks.resnet import ResNet, resnet18, resnet50
+from fsvi.serialization import plain
+from fsvi.validation import first_line
+
+_LAYERS: dict[str, type[nn.Module]] = {
+    layer.__name__: layer
+    for layer in (
+        *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+        *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm2d),
+        *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout),
+        *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d),
+        *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
+        *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
+        *(nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid),
+        *(nn.Flatten, nn.Unflatten, nn.Identity),
+    )
+}
+_RESNETS = {"resnet18": resnet18, "resnet50": resnet50}
+_DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def describe(net: nn.Module) -> dict[str, Any] | None:
+    """The network as plain values, from which `build` makes one with the same outputs once it has the same parameters.
+
+    Known are `nn.Sequential`, nested to any depth, of PyTorch's common layers, and the networks of `fsvi.networks`.
+    None is for all others: classes of the user's own, layers that share parameters, have hooks or were changed.
+    """
+    layers = _describe(net)
+    if layers is None:
+        return None
+    dtype = next((p.dtype for p in net.parameters()), torch.float32)
+    frozen = [name for name, p in net.named_parameters() if not p.requires_grad]
+    description = {"layers": layers, "dtype": str(dtype), "frozen": frozen}
+    try:
+        return description if _is_sketch(_sketch(description), net) else None
+    except Exception:  # an attribute that somebody changed is no reason not to save the network
+        return None
+
+
+def build(description: Mapping[str, Any], limit: int | None = None) -> nn.Module:
+    """The network that `describe` wrote down, with parameters drawn anew; the global random state stays as it is.
+
+    A description may come from anywhere: whatever is wrong with it raises `FileFormatError`, and so do more than
+    `limit` numbers in parameters and buffers, before any memory is taken.
+    """
+    try:
+        size = sum(tensor.numel() for _, tensor in _tensors(_sketch(description)))
+        if limit is not None and size > limit:
+            raise FileFormatError(f"the network described has {size} numbers, for which there are only {limit}.")
+        with torch.random.fork_rng(devices=[]):
+            return _build(description)
+    except FileFormatError:
+        raise
+    except Exception as error:  # layers' constructors raise whatever a wrong argument makes them trip over
+        raise FileFormatError(f"the network described cannot be built: {first_line(error)}.") from error
+
+
+def _describe(module: nn.Module) -> dict[str, Any] | None:
+    name = type(module).__name__
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return None
+    if type(module) is nn.Sequential:
+        children = [[key, _describe(child)] for key, child in module._modules.items() if child is not None]
+        return {"layer": name, "children": children} if all(child for _, child in children) else None
+    if type(module) is ResNet:
+        return _describe_resnet(module)
+    return {"layer": name, "settings": _settings(module)} if _LAYERS.get(name) is type(module) else None
+
+
+def _describe_resnet(net: ResNet) -> dict[str, Any] | None:
+    """Which ResNet it is, by building those that there are: one that was changed is none of them."""
+    first = net.stem[0]
+    if not isinstance(first, nn.Conv2d) or not isinstance(net.fc, nn.Linear):
+        return None
+    settings: dict[str, Any] = {
+        "in_channels": first.in_channels,
+        "num_classes": net.fc.out_features,
+        "small_images": first.kernel_size == (3, 3),
+    }
+    with torch.device("meta"):
+        known = [name for name, make in _RESNETS.items() if repr(make(**settings)) == repr(net)]
+    return {"layer": known[0], "settings": settings} if known else None
+
+
+def _settings(layer: nn.Module) -> dict[str, Any]:
+    """The constructor's arguments where they differ from the defaults; layers keep them under their own names."""
+    given: dict[str, Any] = {}
+    for name, parameter in inspect.signature(type(layer)).parameters.items():
+        if hasattr(layer, name):
+            value = layer.bias is not None if name == "bias" else getattr(layer, name)
+            given |= {name: plain(value)} if value != parameter.default else {}
+    return given
+
+
+def _build(description: Mapping[str, Any]) -> nn.Module:
+    net = _build_layer(description["layers"]).to(_DTYPES[description["dtype"]])
+    for name in description["frozen"]:
+        net.get_parameter(name).requires_grad_(False)
+    return net
+
+
+def _build_layer(description: Mapping[str, Any]) -> nn.Module:
+    kind = description["layer"]
+    if kind == "Sequential":
+        net = nn.Sequential()
+        for name, child in description["children"]:
+            net.add_module(name, _build_layer(child))
+        return net
+    make: Any = {**_LAYERS, **_RESNETS}.get(kind)
+    if make is None:
+        raise FileFormatError(f"the network described has a layer {kind!r}, which this version of fsvi does not know.")
+    return make(**{name: _setting(name, value) for name, value in description["settings"].items()})
+
+
+def _setting(name: str, value: Any) -> Any:
+    """A constructor's argument as the layer had it: JSON has lists in the place of tuples."""
+    if isinstance(value, list):
+        return tuple(_setting(name, item) for item in value)
+    if name in ("device", "dtype") or not isinstance(value, _PLAIN):
+        raise FileFormatError(f"the network described has a layer with {name}={value!r}, which is not allowed.")
+    return value
+
+
+def _sketch(description: Mapping[str, Any]) -> nn.Module:
+    """The network without memory for its parameters."""
+    with torch.device("meta"):
+        return _build(description)
+
+
+def _is_sketch(sketch: nn.Module, net: nn.Module) -> bool:
+    """Whether the two have the same layers, with the same settings, and the same tensors."""
+    forms = [[(name, t.shape, t.dtype, t.requires_grad) for name, t in _tensors(each)] for each in (sketch, net)]
+    return forms[0] == forms[1] and repr(sketch) == repr(net)
+
+
+def _tensors(net: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return chain(net.named_parameters(), net.named_buffers())

@@ -16,7 +16,7 @@ OOD = ("mnist", "notmnist")
 
 _EFFORTS = {
     "paper": Effort(None, None, epochs=30, num_samples=10),
-    "quick": Effort(12_000, None, epochs=10, num_samples=10),
+    "quick": Effort(12_000, 2_000, epochs=10, num_samples=10),
     "smoke": Effort(256, 128, epochs=1, num_samples=2),
 }
 

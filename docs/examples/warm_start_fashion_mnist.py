@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import fsvi
-from fsvi import contexts, data, metrics, networks, priors
+from fsvi import contexts, data, metrics, priors
 
-trained = fsvi.load(sys.argv[1], networks.cnn(dropout=0.5))
+trained = fsvi.load(sys.argv[1])
 fsvi.keep_memory()
 
 # %% Its data, and images of something else: where the network must learn to say that it does not know
@@ -23,14 +23,9 @@ normalize = data.Normalize.of(train.x)
 x, y = normalize(train.x), train.y
 
 # %% The same network with a stochastic last layer, fine-tuned
-method = fsvi.FSVI.from_trained(
-    trained,
-    context=contexts.Dataset(normalize(elsewhere.x)),
-    prior=priors.Constant(10.0),
-    num_context=16,
-    num_samples=5,
-    kl_weight=0.005,
-)
+context = contexts.Mixture([contexts.Batch(), contexts.Dataset(normalize(elsewhere.x))], [0.5, 0.5])
+settings = {"prior": priors.Constant(10.0), "num_context": 8, "num_samples": 5, "kl_weight": 1 / 128}
+method = fsvi.FSVI.from_trained(trained, context=context, **settings)
 history = fsvi.fit(method, (x, y), epochs=3, batch_size=128, lr=5e-4, seed=0)
 
 

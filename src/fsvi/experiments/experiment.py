@@ -72,7 +72,7 @@ class Experiment:
 
     Attributes:
         make: Makes the method, untrained.
-        data: Training inputs and targets as the network sees them, or what else `fit` takes.
+        data: Training inputs and targets as the network sees them.
         fit_settings: Arguments of `fit`.
         evaluate: Loads the test data and measures a trained method.
         sources: The training data, and the context's.
@@ -82,7 +82,7 @@ class Experiment:
     """
 
     make: Callable[[], Method]
-    data: Any
+    data: tuple[Tensor, Tensor]
     fit_settings: Mapping[str, Any]
     evaluate: Callable[[Method], Outcome]
     sources: Sequence[Dataset] = ()
@@ -98,7 +98,7 @@ class Experiment:
 
     def train(self, method: Method, seed: int, **settings: Any) -> History:
         """Train what `build` made."""
-        data = self.data if self.dataset is None else self.dataset(*self.data)
+        data: Any = self.data if self.dataset is None else self.dataset(*self.data)
         return fit(method, data, seed=seed, **{**self.fit_settings, **settings})
 
 

@@ -86,8 +86,6 @@ def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tenso
     """The experiment on nine tenths of its training data and the tenth that is left, or its own validation data."""
     if experiment.validation is not None:
         return experiment, experiment.validation()
-    if not isinstance(experiment.data, tuple):
-        raise InvalidInputError("tuning needs training data in memory as a pair (x, y).")
     x, y = experiment.data
     train, rest = splits(len(x), _HELD_OUT, seed)
     return replace(experiment, data=(x[train], y[train])), (x[rest], y[rest])

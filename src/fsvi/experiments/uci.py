@@ -47,6 +47,7 @@ class _Tuned:
     steps: int
     num_samples: int = 1
     log_std_lr_scale: float = 1.0
+    stochastic: str = "all"
 
 
 _TUNED = {
@@ -55,7 +56,7 @@ _TUNED = {
     "energy": _Tuned(1.0, 0.02, 2_000, log_std_lr_scale=3.0),
     "wine": _Tuned(0.1, 0.02, 1_500),
     "yacht": _Tuned(10.0, 0.05, 2_000),
-    "protein": _Tuned(1.0, None, 40_000),
+    "protein": _Tuned(1.0, None, 40_000, num_samples=4, stochastic="last_layer"),
 }
 _FBNN_STEPS = 2_000
 """A step of FBNN costs fifteen of FSVI's, and its seeds are trained one after the other."""
@@ -107,4 +108,5 @@ def _fsvi_settings(tuned: _Tuned) -> dict[str, Any]:
         "num_samples": tuned.num_samples,
         "kl_weight": tuned.kl_weight,
         "log_std_lr_scale": tuned.log_std_lr_scale,
+        "stochastic": tuned.stochastic,
     }

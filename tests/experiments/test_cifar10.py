@@ -96,16 +96,18 @@ def test_the_papers_settings(monkeypatch):
     pretend(monkeypatch)
     experiment = cifar10(Order("cifar10", "fsvi", "paper", context="cifar100"))
     assert dict(experiment.fit_settings) == {"epochs": 200, "batch_size": 128, "lr": 5e-3, "optimizer": "sgd"}
-    assert list(experiment.notes) == []
+    assert list(experiment.notes) == ["half of the context points are the minibatch's"]
     method = experiment.build(0)
-    assert isinstance(method.context, fsvi.contexts.Dataset) and method.num_context == 32
+    parts = [type(part) for part in method.context.contexts]
+    assert parts == [fsvi.contexts.Batch, fsvi.contexts.Dataset] and method.num_context == 32
     assert not any(isinstance(module, nn.MaxPool2d) for module in method.net.modules())
 
 
-def test_a_context_that_is_also_the_test_is_refused(monkeypatch):
+@pytest.mark.parametrize("context", ["svhn", "cifar10-c"])
+def test_a_context_that_is_also_the_test_is_refused(monkeypatch, context):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match="context 'svhn' is also an out-of-distribution test set"):
-        cifar10(Order("cifar10", "fsvi", "smoke", context="svhn"))
+    with pytest.raises(fsvi.InvalidInputError, match=f"context '{context}' is also a test set"):
+        cifar10(Order("cifar10", "fsvi", "smoke", context=context))
 
 
 # Augmentation -------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from fsvi.experiments.images import (
     Effort,
     average,
     columns,
+    context_notes,
     make_classifier,
     make_context,
     measure_sets,
@@ -26,6 +27,7 @@ from fsvi.methods import Method
 from fsvi.networks import resnet18
 
 OOD = ("svhn",)
+CORRUPTED = "cifar10-c"
 SEVERITIES = (1, 2, 3, 4, 5)
 _REPORTED = 2
 """The severity of the paper's column, the second mildest."""
@@ -74,7 +76,7 @@ def cifar10(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = data.load("cifar10", "train")
     normalize = Normalize.of(train.x)
-    context, sources = make_context(order.context, normalize, OOD)
+    context, sources = make_context(order.context, normalize, (*OOD, CORRUPTED))
     make = make_classifier(order, lambda: resnet18(small_images=effort.small_images), context, _SETTINGS)
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
@@ -86,9 +88,10 @@ def cifar10(order: Order) -> Experiment:
         curves["corruption"] = {"severity": list(rows), **columns(list(rows.values()))}
         return Outcome(found, curves, [*tests.values(), corrupted])
 
+    notes = [*effort.notes(), *context_notes(order.context)]
     own = {"epochs": effort.epochs, "batch_size": effort.batch_size, "lr": 5e-3, "optimizer": "sgd"}
     fit_settings = {**own, **order.fit_settings}
-    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], effort.notes(), Augmented)
+    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, Augmented)
 
 
 def _measure_corrupted(
@@ -108,7 +111,7 @@ def _measure_corrupted(
 
 def _corrupt(test: Dataset, kind: str, severity: int, num: int | None) -> Dataset:
     if num is None:
-        return data.load(f"cifar10-c/{kind}/{severity}", "test")
+        return data.load(f"{CORRUPTED}/{kind}/{severity}", "test")
     x, y = data.corrupt(test.x[:num], kind, severity), test.y[:num]
     note = "corrupted images regenerated from the published definitions"
     return replace(test, x=x, y=y, note=note, sha256=content_hash(x.numpy(), y.numpy()))
@@ -124,4 +127,4 @@ def _joined(records: list[Dataset]) -> Dataset:
     note = "; ".join(dict.fromkeys(record.note for record in records if record.note))
     digest = hashlib.sha256("".join(record.sha256 for record in records).encode()).hexdigest()
     x, y = records[0].x.new_empty(size, 0), records[0].y.new_empty(size)
-    return Dataset(x, y, "cifar10-c", "test", note, digest)
+    return Dataset(x, y, CORRUPTED, "test", note, digest)

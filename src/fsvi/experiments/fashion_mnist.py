@@ -7,7 +7,7 @@ from typing import Any
 from fsvi import data
 from fsvi.data import Normalize
 from fsvi.experiments.experiment import Experiment, Order, Outcome
-from fsvi.experiments.images import Effort, make_classifier, make_context, measure_sets
+from fsvi.experiments.images import Effort, context_notes, make_classifier, make_context, measure_sets
 from fsvi.functions.priors import Constant
 from fsvi.methods import Method
 from fsvi.networks import cnn
@@ -63,5 +63,7 @@ def fashion_mnist(order: Order) -> Experiment:
         return Outcome(found, curves, list(tests.values()))
 
     steps = _SGD if order.member in _WITH_SGD else _ADAM
+    protocol = f"{steps['optimizer']} at {steps['lr']}, dropout {dropout}; the paper's: sgd at 0.005"
+    notes = [*effort.notes(), *context_notes(order.context), protocol]
     fit_settings = {"epochs": effort.epochs, "batch_size": 128, **steps, **order.fit_settings}
-    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], effort.notes())
+    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes)

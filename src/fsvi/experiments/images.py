@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -17,11 +18,12 @@ from fsvi.errors import InvalidInputError
 from fsvi.experiments.experiment import Order
 from fsvi.functions import contexts
 from fsvi.likelihoods import Categorical
-from fsvi.methods import Method, make_method
+from fsvi.methods import FSVI, Laplace, Method, make_method
 from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_choice
 
 _BATCH = 1000
+_ONE_PASS = 10
 _BINS = 30
 _POINTS = 100
 
@@ -90,7 +92,7 @@ def make_context(
         return None, []
     if name in ood:
         raise InvalidInputError(
-            f"context {name!r} is also an out-of-distribution test set here, so its figures would mean nothing: "
+            f"context {name!r} is also a test set here, so its figures would mean nothing: "
             f"choose another, such as {next(iter(_MADE))!r}."
         )
     if name in _MADE:
@@ -120,11 +122,25 @@ def make_classifier(
     return lambda: make_method(order.method, network, Categorical(), context=context, **settings)
 
 
+def context_notes(name: str | None) -> list[str]:
+    """What a reader must know of the context called `name`."""
+    is_mixed = name is not None and (name not in _MADE or isinstance(_MADE[name](), contexts.Mixture))
+    return ["half of the context points are the minibatch's"] if is_mixed else []
+
+
 def predict(method: Method, x: Tensor, num_samples: int) -> CategoricalPredictive:
-    """A classifier's predictive distribution."""
-    p = method.predict(x, num_samples=num_samples, batch_size=_BATCH)
+    """A classifier's predictive distribution; by ten times as many draws where one pass of the network serves all."""
+    draws = num_samples * (_ONE_PASS if _is_random_at_the_end(method) else 1)
+    p = method.predict(x, num_samples=draws, batch_size=_BATCH)
     assert isinstance(p, CategoricalPredictive)
     return p
+
+
+def _is_random_at_the_end(method: Method) -> bool:
+    """Whether the last layer alone is random."""
+    if isinstance(method, Laplace):
+        return method.structure == "last_layer"
+    return isinstance(method, FSVI) and method.stochastic == "last_layer"
 
 
 def measure(
@@ -187,9 +203,10 @@ def thinned(values: Any, num: int = _POINTS) -> list[float]:
 
 
 def histogram(p: CategoricalPredictive) -> list[float]:
-    """The share of predictions in equal bins of entropy between 0 and log C."""
-    entropy = p.entropy().double()
-    counts = torch.histc(entropy, _BINS, 0.0, float(torch.tensor(p.mean.shape[-1]).log()))
+    """The share of predictions in equal bins of entropy between 0 and log C, which rounding may exceed."""
+    most = math.log(p.mean.shape[-1])
+    entropy = p.entropy().double().clamp(0.0, most)
+    counts = torch.histc(entropy, _BINS, 0.0, most)
     return [round(float(value), 5) for value in counts / len(entropy)]
 
 

@@ -16,7 +16,16 @@ from fsvi import data, metrics
 from fsvi.data import Dataset, Normalize
 from fsvi.data.dataset import content_hash
 from fsvi.experiments.experiment import Experiment, Order, Outcome
-from fsvi.experiments.images import Effort, histogram, make_classifier, make_context, predict, reliability, thinned
+from fsvi.experiments.images import (
+    Effort,
+    context_notes,
+    histogram,
+    make_classifier,
+    make_context,
+    predict,
+    reliability,
+    thinned,
+)
 from fsvi.functions.priors import Constant
 from fsvi.methods import Method
 from fsvi.networks import resnet18, resnet50
@@ -61,6 +70,7 @@ _STAND_IN_BATCH = 64
 _SETTINGS: dict[str, dict[str, Any]] = {
     "fsvi": {"prior": Constant(15.36), "num_context": 10, "num_samples": 5, "stochastic": "last_layer"}
 }
+_ENSEMBLE = {"size": 3}
 
 
 def retina(order: Order) -> Experiment:
@@ -84,7 +94,7 @@ def retina(order: Order) -> Experiment:
     train = _load("retina", "train", effort.images, effort.size)
     normalize = Normalize.of(train.x)
     context, sources = make_context(order.context, normalize, (SHIFTED, "retina"))
-    make = make_classifier(order, effort.network, context, _SETTINGS)
+    make = make_classifier(order, effort.network, context, _SETTINGS, _ENSEMBLE)
     stands_in = bool(train.note)
 
     def validation() -> tuple[Tensor, Tensor]:
@@ -110,7 +120,8 @@ def retina(order: Order) -> Experiment:
         **order.fit_settings,
     }
     x, y = normalize(train.x), train.y
-    experiment = Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], effort.notes())
+    notes = [*effort.notes(), *context_notes(order.context)]
+    experiment = Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes)
     return replace(experiment, validation=validation) if stands_in else experiment
 
 

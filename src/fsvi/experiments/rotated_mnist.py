@@ -7,7 +7,17 @@ from typing import Any
 from fsvi import data
 from fsvi.data import Normalize
 from fsvi.experiments.experiment import Experiment, Order, Outcome
-from fsvi.experiments.images import Effort, average, columns, make_classifier, make_context, measure, predict, score
+from fsvi.experiments.images import (
+    Effort,
+    average,
+    columns,
+    context_notes,
+    make_classifier,
+    make_context,
+    measure,
+    predict,
+    score,
+)
 from fsvi.functions.priors import Constant
 from fsvi.methods import Method
 from fsvi.networks import cnn
@@ -63,8 +73,9 @@ def rotated_mnist(order: Order) -> Experiment:
         rotation = {"degrees": list(DEGREES), **columns(rows)}
         return Outcome({**found, **_summarise(rows)}, {**curves, "rotation": rotation}, [test])
 
+    notes = [*effort.notes(), *context_notes(order.context)]
     fit_settings = {"epochs": effort.epochs, "batch_size": 128, "lr": 1e-3, **order.fit_settings}
-    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], effort.notes())
+    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes)
 
 
 def _summarise(rows: list[dict[str, float]]) -> dict[str, float]:

@@ -29,6 +29,10 @@ class _Effort:
     rows: int | None
     num_samples: int
 
+    def notes(self) -> list[str]:
+        """What a reader of figures made with less than the whole effort must know."""
+        return [f"at most {self.rows:,} rows and {self.most_steps:,} steps"] if self.rows and self.most_steps else []
+
 
 _EFFORTS = {
     "paper": _Effort(most_steps=None, rows=None, num_samples=100),
@@ -98,7 +102,9 @@ def uci(order: Order) -> Experiment:
         "lr": 1e-2,
         **order.fit_settings,
     }
-    return Experiment(make, (inputs(x[train]).float(), targets(y[train]).float()), fit_settings, evaluate, [table])
+    return Experiment(
+        make, (inputs(x[train]).float(), targets(y[train]).float()), fit_settings, evaluate, [table], effort.notes()
+    )
 
 
 def _fsvi_settings(tuned: _Tuned) -> dict[str, Any]:

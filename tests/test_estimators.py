@@ -273,3 +273,11 @@ def test_bad_data(moons, diabetes, regressor):
         FSVIRegressor().predict(X)
     with pytest.raises(InvalidInputError, match="n_samples=0"):
         regressor.sample_y(diabetes[0], 0)
+
+
+def test_far_from_the_data_a_regressor_is_less_sure():
+    """Five ranges of the data away; with features that saturate the standard deviation would hardly change."""
+    x, y = load_diabetes(return_X_y=True)
+    model = FSVIRegressor(random_state=0, epochs=60).fit(x, y)
+    near, far = (model.predict(inputs, return_std=True)[1].mean() for inputs in (x, x + 5 * np.ptp(x, axis=0)))
+    assert far > 1.5 * near

@@ -61,6 +61,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         feature_names_in_: Their names, if a data frame gave any.
     """
 
+    _activation: type[nn.Module] = nn.Tanh
+    """Of the network that is made where none is given."""
+
     def __init__(
         self,
         method: str = "fsvi",
@@ -121,7 +124,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         if isinstance(module, nn.Module):
             return module
         if module is None:
-            return lambda: mlp(num_inputs, self.hidden, num_outputs, nn.Tanh).double()
+            return lambda: mlp(num_inputs, self.hidden, num_outputs, self._activation).double()
         if not callable(module):
             raise InvalidInputError(
                 f"module={module!r} must be a torch.nn.Module, a function (n_features, n_outputs) -> Module, or None."

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
 from fsvi.estimators.base import Estimator
 from fsvi.likelihoods import Gaussian
@@ -31,6 +31,8 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
     >>> X, y = load_diabetes(return_X_y=True)
     >>> mean, std = FSVIRegressor(random_state=0).fit(X, y).predict(X, return_std=True)
     """
+
+    _activation = nn.ReLU  # saturated features would give the function the same variance everywhere
 
     def fit(self, X: Any, y: Any) -> FSVIRegressor:
         """Train on inputs (n, features) and targets (n,) or (n, targets)."""

@@ -13,6 +13,8 @@ from fsvi.data import Dataset
 from fsvi.predictive import CategoricalPredictive
 
 SHAPES = {
+    "fashion-mnist": (1, 28, 10),
+    "notmnist": (1, 28, 10),
     "mnist": (1, 28, 10),
     "kmnist": (1, 28, 10),
     "cifar10": (3, 32, 10),
@@ -41,7 +43,7 @@ def pretend(
 
 def make_up(name: str, split: Any, num: int, note: str = "") -> Dataset:
     """Images whose brightness grows with their class, the classes in turn."""
-    channels, size, classes = SHAPES[name.partition("-")[0]]
+    channels, size, classes = SHAPES[name if name in SHAPES else name.partition("-")[0]]
     generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {split}".encode()))
     y = torch.arange(num) % classes
     x = torch.randint(0, 50, (num, channels, size, size), generator=generator)

@@ -62,6 +62,15 @@ def test_released_archive_is_read_without_unpacking(root, monkeypatch):
         data.load("cifar10-c/contrast/1", "test")
 
 
+@pytest.mark.parametrize("kind", ["frost", "spatter"])
+def test_kinds_that_are_not_regenerated_are_read_where_they_are_released(clean, root, monkeypatch, kind):
+    assert not data.available(f"cifar10-c/{kind}/3", "test")
+    release(root / "cifar10-c", monkeypatch, [kind])
+    split = data.load(f"cifar10-c/{kind}/3", "test")
+    assert split.x[:, 0, 0, 0].tolist() == [8, 9, 10, 11] and split.note == ""
+    assert kind not in data.CORRUPTIONS
+
+
 def test_released_mixture_takes_kinds_in_turn(root, monkeypatch):
     monkeypatch.setattr(cifar_c, "CORRUPTIONS", ("fog", "snow"))
     release(root / "cifar10-c" / "CIFAR-10-C", monkeypatch, ["fog", "snow"])

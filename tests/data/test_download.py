@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from filelock import FileLock
 
 from data_files import idx, images, write_mnist
 from fsvi import data
@@ -86,6 +87,11 @@ def cached(tmp_path):
     return tmp_path / "cache" / "fsvi" / "letters"
 
 
+def files(cached):
+    """What there is but for locks."""
+    return sorted(path.name for path in cached.iterdir() if path.suffix != ".lock")
+
+
 def part(cached, size):
     cached.mkdir(parents=True)
     path = cached / "images.gz.part"
@@ -97,7 +103,7 @@ def test_load_downloads_once_into_the_cache(site, cached, capsys):
     assert not data.available("letters", "test")
     split = data.load("letters", "test")
     assert split.x.numpy().tobytes() == IMAGES[16:] and len(split) == 300
-    assert sorted(path.name for path in cached.iterdir()) == ["images.gz", "labels.gz"]
+    assert files(cached) == ["images.gz", "labels.gz"]
     assert data.load("letters", "test").sha256 == split.sha256 and len(site.asked) == 2
     out, err = capsys.readouterr()
     assert out == "" and f"downloading {site.address}/images.gz" in err
@@ -113,6 +119,24 @@ def test_a_local_folder_is_preferred_and_nothing_is_downloaded(site, root):
 def test_a_file_packed_anew_passes(site):
     site.files["/images.gz"] = gzip.compress(IMAGES, compresslevel=1)
     assert len(data.load("letters", "test")) == 300
+
+
+def test_a_file_that_another_process_downloads_is_waited_for(site, cached):
+    cached.mkdir(parents=True)
+    waiting, said = threading.Event(), []
+
+    def tell(line):
+        said.append(line)
+        waiting.set()
+
+    with FileLock(cached / "images.gz.lock"):
+        thread = threading.Thread(target=data.fetch, args=("letters", tell))
+        thread.start()
+        assert waiting.wait(10)
+        (cached / "images.gz").write_bytes(site.files["/images.gz"])
+    thread.join()
+    assert said[0] == "images.gz: waiting for another process that is downloading it"
+    assert "downloading" in said[1] and "labels.gz" in said[1] and len(said) == 2 and len(site.asked) == 1
 
 
 def test_a_partial_file_is_continued_where_it_stopped(site, cached):
@@ -144,7 +168,7 @@ def test_a_connection_that_keeps_breaking_leaves_only_a_part_for_the_next_try(si
     site.cut_after, site.cuts = 10_000, 3
     with pytest.raises(DataNotFoundError, match="it broke: try again when online \\(30000 bytes are kept"):
         data.load("letters", "test")
-    assert [path.name for path in cached.iterdir()] == ["images.gz.part"]
+    assert files(cached) == ["images.gz.part"]
     assert len(data.load("letters", "test")) == 300
 
 
@@ -155,7 +179,7 @@ def test_wrong_content_is_thrown_away_with_one_sentence(site, cached, damage):
     site.files["/images.gz"] = other[damage]
     with pytest.raises(FileFormatError, match=r"did not give the published images\.gz \(its hash differs\)"):
         data.load("letters", "test")
-    assert list(cached.iterdir()) == []
+    assert files(cached) == []
     site.files["/images.gz"] = good
     assert len(data.load("letters", "test")) == 300
 
@@ -171,14 +195,14 @@ def test_a_part_of_another_file_is_found_out_and_dropped(site, cached):
     (cached / "images.gz.part").write_bytes(bytes(1000))
     with pytest.raises(FileFormatError, match="hash differs"):
         data.load("letters", "test")
-    assert list(cached.iterdir()) == []
+    assert files(cached) == []
 
 
 def test_an_answer_of_the_server_is_named(site, cached):
     site.status = 404
     with pytest.raises(DataNotFoundError, match="the server answered 404"):
         data.load("letters", "test")
-    assert list(cached.iterdir()) == []
+    assert files(cached) == []
 
 
 def test_offline_gives_one_sentence_with_file_and_place(root, cached, monkeypatch):
@@ -190,7 +214,7 @@ def test_offline_gives_one_sentence_with_file_and_place(root, cached, monkeypatc
     assert str(cached / "images.gz") in message and "http://127.0.0.1:9/images.gz" in message
     assert "letters/images.gz in a folder that FSVI_DATA names" in message
     assert "\n" not in message and message.count(". ") == 0 and message.endswith(".")
-    assert list(cached.iterdir()) == []
+    assert files(cached) == []
 
 
 def test_a_cache_that_cannot_be_written_gives_one_sentence(site, tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """SVHN, notMNIST, tables and retina, from small files in their published layouts."""
 
 import gzip
+import io
+import zipfile
 
 import numpy as np
 import pytest
@@ -40,13 +42,53 @@ def test_damaged_svhn_files(root, name, content):
         data.load("svhn", "test")
 
 
+def packed(pixels, labels):
+    file = io.BytesIO()
+    np.savez_compressed(file, x=pixels, y=labels)
+    return file.getvalue()
+
+
+def open_bracket(content):
+    """The header of an array with a bracket that is never closed, and a checksum that fits."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(file, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name).replace(b")", b" "))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:60] + b"\xff" * 8 + content[68:], open_bracket])
+def test_an_npz_file_damaged_inside_gives_one_sentence(root, damage):
+    (root / "svhn").mkdir()
+    content = packed(np.zeros((3, 32, 32, 3), np.uint8), np.arange(3))
+    (root / "svhn" / "svhn_test_10k.npz").write_bytes(damage(content))
+    with pytest.raises(
+        FileFormatError, match=r"svhn_test_10k\.npz is not an \.npz file of images x and labels y: [^.]+\.$"
+    ):
+        data.load("svhn", "test")
+
+
 def test_notmnist_archive_leaves_unreadable_pictures_out(root):
     pixels = images(3, 28, 28)
     members = {"notMNIST_small/B/y.png": picture(pixels[1]), "notMNIST_small/A/x.png": picture(pixels[0])}
     members |= {"notMNIST_small/J/z.png": picture(pixels[2]), "notMNIST_small/A/broken.png": b""}
     write_tar(root / "notmnist" / "notMNIST_small.tar.gz", members | {"notMNIST_small/A/read.me": b"text"})
     split = data.load("notmnist", "test")
-    assert torch.equal(split.x, torch.from_numpy(pixels)[:, None]) and split.y.tolist() == [0, 1, 9]
+    order = split.y.argsort()
+    assert torch.equal(split.x[order], torch.from_numpy(pixels)[:, None]) and split.y[order].tolist() == [0, 1, 9]
+
+
+def test_the_first_notmnist_pictures_are_of_all_letters_and_always_the_same(root):
+    pixels = images(200, 28, 28)
+    names = [f"notMNIST_small/{'ABCDEFGHIJ'[i // 20]}/{i:03}.png" for i in range(200)]
+    members = {name: picture(image) for name, image in zip(names, pixels, strict=True)}
+    write_tar(root / "notmnist" / "notMNIST_small.tar.gz", members)
+    split = data.load("notmnist", "test")
+    assert len(split.y[:60].unique()) == 10 and split.y.bincount().tolist() == [20] * 10
+    where = [next(i for i in range(200) if np.array_equal(pixels[i], x.numpy()[0])) for x in split.x]
+    assert [i // 20 for i in where] == split.y.tolist()
+    write_tar(root / "notmnist" / "notMNIST_small.tar.gz", dict(reversed(members.items())))
+    assert data.load("notmnist", "test").sha256 == split.sha256
 
 
 def write_table(path, text, packed=False):

@@ -1,11 +1,12 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.experiments.diagnosing import diagnose_result, diagnosis_path, read_diagnosis
 from fsvi.experiments.experiment import Order
-from fsvi.experiments.results import model_path, result_path, write_document
+from fsvi.experiments.results import model_path, read_result, result_path, write_document, write_result
 from fsvi.experiments.runs import run
 
 
@@ -28,6 +29,12 @@ def test_a_model_that_is_gone_is_one_sentence(path):
         diagnose_result(path)
 
 
+def test_a_result_of_no_known_task_is_named(path):
+    write_result(path, replace(read_result(path), task="nowhere"))
+    with pytest.raises(InvalidInputError, match=f"{path} cannot be used: task='nowhere' must be one of"):
+        diagnose_result(path)
+
+
 def test_the_diagnosis_is_kept_beside_the_result(path):
     kept = diagnosis_path(path)
     assert kept.name == "fsvi.smoke.0.diagnosis.json"
@@ -43,7 +50,7 @@ def test_the_diagnosis_is_kept_beside_the_result(path):
     [
         (lambda text: text.replace("fault", "ok"), "its checksum does not match"),
         (lambda text: text[:50], "is truncated or not JSON"),
-        (lambda text: "{}", "is not a result"),
+        (lambda text: "{}", "is not a diagnosis"),
     ],
 )
 def test_a_spoiled_diagnosis_is_named(path, spoil, said):
@@ -58,6 +65,11 @@ def test_findings_that_no_diagnosis_has_are_refused(tmp_path):
         ({"findings": [{"name": "a", "severity": "awful", "sentence": "b"}]}, "unknown severity"),
         ({"findings": [{"title": "a"}]}, "is not a diagnosis"),
         ({"summary": "a"}, "is not a diagnosis"),
+        ({"findings": [{"name": 3, "severity": "ok", "sentence": "b"}]}, "a finding that no diagnosis has"),
+        ({"findings": [{"name": "", "severity": "ok", "sentence": "b"}]}, "a finding that no diagnosis has"),
+        ({"findings": [{"name": "a", "severity": "ok", "sentence": None}]}, "a finding that no diagnosis has"),
+        ({"findings": [{"name": "a", "severity": "ok", "sentence": "b", "advice": 3}]}, "no diagnosis has"),
+        ({"findings": [{"name": "a", "severity": "ok", "sentence": "b", "values": 3}]}, "no diagnosis has"),
     ):
         write_document(tmp_path / "a.json", document)
         with pytest.raises(FileFormatError, match=said):

@@ -7,7 +7,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.experiments.diagnosing import diagnosis_path, write_diagnosis
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.results import Result, result_path, write_result
-from fsvi.experiments.results_page import build_sections, duration, seed_range, write_report
+from fsvi.experiments.results_page import build_sections, collect_diagnoses, duration, seed_range, write_report
 from made_results import make_result
 from pages import Page
 
@@ -165,6 +165,16 @@ def test_diagnoses_are_a_section_the_worst_first(diagnosed):
     assert "MFVI" not in section
     markdown = page.with_suffix(".md").read_text("utf-8")
     assert "    - fault, kl balance: The KL term is 288. Lower kl_scale." in markdown
+
+
+def test_of_diagnoses_that_with_the_most_faults_comes_first(tmp_path):
+    warning = Finding("context", "warning", "It is near the data.")
+    found = {"a": (WELL,), "b": (WELL, FAULT), "c": (warning,), "d": (FAULT, FAULT), "e": (FAULT, warning)}
+    results = {tmp_path / f"{name}.json": make_result(name) for name in found}
+    for path, result in results.items():
+        write_diagnosis(diagnosis_path(path), Diagnosis(found[result.method]))
+    diagnoses, _ = collect_diagnoses(results)
+    assert [each.result.method for each in diagnoses] == ["d", "e", "b", "c", "a"]
 
 
 def test_without_diagnoses_there_is_no_such_section(report):

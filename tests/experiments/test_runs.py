@@ -1,4 +1,5 @@
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
 from fsvi.experiments import runs
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.results import checksum, read_result, read_results, result_path, write_result
-from fsvi.experiments.runs import checked, model_path, run
+from fsvi.experiments.runs import checked, model_path, run, run_together
 from fsvi.experiments.tasks import TASKS, Task
 from fsvi.training.run import Run
 from made_results import make_result
@@ -90,6 +91,49 @@ def test_two_processes_cannot_make_one_result(tmp_path):
     assert not result_path(tmp_path, ORDER).exists()
 
 
+def finish_first(monkeypatch, seeds):
+    """Another process makes the results of `seeds` before it lets go of the lock."""
+    alone = runs._alone
+
+    @contextmanager
+    def late(out, path):
+        seed = int(path.stem.rpartition(".")[2])
+        if seed in seeds:
+            write_result(path, make_result(seed=seed))
+        with alone(out, path):
+            yield
+
+    monkeypatch.setattr(runs, "_alone", late)
+
+
+def test_a_result_made_while_the_lock_was_waited_for_is_read(tmp_path, monkeypatch):
+    finish_first(monkeypatch, [0])
+    replace_recipe(monkeypatch, lambda order: pytest.fail("it was run again"))
+    assert run(ORDER, tmp_path, silent) == make_result()
+
+
+def test_so_are_those_of_seeds_that_are_trained_together(tmp_path, monkeypatch):
+    finish_first(monkeypatch, [0, 2])
+    together = []
+    monkeypatch.setattr(runs, "_train_together", lambda orders: together.extend(orders) or [])
+    monkeypatch.setattr(runs, "read_result", lambda path: path.exists())
+    found = run_together([replace(ORDER, seed=seed) for seed in range(3)], tmp_path, silent)
+    assert [order.seed for order in together] == [1] and found == [True, False, True]
+
+
+def test_seeds_trained_together_are_named_in_each_result(tmp_path):
+    found = run_together([replace(ORDER, seed=seed) for seed in (1, 3)], tmp_path, silent)
+    assert [result.notes for result in found] == [["seeds trained together: 1, 3"]] * 2
+
+
+def test_the_commit_is_that_before_training(tmp_path, monkeypatch):
+    commits = iter(["before", "after"])
+    monkeypatch.setattr(runs, "commit", lambda: next(commits))
+    recipe = TASKS["two-moons"].recipe
+    replace_recipe(monkeypatch, lambda order: next(commits) == "after" and recipe(order))
+    assert run(ORDER, tmp_path, silent, progress=False).commit == "before"
+
+
 @pytest.mark.parametrize(
     ("order", "said"),
     [
@@ -99,11 +143,14 @@ def test_two_processes_cannot_make_one_result(tmp_path):
         (Order("two-moons", "fsvi", seed=-1), "seed=-1"),
         (Order("two-moons", "fsvi", context="kmnist"), "'two-moons' has one context only"),
         (Order("fashion-mnist", "map", context="kmnist"), "'map' has none"),
+        (Order("fashion-mnist", "fsvi", context="kmnst"), "did you mean 'kmnist'"),
+        (Order("fashion-mnist", "fsvi", context="../../../escaped/x"), "context='../../../escaped/x' must be one of"),
     ],
 )
-def test_a_wrong_order_is_one_sentence(order, said, tmp_path):
+def test_a_wrong_order_is_one_sentence_and_writes_nothing(order, said, tmp_path):
     with pytest.raises(InvalidInputError, match=said):
-        run(order, tmp_path, silent)
+        run(order, tmp_path / "a" / "b" / "c", silent)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_task_names_the_context_where_none_is_asked_for():

@@ -43,6 +43,13 @@ def test_what_cannot_be_trained_together_is_run_alone(ran, tmp_path):
     assert len(ran) == 6 * 2 and {order.method for order in ran} == {"fbnn"}
 
 
+@pytest.mark.parametrize("seeds", [0, -1])
+def test_a_number_of_seeds_that_is_none_is_refused(ran, tmp_path, seeds):
+    with pytest.raises(InvalidInputError, match=f"seeds={seeds} must be a whole number of at least 1"):
+        reproduce("toy", tmp_path, seeds=seeds)
+    assert not ran
+
+
 def test_one_failure_does_not_stop_the_others(monkeypatch, tmp_path):
     tried = []
 

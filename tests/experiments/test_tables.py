@@ -119,6 +119,19 @@ def test_seeds_time_and_notes_of_a_row():
     assert found.seeds == [1, 3] and found.seconds == 18.0 and found.notes == ["a", "b"]
 
 
+def test_a_row_says_where_settings_differ_between_seeds():
+    changed = make_result("map", seed=1, settings={"fit": {"epochs": 20}})
+    table = only(build_tables([make_result("map"), changed, make_result("mfvi"), make_result("mfvi", seed=1)]))
+    assert row(table, "map").notes == ["settings differ between seeds"] == table.notes
+    assert row(table, "mfvi").notes == []
+
+
+def test_tasks_side_by_side_may_have_settings_of_their_own():
+    tasks = {"uci-concrete": 1, "uci-protein": 2}
+    results = [make_result(task=task, metrics={"rmse": 4.0}, settings={"epochs": n}) for task, n in tasks.items()]
+    assert only(build_tables(results)).notes == []
+
+
 def test_every_layout_has_columns_of_its_own():
     for layout in LAYOUTS:
         keys = [(column.task, column.name) for column in layout.columns]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -26,6 +28,62 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
     assert second["trials"][:2] == first["trials"]
     assert second["best"]["value"] == max(trial["value"] for trial in second["trials"])
     assert set(second["best"]) == {"value", "prior_variance", "num_context", "kl_weight", "num_samples"}
+
+
+def test_trials_after_an_interruption_are_not_the_first_ones_again(tmp_path):
+    tune(ORDER, tmp_path, 1, tell=silent)
+    first, second = tune(ORDER, tmp_path, 2, tell=silent)["trials"]
+    assert first["prior_variance"] != second["prior_variance"] and first["kl_weight"] != second["kl_weight"]
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """Trials that train nothing."""
+
+    def value(trial, order, contexts):
+        if contexts:
+            trial.suggest_categorical("context", contexts)
+        return 0.0
+
+    monkeypatch.setattr(tuning, "_value", value)
+
+
+def test_another_seed_or_other_contexts_are_another_study(tmp_path, scored):
+    order = Order("fashion-mnist", "fsvi", "smoke")
+    asked = [(0, ()), (1, ()), (0, ("monochrome", "kmnist")), (0, ("batch", "kmnist")), (0, ("kmnist", "monochrome"))]
+    found = [tune(replace(order, seed=seed), tmp_path, 1, contexts, silent) for seed, contexts in asked]
+    assert [(each["seed"], each["contexts"]) for each in found[:4]] == [
+        (0, ["kmnist"]),
+        (1, ["kmnist"]),
+        (0, ["kmnist", "monochrome"]),
+        (0, ["batch", "kmnist"]),
+    ]
+    assert found[4] == found[2]
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == [
+        "fashion-mnist.fsvi-batch+kmnist.smoke.0.json",
+        "fashion-mnist.fsvi-kmnist+monochrome.smoke.0.json",
+        "fashion-mnist.fsvi-kmnist.smoke.0.json",
+        "fashion-mnist.fsvi-kmnist.smoke.1.json",
+    ]
+
+
+def test_contexts_to_search_are_checked_first(tmp_path, scored):
+    with pytest.raises(InvalidInputError, match="did you mean 'kmnist'"):
+        tune(Order("fashion-mnist", "fsvi", "smoke"), tmp_path, 1, ("monochrome", "kmnst"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_summary_says_what_was_predicted(tmp_path, monkeypatch):
+    recipe = TASKS["two-moons"].recipe
+    assert tune(ORDER, tmp_path, 1, tell=silent)["objective"].endswith("of a held-out 10% of the training data")
+
+    def with_validation(order):
+        experiment = recipe(order)
+        return replace(experiment, validation=lambda: experiment.data)
+
+    monkeypatch.setitem(TASKS, "two-moons", Task("", with_validation))
+    found = tune(replace(ORDER, seed=1), tmp_path, 1, tell=silent)
+    assert found["objective"] == "mean log-likelihood of the validation data of the task"
 
 
 def test_what_is_tried_is_what_is_trained(tmp_path, monkeypatch):

@@ -57,6 +57,13 @@ def test_ties_are_averaged_over():
     torch.testing.assert_close(some.accuracy, torch.tensor([(1 + 1 / 3) / 2]).double())
 
 
+def test_rounding_keeps_no_further_input():
+    """(1 − 0.7) · 10 is a little more than 3 in floating point; the fourth input alone has the other class."""
+    p, y = torch.tensor([[0.4, 0.6]]).repeat(10, 1), torch.tensor([1, 1, 1, *[0] * 7])
+    found = referral_curve(p, y, torch.arange(10), rates=[0.7])
+    assert found.auroc.isnan().all() and found.accuracy.tolist() == [1.0]
+
+
 def test_more_classes_have_no_auroc():
     assert referral_curve(torch.eye(3), torch.arange(3)).auroc is None
 

@@ -3,10 +3,12 @@
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from fsvi.data.dataset import Split
 from fsvi.data.entries import entry_of
@@ -71,13 +73,16 @@ def _retrieve(file: File, tell: Tell) -> Path:
     import pooch
 
     path = cache() / file.name
-    if path.exists() and check_file(path, file) == "wrong":
-        path.unlink()
-    if not path.exists():
-        tell(f"{file.name}: downloading {file.url}")
     pooch.get_logger().setLevel("WARNING")
     try:
-        pooch.retrieve(file.url, known_hash=None, fname=path.name, path=path.parent, downloader=_Resuming(file, path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(path, tell):
+            if path.exists() and check_file(path, file) == "wrong":
+                path.unlink()
+            if not path.exists():
+                tell(f"{file.name}: downloading {file.url}")
+            resuming = _Resuming(file, path)
+            pooch.retrieve(file.url, known_hash=None, fname=path.name, path=path.parent, downloader=resuming)
     except DataNotFoundError:
         raise
     except OSError as error:
@@ -85,6 +90,16 @@ def _retrieve(file: File, tell: Tell) -> Path:
             f"{path} cannot be written ({first_line(error)}): make room, or set XDG_CACHE_HOME to another folder."
         ) from error
     return path
+
+
+def _lock(path: Path, tell: Tell) -> AbstractContextManager[Any]:
+    """Waits until no other process downloads the file: they would write into one `.part`."""
+    lock = FileLock(f"{path}.lock")
+    try:
+        return lock.acquire(timeout=0)
+    except Timeout:
+        tell(f"{path.name}: waiting for another process that is downloading it")
+        return lock.acquire()
 
 
 @dataclass(frozen=True)

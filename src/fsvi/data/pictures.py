@@ -1,11 +1,11 @@
 """Datasets that come as pictures or in others' array files: notMNIST's PNGs, SVHN's .mat and .npz."""
 
 import io
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+import torch
 
 from fsvi.data.archives import walk
 from fsvi.data.dataset import Array, Arrays
@@ -16,7 +16,10 @@ _LETTERS = "ABCDEFGHIJ"
 
 
 def read_letters(paths: Sequence[Path]) -> Arrays:
-    """notMNIST's grey 28×28 pictures from folders A to J of its archive, by name; unreadable ones are left out."""
+    """notMNIST's grey 28×28 pictures from folders A to J of its archive; unreadable ones are left out.
+
+    They are in an order drawn once and for all, so that the first ones are of all letters.
+    """
     members = sorted(walk(paths[0], lambda name: name.endswith(".png") and _letter(name) in _LETTERS))
     pairs = [
         (image, _LETTERS.index(_letter(name))) for name, content in members if (image := _grey(content)) is not None
@@ -24,7 +27,8 @@ def read_letters(paths: Sequence[Path]) -> Arrays:
     if not pairs:
         raise FileFormatError(f"{paths[0]} holds no picture in a folder A to J, so it is not notMNIST.")
     images, labels = zip(*pairs, strict=True)
-    return np.stack(images)[:, None], np.array(labels)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).numpy()
+    return np.stack(images)[order, None], np.array(labels)[order]
 
 
 def read_mat(paths: Sequence[Path]) -> Arrays:
@@ -43,7 +47,7 @@ def read_npz(paths: Sequence[Path]) -> Arrays:
     try:
         with np.load(paths[0], allow_pickle=False) as content:
             return content["x"].transpose(0, 3, 1, 2), content["y"]
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
         raise FileFormatError(
             f"{paths[0]} is not an .npz file of images x and labels y: {first_line(error)}."
         ) from error

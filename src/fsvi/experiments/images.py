@@ -27,7 +27,7 @@ _ONE_PASS = 10
 _BINS = 30
 _POINTS = 100
 
-_MADE: dict[str, Callable[[], contexts.Context]] = {
+MADE: dict[str, Callable[[], contexts.Context]] = {
     "monochrome": lambda: _half_batch(contexts.Monochrome()),
     "batch": contexts.Batch,
     "corrupted": contexts.Corrupted,
@@ -93,11 +93,11 @@ def make_context(
     if name in ood:
         raise InvalidInputError(
             f"context {name!r} is also a test set here, so its figures would mean nothing: "
-            f"choose another, such as {next(iter(_MADE))!r}."
+            f"choose another, such as {next(iter(MADE))!r}."
         )
-    if name in _MADE:
-        return _MADE[name](), []
-    check_choice("context", name, [*_MADE, *(each for each in data.names() if each not in ood)])
+    if name in MADE:
+        return MADE[name](), []
+    check_choice("context", name, [*MADE, *(each for each in data.names() if each not in ood)])
     split: Any = "train" if data.available(name, "train") or not data.available(name, "test") else "test"
     source = data.load(name, split)
     return _half_batch(contexts.Dataset(normalize(source.x))), [source]
@@ -124,7 +124,7 @@ def make_classifier(
 
 def context_notes(name: str | None) -> list[str]:
     """What a reader must know of the context called `name`."""
-    is_mixed = name is not None and (name not in _MADE or isinstance(_MADE[name](), contexts.Mixture))
+    is_mixed = name is not None and (name not in MADE or isinstance(MADE[name](), contexts.Mixture))
     return ["half of the context points are the minibatch's"] if is_mixed else []
 
 

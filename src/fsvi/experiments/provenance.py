@@ -29,9 +29,10 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of fsvi's source, `+changes` after it where files differ from it; None outside a repository."""
-    folder = Path(__file__).parent
+    """The commit of fsvi's source, `+changes` after it where files differ from it; None outside its repository."""
+    folder = Path(fsvi.__file__).parent
     try:
+        _git(folder, "ls-files", "--error-unmatch", "__init__.py")  # fails in a repository that only surrounds fsvi
         head = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--", ".")
     except (OSError, subprocess.CalledProcessError):

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from fsvi import data
 from fsvi.data import Dataset
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments.diagnosing import diagnose_trained, diagnosis_path, write_diagnosis
 from fsvi.experiments.experiment import PROFILES, Experiment, Order
-from fsvi.experiments.images import thinned
+from fsvi.experiments.images import MADE, thinned
 from fsvi.experiments.provenance import commit, machine, versions
 from fsvi.experiments.results import Result, model_path, read_result, result_path, write_result
 from fsvi.experiments.tasks import TASKS
@@ -42,25 +43,13 @@ def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: 
     """
     order = checked(order)
     path = result_path(check_writable(out), order)
-    unfinished = _unfinished(out, path)
-    if path.exists():
-        rmtree(unfinished, ignore_errors=True)  # which a process killed at its very end may have left
-        tell(f"{path} is there already.")
-        return read_result(path)
-    with _alone(out, path):
-        experiment = TASKS[order.task].recipe(order)
-        method = experiment.build(order.seed)
-        history = experiment.train(
-            method,
-            order.seed,
-            checkpoint=unfinished,
-            resume=True,
-            checkpoint_interval=_CHECKPOINT_INTERVAL,
-            progress=progress,
-        )
-        result = _keep(out, path, order, experiment, method, history)
-        rmtree(unfinished, ignore_errors=True)
-    return result
+    if not path.exists():
+        with _alone(out, path):
+            if not path.exists():  # another process may have made it just before the lock was ours
+                return _make(order, out, path, progress)
+    rmtree(_unfinished(out, path), ignore_errors=True)  # which a process killed at its very end may have left
+    tell(f"{path} is there already.")
+    return read_result(path)
 
 
 def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None] = print) -> list[Result]:
@@ -70,17 +59,13 @@ def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None]
     """
     orders = [checked(order) for order in orders]
     paths = {order.seed: result_path(check_writable(out), order) for order in orders}
-    missing = [order for order in orders if not paths[order.seed].exists()]
-    if missing:
-        with ExitStack() as stack:
-            for order in missing:
-                stack.enter_context(_alone(out, paths[order.seed]))
-            experiments = [TASKS[order.task].recipe(order) for order in missing]
-            methods = [each.build(order.seed) for each, order in zip(experiments, missing, strict=True)]
-            data = [each.data for each in experiments]
-            histories = fit_together(methods, data, seed=missing[0].seed, **experiments[0].fit_settings)
-            for each in zip(missing, experiments, methods, histories, strict=True):
-                _keep(out, paths[each[0].seed], *each)
+    with ExitStack() as stack:
+        for path in _absent(paths.values()):
+            stack.enter_context(_alone(out, path))
+        absent = _absent(paths.values())  # again, as other processes may have made some just before the locks were ours
+        missing = [order for order in orders if paths[order.seed] in absent]
+        for trained in _train_together(missing):
+            _keep(out, paths[trained.order.seed], trained)
     tell(f"{len(missing)} seeds trained together, {len(orders) - len(missing)} were there already.")
     return [read_result(path) for path in paths.values()]
 
@@ -92,11 +77,58 @@ def checked(order: Order) -> Order:
     check_count("seed", order.seed, least=0)
     check_method(order.method)
     if task.context is not None and takes_context(order.method):
-        return replace(order, context=order.context or task.context)
+        name = check_choice("context", order.context or task.context, [*MADE, *data.names()])
+        return replace(order, context=name)
     if order.context is not None:
         reason = f"{order.task!r} has one context only" if task.context is None else f"{order.method!r} has none"
         raise InvalidInputError(f"context={order.context!r} is of no use: {reason}.")
     return order
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What a result is measured from; `commit` is the source's before training, which may change meanwhile."""
+
+    order: Order
+    experiment: Experiment
+    method: Method
+    history: History
+    commit: str | None
+
+
+def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
+    source, unfinished = commit(), _unfinished(out, path)
+    experiment = TASKS[order.task].recipe(order)
+    method = experiment.build(order.seed)
+    history = experiment.train(
+        method,
+        order.seed,
+        checkpoint=unfinished,
+        resume=True,
+        checkpoint_interval=_CHECKPOINT_INTERVAL,
+        progress=progress,
+    )
+    result = _keep(out, path, _Trained(order, experiment, method, history, source))
+    rmtree(unfinished, ignore_errors=True)
+    return result
+
+
+def _train_together(orders: Sequence[Order]) -> list[_Trained]:
+    """Train orders side by side; their random numbers depend on which those are, so every result names the seeds."""
+    if not orders:
+        return []
+    source = commit()
+    note = f"seeds trained together: {', '.join(str(order.seed) for order in orders)}"
+    recipes = [TASKS[order.task].recipe(order) for order in orders]
+    experiments = [replace(each, notes=[*each.notes, note]) for each in recipes]
+    methods = [each.build(order.seed) for each, order in zip(experiments, orders, strict=True)]
+    pairs = [each.data for each in experiments]
+    histories = fit_together(methods, pairs, seed=orders[0].seed, **experiments[0].fit_settings)
+    return [_Trained(*each, source) for each in zip(orders, experiments, methods, histories, strict=True)]
+
+
+def _absent(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if not path.exists()]
 
 
 def _unfinished(out: Path, result: Path) -> Path:
@@ -115,22 +147,23 @@ def _alone(out: Path, path: Path) -> Iterator[None]:
         raise FSVIError(f"{path} is being made by another process: wait for it, or choose another --out.") from error
 
 
-def _keep(out: Path, path: Path, order: Order, experiment: Experiment, method: Method, history: History) -> Result:
+def _keep(out: Path, path: Path, trained: _Trained) -> Result:
     """Save the model, measure and diagnose it, and write the result: where that is, everything else is too."""
     model, diagnosis = model_path(out, path), diagnosis_path(path)
     for file in (model, diagnosis, path):
         remove_leftovers(file)
-    method.save(model)
-    result = _measured(order, experiment, method, history)
+    trained.method.save(model)
+    result = _measured(trained)
     try:
-        write_diagnosis(diagnosis, diagnose_trained(method, experiment, result))
+        write_diagnosis(diagnosis, diagnose_trained(trained.method, trained.experiment, result))
     except FSVIError as error:
         warnings.warn(f"{path} has no diagnosis: {error}", stacklevel=3)
     write_result(path, result)
     return result
 
 
-def _measured(order: Order, experiment: Experiment, method: Method, history: History) -> Result:
+def _measured(trained: _Trained) -> Result:
+    order, experiment, method, history = trained.order, trained.experiment, trained.method, trained.history
     started = time.perf_counter()
     outcome = experiment.evaluate(method)
     seconds = time.perf_counter() - started
@@ -150,7 +183,7 @@ def _measured(order: Order, experiment: Experiment, method: Method, history: His
         seconds={"train": round(history.seconds, 1), "evaluate": round(seconds, 1)},
         versions=versions(),
         machine=machine(),
-        commit=commit(),
+        commit=trained.commit,
     )
 
 

@@ -11,7 +11,7 @@ from fsvi.experiments.experiment import Order, Profile
 from fsvi.experiments.results import Result
 from fsvi.experiments.runs import checked, run, run_together
 from fsvi.experiments.tasks import TASKS
-from fsvi.validation import check_choice
+from fsvi.validation import check_choice, check_count
 
 Row = tuple[str, str | None]
 """a method, and its context"""
@@ -99,7 +99,8 @@ def reproduce(
 ) -> list[Result]:
     """Run everything that `name`, a key of `SWEEPS` or "all", needs; results that are there are not made again.
 
-    `methods` leaves others out. A run that fails is told of, and the others go on; the first error is raised last.
+    `methods` leaves others out; `seeds` is how many, None for the paper's number. A run that fails is told of, and the
+    others go on; the first error is raised last.
     """
     orders = list(_orders(check_choice("name", name, [*SWEEPS, "all"]), methods, seeds, profile))
     results, errors, done = [], [], 0
@@ -141,7 +142,7 @@ def _orders(name: str, methods: Sequence[str], seeds: int | None, profile: Profi
         if method not in rows:
             raise InvalidInputError(f"{name} has no row {method!r}: there are {', '.join(sorted(rows))}.")
     for sweep in sweeps:
-        for seed in range(seeds or sweep.seeds):
+        for seed in range(sweep.seeds if seeds is None else check_count("seeds", seeds)):
             for task in sweep.tasks:
                 for method, context in sweep.rows:
                     if not methods or method in methods:

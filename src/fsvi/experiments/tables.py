@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from fsvi.experiments.experiment import PROFILES
 from fsvi.experiments.layouts import LAYOUTS, Column, Layout, plain_layout
 from fsvi.experiments.paper import PAPER, Estimate
 from fsvi.experiments.results import Result
+
+_DIFFER = "settings differ between seeds"
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,12 @@ class Row:
     @property
     def notes(self) -> list[str]:
         """What a reader of the numbers must know."""
-        return list(dict.fromkeys(note for result in self.results for note in result.notes))
+        notes = [note for result in self.results for note in result.notes]
+        return list(dict.fromkeys([*notes, _DIFFER] if self._settings_differ() else notes))
+
+    def _settings_differ(self) -> bool:
+        first: dict[str, Any] = {}
+        return any(first.setdefault(result.task, result.settings) != result.settings for result in self.results)
 
 
 @dataclass(frozen=True)

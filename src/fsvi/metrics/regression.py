@@ -54,12 +54,14 @@ def coverage(p: GaussianPredictive, y: Any, level: float = 0.95) -> float:
     """Share of targets inside the central interval that should hold a share `level` of them.
 
     y is inside exactly where the distribution function 1/S Σₛ Φ((y − fₛ)/σₛ) lies between (1 − level)/2 and
-    (1 + level)/2, so that no quantile of the mixture has to be found.
+    (1 + level)/2, so that no quantile of the mixture has to be found. Where σₛ is 0 that function jumps at fₛ, and y is
+    inside if the jump reaches in: an exact prediction is its own interval.
     """
     tail = (1 - check_fraction("level", level)) / 2
     p, y = _check_pair(p, y)
-    below = torch.special.ndtr((y - p.samples) / p.noise_variance.sqrt()).mean(0)
-    return float(((below >= tail) & (below <= 1 - tail)).double().mean())
+    z = (y - p.samples) / p.noise_variance.sqrt()
+    below, up_to = (torch.special.ndtr(torch.where(z.isnan(), end, z)).mean(0) for end in (-math.inf, math.inf))
+    return float(((up_to >= tail) & (below <= 1 - tail)).double().mean())
 
 
 def crps(p: GaussianPredictive, y: Any) -> float:

@@ -14,6 +14,8 @@ from fsvi.errors import InvalidInputError
 from fsvi.metrics.inputs import Probabilities, check_predictions, check_scores, total_uncertainty
 
 _RATES = tuple(percent / 100 for percent in range(101))
+_DIGITS = 6
+"""of how many inputs are kept: (1 − 0.7) · 10 is 3.0000000000000004, and a fourth input is not meant"""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def _kept(scores: Tensor, rate: float) -> Tensor:
     """The chance that each input is kept, (n,): 1 below the threshold, 0 above, equal among those that tie on it."""
     _, group, size = scores.unique(return_inverse=True, return_counts=True)
     before = (size.cumsum(0) - size).double()
-    return (((1 - rate) * len(scores) - before) / size).clamp(0, 1)[group]
+    num = round((1 - rate) * len(scores), _DIGITS)
+    return ((num - before) / size).clamp(0, 1)[group]
 
 
 def _auroc(y: Tensor, score: Tensor, weight: Tensor) -> float:

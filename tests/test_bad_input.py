@@ -350,7 +350,9 @@ def test_what_is_no_count(value):
         check_count("n", value)
 
 
-@pytest.mark.parametrize("value", [None, "3", True, float("nan"), float("inf"), -1, [3], 1 + 0j, torch.tensor(1.0)])
+@pytest.mark.parametrize(
+    "value", [None, "3", True, float("nan"), float("inf"), -1, 10**400, [3], 1 + 0j, torch.tensor(1.0)]
+)
 def test_what_is_no_positive_number(value):
     with refused(re.escape(f"v={value!r} must be a finite number above 0.")):
         check_positive("v", value)

@@ -33,6 +33,28 @@ class Own(nn.Module):
         return self.fc(torch.sin(x))
 
 
+class Words(nn.Module):
+    """A network that takes whole numbers below 5."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(5, 3), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.fc(self.embed(x).flatten(1))
+
+
+class Mixed(nn.Module):
+    """A network that takes a whole number below 5 and a real one."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(5, 3), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(torch.cat([self.embed(x[:, 0].long()), x[:, 1:]], 1))
+
+
 @pytest.fixture(scope="module")
 def trained():
     """A classifier of pictures that has learned them."""
@@ -81,7 +103,7 @@ REFER = ("--refer-for", "0.9", "--calibration", "val.npz")
 # What comes out ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("inputs", ["x.npy", "x.npz", "x.csv", "named.csv", "counted.csv", "x.parquet"])
+@pytest.mark.parametrize("inputs", ["x.npy", "x.npz", "x.csv", "named.csv", "x.parquet"])
 def test_every_kind_of_file_gives_the_methods_own_predictions(predict, trained, inputs):
     code, out, err = predict(inputs)
     p = trained.predict(pictures()[0].reshape(-1, 2, 3, 3))
@@ -95,6 +117,13 @@ def test_every_kind_of_file_gives_the_methods_own_predictions(predict, trained, 
         ("mutual_information", p.mutual_information()),
     ):
         assert np.array(columns[name], float) == pytest.approx(values.numpy(), rel=1e-4, abs=1e-6)
+
+
+def test_a_first_line_of_numbers_is_an_input(predict):
+    """Be it 0, 1, 2, …: nobody can know that they are names."""
+    code, out, err = predict("counted.csv")
+    assert (code, err) == (0, f"{NUM + 1} predictions.\n")
+    assert table(out)["label"][1:] == table(predict("x.csv")[1])["label"]
 
 
 def test_referral_is_that_of_the_library(predict, trained):
@@ -121,7 +150,7 @@ def test_a_file_predicted_part_by_part_is_the_same(predict, monkeypatch):
     predictive = fsvi.FSVI.predictive
     monkeypatch.setattr(fsvi.FSVI, "predictive", lambda method, f: asked.append(f.shape[1]) or predictive(method, f))
     parts = table(predict("x.npy", *REFER, "--batch-size", "4")[1])
-    assert asked == [300, 8, 8, 8, 6]
+    assert asked == [*[8] * 37, 4, 8, 8, 8, 6]
     assert parts["label"] == whole["label"] and parts["decision"] == whole["decision"]
     assert np.array(parts["entropy"], float) == pytest.approx(np.array(whole["entropy"], float), rel=1e-4)
 
@@ -178,6 +207,43 @@ def test_whole_numbers_are_numbers(predict):
     assert predict("whole.npy") == predict("real.npy")
 
 
+@pytest.mark.parametrize("dtype", [">f8", ">i2", "float16", "uint16", "longdouble"])
+def test_numbers_of_any_type_are_numbers(predict, dtype):
+    np.save("odd.npy", np.arange(36).reshape(2, 18).astype(dtype))
+    np.save("real.npy", np.arange(36.0).reshape(2, 18))
+    assert predict("odd.npy") == predict("real.npy")
+
+
+@pytest.mark.parametrize("shape", [(NUM, 4, 4), (NUM, 4, 4, 1), (NUM, 1, 4, 4)])
+def test_a_single_channel_may_be_anywhere(predict, shape):
+    method = fsvi.MAP(nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(18, 2)), fsvi.Categorical())
+    method.see(torch.zeros(2, 1, 4, 4))
+    method.save("grey.fsvi")
+    x = np.random.default_rng(0).normal(size=(NUM, 16))
+    np.save("flat.npy", x)
+    np.save("grey.npy", x.reshape(shape))
+    assert predict("grey.npy", model="grey.fsvi") == predict("flat.npy", model="grey.fsvi")
+
+
+def test_a_model_in_bfloat16_predicts(predict):
+    method = fsvi.MAP(nn.Sequential(nn.Linear(2, 2)).to(torch.bfloat16), fsvi.Categorical())
+    method.save("brain.fsvi")
+    np.save("two.npy", np.ones((3, 2)))
+    code, out, _ = predict("two.npy", model="brain.fsvi")
+    assert code == 0 and float(table(out)["probability"][0]) == method.predict(np.ones((3, 2))).mean.amax(-1)[0].item()
+
+
+def test_what_else_is_in_an_archive_does_not_matter(predict):
+    np.savez("more.npz", x=pictures()[0], names=np.array(["a", None], object))
+    assert predict("more.npz") == predict("x.npz")
+
+
+def test_whole_labels_may_be_real_numbers(predict):
+    x, y = pictures(300, seed=2)
+    np.savez("real.npz", x=x, y=y.astype(">f4"))
+    assert predict("x.csv", "--refer-for", "0.9", "--calibration", "real.npz") == predict("x.csv", *REFER)
+
+
 def test_one_column_is_an_input_of_one_number(predict):
     method = fsvi.MAP(nn.Sequential(nn.Linear(1, 2)), fsvi.Categorical())
     method.see(torch.zeros(2, 1))
@@ -193,7 +259,9 @@ def test_one_column_is_an_input_of_one_number(predict):
 def own(files, monkeypatch):
     fsvi.MAP(Own(), fsvi.Categorical()).save("own.fsvi")
     np.save("two.npy", np.ones((3, 2)))
-    module = "import torch\nfrom test_cli_predict_nets import Own\nNUMBER = 3\ndef word():\n    return 'net'\n"
+    module = (
+        "import torch\nfrom test_cli_predict_nets import Mixed, Own, Words\nNUMBER = 3\ndef word():\n    return 'net'\n"
+    )
     monkeypatch.setitem(sys.modules, "test_cli_predict_nets", sys.modules[__name__])
     (files / "own_nets.py").write_text(module)
     yield
@@ -205,6 +273,30 @@ def test_a_network_of_ones_own_is_named(predict, own):
     code, out, _ = predict("two.npy", "--net", "own_nets:Own", model="own.fsvi")
     assert code == 0 and len(out.splitlines()) == 4
     assert sys.path == before
+
+
+@pytest.mark.parametrize(("net", "dtype"), [(Words, torch.long), (Mixed, torch.float32)])
+def test_networks_with_embeddings_take_whole_numbers_from_any_file(predict, own, net, dtype):
+    method, x = fsvi.MAP(net(), fsvi.Categorical()), np.array([[1, 2], [3, 4], [0, 4]])
+    method.see(torch.as_tensor(x).to(dtype))
+    method.save("embed.fsvi")
+    for kind in (np.uint8, np.int64, np.float64):
+        np.save(f"{kind.__name__}.npy", x.astype(kind))
+    np.savetxt("whole.csv", x, delimiter=",", fmt="%d")
+    said = [
+        predict(name, "--net", f"own_nets:{net.__name__}", model="embed.fsvi")
+        for name in ("int64.npy", "uint8.npy", "float64.npy", "whole.csv")
+    ]
+    expected = method.predict(torch.as_tensor(x).to(dtype)).mean.amax(-1)
+    assert np.array(table(said[0][1])["probability"], float) == pytest.approx(expected.numpy(), rel=1e-4)
+    assert all(each == said[0] for each in said)
+
+
+def test_what_a_network_trips_over_is_in_the_file(predict, own):
+    fsvi.MAP(Words(), fsvi.Categorical()).save("words.fsvi")
+    np.save("far.npy", np.array([[1, 2], [3, 4], [3, 9]]))
+    code, _, err = predict("far.npy", "--net", "own_nets:Words", model="words.fsvi")
+    assert code == 1 and err.startswith("Error: far.npy holds what") and "index out of range" in err
 
 
 @pytest.mark.parametrize(
@@ -233,6 +325,9 @@ TEXTS = {
     "text": (f"{'p,' * 17}name\n{ROW}\n{ROW[:-1]}abc\n", "line 3 has 'abc' in column 'name'"),
     "text_without_names": (f"{ROW}\n\n{ROW[:-1]}abc\n", "line 3 has 'abc' in column 18"),
     "missing": (f"{ROW}\n,{ROW[2:]}\n", "line 2 has nothing in column 1"),
+    "first_missing": (f",{ROW[2:]}\n{ROW}\n", "line 1 has nothing in column 1"),
+    "first_unknown": (f"{ROW[:-1]}NA\n{ROW}\n", "line 1 has 'NA' in column 18"),
+    "first_blank": (f"{',' * 17}\n{ROW}\n", "line 1 has nothing in column 1"),
     "ragged": (f"{ROW}\n1,2\n", "line 2 has 2 columns, the first has 18"),
     "nan": (f"{ROW}\n{ROW[:-1]}nan\n", "NaN, infinite or missing values in 1 of 2 rows, first in row 2"),
     "narrow": ("1,2\n", "has 2 columns, but the model takes 18 (2×3×3) numbers."),
@@ -262,6 +357,13 @@ def arrays():
     np.savez("words.npz", x=np.array(["a"]), y=[0])
     with open("x.npy", "rb") as file, open("cut.npy", "wb") as cut:
         cut.write(file.read()[:200])
+    np.savez_compressed("deflated.npz", x=pictures()[0])
+    with open("deflated.npz", "r+b") as file:
+        file.seek(55)
+        file.write(b"\xff" * 4)
+    with open("huge.npy", "wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**13, 2)}
+        np.lib.format.write_array_header_1_0(file, header)
     for name in ("bad.npy", "bad.npz", "bad.parquet", "bad.txt"):
         with open(name, "w") as file:
             file.write("no numbers")
@@ -282,11 +384,13 @@ def arrays():
         ("bad.npz", "is not a whole file of numpy's"),
         ("cut.npy", "is not a whole file of numpy's"),
         ("objects.npy", "is not a whole file of numpy's"),
+        ("deflated.npz", "is not a whole file of numpy's"),
+        ("huge.npy", "declares more numbers than memory holds"),
         ("text.npy", "holds values of type <U1, not numbers"),
         ("none.npy", "holds inputs of shape (0, 18): at least one is needed"),
         ("single.npy", "holds inputs of shape (): at least one is needed"),
         ("inf.npy", "in 2 of 2 rows, first in row 1"),
-        ("wide.npy", "the network does not accept inputs of shape (3, 3, 2)"),
+        ("wide.npy", "wide.npy cannot be used: the network does not accept inputs of shape (3, 3, 2)"),
         ("other.npz", "has no array 'x': it has a"),
         ("latin.csv", "is not text in UTF-8"),
         ("bad.parquet", "is not a whole Parquet file"),
@@ -309,9 +413,9 @@ def test_a_bad_file_is_one_sentence(predict, inputs, message):
         (
             ("--refer-for", "1.5", "--calibration", "val.npz"),
             1,
-            "target_accuracy=1.5 must be a number from 0 to below 1",
+            "--refer-for=1.5 must be a number from 0 to below 1",
         ),
-        ((*REFER, "--confidence", "2"), 1, "confidence=2.0 must be"),
+        ((*REFER, "--confidence", "2"), 1, "--confidence=2.0 must be"),
         (("--refer-for", "0.9", "--calibration", "nowhere.npz"), 1, "nowhere.npz cannot be read"),
         (("--refer-for", "0.9", "--calibration", "no_labels.npz"), 1, "no_labels.npz has no array 'y': it has x"),
         (("--refer-for", "0.9", "--calibration", "x.npy"), 1, "x.npy holds one array without a name"),
@@ -328,6 +432,24 @@ def test_bad_options_are_named(predict, arguments, code, message):
     got, out, err = predict("x.csv", *arguments)
     assert (got, out) == (code, "") and message in err.splitlines()[-1]
     assert code == 2 or err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.zeros(299, int), "there are 300 predictions, but 299 labels"),
+        (np.full(300, 5), "labels lie in 5..5, but the network has 2 outputs"),
+        (np.full(300, 0.5), "labels have type torch.float64"),
+        (np.full(300, np.nan), "labels have type torch.float64"),
+        (np.array(["a"] * 300), "holds values of type <U1, not numbers"),
+        (np.arange(300) % 2, "no threshold on 'entropy' is sure to keep inputs"),
+    ],
+)
+def test_bad_labels_are_named_by_their_file(predict, labels, message):
+    np.savez("odd.npz", x=pictures(300, seed=2)[0], y=labels)
+    code, out, err = predict("x.csv", "--refer-for", "0.9", "--calibration", "odd.npz")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("Error: odd.npz ") and message in err
 
 
 def test_real_numbers_are_not_referred(predict):

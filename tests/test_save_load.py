@@ -1,6 +1,8 @@
 import json
+import math
 import random
 from collections import Counter
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 
 import fsvi
 from fsvi.serialization import read_tree, write_tree
+from reliability import corruptions
 from scenarios import (
     FAST,
     SCENARIOS,
@@ -23,6 +26,7 @@ from scenarios import (
     images,
     normalised,
     points,
+    regressor,
     same_bits,
 )
 
@@ -331,6 +335,28 @@ def test_a_forged_file_with_a_right_checksum_raises_only_errors_of_fsvi(saved, t
         ("network", "given"): 5,
         **{(key, how): 1 for key in ("input_shape", "num_data") for how in ("given", "alone")},
     }
+
+
+ODD = ("text", -1, math.nan, [], {"x": 1}, None, 10**400, {"class": "Uniform"}, 1e308, 0)
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_whatever_stands_in_a_settings_place_is_taken_or_refused_by_the_files_name(make, tmp_path):
+    path = tmp_path / "forged.fsvi"
+    make().save(path)
+    tree = read_tree(path, "fsvi method")
+    tensors, refused = tree.pop("tensors"), 0
+    for place, value in ((place, value) for place in list(corruptions.places(tree)) for value in ODD):
+        forged = deepcopy(tree)
+        corruptions.change(forged, place, lambda _, value=value: value)
+        write_tree(path, {**forged, "tensors": tensors}, "fsvi method")
+        try:
+            fsvi.load(path).predict(points()[0], 2)
+        except fsvi.FSVIError as error:
+            refused += 1
+            said = str(error)
+            assert str(path) in said and said.endswith((".", "?")) and "\n" not in said, (place, value)
+    assert refused > 300
 
 
 @pytest.mark.parametrize("below", ["file/method.fsvi", "folder"])

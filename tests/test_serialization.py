@@ -17,6 +17,7 @@ from safetensors.torch import save as save_safetensors
 from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
 from fsvi.serialization import (
     Configurable,
+    building_from,
     check_writable,
     digest,
     read_tree,
@@ -316,3 +317,20 @@ def test_an_object_that_does_not_keep_its_arguments_says_so():
 def test_an_unknown_class_is_named():
     with pytest.raises(FSVIError, match=r"the file describes 'os\.system', which this version"):
         Configurable.from_config({"class": "os.system", "settings": {"command": "true"}})
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InvalidInputError("size=-1 is odd."), "dir/a.fsvi cannot be used: size=-1 is odd."),
+        (FileFormatError("dir/a.fsvi is odd."), "dir/a.fsvi is odd."),
+        (OverflowError("int too large"), "dir/a.fsvi holds what this version of fsvi cannot use: int too large."),
+        (IndexError("no such row"), "dir/a.fsvi holds what this version of fsvi cannot use: no such row."),
+        (RuntimeError("no such size"), "dir/a.fsvi holds what this version of fsvi cannot use: no such size."),
+    ],
+)
+def test_every_error_in_a_files_contents_names_the_file(error, said):
+    with pytest.raises(FSVIError) as caught, building_from(Path("dir/a.fsvi")):
+        raise error
+    assert str(caught.value) == said
+    assert type(caught.value) is (type(error) if isinstance(error, FSVIError) else FileFormatError)

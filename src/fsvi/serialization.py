@@ -30,7 +30,7 @@ from fsvi.validation import first_line
 FORMAT = 1
 _HEADER_LENGTH_BYTES = 8
 _UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_MALFORMED = (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
+_MALFORMED = (SafetensorError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
 """What a file whose contents are not as expected makes Python raise."""
 
 
@@ -62,11 +62,13 @@ def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
 
 @contextmanager
 def building_from(path: str | os.PathLike[str]) -> Iterator[None]:
-    """While something is built from a file's contents, say so when they do not fit; fsvi's own errors pass."""
+    """While something is built from a file's contents, every error names the file; fsvi's own stay what they are."""
     try:
         yield
-    except FSVIError:
-        raise
+    except FSVIError as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"{path} cannot be used: {error}") from error
     except _MALFORMED as error:
         raise FileFormatError(f"{path} holds what this version of fsvi cannot use: {first_line(error)}.") from error
 

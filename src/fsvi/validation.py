@@ -23,10 +23,18 @@ def check_count(name: str, value: int, least: int = 1) -> int:
 
 def check_positive(name: str, value: float, zero: bool = False) -> float:
     """A finite number above zero, or not below it when `zero` is allowed."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    number = _float(value)
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         raise InvalidInputError(f"{name}={value!r} must be a finite number {'of at least' if zero else 'above'} 0.")
     return number
+
+
+def _float(value: Any) -> float:
+    """A real number as Python's; NaN for anything else, and for integers that are too large."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
 
 
 def check_fraction(name: str, value: float) -> float:

@@ -244,6 +244,16 @@ def test_members_trained_one_by_one_are_joined_from_files(tmp_path):
     assert torch.equal(joined.predict(X, 6).log_probs, fsvi.Ensemble.of(members).predict(X, 6).log_probs)
 
 
+def test_an_ensemble_of_trained_members_knows_the_shape_of_an_input(tmp_path):
+    members = [MEMBERS["map"][0]() for _ in range(2)]
+    assert fsvi.Ensemble.of(members).input_shape is None
+    for member in members:
+        member.see(X[:2])
+    joined = fsvi.Ensemble.of(members)
+    joined.save(tmp_path / "joined")
+    assert joined.input_shape == fsvi.load(tmp_path / "joined").input_shape == (2,)
+
+
 def test_loading_with_another_network_says_so(tmp_path):
     ensemble(2).save(tmp_path / "two")
     with pytest.raises(fsvi.FileFormatError, match="another architecture"):

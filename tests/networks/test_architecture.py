@@ -1,6 +1,7 @@
 """Networks as plain values: described, built again, the same function; or refused."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -214,6 +215,10 @@ STRANGE = {
     "bad_setting": nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten()),
     "resnet_layer": changed_resnet(lambda net: setattr(net.blocks[0].body, "2", nn.Tanh())),
     "resnet_head": changed_resnet(lambda net: setattr(net, "fc", nn.Sequential(nn.Linear(512, 2)))),
+    "resnet_hook": changed_resnet(lambda net: net.blocks[0].register_forward_hook(lambda m, a, out: 2 * out)),
+    "resnet_pre_hook": changed_resnet(lambda net: net.stem[0].register_forward_pre_hook(lambda m, a: 2 * a[0])),
+    "resnet_forward": changed_resnet(lambda net: setattr(net.blocks[3], "forward", torch.relu)),
+    "resnet_class": changed_resnet(lambda net: setattr(net, "fc", Linear(512, 2))),
     "resnet_stem": changed_resnet(lambda net: net.stem.insert(0, nn.Identity())),
 }
 STRANGE["bad_setting"][0].stride = "far"
@@ -242,6 +247,7 @@ def layers(layer, **settings):
         (layers([]), "cannot be built"),
         (layers("Linear", **LINEAR, device="meta"), "device='meta', which is not allowed"),
         (layers("Linear", **LINEAR, bias={"a": 1}), "bias={'a': 1}, which is not allowed"),
+        (layers("Dropout", p=math.nan), "p=nan, which is not allowed"),
         (layers("Linear", **LINEAR, colour="red"), "unexpected keyword argument 'colour'"),
         (layers("Linear", in_features=-1, out_features=2), "cannot be built"),
         (layers("Linear", in_features=10**20, out_features=2), "cannot be built"),

@@ -39,9 +39,9 @@ class Spoiled:
     Attributes:
         kind: How it was spoiled.
         seed: Of the random numbers.
-        outcome: `detected` by an error of fsvi's in one sentence; `harmless`, since what was read is the same;
-            `unnoticed`, where it is not; `unclear`, an error of fsvi's in more or less than a sentence; `traceback`,
-            any other error; or `code run`.
+        outcome: `detected` by an error of fsvi's, one sentence that names the file; `harmless`, since what was read is
+            the same; `unnoticed`, where it is not; `unclear`, an error of fsvi's that is no such sentence;
+            `traceback`, any other error; or `code run`.
         said: The error.
     """
 
@@ -329,13 +329,14 @@ def read_everywhere(whole: Whole) -> bool:
     return same and str(diagnose_result(whole.result_file)) == whole.diagnosis
 
 
-def judge(read: Callable[[Whole], bool], whole: Whole) -> tuple[str, str]:
-    """What comes of reading, and the error."""
+def judge(read: Callable[[Whole], bool], whole: Whole, file: Path) -> tuple[str, str]:
+    """What comes of reading when this file was spoiled, and the error."""
     try:
         return ("harmless", "") if read(whole) else ("unnoticed", "")
     except fsvi.FSVIError as error:
         said = str(error)
-        return ("detected" if said.endswith(".") and "\n" not in said else "unclear"), said
+        is_clear = said.endswith((".", "?")) and "\n" not in said and str(file) in said
+        return ("detected" if is_clear else "unclear"), said
     except Exception as error:
         return "traceback", f"{type(error).__name__}: {error}"[:300]
 
@@ -349,7 +350,7 @@ def spoil(place: Path, whole: Whole, spoiler: Spoil, read: Callable[[Whole], boo
         file = getattr(copy, name)
         chance = random.Random(f"{spoiler.__name__} {seed}")
         file.write_bytes(spoiler(file.read_bytes(), chance))
-        outcome, said = judge(read, copy)
+        outcome, said = judge(read, copy, file)
     finally:
         shutil.rmtree(folder)
     if MARK.exists():

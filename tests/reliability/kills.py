@@ -65,7 +65,7 @@ class Tally:
         in_a_write: Kills that left a half-written file beside the whole one.
         resumed: Killed trainings that were started anew and ended.
         identical: Those of them that ended in the same bits as one that was left alone.
-        left_behind: Files, after the end, that a training left alone does not leave.
+        left_behind: Files, after the end, that a training left alone does not leave, and those that only it leaves.
     """
 
     kills: Counter[str] = field(default_factory=Counter)
@@ -73,11 +73,6 @@ class Tally:
     resumed: int = 0
     identical: int = 0
     left_behind: list[str] = field(default_factory=list)
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing was lost."""
-        return self.resumed == self.identical and not self.left_behind
 
 
 def fit(name: str) -> Training:
@@ -197,7 +192,7 @@ class Assassin:
     def _kill_one(self, folder: Path) -> bool:
         """Whether the process was killed, and not done before."""
         kind = self.random.choices(list(MOMENTS), list(MOMENTS.values()))[0]
-        moment = self._moment(kind, folder)
+        moment, before = self._moment(kind, folder), set(leftovers(folder))
         began, pid = time.monotonic(), self.training.start(folder)
         for status in waiting(pid):
             if status is not None:
@@ -209,7 +204,7 @@ class Assassin:
         if not os.WIFSIGNALED(os.waitpid(pid, 0)[1]):
             return False
         self.tally.kills[kind] += 1
-        self.tally.in_a_write += bool(leftovers(folder))
+        self.tally.in_a_write += bool(set(leftovers(folder)) - before)
         return True
 
     def _moment(self, kind: str, folder: Path) -> Callable[[float], bool]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import fsvi
-from reliability.corruptions import Payload
+from reliability import kills
+from reliability.corruptions import Payload, judge
 
 KILLS, CORRUPTIONS = 4, 20
 
@@ -50,3 +51,38 @@ def test_a_spoiled_file_is_detected_or_harmless(report, kind):
 def test_the_pickles_that_are_planted_would_leave_a_mark(tmp_path):
     pickle.loads(pickle.dumps(Payload(tmp_path / "mark")))
     assert (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        ("models/a.fsvi is odd.", "detected"),
+        ("size=-1 is odd.", "unclear"),
+        ("models/a.fsvi is odd", "unclear"),
+        ("models/a.fsvi is\nodd.", "unclear"),
+    ],
+)
+def test_only_a_sentence_that_names_the_file_counts_as_detected(said, outcome):
+    def read(whole):
+        raise fsvi.FileFormatError(said)
+
+    assert judge(read, None, Path("models/a.fsvi")) == (outcome, said)
+
+
+class Writing(kills.Training):
+    """A process that leaves as many half-written files as its name says, and sleeps."""
+
+    def start(self, folder):
+        names = " ".join(f"{folder}/.new.{number:016x}" for number in range(int(self.name)))
+        command = f"{'touch ' + names + '; ' if names else ''}exec sleep 60"
+        return os.posix_spawn("/bin/sh", ["sh", "-c", command], os.environ)
+
+
+@pytest.mark.parametrize(("moment", "files", "counted"), [("start", 0, 0), ("write", 4, 1)])
+def test_a_half_written_file_counts_for_the_kill_that_left_it(tmp_path, monkeypatch, moment, files, counted):
+    monkeypatch.setattr(kills.Assassin, "_leave_alone", lambda assassin: setattr(assassin, "_first_file", 0.0))
+    monkeypatch.setattr(kills, "MOMENTS", {moment: 1})
+    (tmp_path / f".old.{'0' * 16}").touch()
+    assassin = kills.Assassin(Writing(str(files), print, print), tmp_path, seed=0)
+    assert assassin._kill_one(tmp_path)
+    assert (assassin.tally.kills.total(), assassin.tally.in_a_write) == (1, counted)

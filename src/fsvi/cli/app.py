@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 import fsvi
 from fsvi.errors import FSVIError
 from fsvi.training import keep_memory
-from fsvi.validation import first_line
+from fsvi.validation import check_fraction, first_line
 
 
 class Grouped(TyperGroup):
@@ -250,6 +250,9 @@ def predict(
         raise typer.BadParameter(f"--net {net} is not of the form module:function.")
     if as_json and out is not None:
         raise typer.BadParameter("--json prints to the terminal: with --out, let the file's name end in .json.")
+    check_fraction("--confidence", confidence)
+    if refer_for is not None:
+        check_fraction("--refer-for", refer_for)
     if out is not None:
         tables.check_table(out)
     method, sampling = load_model(model, net), Sampling(samples, batch_size, seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fsvi.cli.tables import Columns, read_examples, read_inputs
-from fsvi.errors import InvalidInputError
+from fsvi.cli.tables import Columns, as_whole, read_examples, read_inputs
+from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.methods import Method, load
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.referral import Referral
+from fsvi.serialization import building_from
 from fsvi.validation import first_line
 
 _ROWS = 10_000
@@ -68,20 +70,39 @@ class Predictions:
 
 
 def predict_file(method: Method, inputs: Path, sampling: Sampling, referral: Referral | None = None) -> Predictions:
-    """Predict the inputs in a file, part by part: all draws for all of a large file would not fit into memory."""
-    x = as_inputs(method, read_inputs(inputs), inputs)
-    rows = max(sampling.batch_size, _ROWS // sampling.batch_size * sampling.batch_size)
-    tables = [_table(_predict(method, part, sampling), referral) for part in x.split(rows)]
+    """Predict the inputs in a file, and decide which of them to keep."""
+    with building_from(inputs):
+        x = as_inputs(method, read_inputs(inputs), inputs)
+        tables = [_table(p, referral) for p in _predict(method, x, sampling)]
     return Predictions({name: np.concatenate([table[name] for table in tables]) for name in tables[0]}, referral)
 
 
 def calibrate(method: Method, path: Path, sampling: Sampling, target_accuracy: float, confidence: float) -> Referral:
     """Choose the threshold for referral on held-out inputs x and labels y in a .npz file."""
     x, y = read_examples(path)
-    p = _predict(method, as_inputs(method, x, path), sampling)
+    with building_from(path):
+        inputs = as_inputs(method, x, path)
+        means = [_class_probabilities(p) for p in _predict(method, inputs, sampling)]
+        return Referral(_Averaged(torch.cat(means)), y, target_accuracy, confidence)
+
+
+class _Averaged(CategoricalPredictive):
+    """Class probabilities without their draws, which would not fit into memory for many inputs."""
+
+    def __init__(self, mean: Tensor) -> None:
+        super().__init__(mean.log()[None])
+        self._mean = mean
+
+    @property
+    def mean(self) -> Tensor:
+        """To the last bit: a threshold is compared with it."""
+        return self._mean
+
+
+def _class_probabilities(p: Predictive) -> Tensor:
     if not isinstance(p, CategoricalPredictive):
         raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
-    return Referral(p, y, target_accuracy, confidence)
+    return p.mean
 
 
 def load_model(path: Path, net: str | None) -> Method:
@@ -116,10 +137,25 @@ def as_inputs(method: Method, x: np.ndarray, path: Path) -> Tensor:
             f"{path} has NaN, infinite or missing values in {len(bad)} of {len(x)} rows, first in row {bad[0] + 1}: "
             "fill them in or drop those rows."
         )
-    if shape is not None and x.ndim <= 2:
+    if shape is not None and (x.ndim <= 2 or _without_ones(x.shape[1:]) == _without_ones(shape)):
         x = _reshaped(flat, shape, path)
-    takes_integers = any(isinstance(module, nn.Embedding) for module in method.net.modules())
-    return torch.as_tensor(x) if takes_integers else torch.as_tensor(x).to(method.dtype)
+    return _typed(method, x)
+
+
+def _without_ones(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _typed(method: Method, x: np.ndarray) -> Tensor:
+    """Numbers of the network's own type, or whole ones where embeddings take no others."""
+    real = torch.as_tensor(x).to(method.dtype)
+    if any(isinstance(module, nn.Embedding) for module in method.net.modules()):
+        try:
+            method.see(real[:2])
+        except FSVIError:
+            whole = torch.as_tensor(as_whole(x))
+            return real if whole.is_floating_point() else whole.long()
+    return real
 
 
 def _reshaped(flat: np.ndarray, shape: tuple[int, ...], path: Path) -> np.ndarray:
@@ -132,8 +168,11 @@ def _reshaped(flat: np.ndarray, shape: tuple[int, ...], path: Path) -> np.ndarra
     return flat.reshape(len(flat), *shape)
 
 
-def _predict(method: Method, x: Tensor, sampling: Sampling) -> Predictive:
-    return method.predict(x, sampling.samples, sampling.seed, sampling.batch_size)
+def _predict(method: Method, x: Tensor, sampling: Sampling) -> Iterator[Predictive]:
+    """Part by part: all draws for all of a large file would not fit into memory."""
+    rows = max(sampling.batch_size, _ROWS // sampling.batch_size * sampling.batch_size)
+    for part in x.split(rows):
+        yield method.predict(part, sampling.samples, sampling.seed, sampling.batch_size)
 
 
 def _table(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
@@ -147,8 +186,8 @@ def _table(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
         "entropy": p.entropy(),
         "mutual_information": p.mutual_information(),
     }
-    table = {name: column.cpu().numpy() for name, column in columns.items()}
-    decisions = {} if referral is None else {"decision": np.where(referral.decide(p).cpu().numpy(), "keep", "refer")}
+    table = {name: _array(column) for name, column in columns.items()}
+    decisions = {} if referral is None else {"decision": np.where(_array(referral.decide(p)), "keep", "refer")}
     return {**table, **decisions}
 
 
@@ -158,7 +197,12 @@ def _table_of_numbers(p: GaussianPredictive) -> dict[str, np.ndarray]:
     columns = {"mean": mean, "std": std, "lower": mean - _TWO_SIDED_95 * std, "upper": mean + _TWO_SIDED_95 * std}
     targets = mean.shape[1]
     return {
-        name if targets == 1 else f"{name}_{target}": column[:, target].cpu().numpy()
+        name if targets == 1 else f"{name}_{target}": _array(column[:, target])
         for target in range(targets)
         for name, column in columns.items()
     }
+
+
+def _array(column: Tensor) -> np.ndarray:
+    """The column as numpy's, which has no bfloat16."""
+    return (column.float() if column.dtype == torch.bfloat16 else column).cpu().numpy()

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -18,6 +17,8 @@ from fsvi.validation import check_choice, first_line
 
 Columns = Mapping[str, np.ndarray]
 """A table: arrays of one length, by name."""
+_EXACT = np.float64(2**53)
+"""Up to here, every whole number has a float64 of its own."""
 
 
 def read_inputs(path: Path) -> np.ndarray:
@@ -30,7 +31,13 @@ def read_inputs(path: Path) -> np.ndarray:
 def read_examples(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and their labels: the arrays x and y of a .npz file."""
     x, y = _arrays(path, "x", "y")
-    return _numbers(path, x), y
+    return _numbers(path, x), as_whole(_numbers(path, y))
+
+
+def as_whole(values: np.ndarray) -> np.ndarray:
+    """Real numbers as integers if all of them are whole; others as they are."""
+    is_whole = values.dtype.kind == "f" and bool(((abs(values) < _EXACT) & (values == np.round(values))).all())
+    return values.astype(np.int64) if is_whole else values
 
 
 def check_table(path: Path) -> None:
@@ -79,36 +86,49 @@ def _numbers(path: Path, inputs: np.ndarray) -> np.ndarray:
         raise FileFormatError(f"{path} holds values of type {inputs.dtype}, not numbers.")
     if inputs.size == 0 or inputs.ndim == 0:
         raise FileFormatError(f"{path} holds inputs of shape {inputs.shape}: at least one is needed.")
-    return inputs
+    return _for_torch(inputs)
+
+
+def _for_torch(values: np.ndarray) -> np.ndarray:
+    """Numbers in this machine's byte order, of no more than eight bytes each."""
+    dtype = np.dtype(np.float64) if values.dtype.itemsize > 8 else values.dtype.newbyteorder("=")
+    return values.astype(dtype, copy=False)
 
 
 def _arrays(path: Path, *names: str) -> list[np.ndarray]:
-    archive = _numpy(path)
-    if isinstance(archive, np.ndarray):
+    loaded = _numpy(path, *names)
+    if isinstance(loaded, np.ndarray):
         raise FileFormatError(f"{path} holds one array without a name: write it by numpy.savez with {_listed(names)}.")
-    for name in names:
-        if name not in archive:
-            raise FileFormatError(f"{path} has no array {name!r}: it has {_listed(archive)}.")
-    return [archive[name] for name in names]
+    return loaded
 
 
-def _numpy(path: Path) -> Any:
+def _numpy(path: Path, *names: str) -> np.ndarray | list[np.ndarray]:
+    """The array of a .npy file, or those called `names` of a .npz, whatever else is in it."""
+    content = io.BytesIO(_bytes(path))
     try:
-        loaded = np.load(io.BytesIO(_bytes(path)), allow_pickle=False)
-        return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, BadZipFile, KeyError) as error:
-        if isinstance(error, FileFormatError):
-            raise
+        loaded = np.load(content, allow_pickle=False)
+        return loaded if isinstance(loaded, np.ndarray) else [_member(path, loaded, name) for name in names]
+    except FileFormatError:
+        raise
+    except MemoryError as error:
+        raise FileFormatError(f"{path} declares more numbers than memory holds.") from error
+    except Exception as error:  # numpy and zipfile raise whatever a damaged file makes them trip over
         raise FileFormatError(f"{path} is not a whole file of numpy's with numbers in it.") from error
 
 
+def _member(path: Path, archive: Any, name: str) -> np.ndarray:
+    if name not in archive.files:
+        raise FileFormatError(f"{path} has no array {name!r}: it has {_listed(archive.files)}.")
+    return np.asarray(archive[name])
+
+
 def _read_npy(path: Path) -> np.ndarray:
-    loaded = _numpy(path)
-    return loaded if isinstance(loaded, np.ndarray) else _arrays(path, "x")[0]
+    loaded = _numpy(path, "x")
+    return loaded if isinstance(loaded, np.ndarray) else loaded[0]
 
 
 def _read_csv(path: Path) -> np.ndarray:
-    """Numbers with commas, semicolons or tabs between them; a first line of names is found by itself."""
+    """Numbers with commas, semicolons or tabs between them; a first line without any number is one of names."""
     lines = [(number, line) for number, line in enumerate(_text(path).splitlines(), start=1) if line.strip()]
     first = lines[0][1] if lines else ""
     mark = max(",;\t", key=first.count)
@@ -138,9 +158,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _is_header(cells: list[str]) -> bool:
-    """Whether a first line is one of names: something is no number, or pandas has counted the columns."""
-    counted = [str(number) for number in range(len(cells))]
-    return not all(map(_is_number, cells)) or (len(cells) > 1 and cells == counted)
+    """Whether a first line is one of names: nothing in it is a number, and something is there at all."""
+    return not any(map(_is_number, cells)) and any(cell.strip() for cell in cells)
 
 
 def _is_number(cell: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +15,7 @@ from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.results import DIAGNOSIS, Result, model_path, read_document, read_result, write_document
 from fsvi.experiments.tasks import TASKS
 from fsvi.methods import Method, load
+from fsvi.serialization import building_from
 from fsvi.training import History
 from fsvi.validation import check_choice
 
@@ -31,8 +32,9 @@ def diagnose_result(path: Path) -> Diagnosis:
     if not model.exists():
         raise InvalidInputError(f"{model} is not there: the model is kept where the run was made, so run it again.")
     order = Order(result.task, result.method, cast(Any, result.profile), result.seed, result.context)
-    experiment = TASKS[check_choice("task", order.task, TASKS)].recipe(order)
-    fresh = experiment.build(order.seed)
+    with building_from(path):
+        experiment = TASKS[check_choice("task", order.task, TASKS)].recipe(order)
+        fresh = experiment.build(order.seed)
     diagnosis = diagnose_trained(load(model, fresh.net), experiment, result, getattr(fresh, "context", None))
     with suppress(InvalidInputError):
         write_diagnosis(diagnosis_path(path), diagnosis)
@@ -67,11 +69,18 @@ def write_diagnosis(path: Path, diagnosis: Diagnosis) -> None:
 
 def read_diagnosis(path: Path) -> Diagnosis:
     """Read what `write_diagnosis` wrote; anything else is refused with the file's name."""
-    document = read_document(path)
+    document = read_document(path, "diagnosis")
     try:
         findings = [Finding(**each) for each in document["findings"]]
     except (KeyError, TypeError) as error:
         raise FileFormatError(f"{path} is not a diagnosis that this version of fsvi can read: delete it.") from error
+    if not all(map(_is_readable, findings)):
+        raise FileFormatError(f"{path} has a finding that no diagnosis has: delete it.")
     if any(finding.severity not in SEVERITIES for finding in findings):
         raise FileFormatError(f"{path} has a finding of unknown severity: delete it.")
     return Diagnosis(tuple(findings))
+
+
+def _is_readable(finding: Finding) -> bool:
+    texts = (finding.name, finding.sentence, finding.advice)
+    return all(isinstance(text, str) for text in texts) and bool(finding.name) and isinstance(finding.values, Mapping)

@@ -120,7 +120,7 @@ def read_result(path: Path) -> Result:
     return Result(**document)
 
 
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(path: Path, kind: str = "result") -> dict[str, Any]:
     """Read what `write_document` wrote; only a result of the first format has no checksum."""
     try:
         document = json.loads(path.read_text("utf-8"))
@@ -129,11 +129,11 @@ def read_document(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is truncated or not JSON: delete it and run it again.") from error
+        raise FileFormatError(f"{path} is truncated or not JSON: delete it and make it again.") from error
     if given and not whole:
         raise FileFormatError(f"{path} was changed after it was written: its checksum does not match.")
     if not whole:
-        raise FileFormatError(f"{path} is not a result that this version of fsvi can read: delete it and run it again.")
+        raise FileFormatError(f"{path} is not a {kind} that this version of fsvi reads: delete it and make it again.")
     return dict(document)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import fsvi
 from fsvi.diagnosis import Diagnosis, Finding
-from fsvi.diagnosis.findings import SEVERITIES
+from fsvi.diagnosis.findings import SEVERITIES, Severity
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.experiments.diagnosing import diagnosis_path, read_diagnosis
 from fsvi.experiments.labels import full_name, split_label
@@ -124,6 +124,10 @@ class Diagnosed:
         """Whether nothing has to be changed."""
         return all(finding.severity == "ok" for finding in self.diagnosis)
 
+    def count(self, severity: Severity) -> int:
+        """How many findings are of this kind."""
+        return sum(finding.severity == severity for finding in self.diagnosis)
+
 
 def write_report(folder: Path, out: Path, tell: Callable[[str], None] = print) -> Path:
     """Write `report.html` and `report.md` about all results below `folder` into the folder `out`.
@@ -184,7 +188,7 @@ def _drawable(path: Path, found: Result | FileFormatError) -> Result:
 
 
 def collect_diagnoses(results: Mapping[Path, Result]) -> tuple[list[Diagnosed], list[Problem]]:
-    """The diagnoses that are kept beside results, those with the most faults first, and files that cannot be read."""
+    """The diagnoses kept beside results, those with the most faults first, then warnings; and unreadable files."""
     found, problems = [], []
     for path, result in results.items():
         try:
@@ -192,7 +196,7 @@ def collect_diagnoses(results: Mapping[Path, Result]) -> tuple[list[Diagnosed], 
                 found.append(Diagnosed(result, read_diagnosis(diagnosis_path(path))))
         except FileFormatError as error:
             problems.append(Problem(str(diagnosis_path(path)), str(error)))
-    return sorted(found, key=lambda each: each.is_well), problems
+    return sorted(found, key=lambda each: (-each.count("fault"), -each.count("warning"))), problems
 
 
 def build_sections(results: Sequence[Result]) -> list[Section]:

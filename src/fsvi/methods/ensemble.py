@@ -163,6 +163,12 @@ class Ensemble(Method):
         return self.members[0].channels_last
 
     @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """The shape of one input, once the ensemble or its first member has seen some, here or before it was saved."""
+        own = super().input_shape
+        return self.members[0].input_shape if own is None else own
+
+    @property
     def num_data(self) -> int | None:
         """How many examples there are, once `fit` has said so."""
         return self.members[0].num_data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -39,7 +40,7 @@ def describe(net: nn.Module) -> dict[str, Any] | None:
     Known are `nn.Sequential`, nested to any depth, of PyTorch's common layers, and the networks of `fsvi.networks`.
     None is for all others: classes of the user's own, layers that share parameters, have hooks or were changed.
     """
-    layers = _describe(net)
+    layers = None if any(map(_is_altered, net.modules())) else _describe(net)
     if layers is None:
         return None
     dtype = next((p.dtype for p in net.parameters()), torch.float32)
@@ -55,7 +56,8 @@ def build(description: Mapping[str, Any], limit: int | None = None) -> nn.Module
     """The network that `describe` wrote down, with parameters drawn anew; the global random state stays as it is.
 
     A description may come from anywhere: whatever is wrong with it raises `FileFormatError`, and so do more than
-    `limit` numbers in parameters and buffers, before any memory is taken.
+    `limit` numbers in parameters and buffers, before any memory is taken. What a pass through the network takes is
+    not bounded.
     """
     try:
         size = sum(tensor.numel() for _, tensor in _tensors(_sketch(description)))
@@ -69,10 +71,13 @@ def build(description: Mapping[str, Any], limit: int | None = None) -> nn.Module
         raise FileFormatError(f"the network described cannot be built: {first_line(error)}.") from error
 
 
+def _is_altered(module: nn.Module) -> bool:
+    """Whether it computes something else than its class says."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
 def _describe(module: nn.Module) -> dict[str, Any] | None:
     name = type(module).__name__
-    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
-        return None
     if type(module) is nn.Sequential:
         children = [[key, _describe(child)] for key, child in module._modules.items() if child is not None]
         return {"layer": name, "children": children} if all(child for _, child in children) else None
@@ -130,7 +135,8 @@ def _setting(name: str, value: Any) -> Any:
     """A constructor's argument as the layer had it: JSON has lists in the place of tuples."""
     if isinstance(value, list):
         return tuple(_setting(name, item) for item in value)
-    if name in ("device", "dtype") or not isinstance(value, _PLAIN):
+    is_nan = isinstance(value, float) and math.isnan(value)
+    if name in ("device", "dtype") or not isinstance(value, _PLAIN) or is_nan:
         raise FileFormatError(f"the network described has a layer with {name}={value!r}, which is not allowed.")
     return value
 
@@ -142,9 +148,10 @@ def _sketch(description: Mapping[str, Any]) -> nn.Module:
 
 
 def _is_sketch(sketch: nn.Module, net: nn.Module) -> bool:
-    """Whether the two have the same layers, with the same settings, and the same tensors."""
+    """Whether the two have the same layers, of the same classes, with the same settings, and the same tensors."""
     forms = [[(name, t.shape, t.dtype, t.requires_grad) for name, t in _tensors(each)] for each in (sketch, net)]
-    return forms[0] == forms[1] and repr(sketch) == repr(net)
+    kinds = [[type(module) for _, module in each.named_modules(remove_duplicate=False)] for each in (sketch, net)]
+    return forms[0] == forms[1] and kinds[0] == kinds[1] and repr(sketch) == repr(net)
 
 
 def _tensors(net: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -25,8 +25,8 @@ from fsvi.variational import MeanField, RankOne
 _B, _K = 2, 4
 """the smallest step; with more context points than examples, which methods may draw from the batch in another way"""
 
-_OVERHEAD = 1.35
-"""What kernels and the allocator take beyond the tensors; on a CPU they were 1.2 to 1.6 times as much"""
+_OVERHEAD = 1.25
+"""What kernels and the allocator take beyond the tensors; on a CPU they were 1.0 to 1.4 times as much"""
 
 
 @dataclass(frozen=True)

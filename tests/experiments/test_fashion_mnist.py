@@ -67,15 +67,3 @@ def test_a_context_that_is_a_test_of_detection_is_refused(monkeypatch, name):
     pretend(monkeypatch)
     with pytest.raises(fsvi.InvalidInputError, match=f"context '{name}' is also"):
         fashion_mnist(Order("fashion-mnist", "fsvi", "smoke", context=name))
-
-
-def test_settings_of_the_order_come_before_the_recipes(monkeypatch):
-    pretend(monkeypatch)
-    order = Order(
-        "fashion-mnist", "fsvi", "paper", context="batch", settings={"num_context": 3}, fit_settings={"lr": 1.0}
-    )
-    experiment = fashion_mnist(order)
-    method = experiment.build(0)
-    assert (method.num_context, method.stochastic) == (3, "last_layer")
-    assert (experiment.fit_settings["lr"], experiment.fit_settings["epochs"]) == (1.0, 30)
-    assert not any("subset" in note for note in experiment.notes)

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 import fsvi
+from fsvi.experiments.experiment import Order
 from fsvi.experiments.images import context_notes, histogram, predict
+from fsvi.experiments.tasks import TASKS
 from fsvi.networks import mlp
 from fsvi.predictive import CategoricalPredictive
+from pictures import pretend
 
 
 def method(name, **settings):
@@ -19,11 +22,15 @@ def method(name, **settings):
         ("fsvi", {"context": fsvi.contexts.Batch(), "stochastic": "last_layer"}, 20),
         ("fsvi", {"context": fsvi.contexts.Batch()}, 2),
         ("mfvi", {}, 2),
+        ("laplace", {}, 20),
+        ("laplace", {"structure": "diagonal"}, 2),
     ],
 )
 def test_draws_that_cost_nothing_are_many(name, settings, draws):
-    p = predict(method(name, **settings), torch.randn(5, 2), 2)
-    assert len(p.samples) == draws
+    trained = method(name, **settings)
+    x = torch.randn(6, 2)
+    fsvi.fit(trained, (x, torch.arange(6) % 3), epochs=1, progress=False)
+    assert len(predict(trained, x, 2).samples) == draws
 
 
 def test_no_prediction_falls_out_of_the_histogram():
@@ -37,3 +44,14 @@ def test_no_prediction_falls_out_of_the_histogram():
 def test_mixed_contexts_say_so():
     assert context_notes("kmnist") == context_notes("monochrome") == ["half of the context points are the minibatch's"]
     assert context_notes("corrupted") == context_notes(None) == []
+
+
+@pytest.mark.parametrize("task", ["fashion-mnist", "rotated-mnist"])
+def test_settings_of_the_order_come_before_the_recipes(monkeypatch, task):
+    pretend(monkeypatch)
+    order = Order(task, "fsvi", "paper", context="batch", settings={"num_context": 3}, fit_settings={"lr": 1.0})
+    experiment = TASKS[task].recipe(order)
+    method = experiment.build(0)
+    assert (method.num_context, method.stochastic) == (3, "last_layer")
+    assert (experiment.fit_settings["lr"], experiment.fit_settings["epochs"]) == (1.0, 30)
+    assert not any("subset" in note for note in experiment.notes)

@@ -87,15 +87,3 @@ def test_a_context_of_turned_digits_is_refused(monkeypatch):
     pretend(monkeypatch)
     with pytest.raises(fsvi.InvalidInputError, match="context 'corrupted' is also"):
         rotated_mnist(Order("rotated-mnist", "fsvi", "smoke", context="corrupted"))
-
-
-def test_settings_of_the_order_come_before_the_recipes(monkeypatch):
-    pretend(monkeypatch)
-    order = Order(
-        "rotated-mnist", "fsvi", "paper", context="batch", settings={"num_context": 3}, fit_settings={"lr": 1.0}
-    )
-    experiment = rotated_mnist(order)
-    method = experiment.build(0)
-    assert (method.num_context, method.stochastic) == (3, "last_layer")
-    assert (experiment.fit_settings["lr"], experiment.fit_settings["epochs"]) == (1.0, 30)
-    assert list(experiment.notes) == []

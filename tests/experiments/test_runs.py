@@ -229,12 +229,14 @@ def test_unfinished_runs_are_no_results(tmp_path, result):
     assert list(read_results(tmp_path)) == []
 
 
-def test_results_of_the_first_format_had_no_checksum(tmp_path, result):
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_result_without_a_checksum_is_refused(tmp_path, result, number):
     path = tmp_path / "a.json"
     write_result(path, result)
     document = {name: value for name, value in json.loads(path.read_text()).items() if name != "sha256"}
-    path.write_text(json.dumps({**document, "format": 1}))
-    assert read_result(path) == replace(result, format=1)
+    path.write_text(json.dumps({**document, "format": number}))
+    with pytest.raises(FileFormatError, match=r"a\.json is not a result"):
+        read_result(path)
 
 
 def test_what_killed_processes_left_is_cleared_away(tmp_path):

@@ -16,8 +16,6 @@ from fsvi.experiments.experiment import PROFILES, Order
 from fsvi.serialization import write_bytes
 
 FORMAT = 2
-_WITHOUT_CHECKSUM = 1
-"""the format of files that were written before there was one"""
 DIAGNOSIS = ".diagnosis.json"
 """how the name of the file ends that says what `fsvi diagnose` found, beside the result"""
 
@@ -28,11 +26,11 @@ class Result:
 
     Attributes:
         task, method, context, profile, seed: What was run.
-        settings: The method's, `fit`'s and others that differ from the recipe's.
+        settings: The method's and `fit`'s.
         metrics: Numbers by name; shares are fractions of 1.
         curves: What figures are drawn from.
         history: Terms of the loss by epoch, thinned.
-        data: Name, split, size, hash and note of every dataset.
+        data: Name, split, size and hash of every dataset.
         notes: What a reader of the figures must know.
         seconds: Wall time of training and of the evaluation.
         versions: Of Python and of packages.
@@ -112,7 +110,7 @@ def read_result(path: Path) -> Result:
     """Read a file that `write_result` wrote; anything else is refused with the file's name."""
     document = read_document(path)
     known = {field.name for field in fields(Result)}
-    if document.get("format") not in (FORMAT, _WITHOUT_CHECKSUM) or set(document) != known:
+    if document.get("format") != FORMAT or set(document) != known:
         raise FileFormatError(f"{path} is not a result that this version of fsvi can read: delete it and run it again.")
     for name, is_right in _RIGHT.items():
         if not is_right(document[name]):
@@ -121,19 +119,19 @@ def read_result(path: Path) -> Result:
 
 
 def read_document(path: Path, kind: str = "result") -> dict[str, Any]:
-    """Read what `write_document` wrote; only a result of the first format has no checksum."""
+    """Read what `write_document` wrote."""
     try:
         document = json.loads(path.read_text("utf-8"))
         given = document.pop("sha256", None) if isinstance(document, dict) else None
-        whole = given == checksum(document) if given else _is_of_first_format(document)
+        whole = given == checksum(document)
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is truncated or not JSON: delete it and make it again.") from error
-    if given and not whole:
-        raise FileFormatError(f"{path} was changed after it was written: its checksum does not match.")
-    if not whole:
+    if not given:
         raise FileFormatError(f"{path} is not a {kind} that this version of fsvi reads: delete it and make it again.")
+    if not whole:
+        raise FileFormatError(f"{path} was changed after it was written: its checksum does not match.")
     return dict(document)
 
 
@@ -150,10 +148,6 @@ def read_results(folder: Path) -> Iterator[tuple[Path, Result | FileFormatError]
 
 
 # What a result holds ------------------------------------------------------------------------------------------------
-
-
-def _is_of_first_format(document: Any) -> bool:
-    return isinstance(document, dict) and document.get("format") == _WITHOUT_CHECKSUM
 
 
 def _is_text(value: Any) -> bool:

@@ -23,7 +23,7 @@ from fsvi.experiments.tables import Table, build_tables
 from fsvi.serialization import check_writable, write_bytes
 
 PROFILES: dict[str, str] = {
-    "paper": "The paper's protocol.",
+    "paper": "The paper's protocol, but for what the notes below say.",
     "quick": "Fewer data or epochs than the paper's protocol: its figures stand beside ours for orientation only.",
     "smoke": "A few steps of training, to see that everything works: the numbers mean nothing.",
 }

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fsvi import data
 from fsvi.data import Normalize
 from fsvi.experiments.experiment import Experiment, Order, Outcome
 from fsvi.experiments.images import (
+    ON_THE_CNN,
     Effort,
     average,
     columns,
@@ -18,7 +17,6 @@ from fsvi.experiments.images import (
     predict,
     score,
 )
-from fsvi.functions.priors import Constant
 from fsvi.methods import Method
 from fsvi.networks import cnn
 
@@ -35,16 +33,7 @@ _EFFORTS = {
     "smoke": Effort(256, 64, epochs=1, num_samples=2),
 }
 
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "fsvi": {
-        "prior": Constant(10.0),
-        "num_context": 8,
-        "num_samples": 5,
-        "kl_weight": 1 / 128,
-        "stochastic": "last_layer",
-    }
-}
-"""Those of FashionMNIST."""
+_SETTINGS = {"fsvi": ON_THE_CNN}
 
 
 def rotated_mnist(order: Order) -> Experiment:

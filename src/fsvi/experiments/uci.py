@@ -63,7 +63,7 @@ _TUNED = {
     "protein": _Tuned(1.0, None, 40_000, num_samples=4, stochastic="last_layer"),
 }
 _FBNN_STEPS = 2_000
-"""A step of FBNN costs fifteen of FSVI's, and its seeds are trained one after the other."""
+"""A step of FBNN costs many of FSVI's, and its seeds are trained one after the other."""
 
 _WIDTH = 1.5
 """The context is uniform on a box of so many standard deviations either way."""

@@ -48,7 +48,7 @@ def describe(net: nn.Module) -> dict[str, Any] | None:
     description = {"layers": layers, "dtype": str(dtype), "frozen": frozen}
     try:
         return description if _is_sketch(_sketch(description), net) else None
-    except Exception:  # an attribute that somebody changed is no reason not to save the network
+    except FileFormatError:  # an attribute that somebody changed is no reason not to save the network
         return None
 
 
@@ -59,16 +59,11 @@ def build(description: Mapping[str, Any], limit: int | None = None) -> nn.Module
     `limit` numbers in parameters and buffers, before any memory is taken. What a pass through the network takes is
     not bounded.
     """
-    try:
-        size = sum(tensor.numel() for _, tensor in _tensors(_sketch(description)))
-        if limit is not None and size > limit:
-            raise FileFormatError(f"the network described has {size} numbers, for which there are only {limit}.")
-        with torch.random.fork_rng(devices=[]):
-            return _build(description)
-    except FileFormatError:
-        raise
-    except Exception as error:  # layers' constructors raise whatever a wrong argument makes them trip over
-        raise FileFormatError(f"the network described cannot be built: {first_line(error)}.") from error
+    size = sum(tensor.numel() for _, tensor in _tensors(_sketch(description)))
+    if limit is not None and size > limit:
+        raise FileFormatError(f"the network described has {size} numbers, for which there are only {limit}.")
+    with torch.random.fork_rng(devices=[]):
+        return _build(description)
 
 
 def _is_altered(module: nn.Module) -> bool:
@@ -112,9 +107,14 @@ def _settings(layer: nn.Module) -> dict[str, Any]:
 
 
 def _build(description: Mapping[str, Any]) -> nn.Module:
-    net = _build_layer(description["layers"]).to(_DTYPES[description["dtype"]])
-    for name in description["frozen"]:
-        net.get_parameter(name).requires_grad_(False)
+    try:
+        net = _build_layer(description["layers"]).to(_DTYPES[description["dtype"]])
+        for name in description["frozen"]:
+            net.get_parameter(name).requires_grad_(False)
+    except FileFormatError:
+        raise
+    except Exception as error:  # layers' constructors raise whatever a wrong argument makes them trip over
+        raise FileFormatError(f"the network described cannot be built: {first_line(error)}.") from error
     return net
 
 

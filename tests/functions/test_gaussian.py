@@ -93,7 +93,20 @@ def test_gradients(divergence, rank):
     p = gaussian(5, rank, 2, seed=1)
     q = gaussian(5, rank, 2)
     inputs = [t.requires_grad_() for t in (q.mean, q.factor, q.weight)]
-    assert torch.autograd.gradcheck(lambda *tensors: divergence(FunctionGaussian(*tensors), p, NUGGET), inputs)
+
+    def kl(*tensors):
+        return divergence(FunctionGaussian(*tensors), p, NUGGET)
+
+    assert torch.autograd.gradcheck(kl, inputs)
+    assert torch.autograd.gradgradcheck(kl, inputs)
+
+
+@pytest.mark.parametrize("rank", [0, 3, 8])
+def test_a_covariance_of_zeros_is_refused(rank):
+    zero = FunctionGaussian(torch.zeros(5, 1), torch.zeros(5, rank), torch.ones(1, rank))
+    for q, p in ((zero, gaussian(5, 8, 1)), (gaussian(5, 8, 1), zero)):
+        with pytest.raises(SingularCovarianceError, match="nugget"):
+            gaussian_kl(q, p, 0.0)
 
 
 @pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,28 +54,36 @@ class FunctionGaussian:
         return self.factor * self.weight.sqrt()[:, None, :]
 
     @cached_property
-    def _cholesky(self) -> Tensor:
-        """Of the covariance, or where R < K of C = d·I + W^½ Uᵀ U W^½, with Σ⁻¹ = (I − U W^½ C⁻¹ W^½ Uᵀ)/d."""
+    def _matrix(self) -> Tensor:
+        """The covariance, or where R < K the matrix C = d·I + W^½ Uᵀ U W^½, with Σ⁻¹ = (I − U W^½ C⁻¹ W^½ Uᵀ)/d."""
         if not self._is_low_rank:
-            return cholesky(self.covariance())
+            return self.covariance()
         rank = self.factor.shape[1]
         eye = torch.eye(rank, dtype=self.factor.dtype, device=self.factor.device)
-        return cholesky(self._scaled.mT @ self._scaled + self.diagonal * eye)
+        return self._scaled.mT @ self._scaled + self.diagonal * eye
+
+    @cached_property
+    def _cholesky(self) -> Tensor:
+        return cholesky(self._matrix)
 
     def log_determinant(self) -> Tensor:
         """log|Σ|, (Q or 1,)"""
-        logs = 2 * self._cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         if not self._is_low_rank:
-            return logs
+            return _LogDeterminant.apply(self._matrix, self._cholesky)
         points, rank = self.factor.shape
+        logs = _LogDeterminant.apply(self._matrix, self._cholesky) if rank else self.weight.new_zeros(len(self.weight))
         return logs + (points - rank) * torch.as_tensor(self.diagonal, dtype=logs.dtype, device=logs.device).log()
 
     def quadratic(self, columns: Tensor) -> Tensor:
         """bᵀ Σ⁻¹ b for every column b of `columns`, (Q or 1, K, columns) or (K, columns) → (Q or 1, columns)."""
         if not self._is_low_rank:
             return torch.linalg.solve_triangular(self._cholesky, columns, upper=False).square().sum(-2)
-        inner = torch.linalg.solve_triangular(self._cholesky, self._scaled.mT @ columns, upper=False)
-        return (columns.square().sum(-2) - inner.square().sum(-2)) / self.diagonal
+        squares = columns.square().sum(-2)
+        squares = squares.expand(len(self.weight), -1) if columns.dim() == 2 else squares
+        if self.factor.shape[1]:
+            inner = torch.linalg.solve_triangular(self._cholesky, self._scaled.mT @ columns, upper=False)
+            squares = squares - inner.square().sum(-2)
+        return squares / self.diagonal
 
     def log_prob(self, values: Tensor) -> Tensor:
         """log N(f) of function values (S, K, Q), summed over points and outputs, (S,)."""
@@ -85,12 +94,35 @@ class FunctionGaussian:
 
     def inverse_trace(self) -> Tensor:
         """tr Σ⁻¹, (Q or 1,)"""
-        size = self._cholesky.shape[-1]
-        eye = torch.eye(size, dtype=self.factor.dtype, device=self.factor.device)
-        trace = torch.linalg.solve_triangular(self._cholesky, eye, upper=False).square().sum((-2, -1))
         if not self._is_low_rank:
-            return trace
-        return (len(self.factor) - size + self.diagonal * trace) / self.diagonal
+            return self._trace()
+        points, rank = self.factor.shape
+        trace = self._trace() if rank else self.weight.new_zeros(len(self.weight))
+        return (points - rank + self.diagonal * trace) / self.diagonal
+
+    def _trace(self) -> Tensor:
+        """tr of the inverse of the matrix that was factored"""
+        eye = torch.eye(self._cholesky.shape[-1], dtype=self.factor.dtype, device=self.factor.device)
+        return torch.linalg.solve_triangular(self._cholesky, eye, upper=False).square().sum((-2, -1))
+
+
+class _LogDeterminant(torch.autograd.Function):
+    """log|A| by A's Cholesky factor, with its gradient A⁻¹ at once, and not through that of the factor."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(matrix: Tensor, factor: Tensor) -> Tensor:
+        return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (factor,) = ctx.saved_tensors
+        return gradients[0][..., None, None] * torch.cholesky_inverse(factor), None
 
 
 def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:

@@ -473,7 +473,7 @@ def test_without_polars_it_is_asked_for(predict, monkeypatch, arguments):
     monkeypatch.setitem(sys.modules, "polars", None)
     code, _, err = predict(*arguments)
     assert code == 1 and err.startswith("Error: ") and err.count("\n") == 1
-    assert err.endswith('Parquet files need polars: pip install "fsvi[parquet]", or use .csv.\n')
+    assert err.endswith("Parquet files need polars: pip install polars, or use .csv.\n")
 
 
 def test_an_old_file_does_not_know_the_shape_and_says_what_it_was_given(predict, trained):

@@ -11,7 +11,7 @@ from fsvi.experiments.tasks import TASKS, Task
 from fsvi.experiments.tuning import SPACES, held_out, tune
 from fsvi.methods.registry import METHODS
 
-pytest.importorskip("optuna", reason="Optuna is an extra: pip install 'fsvi[tune]'")
+pytest.importorskip("optuna", reason="Optuna is an extra: pip install optuna")
 
 ORDER = Order("two-moons", "fsvi", "smoke")
 

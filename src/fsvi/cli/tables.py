@@ -204,7 +204,7 @@ def _polars() -> Any:
     try:
         import polars
     except ImportError as error:
-        raise InvalidInputError('Parquet files need polars: pip install "fsvi[parquet]", or use .csv.') from error
+        raise InvalidInputError("Parquet files need polars: pip install polars, or use .csv.") from error
     return polars
 
 

@@ -60,7 +60,7 @@ SWEEPS: dict[str, Sweep] = {
             ("ensemble:map", None),
             ("ensemble:fsvi", "monochrome"),
         ),
-        seeds=5,
+        seeds=10,
     ),
     "table2": Sweep(
         ("cifar10",),
@@ -73,12 +73,12 @@ SWEEPS: dict[str, Sweep] = {
             ("ensemble:map", None),
             ("ensemble:fsvi", "monochrome"),
         ),
-        seeds=5,
+        seeds=10,
     ),
     "retina": Sweep(
         ("retina",),
         (("map", None), ("mfvi", None), ("mc-dropout", None), ("fsvi", None), ("ensemble:map", None)),
-        seeds=3,
+        seeds=6,
     ),
     "uci": Sweep(UCI, (("fsvi", None), ("map", None), ("mfvi", None), ("fbnn", None)), seeds=10),
     "rotated": Sweep(("rotated-mnist",), (("map", None), ("mfvi", None), ("mc-dropout", None), ("fsvi", None))),

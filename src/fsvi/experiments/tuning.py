@@ -130,7 +130,7 @@ def _open_study(order: Order, contexts: tuple[str, ...], out: Path) -> tuple[Stu
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
     except ImportError as error:
-        raise FSVIError("tuning needs Optuna: pip install 'fsvi[tune]'.") from error
+        raise FSVIError("tuning needs Optuna: pip install optuna.") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     row = replace(order, context="+".join(contexts) or order.context)
     name = f"{order.task}.{result_path(out, row).stem}"

@@ -15,7 +15,7 @@ def keep_memory() -> bool:
     """Have this process keep the memory that it frees, and say whether that could be arranged.
 
     A training step on images frees hundreds of megabytes that the next step takes again. By default the C library
-    hands them back to the system, which must then clear every page anew: up to a fifth of the step's time. The
+    hands them back to the system, which must then clear every page anew: up to a quarter of the step's time. The
     price is that the process stays as large as it once was. Linux with glibc alone; elsewhere nothing happens. The
     command line calls it; in a program of your own, call it once before training on a CPU.
     """

@@ -39,12 +39,11 @@ _EFFORTS = {
     "quick": _Effort(most_steps=2_000, rows=5_000, num_samples=100),
     "smoke": _Effort(most_steps=20, rows=200, num_samples=5),
 }
-_BATCH = 128
 
 
 @dataclass(frozen=True)
 class _Tuned:
-    """What was chosen for a table on held-out training rows: FSVI's settings, and the steps of all methods."""
+    """What was chosen for a table on held-out training rows: FSVI's settings, and the training of all methods."""
 
     variance: float
     kl_weight: float | None
@@ -52,6 +51,8 @@ class _Tuned:
     num_samples: int = 1
     log_std_lr_scale: float = 1.0
     stochastic: str = "all"
+    batch_size: int = 128
+    lr: float = 1e-2
 
 
 _TUNED = {
@@ -60,7 +61,7 @@ _TUNED = {
     "energy": _Tuned(1.0, 0.02, 2_000, log_std_lr_scale=3.0),
     "wine": _Tuned(0.1, 0.02, 1_500),
     "yacht": _Tuned(10.0, 0.05, 2_000),
-    "protein": _Tuned(1.0, None, 40_000, num_samples=4, stochastic="last_layer"),
+    "protein": _Tuned(1.0, None, 20_000, num_samples=4, stochastic="last_layer", batch_size=512, lr=2e-2),
 }
 _FBNN_STEPS = 2_000
 """A step of FBNN costs many of FSVI's, and its seeds are trained one after the other."""
@@ -94,12 +95,12 @@ def uci(order: Order) -> Experiment:
         assert isinstance(p, GaussianPredictive)
         return Outcome(metrics.evaluate_regression(p, y[test], targets), {})
 
-    batches = max(1, len(train) // _BATCH)
+    batches = max(1, len(train) // tuned.batch_size)
     steps = min(tuned.steps, _FBNN_STEPS if order.member == "fbnn" else tuned.steps, effort.most_steps or tuned.steps)
     fit_settings = {
         "epochs": max(1, steps // batches),
-        "batch_size": _BATCH,
-        "lr": 1e-2,
+        "batch_size": tuned.batch_size,
+        "lr": tuned.lr,
         **order.fit_settings,
     }
     return Experiment(

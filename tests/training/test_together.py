@@ -9,10 +9,10 @@ from fsvi.training.together import fit_together
 CONTEXT = fsvi.contexts.Uniform([-3.0, -3.0], [3.0, 3.0])
 
 
-def make(name, seed, **settings):
+def make(name, seed, context=CONTEXT, **settings):
     torch.manual_seed(seed)
     net = fsvi.networks.mlp(2, (6,), 1, nn.Tanh)
-    return fsvi.make_method(name, net, fsvi.Gaussian(0.5, learn_noise=True), context=CONTEXT, **settings)
+    return fsvi.make_method(name, net, fsvi.Gaussian(0.5, learn_noise=True), context=context, **settings)
 
 
 def data(seed, n=24):
@@ -42,6 +42,19 @@ def test_every_member_learns_its_own_data(name):
         assert history.epochs == 150 and history.loss[-1] < history.loss[0]
         errors = [(method.predict(x, 20).mean - y).square().mean() for x, y in pairs]
         assert errors[index] < 0.3 * errors[1 - index]
+
+
+@pytest.mark.parametrize("settings", [{"linearize": "exact"}, {"stochastic": "last_layer"}])
+def test_every_member_has_its_own_kl(settings):
+    """Where the KL is not random, and the context is always the same points, the first step's is known."""
+    points = torch.randn(5, 2, generator=torch.Generator().manual_seed(9))
+    settings = {**settings, "context": fsvi.contexts.Dataset(points), "num_context": len(points)}
+    methods = [make("fsvi", seed, **settings) for seed in range(3)]
+    expected = torch.stack([method.function_kl(points).detach() for method in methods])
+    histories = fit_together(methods, [data(seed) for seed in range(3)], epochs=1, batch_size=24)
+    weighted = torch.tensor([history.terms["kl"][0] for history in histories], dtype=torch.float64)
+    torch.testing.assert_close(weighted, expected / 24, rtol=1e-5, atol=0)
+    assert len(expected.unique()) == 3
 
 
 def test_members_have_noise_of_their_own():

@@ -1,6 +1,7 @@
 """The command line: what it prints and the code it exits with."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,6 +33,11 @@ def test_every_command_is_documented():
 
 def test_version(run):
     assert run("--version") == (0, f"fsvi {fsvi.__version__}\n", "")
+
+
+def test_the_package_runs_as_a_module():
+    said = subprocess.run([sys.executable, "-m", "fsvi", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"fsvi {fsvi.__version__}\n"
 
 
 def test_an_unknown_command_is_refused_with_a_suggestion(run):

@@ -59,7 +59,7 @@ class _Tuned:
 _TUNED = {
     "boston": _Tuned(0.1, 0.05, 1_000),
     "concrete": _Tuned(1.0, 0.02, 2_000, num_samples=4, linearize="exact"),
-    "energy": _Tuned(1.0, 0.02, 2_000, log_std_lr_scale=3.0),
+    "energy": _Tuned(1.0, 0.02, 2_000, num_samples=4, log_std_lr_scale=3.0),
     "wine": _Tuned(0.1, 0.02, 1_500),
     "yacht": _Tuned(10.0, 0.05, 2_000, linearize="exact"),
     "protein": _Tuned(1.0, None, 20_000, num_samples=4, stochastic="last_layer", batch_size=512, lr=2e-2),

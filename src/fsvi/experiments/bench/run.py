@@ -21,7 +21,7 @@ from fsvi.experiments.bench.steps import FSVI_METHODS, Step
 from fsvi.experiments.bench.tables import goal_table, prediction_table, step_table
 from fsvi.serialization import check_writable, write_bytes
 
-_WIDTH = 110
+_WIDTH = 130
 """of the tables where the output is no terminal"""
 
 

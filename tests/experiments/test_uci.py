@@ -45,6 +45,20 @@ def test_metrics_are_in_original_units(table, tmp_path):
     assert metrics["log_likelihood"] < -math.log(400)
 
 
+@pytest.mark.parametrize(
+    ("task", "method", "notes"),
+    [
+        ("uci-yacht", "fsvi", ["the whole Jacobian in place of jvp"]),
+        ("uci-yacht", "map", []),
+        ("uci-boston", "fsvi", []),
+        ("uci-protein", "fsvi", ["the last layer alone is stochastic"]),
+        ("uci-protein", "fbnn", ["2,000 steps"]),
+    ],
+)
+def test_what_differs_from_the_paper_is_said(table, task, method, notes):
+    assert list(TASKS[task].recipe(Order(task, method)).notes) == notes
+
+
 @pytest.mark.parametrize("method", ["fsvi", "mfvi", "map"])
 def test_seeds_trained_together_are_results_like_others(table, tmp_path, method):
     orders = [Order("uci-yacht", method, "smoke", seed=seed) for seed in range(3)]

@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
+from torch.func import grad, vmap
 
 from fsvi.errors import SingularCovarianceError
 from fsvi.functions import FunctionGaussian, diagonal_kl, gaussian_kl
@@ -97,8 +98,24 @@ def test_gradients(divergence, rank):
     def kl(*tensors):
         return divergence(FunctionGaussian(*tensors), p, NUGGET)
 
-    assert torch.autograd.gradcheck(kl, inputs)
+    assert torch.autograd.gradcheck(kl, inputs, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(kl, inputs)
+
+
+@pytest.mark.parametrize("rank", [3, 8])
+def test_gradients_of_a_stack_are_those_of_its_members(rank):
+    p = gaussian(5, rank, 2, seed=9)
+    members = [gaussian(5, rank, 2, seed=seed) for seed in range(3)]
+
+    def kl(mean, factor, weight):
+        return gaussian_kl(FunctionGaussian(mean, factor, weight, 0.1), p, NUGGET)
+
+    gradients = grad(kl, argnums=(0, 1, 2))
+    stacked = vmap(gradients)(
+        *(torch.stack([getattr(g, name) for g in members]) for name in ("mean", "factor", "weight"))
+    )
+    for index, g in enumerate(members):
+        torch.testing.assert_close([s[index] for s in stacked], list(gradients(g.mean, g.factor, g.weight)))
 
 
 @pytest.mark.parametrize("rank", [0, 3, 8])
@@ -110,7 +127,7 @@ def test_a_covariance_of_zeros_is_refused(rank):
 
 
 @pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
-@pytest.mark.parametrize("rank", [3, 8])
+@pytest.mark.parametrize("rank", [0, 3, 8])
 def test_the_diagonal_can_be_learned(divergence, rank):
     q, p = gaussian(5, rank, 2), gaussian(5, rank, 2, seed=1)
 

@@ -213,6 +213,7 @@ STRANGE = {
     "parameter": changed(lambda net: net[1].register_parameter("scale", nn.Parameter(torch.ones(1)))),
     "two_types": changed(lambda net: net[0].double()),
     "bad_setting": nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten()),
+    "lost_setting": nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)),
     "resnet_layer": changed_resnet(lambda net: setattr(net.blocks[0].body, "2", nn.Tanh())),
     "resnet_head": changed_resnet(lambda net: setattr(net, "fc", nn.Sequential(nn.Linear(512, 2)))),
     "resnet_hook": changed_resnet(lambda net: net.blocks[0].register_forward_hook(lambda m, a, out: 2 * out)),
@@ -222,6 +223,7 @@ STRANGE = {
     "resnet_stem": changed_resnet(lambda net: net.stem.insert(0, nn.Identity())),
 }
 STRANGE["bad_setting"][0].stride = "far"
+del STRANGE["lost_setting"][1].elementwise_affine
 
 
 @pytest.mark.parametrize("net", STRANGE.values(), ids=STRANGE)

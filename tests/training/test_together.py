@@ -44,10 +44,11 @@ def test_every_member_learns_its_own_data(name):
         assert errors[index] < 0.3 * errors[1 - index]
 
 
+@pytest.mark.parametrize("num", [5, 12])
 @pytest.mark.parametrize("settings", [{"linearize": "exact"}, {"stochastic": "last_layer"}])
-def test_every_member_has_its_own_kl(settings):
+def test_every_member_has_its_own_kl(settings, num):
     """Where the KL is not random, and the context is always the same points, the first step's is known."""
-    points = torch.randn(5, 2, generator=torch.Generator().manual_seed(9))
+    points = torch.randn(num, 2, generator=torch.Generator().manual_seed(9))
     settings = {**settings, "context": fsvi.contexts.Dataset(points), "num_context": len(points)}
     methods = [make("fsvi", seed, **settings) for seed in range(3)]
     expected = torch.stack([method.function_kl(points).detach() for method in methods])

@@ -79,11 +79,10 @@ class FunctionGaussian:
         if not self._is_low_rank:
             return torch.linalg.solve_triangular(self._cholesky, columns, upper=False).square().sum(-2)
         squares = columns.square().sum(-2)
-        squares = squares.expand(len(self.weight), -1) if columns.dim() == 2 else squares
-        if self.factor.shape[1]:
-            inner = torch.linalg.solve_triangular(self._cholesky, self._scaled.mT @ columns, upper=False)
-            squares = squares - inner.square().sum(-2)
-        return squares / self.diagonal
+        if not self.factor.shape[1]:
+            return (squares.expand(len(self.weight), -1) if columns.dim() == 2 else squares) / self.diagonal
+        inner = torch.linalg.solve_triangular(self._cholesky, self._scaled.mT @ columns, upper=False)
+        return (squares - inner.square().sum(-2)) / self.diagonal
 
     def log_prob(self, values: Tensor) -> Tensor:
         """log N(f) of function values (S, K, Q), summed over points and outputs, (S,)."""
@@ -118,11 +117,17 @@ class _LogDeterminant(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (factor,) = ctx.saved_tensors
         return gradients[0][..., None, None] * torch.cholesky_inverse(factor), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        (factor,) = ctx.saved_tensors
+        return (torch.cholesky_inverse(factor) * tangents[0]).sum((-2, -1))
 
 
 def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:

@@ -48,7 +48,7 @@ def describe(net: nn.Module) -> dict[str, Any] | None:
     description = {"layers": layers, "dtype": str(dtype), "frozen": frozen}
     try:
         return description if _is_sketch(_sketch(description), net) else None
-    except FileFormatError:  # an attribute that somebody changed is no reason not to save the network
+    except Exception:  # an attribute that somebody changed is no reason not to save the network
         return None
 
 

@@ -49,7 +49,7 @@ def test_mixed_contexts_say_so():
 @pytest.mark.parametrize(
     ("task", "notes"),
     [
-        ("fashion-mnist", ["adam at 0.001, dropout 0.25; the paper's: sgd at 0.005"]),
+        ("fashion-mnist", ["adam at 1.0, dropout 0.25; the paper's: sgd at 0.005"]),
         ("rotated-mnist", []),
     ],
 )

@@ -59,6 +59,11 @@ def test_what_differs_from_the_paper_is_said(table, task, method, notes):
     assert list(TASKS[task].recipe(Order(task, method)).notes) == notes
 
 
+def test_what_is_said_follows_the_order(table):
+    order = Order("uci-yacht", "fsvi", settings={"linearize": "jvp", "stochastic": "last_layer"})
+    assert list(TASKS["uci-yacht"].recipe(order).notes) == ["the last layer alone is stochastic"]
+
+
 @pytest.mark.parametrize("method", ["fsvi", "mfvi", "map"])
 def test_seeds_trained_together_are_results_like_others(table, tmp_path, method):
     orders = [Order("uci-yacht", method, "smoke", seed=seed) for seed in range(3)]

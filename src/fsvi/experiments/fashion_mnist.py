@@ -54,8 +54,8 @@ def fashion_mnist(order: Order) -> Experiment:
         return Outcome(found, curves, list(tests.values()))
 
     steps = _SGD if order.member in _WITH_SGD else _ADAM
-    dropped = f", dropout {dropout}" if dropout else ""
-    protocol = f"{steps['optimizer']} at {steps['lr']}{dropped}; the paper's: sgd at 0.005"
-    notes = [*effort.notes(), *context_notes(order.context), protocol]
     fit_settings = {"epochs": effort.epochs, "batch_size": 128, **steps, **order.fit_settings}
+    dropped = f", dropout {dropout}" if dropout else ""
+    protocol = f"{fit_settings['optimizer']} at {fit_settings['lr']}{dropped}; the paper's: sgd at 0.005"
+    notes = [*effort.notes(), *context_notes(order.context), protocol]
     return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,18 +105,18 @@ def uci(order: Order) -> Experiment:
         "lr": tuned.lr,
         **order.fit_settings,
     }
-    notes = [*effort.notes(), *_protocol(order.member, tuned)]
+    few = [f"{_FBNN_STEPS:,} steps"] if order.member == "fbnn" and tuned.steps > _FBNN_STEPS else []
+    notes = [*effort.notes(), *_differences(settings), *few]
     return Experiment(
         make, (inputs(x[train]).float(), targets(y[train]).float()), fit_settings, evaluate, [table], notes
     )
 
 
-def _protocol(member: str, tuned: _Tuned) -> list[str]:
-    """What differs from the paper's method, and from the training of the others."""
+def _differences(settings: Mapping[str, Any]) -> list[str]:
+    """What in a method's settings is not as in the paper."""
     differs = {
-        "the whole Jacobian in place of jvp": member == "fsvi" and tuned.linearize == "exact",
-        "the last layer alone is stochastic": member == "fsvi" and tuned.stochastic == "last_layer",
-        f"{_FBNN_STEPS:,} steps": member == "fbnn" and tuned.steps > _FBNN_STEPS,
+        "the whole Jacobian in place of jvp": settings.get("linearize") == "exact",
+        "the last layer alone is stochastic": settings.get("stochastic") == "last_layer",
     }
     return [note for note, holds in differs.items() if holds]
 

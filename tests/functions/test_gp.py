@@ -2,6 +2,8 @@ import math
 
 import pytest
 import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from torch.distributions import MultivariateNormal
 
 import fsvi
@@ -32,6 +34,12 @@ def test_the_kernel_by_hand():
     expected = torch.tensor([[2.0, off], [off, 2.0]], dtype=torch.float64)
     torch.testing.assert_close(rbf_kernel(x, scalar(2.5), scalar(2.0)), expected)
     torch.testing.assert_close(rbf_kernel(x.view(2, 1, 2, 1), scalar(2.5), scalar(2.0)), expected)
+
+
+def test_columns_with_lengthscales_of_their_own_by_hand():
+    x = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    kernel = rbf_kernel(x, scalar([1.5, 8.0]), scalar(2.0))
+    assert float(kernel[0, 1]) == pytest.approx(2 * math.exp(-0.5 * (2**2 + 0.5**2)))
 
 
 def test_the_median_distance_leaves_repeated_inputs_out():
@@ -81,6 +89,22 @@ def test_repeated_inputs_and_targets_without_noise_can_be_fitted():
     assert all(bool(value.isfinite().all()) for value in values)
 
 
+def test_the_fit_is_scikit_learns():
+    """Two columns that matter differently, and one that does not matter at all."""
+    generator = torch.Generator().manual_seed(0)
+    x = 4 * torch.rand(60, 3, generator=generator, dtype=torch.float64)
+    y = (2 * x[:, :1]).sin() + 0.3 * x[:, 1:2] + 0.1 * torch.randn(60, 1, generator=generator, dtype=torch.float64)
+    lengthscale, variance, noise = fit_hyperparameters(
+        x, y, (torch.ones(3, dtype=torch.float64), scalar(1.0), scalar([0.5])), learn_noise=True
+    )
+    kernel = ConstantKernel(1.0, (1e-3, 1e3)) * RBF([1.0] * 3, (1e-2, 1e2)) + WhiteKernel(0.25, (1e-5, 1e3))
+    theirs = GaussianProcessRegressor(kernel, alpha=1e-6, n_restarts_optimizer=4, random_state=0).fit(x, y[:, 0])
+    ours = float(log_marginal_likelihood(rbf_kernel(x, lengthscale, variance), y, noise.square()))
+    assert ours == pytest.approx(theirs.log_marginal_likelihood_value_, abs=0.05)
+    assert float(lengthscale[0]) < 2 and float(lengthscale[1]) > 3 and float(lengthscale[2]) == pytest.approx(100)
+    assert float(noise) == pytest.approx(0.1, rel=0.4)
+
+
 # The prior -----------------------------------------------------------------------------------------------------------
 
 
@@ -121,6 +145,14 @@ def test_fitting_moves_the_hyperparameters():
     assert abs(float(prior.hyperparameters[0]) - 0.5) < 0.3
 
 
+def test_columns_of_a_table_get_lengthscales_and_pictures_share_one():
+    x, y = draw(12, 0.5, 1.0, 0.1)
+    table, pictures = GaussianProcess(), GaussianProcess()
+    table.fit(torch.cat([x, x.flip(0)], 1), y, scalar([0.5]), learn_noise=True)
+    pictures.fit(x.expand(12, 4).reshape(12, 1, 2, 2), y, scalar([0.5]), learn_noise=True)
+    assert table.hyperparameters.shape == (3,) and pictures.hyperparameters.shape == (2,)
+
+
 @pytest.mark.parametrize("settings", [{"lengthscale": 0.0}, {"lengthscale": -1.0}, {"variance": 0.0}])
 def test_bad_hyperparameters_are_refused(settings):
     with pytest.raises(InvalidInputError, match=next(iter(settings))):
@@ -135,3 +167,44 @@ def test_fsvi_takes_the_prior_and_a_file_keeps_what_it_found(make, tmp_path):
     loaded = fsvi.load(tmp_path / "gp.fsvi", make("mlp")[0])
     assert torch.equal(loaded.prior.hyperparameters, method.prior.hyperparameters)
     assert float(loaded.prior.hyperparameters[0]) == pytest.approx(float(median_distance(x)))
+
+
+def regression(**settings):
+    net = fsvi.networks.mlp(2, (4,), 1)
+    context = fsvi.contexts.Uniform([-3.0, -3.0], [3.0, 3.0])
+    likelihood = fsvi.Gaussian(0.5, learn_noise=True)
+    return fsvi.FSVI(net, likelihood, context, GaussianProcess(), num_context=4, **settings)
+
+
+def table():
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    return x, x[:, :1].sin()
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_fsvi_fits_the_process_where_it_is_told_to(learn):
+    method = regression(learn_prior=learn)
+    fsvi.fit(method, table(), epochs=1)
+    assert method.prior.hyperparameters.shape == ((3,) if learn else (2,))
+    assert not learn or method.prior.hyperparameters[0] < method.prior.hyperparameters[1]
+
+
+def test_a_file_keeps_every_lengthscale(tmp_path):
+    method = regression(learn_prior=True)
+    fsvi.fit(method, table(), epochs=1)
+    method.save(tmp_path / "gp.fsvi")
+    loaded = fsvi.load(tmp_path / "gp.fsvi")
+    assert torch.equal(loaded.prior.hyperparameters, method.prior.hyperparameters)
+    points = torch.zeros(1, 2)
+    assert float(loaded.prior.gaussian(loaded.split, points, JVP, joint=False).covariance()) == pytest.approx(
+        float(method.prior.hyperparameters[-1])
+    )
+
+
+@pytest.mark.parametrize(
+    "settings", [{"likelihood": fsvi.Categorical()}, {"prior": fsvi.priors.Constant()}], ids=["classes", "constant"]
+)
+def test_learning_what_cannot_be_fitted_is_refused(make, settings):
+    arguments = {"likelihood": fsvi.Gaussian(), "prior": GaussianProcess(), **settings}
+    with pytest.raises(InvalidInputError, match="learn_prior"):
+        fsvi.FSVI(make("mlp")[0], context=fsvi.contexts.Batch(), learn_prior=True, **arguments)

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -33,7 +35,7 @@ def test_without_noise_it_is_what_fit_does():
         torch.testing.assert_close(torch.tensor(ours.loss), torch.tensor(theirs.loss), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["fsvi", "mfvi", "mfvi-radial", "mc-dropout"])
+@pytest.mark.parametrize("name", ["fsvi", "mfvi", "mfvi-radial", "mc-dropout", "fbnn", "spg"])
 def test_every_member_learns_its_own_data(name):
     methods = [make(name, seed) for seed in range(2)]
     pairs = [data(seed) for seed in (0, 1)]
@@ -74,6 +76,25 @@ def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_state():
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
+def test_every_member_has_its_own_prior():
+    """A Gaussian process is fitted to each member's targets; the KL of the first step is with that one."""
+    points = torch.randn(5, 2, generator=torch.Generator().manual_seed(9))
+    settings = {"linearize": "exact", "context": fsvi.contexts.Dataset(points), "num_context": len(points)}
+    priors = {"prior": fsvi.priors.GaussianProcess(), "learn_prior": True}
+    methods = [make("fsvi", seed, **settings, **priors) for seed in range(2)]
+    expected = []
+    for index, method in enumerate(copy.deepcopy(methods)):
+        x, y = data(index)
+        method.begin(x, len(x))
+        method.fit_prior(x, y)
+        expected.append(method.function_kl(points).detach() / len(x))
+    histories = fit_together(methods, [data(0), data(1)], epochs=1, batch_size=24)
+    fitted = [method.prior.hyperparameters for method in methods]
+    assert fitted[0].shape == (3,) and not torch.allclose(fitted[0], fitted[1])
+    weighted = torch.tensor([history.terms["kl"][0] for history in histories], dtype=torch.float64)
+    torch.testing.assert_close(weighted, torch.stack(expected), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize(
     ("methods", "pairs", "said"),
     [
@@ -82,7 +103,6 @@ def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_state():
         (lambda: [make("map", 0), make("map", 1)], lambda: [data(0), data(1, 9)], "differ in shape"),
         (lambda: [make("vogn", 0)], lambda: [data(0)], "watches its training"),
         (lambda: [make("swag", 0)], lambda: [data(0)], "watches its training"),
-        (lambda: [make("spg", 0)], lambda: [data(0)], "watches its training"),
     ],
 )
 def test_what_cannot_be_trained_together_is_refused(methods, pairs, said):

@@ -28,7 +28,7 @@ _BASELINES: tuple[Row, ...] = (
 )
 
 
-_TOGETHER = ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "fsvi")
+_TOGETHER = ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "fsvi", "fbnn", "spg")
 """Methods that `vmap` can train, where the task's network allows it."""
 
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fsvi.functions.gaussian import cholesky
 
 _LOOKED_AT = 300
-"""How many inputs hyperparameters are found from; the cost of a step grows with their cube."""
-_STEPS = 200
-_LEARNING_RATE = 0.05
+"""How many inputs a median distance is found from."""
+_FITTED_TO = 1000
+"""How many examples hyperparameters are fitted to; the cost of a step grows with their cube."""
+_STEPS = 100
 _JITTER = 1e-6
 """The part of the kernel's variance that is added to its diagonal, so that repeated inputs do no harm."""
+_FURTHEST = {"lengthscale": 100.0, "variance": 1000.0, "noise": 100.0}
+"""How many times as large or small as at the start a hyperparameter may become."""
 
 
 def rbf_kernel(x: Tensor, lengthscale: Tensor, variance: Tensor) -> Tensor:
-    """variance · exp(−‖x − x′‖²/(2 lengthscale²)) for inputs `x` of any shape, in float64, (n, n)."""
-    rows = x.flatten(1).double()
-    return variance * (-0.5 * torch.cdist(rows, rows).square() / lengthscale**2).exp()
+    """variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²) for inputs `x` of any shape, in float64, (n, n).
+
+    One lengthscale serves all the numbers of an input, or each has its own.
+    """
+    rows = x.flatten(1).double() / lengthscale
+    return variance * (-0.5 * torch.cdist(rows, rows).square()).exp()
 
 
 def median_distance(x: Tensor) -> Tensor:
@@ -45,25 +53,38 @@ def log_marginal_likelihood(kernel: Tensor, y: Tensor, noise_variance: Tensor) -
 
 
 def fit_hyperparameters(x: Tensor, y: Tensor, start: tuple[Tensor, Tensor, Tensor], learn_noise: bool) -> list[Tensor]:
-    """Lengthscale, variance and noise (q,) that maximise the marginal likelihood of some of the data.
+    """Lengthscales, variance and noise (q,) that maximise the marginal likelihood of the data, or of some of them.
 
-    The search starts from `start`, or from a lengthscale up to 16 times as short that is likelier: the likelihood has a
-    local maximum where all is noise.
+    `start` has one lengthscale, or one for every column of `x`. The search goes from there, or from lengthscales up to
+    16 times as short that are likelier: the likelihood has a local maximum where all is noise. It ends within the
+    bounds of `_FURTHEST`, since a column that does not matter has an infinite lengthscale.
     """
-    x, y = spread(x), spread(y).double()
+    from scipy.optimize import minimize  # takes long to import
 
-    def loss(logs: list[Tensor]) -> Tensor:
-        lengthscale, variance, noise = (log.exp() for log in logs)
+    x, y = spread(x, _FITTED_TO), spread(y, _FITTED_TO).double()
+    sizes = [value.numel() for value in start]
+    first = torch.cat([value.detach().double().reshape(-1).log() for value in start])
+
+    def loss(logs: Tensor) -> Tensor:
+        lengthscale, variance, noise = logs.exp().split(sizes)
         kernel = rbf_kernel(x, lengthscale, variance)
         return -log_marginal_likelihood(kernel, y, noise.square() + _JITTER * variance) / len(y)
 
-    lengthscale, *others = (value.detach().double().log() for value in start)
-    shorter = [lengthscale - power * math.log(2) for power in range(5)]
-    best = min(shorter, key=lambda log: float(loss([log, *others])))
-    logs = [log.requires_grad_() for log in (best, *others)]
-    optimizer = torch.optim.Adam(logs if learn_noise else logs[:2], lr=_LEARNING_RATE)
-    for _ in range(_STEPS):
-        optimizer.zero_grad()
-        loss(logs).backward()
-        optimizer.step()
-    return [log.detach().exp() for log in logs]
+    def with_gradient(values: Any) -> tuple[float, Any]:
+        logs = torch.from_numpy(values).to(first.device).requires_grad_()
+        value = loss(logs)
+        (gradient,) = torch.autograd.grad(value, logs)
+        return float(value.detach()), gradient.cpu().numpy()
+
+    reach = [math.log(furthest) for furthest in _FURTHEST.values()]
+    reach = reach if learn_noise else [*reach[:2], 0.0]
+    width = torch.cat([first.new_full((size,), r) for size, r in zip(sizes, reach, strict=True)])
+    bounds = np.stack([(first - width).cpu(), (first + width).cpu()], axis=1)
+    shorter = [first - power * math.log(2) * (torch.arange(len(first)) < sizes[0]).to(first) for power in range(5)]
+    with torch.no_grad():
+        best = min(shorter, key=lambda logs: float(loss(logs)))
+    found = minimize(
+        with_gradient, best.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+    )
+    values = torch.from_numpy(found.x).to(first.device).exp().split(sizes)
+    return [value.reshape(given.shape) for value, given in zip(values, start, strict=True)]

@@ -34,6 +34,9 @@ class Prior(Configurable, nn.Module, ABC):
     def prepare(self, x: Tensor) -> None:
         """See some training inputs before training starts."""
 
+    def make_room(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give buffers whose size depends on data the size that they have in a file, before it is read."""
+
     @abstractmethod
     def gaussian(self, split: Split, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
         """The prior at the points `x`: (K, Q) values, or (K·Q, 1) when `joint` treats all outputs as one vector."""
@@ -54,13 +57,15 @@ class Constant(Prior):
 
 
 class GaussianProcess(Prior):
-    """Every output an independent process GP(0, variance · exp(−‖x − x′‖²/(2 lengthscale²))), inputs flattened.
+    """Every output an independent process GP(0, variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscale²)), inputs flattened.
 
-    `lengthscale=None` is the median distance between training inputs, known when training starts.
+    `lengthscale=None` is the median distance between training inputs, known when training starts. A method that fits
+    the process to targets (`learn_prior`) starts from these values; the columns of a table then have lengthscales of
+    their own.
     """
 
     hyperparameters: Tensor
-    """lengthscale and variance as they are now"""
+    """one lengthscale, or one for every column, and the variance, as they are now"""
 
     def __init__(self, lengthscale: float | None = None, variance: float = 1.0) -> None:
         super().__init__()
@@ -72,18 +77,27 @@ class GaussianProcess(Prior):
     def prepare(self, x: Tensor) -> None:
         """Find the lengthscale if none was given."""
         if self.lengthscale is None:
-            self.hyperparameters[0] = median_distance(x)
+            self.hyperparameters[:-1] = median_distance(x)
 
     def fit(self, x: Tensor, y: Tensor, noise: Tensor, learn_noise: bool) -> Tensor:
         """Maximise the marginal likelihood of targets `y` (n, q) from here; the noise's standard deviation, (q,)."""
-        start = (self.hyperparameters[0], self.hyperparameters[1], noise)
-        lengthscale, variance, noise = fit_hyperparameters(x, y, start, learn_noise)
-        self.hyperparameters.copy_(torch.stack([lengthscale, variance]))
+        lengthscale, variance = self.hyperparameters[:-1], self.hyperparameters[-1]
+        if x.dim() == 2:
+            lengthscale = lengthscale.expand(x.shape[1])
+        lengthscale, variance, noise = fit_hyperparameters(x, y, (lengthscale, variance, noise), learn_noise)
+        self.hyperparameters = torch.cat([lengthscale, variance[None]])
         return noise
+
+    def make_room(self, tensors: Mapping[str, Tensor]) -> None:
+        """Expect as many lengthscales as a file has."""
+        values = tensors.get("hyperparameters")
+        if values is not None and values.dim() == 1 and len(values) > 1:
+            self.hyperparameters = self.hyperparameters.new_ones(len(values))
 
     def gaussian(self, split: Split, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
         """A zero mean, and the kernel's matrix by its eigenvectors, since it is often singular to rounding."""
-        roots, vectors = torch.linalg.eigh(rbf_kernel(x, *self.hyperparameters))
+        kernel = rbf_kernel(x, self.hyperparameters[:-1], self.hyperparameters[-1])
+        roots, vectors = torch.linalg.eigh(kernel)
         values = FunctionGaussian(roots.new_zeros(len(x), split.num_outputs), vectors, roots.clamp_min(0)[None])
         return _as_joint(values) if joint else values
 

@@ -10,7 +10,7 @@ from fsvi.functions import LINEARIZERS
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.functions.ssge import spectral_score
-from fsvi.likelihoods import Gaussian, Likelihood
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.mean_field import MeanFieldMethod
 from fsvi.networks.dense import is_dense
@@ -35,7 +35,8 @@ class FBNN(FunctionSpaceMethod, MeanFieldMethod):
     bound divided by N; the authors' code has 1/B.
 
     `prior` is by default a Gaussian process for every output. In regression, with `learn_prior`, its hyperparameters
-    are first fitted to targets by marginal likelihood, together with the noise where that is learned. In classification
+    are first fitted to targets by marginal likelihood, together with the noise where that is learned; the columns of a
+    table have lengthscales of their own, as in the authors' code. In classification
     there is no such likelihood in closed form: they stay as given, by default the median distance between inputs and a
     variance of one.
 
@@ -61,8 +62,7 @@ class FBNN(FunctionSpaceMethod, MeanFieldMethod):
         channels_last: bool = True,
     ) -> None:
         prior = GaussianProcess() if prior is None else prior
-        super().__init__(net, likelihood, context, prior, num_context, kl_weight, head, channels_last)
-        self.learn_prior = learn_prior
+        super().__init__(net, likelihood, context, prior, num_context, kl_weight, head, channels_last, learn_prior)
         self.num_samples = check_count("num_samples", num_samples, least=2)
         self.injected_noise = check_positive("injected_noise", injected_noise)
         self.fraction = check_fraction("fraction", fraction)
@@ -76,16 +76,6 @@ class FBNN(FunctionSpaceMethod, MeanFieldMethod):
         names = prior_names(self.net)
         self.posterior = MeanField(self.net, names, self.channels_last)
         self.posterior.set_stds(dict.fromkeys(names, self.init_std))
-
-    def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit the Gaussian process to the targets, and start a learned noise from its noise."""
-        likelihood, prior = self.likelihood, self.prior
-        if not (self.learn_prior and isinstance(likelihood, Gaussian) and isinstance(prior, GaussianProcess)):
-            return
-        free = likelihood.learn_noise or likelihood.heteroscedastic
-        noise = prior.fit(self.arranged(x), y, likelihood.noise.expand(y.shape[1]), free)
-        if likelihood.learn_noise:
-            likelihood.log_noise.data.copy_(noise.log())
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by S draws, and the weighted KL's surrogate at the measurement set."""

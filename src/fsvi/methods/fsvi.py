@@ -40,7 +40,8 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
     θ = mean + exp(log_std)·ε is drawn from a mean-field Gaussian q. `linearize` says how q's function values at the
     K context points of a set become Gaussian, `prior` what they are compared with, `context` where the points come
     from. `kl_weight=None` is 1/N, the evidence lower bound divided by N; the KL grows with K, so the two belong
-    together. R, the draws of the feature layers for the KL, is `num_feature_draws`.
+    together. R, the draws of the feature layers for the KL, is `num_feature_draws`. With `learn_prior` a prior
+    `GaussianProcess` is first fitted to the targets of a regression, by marginal likelihood.
 
     `init_std` is where the standard deviations of the feature layers' and the last layer's parameters start; the
     default, (0.01, 1/√features), gives function values a variance of order one. `log_std` learns `log_std_lr_scale`
@@ -62,13 +63,19 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         linearize: Linearization = "jvp",
         nugget: float = 1e-2,
         kl_weight: float | None = None,
+        learn_prior: bool = False,
         init_std: tuple[float, float] | None = None,
         log_std_lr_scale: float = 3.0,
         head: str | None = None,
         channels_last: bool = True,
     ) -> None:
         prior = Constant(_PRIOR_VARIANCE) if prior is None else prior
-        super().__init__(net, likelihood, context, prior, num_context, kl_weight, head, channels_last)
+        super().__init__(net, likelihood, context, prior, num_context, kl_weight, head, channels_last, learn_prior)
+        if learn_prior and not self.has_learnable_prior:
+            raise InvalidInputError(
+                "learn_prior=True fits a Gaussian process to the targets of a regression: pass "
+                "prior=fsvi.priors.GaussianProcess() and likelihood=fsvi.Gaussian(...), or leave it out."
+            )
         self.num_context_sets = check_count("num_context_sets", num_context_sets)
         self.num_samples = check_count("num_samples", num_samples)
         self.num_feature_draws = check_count("num_feature_draws", num_feature_draws)

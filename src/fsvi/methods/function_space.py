@@ -9,20 +9,22 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context
 from fsvi.functions.gp import spread
-from fsvi.functions.priors import Prior
-from fsvi.likelihoods import Likelihood
+from fsvi.functions.priors import GaussianProcess, Prior
+from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.method import Method
 from fsvi.networks.split import Split, split_head
 from fsvi.validation import check_count, check_inputs, check_positive, check_type
 
 _EXAMPLES = 512
 """training inputs that a prior looks at"""
+_PRIOR = "prior."
 
 
 class FunctionSpaceMethod(Method):
     """A method that compares its functions with those of a `prior`, at K = `num_context` points of a `context`.
 
-    `kl_weight` is the weight of their divergence in the loss; None is 1/N, the evidence lower bound divided by N.
+    `kl_weight` is the weight of their divergence in the loss; None is 1/N, the evidence lower bound divided by N. With
+    `learn_prior` a Gaussian process is first fitted to the targets of a regression, by marginal likelihood.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class FunctionSpaceMethod(Method):
         kl_weight: float | None,
         head: str | None,
         channels_last: bool,
+        learn_prior: bool = False,
     ) -> None:
         super().__init__(net, likelihood, head, channels_last)
         if context is not None:
@@ -44,6 +47,7 @@ class FunctionSpaceMethod(Method):
         self.prior = copy.deepcopy(prior)
         self.num_context = check_count("num_context", num_context)
         self.kl_weight = None if kl_weight is None else check_positive("kl_weight", kl_weight, zero=True)
+        self.learn_prior = learn_prior
 
     def first_split(self) -> Split:
         """The network's split, checked on points of the context where it has any before training."""
@@ -64,6 +68,28 @@ class FunctionSpaceMethod(Method):
             self.context.prepare(x)
         self.draw_context(x[: min(len(x), 128)])
         self.prior.prepare(self.arranged(spread(x, _EXAMPLES)))
+
+    def fit_prior(self, x: Tensor, y: Tensor) -> None:
+        """With `learn_prior`, fit the Gaussian process to the targets.
+
+        A learned noise stays where it starts: that of the process may be so small that the network learns nothing else
+        but to lower its own variance.
+        """
+        likelihood, prior = self.likelihood, self.prior
+        if self.learn_prior and isinstance(likelihood, Gaussian) and isinstance(prior, GaussianProcess):
+            free = likelihood.learn_noise or likelihood.heteroscedastic
+            prior.fit(self.arranged(x), y, likelihood.noise.expand(y.shape[1]), free)
+
+    @property
+    def has_learnable_prior(self) -> bool:
+        """Whether the prior has a marginal likelihood in closed form."""
+        return isinstance(self.likelihood, Gaussian) and isinstance(self.prior, GaussianProcess)
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take over the tensors, however large the prior's are."""
+        own = {name.removeprefix(_PRIOR): value for name, value in tensors.items() if name.startswith(_PRIOR)}
+        self.prior.make_room(own)
+        super().load_tensors(tensors)
 
     def weight(self, x: Tensor) -> float:
         """The divergence's weight in the loss on the minibatch `x`."""

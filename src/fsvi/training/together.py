@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from fsvi.training.optimizers import Schedule, check_optimizer, make_optimizer, 
 from fsvi.validation import check_count, check_positive
 
 Pair = tuple[Tensor, Tensor]
-_HOOKS = ("fit_prior", "after_step", "after_epoch", "own_optimizer")
+Tensors = dict[str, Tensor]
+_HOOKS = ("after_step", "after_epoch", "own_optimizer")
 
 
 def fit_together(
@@ -44,8 +45,9 @@ def fit_together(
     pairs = [method.check_batch(*pair) for method, pair in zip(methods, data, strict=True)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(check_count("seed", seed, least=0))
-        for method, (x, _) in zip(methods, pairs, strict=True):
+        for method, (x, y) in zip(methods, pairs, strict=True):
             method.begin(x, len(x))
+            method.fit_prior(x, y)
             method.train()
         stack = _Stack(methods, lr)
         histories = _train(stack, pairs, epochs, batch_size, make_schedule(schedule))
@@ -77,10 +79,12 @@ class _Stack:
         ]
         self.optimizer = make_optimizer(check_optimizer("adam"), stacked)
         self.rates = [group["lr"] for group in stacked]
+        self.rest = _stack_rest(methods, self.tensors)
         module = _Terms(first)
 
-        def loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            terms = functional_call(module, {f"method.{name}": value for name, value in tensors.items()}, (x, y))
+        def loss(tensors: Tensors, rest: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensors]:
+            values = {f"method.{name}": value for name, value in (*tensors.items(), *rest.items())}
+            terms = functional_call(module, values, (x, y))
             return sum_terms(terms), terms
 
         self._gradients = vmap(grad(loss, has_aux=True), randomness="different")
@@ -89,7 +93,7 @@ class _Stack:
         """One step for every method; the terms of their losses, each (methods,)."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = factor * rate
-        gradients, terms = self._gradients({name: p.detach() for name, p in self.tensors.items()}, x, y)
+        gradients, terms = self._gradients({name: p.detach() for name, p in self.tensors.items()}, self.rest, x, y)
         for name, p in self.tensors.items():
             p.grad = gradients[name]
         self.optimizer.step()
@@ -102,6 +106,13 @@ class _Stack:
             own = dict(method.named_parameters())
             for name, values in self.tensors.items():
                 own[name].copy_(values[index])
+
+
+def _stack_rest(methods: Sequence[Method], trained: Collection[str]) -> Tensors:
+    """What training leaves as it is, such as a fitted prior, stacked where the methods differ in it."""
+    rest = [{n: t for n, t in method.state_dict().items() if n not in trained} for method in methods]
+    stacked = {name: torch.stack([own[name] for own in rest]) for name in rest[0]}
+    return {name: values for name, values in stacked.items() if bool((values != values[0]).any())}
 
 
 class _Terms(nn.Module):

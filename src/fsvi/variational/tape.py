@@ -43,16 +43,15 @@ class Tape:
     @torch.no_grad()
     def add_gradients(self) -> None:
         """Add what the leaves have gathered to the `grad` of the flat vectors."""
-        mean, log_std = self._means.take_gradient(), self._logs.take_gradient()
+        mean, log_std = None, None
         for draw in self._draws.values():
-            gradient, along = draw.params.take_gradient(), draw.directions.take_gradient()
-            along = along.add_(gradient) if along.dim() else gradient.clone()
-            log_std = _sum(log_std, along.mul_(draw.shift))
+            gradient, along = draw.params.gathered, draw.directions.gathered
+            along = gradient if along is None else along if gradient is None else along.add_(gradient)
+            log_std = _sum(log_std, None if along is None else along * draw.shift)
             mean = _sum(mean, gradient)
-        point = self._points.take_gradient()
-        for parameter, total in ((self._mean, mean), (self._log_std, log_std), (self._point, point)):
-            gradient = total.expand_as(parameter).contiguous()
-            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        self._means.add_gradient(self._mean, mean)
+        self._logs.add_gradient(self._log_std, log_std)
+        self._points.add_gradient(self._point, None)
 
     def _draw(self, shift: Tensor) -> _Draw:
         if id(shift) not in self._draws:
@@ -71,30 +70,28 @@ class _Leaves:
 
     def __init__(self, layout: Layout, vector: Tensor, whole: bool = False) -> None:
         self._layout, self._vector, self._whole = layout, vector.detach(), whole
-        self._gathered: Tensor | None = None
+        self.gathered: Tensor | None = None
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """Leaves of the graph, by name."""
         tensors = {name: tensor.requires_grad_() for name, tensor in self._layout.views(self._vector).items()}
         if self._whole:
-            self._gathered = torch.zeros_like(self._vector)
-            for name, part in self._layout.views(self._gathered).items():
+            self.gathered = torch.zeros_like(self._vector)
+            for name, part in self._layout.views(self.gathered).items():
                 tensors[name].grad = part
         return tensors
 
-    def take_gradient(self) -> Tensor:
-        """The gradient as a flat vector, to be changed at will, once; a zero where no tensor was asked for."""
-        if self._gathered is not None or "tensors" not in self.__dict__:
-            return self._vector.new_zeros(()) if self._gathered is None else self._gathered
-        total = torch.zeros_like(self._vector)
-        for name, part in self._layout.views(total).items():
-            gradient, self.tensors[name].grad = self.tensors[name].grad, None
+    def add_gradient(self, parameter: nn.Parameter, total: Tensor | None) -> None:
+        """Add `total`, a vector to be changed at will, and the leaves' own gradients to those of `parameter`."""
+        total = torch.zeros_like(parameter) if total is None else total
+        for name, part in self._layout.views(total).items() if "tensors" in self.__dict__ else ():
+            gradient = self.tensors[name].grad
             if gradient is not None:
                 part += gradient
-        return total
+        parameter.grad = total if parameter.grad is None else parameter.grad + total
 
 
-def _sum(total: Tensor, part: Tensor) -> Tensor:
-    """total + part, in the memory of one of them: either may be a vector, or a zero in the place of one."""
-    return total.add_(part) if total.dim() or not part.dim() else part.add_(total)
+def _sum(total: Tensor | None, part: Tensor | None) -> Tensor | None:
+    """total + part, in the memory of `total`; either may be missing."""
+    return part if total is None else total if part is None else total.add_(part)

@@ -1,0 +1,56 @@
+"""FSVI in float64 with settings under which its KL is known."""
+
+import copy
+import itertools
+import math
+
+import torch
+from torch.distributions import MultivariateNormal
+from torch.func import functional_call, jacrev
+
+import fsvi
+from fsvi import contexts
+
+NUGGET = 1e-2
+MODES = ["jvp", "conditional", "exact"]
+LABELS = torch.tensor([0, 1, 1, 0])
+
+
+class Listed(contexts.Context):
+    """The given sets, one after the other, again and again."""
+
+    def __init__(self, *sets):
+        self.sets = itertools.cycle(sets)
+
+    def sample(self, num, batch):
+        return next(self.sets)
+
+
+def fsvi_on(net, x, likelihood=None, **settings):
+    """FSVI in float64 with random standard deviations around 0.1."""
+    settings = {"context": contexts.Dataset(x), "num_context": len(x), "nugget": NUGGET, **settings}
+    method = fsvi.FSVI(net, likelihood or fsvi.Categorical(), **settings)
+    with torch.no_grad():
+        method.posterior.log_std.normal_(math.log(0.1), 0.5)
+    return method
+
+
+def fix_noise(method, *noises):
+    """Make the posterior draw these, one after the other, again and again; a random one if none is given."""
+    cycle = itertools.cycle(noises or [torch.randn_like(method.posterior.mean)])
+    method.posterior.noise = lambda generator=None: next(cycle)
+    return method.posterior.shift(next(cycle)).detach()
+
+
+def explicit(net, means, stds, x):
+    """N(f(X; μ), J S Jᵀ + nugget·I) over all K·Q values, J by reverse mode over the parameters in `stds`."""
+    net = copy.deepcopy(net).eval()
+
+    def outputs(moving):
+        return functional_call(net, {**means, **moving}, (x,)).reshape(-1)
+
+    blocks = jacrev(outputs)({name: means[name] for name in stds})
+    jacobian = torch.cat([blocks[name].flatten(1) for name in stds], dim=1)
+    variances = torch.cat([std.reshape(-1).square() for std in stds.values()])
+    eye = torch.eye(len(jacobian), dtype=torch.float64)
+    return MultivariateNormal(outputs({}), jacobian * variances @ jacobian.T + NUGGET * eye)

@@ -1,0 +1,71 @@
+"""FSVI that starts from a trained network."""
+
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from fsvi import contexts
+from fsvi.errors import InvalidInputError
+
+
+def trained_map():
+    torch.manual_seed(0)
+    x = torch.randn(60, 3)
+    y = (x[:, 0] > 0).long()
+    method = fsvi.MAP(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)), fsvi.Categorical())
+    fsvi.fit(method, (x, y), epochs=30, progress=False)
+    return method, x, y
+
+
+def test_from_trained_starts_at_the_trained_network():
+    source, x, _ = trained_map()
+    for given in (source, source.net):
+        method = fsvi.FSVI.from_trained(given, fsvi.Categorical(), contexts.Dataset(5 * x))
+        assert method.stochastic == "last_layer"
+        means = method.posterior.means()
+        assert all(torch.equal(means[name], p) for name, p in source.net.named_parameters())
+
+
+def test_from_trained_takes_the_methods_likelihood():
+    source, x, _ = trained_map()
+    assert isinstance(fsvi.FSVI.from_trained(source, context=contexts.Dataset(x)).likelihood, fsvi.Categorical)
+    with pytest.raises(InvalidInputError, match="needs a likelihood"):
+        fsvi.FSVI.from_trained(source.net, context=contexts.Dataset(x))
+
+
+@pytest.mark.parametrize("freeze", [True, ["0"], ["0.weight", "0.bias"]])
+def test_from_trained_leaves_frozen_layers_alone(freeze):
+    source, x, y = trained_map()
+    method = fsvi.FSVI.from_trained(source, context=contexts.Dataset(5 * x), freeze=freeze)
+    fsvi.fit(method, (x, y), epochs=2, progress=False)
+    means = method.posterior.means()
+    assert torch.equal(means["0.weight"], source.net[0].weight) and torch.equal(means["0.bias"], source.net[0].bias)
+    assert not torch.equal(means["2.weight"], source.net[2].weight)
+    assert all(p.requires_grad for p in source.net.parameters())
+
+
+def test_from_trained_makes_the_context_uncertain_and_keeps_the_data():
+    source, x, y = trained_map()
+    away = torch.randn(40, 3) + torch.tensor([0.0, 8.0, 8.0])
+    method = fsvi.FSVI.from_trained(source, context=contexts.Dataset(away))
+    before = source.predict(away).entropy().mean()
+    fsvi.fit(method, (x, y), epochs=100, progress=False)
+    assert method.predict(away).entropy().mean() > before + 0.2
+    assert (method.predict(x).mean.argmax(1) == y).float().mean() >= 0.9
+
+
+def test_from_trained_names_a_layer_that_is_not_there():
+    source, x, _ = trained_map()
+    with pytest.raises(InvalidInputError, match="freeze='conv' is no layer"):
+        fsvi.FSVI.from_trained(source, context=contexts.Dataset(x), freeze=["conv"])
+
+
+def test_a_posterior_as_prior_is_where_the_next_task_starts():
+    source, x, y = trained_map()
+    first = fsvi.FSVI.from_trained(source, context=contexts.Dataset(x), stochastic="all")
+    fsvi.fit(first, (x, y), epochs=3, progress=False)
+    second = fsvi.FSVI(first.net, fsvi.Categorical(), contexts.Dataset(x), prior=first.as_prior(), linearize="exact")
+    second.posterior.mean.data.copy_(first.posterior.mean.data)
+    second.posterior.log_std.data.copy_(first.posterior.log_std.data)
+    assert abs(float(second.function_kl(x[:6]))) < 1e-6

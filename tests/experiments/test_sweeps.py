@@ -38,7 +38,8 @@ def test_the_paper_says_how_many_seeds(ran, tmp_path):
     assert len(ran) == 6 and all([order.seed for order in group] == list(range(10)) for group in ran)
 
 
-def test_what_cannot_be_trained_together_is_run_alone(ran, tmp_path):
+def test_what_cannot_be_trained_together_is_run_alone(ran, tmp_path, monkeypatch):
+    monkeypatch.setattr("fsvi.experiments.sweeps._TOGETHER", ("map",))
     reproduce("uci", tmp_path, ["fbnn"], seeds=2, tell=lambda _: None)
     assert len(ran) == 6 * 2 and {order.method for order in ran} == {"fbnn"}
 

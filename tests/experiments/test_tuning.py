@@ -36,16 +36,49 @@ def test_trials_after_an_interruption_are_not_the_first_ones_again(tmp_path):
     assert first["prior_variance"] != second["prior_variance"] and first["kl_weight"] != second["kl_weight"]
 
 
+def test_the_recipes_own_settings_are_tried_first(tmp_path):
+    method = TASKS["two-moons"].recipe(ORDER).build(0)
+    trial = tune(ORDER, tmp_path, 1, tell=silent)["trials"][0]
+    assert (trial["prior_variance"], trial["num_samples"]) == (method.prior.variance, method.num_samples)
+
+
+def test_a_trials_value_is_the_mean_over_splits(tmp_path):
+    """MAP's recipe lies in the search space, so that the first trial has nothing random but the seed."""
+    order = Order("two-moons", "map", "smoke")
+    alone = [tune(replace(order, seed=seed), tmp_path, 1, tell=silent)["best"]["value"] for seed in (3, 4)]
+    both = tune(replace(order, seed=3), tmp_path, 1, tell=silent, splits=2)
+    assert both["best"]["value"] == pytest.approx(sum(alone) / 2)
+    assert both["splits"] == 2 and both["objective"].endswith("of the training data, over 2 random splits")
+
+
+def test_small_networks_are_trained_together_and_for_as_long_as_is_best(tmp_path, monkeypatch):
+    seen = []
+
+    def fit_together(methods, pairs, **settings):
+        seen.append((len(methods), [len(x) for x, _ in pairs], settings["epochs"]))
+
+    table = data.Dataset(torch.rand(50, 2).double(), torch.rand(50, 1).double(), "yacht", "train", sha256="0")
+    monkeypatch.setattr(data, "load", lambda *args, **kwargs: table)
+    monkeypatch.setattr(tuning, "fit_together", fit_together)
+    order = Order("uci-yacht", "fsvi", "paper")
+    trials = tune(order, tmp_path, 3, tell=silent, splits=2)["trials"]
+    recipe = TASKS["uci-yacht"].recipe(order)
+    assert [num for num, _, _ in seen] == [2, 2, 2] and seen[0][1] == [41, 41]
+    assert trials[0]["length"] == 1 and trials[0]["linearize"] == recipe.build(0).linearize
+    epochs = recipe.fit_settings["epochs"]
+    assert [each for _, _, each in seen] == [round(trial["length"] * epochs) for trial in trials]
+
+
 @pytest.fixture
 def scored(monkeypatch):
     """Trials that train nothing."""
 
-    def value(trial, order, contexts):
-        if contexts:
-            trial.suggest_categorical("context", contexts)
+    def value(self, trial):
+        if self.contexts:
+            trial.suggest_categorical("context", self.contexts)
         return 0.0
 
-    monkeypatch.setattr(tuning, "_value", value)
+    monkeypatch.setattr(tuning._Search, "value", value)
 
 
 def test_another_seed_or_other_contexts_are_another_study(tmp_path, scored):
@@ -91,7 +124,7 @@ def test_what_is_tried_is_what_is_trained(tmp_path, monkeypatch):
     recipe = TASKS["two-moons"].recipe
     monkeypatch.setitem(TASKS, "two-moons", Task("", lambda order: (orders.append(order), recipe(order))[1]))
     trial = tune(ORDER, tmp_path, 1, tell=silent)["trials"][0]
-    settings = orders[0].settings
+    settings = orders[-1].settings
     assert settings["prior"].variance == trial["prior_variance"]
     assert (settings["num_context"], settings["kl_weight"]) == (trial["num_context"], trial["kl_weight"])
 
@@ -146,4 +179,5 @@ def test_search_spaces_are_of_arguments_that_exist():
     import inspect
 
     for name, space in SPACES.items():
-        assert space.keys() <= inspect.signature(METHODS[name]).parameters.keys()
+        arguments = {"prior" if (name, each) == ("fsvi", "prior_variance") else each for each in space}
+        assert arguments <= inspect.signature(METHODS[name]).parameters.keys()

@@ -186,6 +186,7 @@ def tune(
     contexts: Annotated[str | None, typer.Option(help="Contexts to choose from, with commas between them.")] = None,
     profile: Annotated[str, Profile] = "quick",
     seed: Annotated[int, typer.Option(help="Seed of the held-out split and of training.")] = 0,
+    splits: Annotated[int, typer.Option(help="Random splits that a trial's value is the mean of.")] = 1,
     out: Annotated[Path, Out] = Path("studies"),
 ) -> None:
     """Search for hyperparameters on held-out training data.
@@ -196,7 +197,7 @@ def tune(
     from fsvi.experiments.tuning import tune as search
 
     names = tuple(name.strip() for name in (contexts or "").split(",") if name.strip())
-    summary = search(Order(task, method, cast(Any, profile), seed), out, trials, names, tell=typer.echo)
+    summary = search(Order(task, method, cast(Any, profile), seed), out, trials, names, typer.echo, splits)
     typer.echo(f"Best: {summary['best']}")
 
 

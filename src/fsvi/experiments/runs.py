@@ -33,6 +33,8 @@ from fsvi.validation import check_choice, check_count
 _CHECKPOINT_INTERVAL = 60.0
 _EPOCHS = 60
 """of which a result keeps the history"""
+_TOGETHER = ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "fsvi", "fbnn", "spg")
+"""Methods that `vmap` can train, where the task's network allows it."""
 
 
 def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
@@ -68,6 +70,11 @@ def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None]
             _keep(out, paths[trained.order.seed], trained)
     tell(f"{len(missing)} seeds trained together, {len(orders) - len(missing)} were there already.")
     return [read_result(path) for path in paths.values()]
+
+
+def trains_together(order: Order) -> bool:
+    """Whether seeds of this order can be trained side by side."""
+    return TASKS[order.task].together and order.method in _TOGETHER
 
 
 def checked(order: Order) -> Order:

@@ -9,8 +9,7 @@ from pathlib import Path
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments.experiment import Order, Profile
 from fsvi.experiments.results import Result
-from fsvi.experiments.runs import checked, run, run_together
-from fsvi.experiments.tasks import TASKS
+from fsvi.experiments.runs import checked, run, run_together, trains_together
 from fsvi.validation import check_choice, check_count
 
 Row = tuple[str, str | None]
@@ -26,10 +25,6 @@ _BASELINES: tuple[Row, ...] = (
     ("duq", None),
     ("laplace", None),
 )
-
-
-_TOGETHER = ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "fsvi", "fbnn", "spg")
-"""Methods that `vmap` can train, where the task's network allows it."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +124,8 @@ def _grouped(orders: Sequence[Order]) -> list[list[Order]]:
     """Seeds that can be trained together, and other orders alone."""
     groups: dict[tuple[str, ...], list[Order]] = {}
     for order in orders:
-        together = TASKS[order.task].together and order.method in _TOGETHER
         row = (order.task, order.method, order.context or "")
-        groups.setdefault(row if together else (*row, str(order.seed)), []).append(order)
+        groups.setdefault(row if trains_together(order) else (*row, str(order.seed)), []).append(order)
     return list(groups.values())
 
 

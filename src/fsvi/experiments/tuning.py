@@ -8,87 +8,128 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from fsvi.data import splits
+from fsvi import data
 from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, SingularCovarianceError
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.results import result_path
-from fsvi.experiments.runs import checked
+from fsvi.experiments.runs import checked, trains_together
 from fsvi.experiments.tasks import TASKS
 from fsvi.functions.priors import Constant
+from fsvi.methods import Method
 from fsvi.serialization import check_writable, write_bytes
+from fsvi.training.together import fit_together
 from fsvi.validation import check_count
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
 _HELD_OUT = 0.1
-_SAMPLES = 16
+_SAMPLES, _SMALL_SAMPLES = 16, 100
+"""draws that a prediction is made from, and where networks are small"""
 _OBJECTIVE = "objective"
 
-Suggest = Callable[["Trial"], Any]
 
-_PARAMETER_SPACE: dict[str, Suggest] = {
-    "prior_variance": lambda trial: trial.suggest_float("prior_variance", 1e-3, 10.0, log=True),
-    "num_samples": lambda trial: trial.suggest_categorical("num_samples", [1, 5]),
-}
-SPACES: dict[str, dict[str, Suggest]] = {
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, searched on a logarithmic scale unless `linear`."""
+
+    low: float
+    high: float
+    linear: bool = False
+
+    def suggest(self, trial: Trial, name: str) -> Any:
+        """A value for a trial."""
+        return trial.suggest_float(name, self.low, self.high, log=not self.linear)
+
+    def has(self, value: Any) -> bool:
+        """Whether the value can be suggested."""
+        return isinstance(value, (int, float)) and self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+    def suggest(self, trial: Trial, name: str) -> Any:
+        """A value for a trial."""
+        return trial.suggest_categorical(name, self.values)
+
+    def has(self, value: Any) -> bool:
+        """Whether the value can be suggested."""
+        return value in self.values
+
+
+Space = Mapping[str, Range | Choice]
+
+_VARIANCE = "prior_variance"
+_LENGTH = "length"
+_PARAMETER_SPACE: Space = {_VARIANCE: Range(1e-3, 10.0), "num_samples": Choice((1, 5))}
+SPACES: dict[str, Space] = {
     "fsvi": {
-        "prior": lambda trial: Constant(trial.suggest_float("prior_variance", 0.1, 100.0, log=True)),
-        "num_context": lambda trial: trial.suggest_categorical("num_context", [4, 8, 16, 32, 64]),
-        "kl_weight": lambda trial: trial.suggest_float("kl_weight", 1e-5, 1e-1, log=True),
-        "num_samples": lambda trial: trial.suggest_categorical("num_samples", [1, 5]),
+        _VARIANCE: Range(0.1, 100.0),
+        "num_context": Choice((4, 8, 16, 32, 64)),
+        "kl_weight": Range(1e-5, 1e-1),
+        "num_samples": Choice((1, 5)),
     },
-    "map": {"prior_variance": lambda trial: trial.suggest_float("prior_variance", 1e-3, 1e3, log=True)},
+    "map": {_VARIANCE: Range(1e-3, 1e3)},
     "mfvi": _PARAMETER_SPACE,
     "mfvi-tempered": _PARAMETER_SPACE,
     "mfvi-radial": _PARAMETER_SPACE,
-    "mc-dropout": {"rate": lambda trial: trial.suggest_float("rate", 0.01, 0.5)},
+    "mc-dropout": {"rate": Range(0.01, 0.5, linear=True)},
 }
-"""What is searched for each method, by the name of its argument."""
+"""What is searched for each method: its arguments, where FSVI's `prior_variance` is that of a constant prior."""
+_SMALL_SPACES: dict[str, Space] = {
+    "fsvi": {
+        "num_context": Choice((8, 16, 32, 64)),
+        "num_samples": Choice((1, 4, 16)),
+        "linearize": Choice(("jvp", "exact")),
+    },
+}
+"""What is searched instead, or as well, where networks are so small that seeds are trained together."""
+_LENGTHS = Choice((0.25, 0.5, 1.0, 2.0))
+"""How many times as long as in the recipe such a network may be trained."""
 
 
 def tune(
-    order: Order, out: Path, trials: int, contexts: tuple[str, ...] = (), tell: Callable[[str], None] = print
+    order: Order,
+    out: Path,
+    trials: int,
+    contexts: tuple[str, ...] = (),
+    tell: Callable[[str], None] = print,
+    splits: int = 1,
 ) -> dict[str, Any]:
     """Search until the study in the folder `out` has `trials` trials; returns its summary, which is written there too.
 
-    The study is kept in a file after every trial, and goes on from there. `contexts` are searched as well. Another
-    seed or other contexts make another study.
+    The study is kept in a file after every trial, and goes on from there. `contexts` are searched as well. The value of
+    a trial is the mean over so many random `splits`, of the order's seed and those that follow. The recipe's own
+    settings are tried first. Another seed, other contexts or another number of splits make another study.
     """
     order = checked(order)
     for context in contexts:
         checked(replace(order, context=context))
     contexts = tuple(sorted(set(contexts)))  # since Optuna tells searches by the order of their choices
     check_count("trials", trials)
-    study, path = _open_study(order, contexts, check_writable(out))
-    for number in range(len(study.trials), trials):
-        study.optimize(lambda trial: _value(trial, order, contexts), n_trials=1)
+    check_count("splits", splits)
+    search = _Search(order, contexts, splits)
+    study, path = _open_study(search, check_writable(out))
+    if not study.trials:
+        study.enqueue_trial(search.recipe_params())
+    begun = [trial for trial in study.trials if trial.state.name != "WAITING"]
+    for number in range(len(begun), trials):
+        study.optimize(search.value, n_trials=1)
         tell(f"trial {number + 1}/{trials}: {_line(study)}")
-        write_bytes(path, (json.dumps(summarise(study, order, contexts), indent=1) + "\n").encode())
-    return summarise(study, order, contexts)
-
-
-def summarise(study: Study, order: Order, contexts: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The study as plain values: what was asked, what was tried, what it gave, what was best."""
-    done = [trial for trial in study.trials if trial.value is not None]
-    best = max(done, key=lambda trial: trial.value or -math.inf, default=None)
-    return {
-        "task": order.task,
-        "method": order.method,
-        "profile": order.profile,
-        "seed": order.seed,
-        "contexts": list(contexts) or ([] if order.context is None else [order.context]),
-        "objective": study.user_attrs.get(_OBJECTIVE),
-        "best": None if best is None else {"value": best.value, **best.params},
-        "trials": [{"value": trial.value, "state": trial.state.name.lower(), **trial.params} for trial in study.trials],
-    }
+        write_bytes(path, (json.dumps(search.summarise(study), indent=1) + "\n").encode())
+    return search.summarise(study)
 
 
 def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tensor, Tensor]]:
@@ -96,33 +137,110 @@ def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tenso
     if experiment.validation is not None:
         return experiment, experiment.validation()
     x, y = experiment.data
-    train, rest = splits(len(x), _HELD_OUT, seed)
+    train, rest = data.splits(len(x), _HELD_OUT, seed)
     return replace(experiment, data=(x[train], y[train])), (x[rest], y[rest])
 
 
-def _describe_objective(experiment: Experiment) -> str:
-    part = f"a held-out {_HELD_OUT:.0%} of the training data"
-    return f"mean log-likelihood of {part if experiment.validation is None else 'the validation data of the task'}"
+@dataclass(frozen=True)
+class _Search:
+    """What is searched, and how a choice is measured."""
+
+    order: Order
+    contexts: tuple[str, ...]
+    splits: int
+
+    @property
+    def space(self) -> Space:
+        """What is searched, by name."""
+        member = self.order.member
+        small = {**_SMALL_SPACES.get(member, {}), _LENGTH: _LENGTHS} if self.is_small else {}
+        return {**SPACES[member], **small, **({"context": Choice(self.contexts)} if self.contexts else {})}
+
+    @property
+    def is_small(self) -> bool:
+        """Whether seeds are trained together."""
+        return trains_together(self.order)
+
+    def recipe_params(self) -> dict[str, Any]:
+        """The recipe's own settings, as far as they are searched."""
+        method = TASKS[self.order.task].recipe(self.order).build(self.order.seed)
+        own = {
+            **{name: getattr(method, name, None) for name in self.space},
+            _LENGTH: 1.0,
+            "context": self.order.context,
+        }
+        if isinstance(prior := getattr(method, "prior", None), Constant):
+            own[_VARIANCE] = prior.variance
+        return {name: own[name] for name, choices in self.space.items() if choices.has(own[name])}
+
+    def value(self, trial: Trial) -> float:
+        """The mean log-likelihood of what is held out."""
+        from optuna import TrialPruned
+
+        params = {name: choices.suggest(trial, name) for name, choices in self.space.items()}
+        context, length = params.pop("context", self.order.context), params.pop(_LENGTH, 1.0)
+        if self.order.member == "fsvi":
+            params["prior"] = Constant(params.pop(_VARIANCE))
+        settings = {**self.order.settings, **params}
+        orders = [
+            replace(self.order, context=context, settings=settings, seed=self.order.seed + index)
+            for index in range(self.splits)
+        ]
+        wholes = [TASKS[order.task].recipe(order) for order in orders]
+        trial.study.set_user_attr(_OBJECTIVE, self._describe_objective(wholes[0]))
+        parts = [held_out(whole, order.seed) for whole, order in zip(wholes, orders, strict=True)]
+        experiments = [_lengthened(experiment, length) for experiment, _ in parts]
+        try:
+            methods = self._train(experiments, [order.seed for order in orders])
+        except (NonFiniteLossError, SingularCovarianceError) as error:
+            raise TrialPruned(str(error)) from error
+        samples = _SMALL_SAMPLES if self.is_small else _SAMPLES
+        scores = [
+            method.predict(x, num_samples=samples).log_prob(y).mean()
+            for method, (_, (x, y)) in zip(methods, parts, strict=True)
+        ]
+        return float(torch.stack(scores).mean())
+
+    def _train(self, experiments: Sequence[Experiment], seeds: Sequence[int]) -> list[Method]:
+        methods = [experiment.build(seed) for experiment, seed in zip(experiments, seeds, strict=True)]
+        if self.is_small and len(methods) > 1:
+            pairs = [experiment.data for experiment in experiments]
+            fit_together(methods, pairs, seed=seeds[0], **experiments[0].fit_settings)
+        else:
+            for experiment, method, seed in zip(experiments, methods, seeds, strict=True):
+                experiment.train(method, seed, progress=False)
+        return methods
+
+    def summarise(self, study: Study) -> dict[str, Any]:
+        """The study as plain values: what was asked, what was tried, what it gave, what was best."""
+        order = self.order
+        done = [trial for trial in study.trials if trial.value is not None]
+        best = max(done, key=lambda trial: trial.value or -math.inf, default=None)
+        return {
+            "task": order.task,
+            "method": order.method,
+            "profile": order.profile,
+            "seed": order.seed,
+            "splits": self.splits,
+            "contexts": list(self.contexts) or ([] if order.context is None else [order.context]),
+            "objective": study.user_attrs.get(_OBJECTIVE),
+            "best": None if best is None else {"value": best.value, **best.params},
+            "trials": [{"value": t.value, "state": t.state.name.lower(), **t.params} for t in study.trials],
+        }
+
+    def _describe_objective(self, experiment: Experiment) -> str:
+        part = f"a held-out {_HELD_OUT:.0%} of the training data"
+        what = f"mean log-likelihood of {part if experiment.validation is None else 'the validation data of the task'}"
+        return what if self.splits == 1 else f"{what}, over {self.splits} random splits"
 
 
-def _value(trial: Trial, order: Order, contexts: tuple[str, ...]) -> float:
-    from optuna import TrialPruned
-
-    context = trial.suggest_categorical("context", contexts) if contexts else order.context
-    settings = {name: suggest(trial) for name, suggest in SPACES[order.member].items()}
-    order = replace(order, context=context, settings={**order.settings, **settings})
-    whole = TASKS[order.task].recipe(order)
-    trial.study.set_user_attr(_OBJECTIVE, _describe_objective(whole))
-    experiment, (x, y) = held_out(whole, order.seed)
-    method = experiment.build(order.seed)
-    try:
-        experiment.train(method, order.seed, progress=False)
-    except (NonFiniteLossError, SingularCovarianceError) as error:
-        raise TrialPruned(str(error)) from error
-    return float(method.predict(x, num_samples=_SAMPLES).log_prob(y).mean())
+def _lengthened(experiment: Experiment, factor: float) -> Experiment:
+    epochs = max(1, round(factor * experiment.fit_settings["epochs"]))
+    return replace(experiment, fit_settings={**experiment.fit_settings, "epochs": epochs})
 
 
-def _open_study(order: Order, contexts: tuple[str, ...], out: Path) -> tuple[Study, Path]:
+def _open_study(search: _Search, out: Path) -> tuple[Study, Path]:
+    order = search.order
     if order.member not in SPACES:
         raise InvalidInputError(f"there is no search space for {order.method!r}: there are {', '.join(SPACES)}.")
     try:
@@ -132,8 +250,8 @@ def _open_study(order: Order, contexts: tuple[str, ...], out: Path) -> tuple[Stu
     except ImportError as error:
         raise FSVIError("tuning needs Optuna: pip install optuna.") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    row = replace(order, context="+".join(contexts) or order.context)
-    name = f"{order.task}.{result_path(out, row).stem}"
+    row = replace(order, context="+".join(search.contexts) or order.context)
+    name = f"{order.task}.{result_path(out, row).stem}" + (f"-{search.splits}" if search.splits > 1 else "")
     storage = JournalStorage(JournalFileBackend(str(out / f"{name}.log")))
     study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
     study.sampler = optuna.samplers.TPESampler(seed=order.seed + len(study.trials))

@@ -13,7 +13,7 @@ CONTEXT = fsvi.contexts.Uniform([-3.0, -3.0], [3.0, 3.0])
 
 def make(name, seed, context=CONTEXT, **settings):
     torch.manual_seed(seed)
-    net = fsvi.networks.mlp(2, (6,), 1, nn.Tanh)
+    net = lambda: fsvi.networks.mlp(2, (6,), 1, nn.Tanh)  # noqa: E731
     return fsvi.make_method(name, net, fsvi.Gaussian(0.5, learn_noise=True), context=context, **settings)
 
 
@@ -76,6 +76,20 @@ def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_state():
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
+def test_the_members_of_ensembles_are_trained_side_by_side():
+    """MAP on one batch has no random numbers, so that the ensembles are what `fit` makes of them."""
+    apart, together = ([make("ensemble:map", seed, size=3) for seed in range(2)] for _ in range(2))
+    settings = dict(epochs=30, batch_size=24, lr=0.05)
+    alone = [fsvi.fit(ensemble, data(i), progress=False, **settings) for i, ensemble in enumerate(apart)]
+    histories = fit_together(together, [data(0), data(1)], **settings)
+    for one, other in zip(apart, together, strict=True):
+        for ours, theirs in zip(other.parameters(), one.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(histories, alone, strict=True):
+        assert ours.terms.keys() == theirs.terms.keys()
+        torch.testing.assert_close(torch.tensor(ours.loss), torch.tensor(theirs.loss), rtol=1e-3, atol=1e-4)
+
+
 def test_every_member_has_its_own_prior():
     """A Gaussian process is fitted to each member's targets; the KL of the first step is with that one."""
     points = torch.randn(5, 2, generator=torch.Generator().manual_seed(9))
@@ -102,6 +116,9 @@ def test_every_member_has_its_own_prior():
         (lambda: [make("map", 0), make("map", 1, prior_variance=2.0)], lambda: [data(0)] * 2, "methods 0 and 1 differ"),
         (lambda: [make("map", 0), make("map", 1)], lambda: [data(0), data(1, 9)], "differ in shape"),
         (lambda: [make("vogn", 0)], lambda: [data(0)], "watches its training"),
+        (lambda: [make("ensemble:vogn", 0)], lambda: [data(0)], "VOGN watches its training"),
+        (lambda: [make("ensemble:map", 0), make("map", 1)], lambda: [data(0)] * 2, "ensembles of the same size"),
+        (lambda: [make("ensemble:map", 0, size=n) for n in (2, 3)], lambda: [data(0)] * 2, "of the same size"),
         (lambda: [make("swag", 0)], lambda: [data(0)], "watches its training"),
     ],
 )

@@ -34,7 +34,7 @@ _CHECKPOINT_INTERVAL = 60.0
 _EPOCHS = 60
 """of which a result keeps the history"""
 _TOGETHER = ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "fsvi", "fbnn", "spg")
-"""Methods that `vmap` can train, where the task's network allows it."""
+"""Methods that `vmap` can train, alone or in an ensemble, where the task's network allows it."""
 
 
 def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
@@ -74,7 +74,7 @@ def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None]
 
 def trains_together(order: Order) -> bool:
     """Whether seeds of this order can be trained side by side."""
-    return TASKS[order.task].together and order.method in _TOGETHER
+    return TASKS[order.task].together and order.member in _TOGETHER
 
 
 def checked(order: Order) -> Order:

@@ -75,7 +75,9 @@ SWEEPS: dict[str, Sweep] = {
         (("map", None), ("mfvi", None), ("mc-dropout", None), ("fsvi", None), ("ensemble:map", None)),
         seeds=6,
     ),
-    "uci": Sweep(UCI, (("fsvi", None), ("map", None), ("mfvi", None), ("fbnn", None)), seeds=10),
+    "uci": Sweep(
+        UCI, (("fsvi", None), ("map", None), ("mfvi", None), ("fbnn", None), ("ensemble:fsvi", None)), seeds=10
+    ),
     "rotated": Sweep(("rotated-mnist",), (("map", None), ("mfvi", None), ("mc-dropout", None), ("fsvi", None))),
     "toy": Sweep(
         ("two-moons", "snelson", "oat1d", "subspace"), (("fsvi", None), ("mfvi", None), ("ensemble:map", None))

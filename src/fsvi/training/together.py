@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fsvi.errors import InvalidInputError, NonFiniteLossError
+from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.method import Method, architecture, sum_terms
 from fsvi.networks.dense import is_dense
 from fsvi.training.history import History
@@ -36,8 +37,11 @@ def fit_together(
 
     The methods have one class, which does nothing between steps, one architecture of dense layers and the same
     settings; their data have the same shapes. A
-    context that learns the data's bounds would learn those of the first alone: give bounds.
+    context that learns the data's bounds would learn those of the first alone: give bounds. Of ensembles, all members
+    are trained side by side.
     """
+    if any(isinstance(method, Ensemble) for method in methods):
+        return _fit_ensembles(methods, data, epochs, batch_size, lr, schedule, seed)
     check_count("epochs", epochs)
     check_count("batch_size", batch_size)
     check_positive("lr", lr)
@@ -56,6 +60,39 @@ def fit_together(
         method.finish(lambda pair=pair: [pair])  # type: ignore[misc]
         method.eval()
     return histories
+
+
+def _fit_ensembles(
+    methods: Sequence[Method],
+    data: Sequence[Pair],
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    schedule: str | Schedule | None,
+    seed: int,
+) -> list[History]:
+    """Train the members of all ensembles; one history for each ensemble, the sum of its members'."""
+    _check_paired(methods, data)
+    ensembles = [method for method in methods if isinstance(method, Ensemble)]
+    if len({len(ensemble.members) for ensemble in ensembles}) > 1 or len(ensembles) < len(methods):
+        raise InvalidInputError("ensembles are trained together with ensembles of the same size.")
+    for ensemble, pair in zip(ensembles, data, strict=True):
+        x, _ = ensemble.check_batch(*pair)
+        ensemble.begin(x, len(x))
+    members = [member for ensemble in ensembles for member in ensemble.members]
+    pairs = [pair for ensemble, pair in zip(ensembles, data, strict=True) for _ in ensemble.members]
+    histories = fit_together(members, pairs, epochs=epochs, batch_size=batch_size, lr=lr, schedule=schedule, seed=seed)
+    for ensemble in ensembles:
+        ensemble.eval()
+    size = len(ensembles[0].members)
+    return [_summed(histories[start : start + size]) for start in range(0, len(histories), size)]
+
+
+def _summed(histories: Sequence[History]) -> History:
+    total = History(seconds=sum(history.seconds for history in histories))
+    for epoch in range(histories[0].epochs):
+        total.record({name: sum(each.terms[name][epoch] for each in histories) for name in histories[0].terms})
+    return total
 
 
 class _Stack:
@@ -164,9 +201,13 @@ def _record(histories: Sequence[History], means: dict[str, Tensor], epoch: int) 
         history.record({name: float(values[index]) for name, values in means.items()})
 
 
-def _check_alike(methods: Sequence[Method], data: Sequence[Pair]) -> None:
+def _check_paired(methods: Sequence[Method], data: Sequence[Pair]) -> None:
     if not methods or len(methods) != len(data):
         raise InvalidInputError(f"there are {len(methods)} methods and {len(data)} data sets: one each is needed.")
+
+
+def _check_alike(methods: Sequence[Method], data: Sequence[Pair]) -> None:
+    _check_paired(methods, data)
     first, *others = methods
     if not is_dense(first.net):
         raise InvalidInputError("the network is no plain sequence of dense layers, so it is not trained together.")

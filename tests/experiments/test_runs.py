@@ -53,6 +53,17 @@ def test_the_saved_model_is_the_one_that_was_measured(tmp_path):
     assert recipe.evaluate(model).metrics == pytest.approx(result.metrics)
 
 
+@pytest.mark.parametrize("method", ["map", "ensemble:map"])
+def test_a_result_of_other_settings_is_not_taken_for_the_one_asked_for(tmp_path, method):
+    order = replace(ORDER, method=method, settings={"prior_variance": 2.0}, fit_settings={"epochs": 1})
+    result = run(order, tmp_path, silent, progress=False)
+    assert run(order, tmp_path, silent) == run(replace(order, settings={}, fit_settings={}), tmp_path, silent) == result
+    with pytest.raises(InvalidInputError, match=r"was made with prior_variance=2.0, not 3.0: remove it"):
+        run(replace(order, settings={"prior_variance": 3.0}), tmp_path, silent)
+    with pytest.raises(InvalidInputError, match=r"was made with epochs=1, not 2: remove it"):
+        run(replace(order, fit_settings={"epochs": 2}), tmp_path, silent)
+
+
 def test_a_run_that_is_done_is_not_redone(tmp_path, monkeypatch):
     first = run(ORDER, tmp_path, silent, progress=False)
     replace_recipe(monkeypatch, lambda order: pytest.fail("it was run again"))

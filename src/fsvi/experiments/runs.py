@@ -25,7 +25,7 @@ from fsvi.experiments.results import Result, model_path, read_result, result_pat
 from fsvi.experiments.tasks import TASKS
 from fsvi.methods import Method
 from fsvi.methods.registry import check_method, takes_context
-from fsvi.serialization import check_writable, remove_leftovers
+from fsvi.serialization import check_writable, plain, remove_leftovers
 from fsvi.training import History
 from fsvi.training.together import fit_together
 from fsvi.validation import check_choice, check_count
@@ -51,7 +51,7 @@ def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: 
                 return _make(order, out, path, progress)
     rmtree(_unfinished(out, path), ignore_errors=True)  # which a process killed at its very end may have left
     tell(f"{path} is there already.")
-    return read_result(path)
+    return _read(path, order)
 
 
 def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None] = print) -> list[Result]:
@@ -69,7 +69,7 @@ def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None]
         for trained in _train_together(missing):
             _keep(out, paths[trained.order.seed], trained)
     tell(f"{len(missing)} seeds trained together, {len(orders) - len(missing)} were there already.")
-    return [read_result(path) for path in paths.values()]
+    return [_read(paths[order.seed], order) for order in orders]
 
 
 def trains_together(order: Order) -> bool:
@@ -132,6 +132,25 @@ def _train_together(orders: Sequence[Order]) -> list[_Trained]:
     pairs = [each.data for each in experiments]
     histories = fit_together(methods, pairs, seed=orders[0].seed, **experiments[0].fit_settings)
     return [_Trained(*each, source) for each in zip(orders, experiments, methods, histories, strict=True)]
+
+
+def _read(path: Path, order: Order) -> Result:
+    """The result, if it was made with the settings that `order` names."""
+    result = read_result(path)
+    if not (order.settings or order.fit_settings):
+        return result
+    kept = result.settings["method"]["settings"]
+    if "members" in kept:
+        kept = {**kept["members"][0]["settings"], "size": len(kept["members"])}
+    wanted = [(order.settings, kept), (_plain(order.fit_settings), result.settings["fit"])]
+    for settings, made in wanted:
+        for name, value in settings.items():
+            if plain(value) != made.get(name):
+                raise InvalidInputError(
+                    f"{path} was made with {name}={made.get(name)!r}, not {plain(value)!r}: remove it, or choose "
+                    "another folder."
+                )
+    return result
 
 
 def _absent(paths: Iterable[Path]) -> list[Path]:
@@ -204,5 +223,5 @@ def _described(source: Dataset) -> dict[str, Any]:
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    plain = (bool, int, float, str, type(None))
-    return {name: value if isinstance(value, plain) else repr(value) for name, value in settings.items()}
+    simple = (bool, int, float, str, type(None))
+    return {name: value if isinstance(value, simple) else repr(value) for name, value in settings.items()}

@@ -73,6 +73,32 @@ def test_binding_again_starts_from_the_noise_that_was_given(noise):
     torch.testing.assert_close(likelihood.noise, torch.as_tensor(noise).expand(2))
 
 
+@pytest.mark.parametrize("noise", [0.5, [0.3, 0.5, 2.0]])
+def test_a_least_noise_changes_nothing_where_learning_starts(f, y, noise):
+    likelihood = bound(fsvi.Gaussian(noise, learn_noise=True, least_noise=0.2))
+    plain = bound(fsvi.Gaussian(noise, learn_noise=True))
+    draws = f.view(-1, N, Q)
+    for ours, theirs in (
+        (likelihood.noise, plain.noise),
+        (likelihood.nll(f, y), plain.nll(f, y)),
+        (likelihood.predictive(draws).variance, plain.predictive(draws).variance),
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+    assert fsvi.Gaussian.from_config(likelihood.config()).least_noise == 0.2
+
+
+def test_a_learned_noise_stops_at_the_least_and_can_grow_again():
+    likelihood = bound(fsvi.Gaussian(0.5, learn_noise=True, least_noise=0.1), 1)
+    optimizer = torch.optim.Adam(likelihood.parameters(), lr=0.05)
+    for spread, expected in ((0.0, 0.1), (0.7, 0.7)):
+        y = torch.tensor([[spread], [-spread]], dtype=torch.float64)
+        for _ in range(400):
+            optimizer.zero_grad()
+            likelihood.nll(torch.zeros_like(y), y).backward()
+            optimizer.step()
+        assert 0.1 <= float(likelihood.noise) == pytest.approx(expected, rel=1e-2)
+
+
 def test_predictives_are_built_from_draws():
     f = torch.randn(5, N, Q)
     classes = fsvi.Categorical().predictive(f)
@@ -121,6 +147,10 @@ def test_targets_that_do_not_fit_are_refused(likelihood, y, said):
         (lambda: fsvi.Gaussian(-1), "noise=-1 must be positive"),
         (lambda: fsvi.Gaussian([0.1, float("nan")]), "must be positive"),
         (lambda: fsvi.Gaussian(learn_noise=True, heteroscedastic=True), "leave learn_noise out"),
+        (lambda: fsvi.Gaussian(learn_noise=True, least_noise=-0.1), "least_noise=-0.1"),
+        (lambda: fsvi.Gaussian(0.5, least_noise=0.1), "least_noise=0.1 is for a noise that is learned"),
+        (lambda: fsvi.Gaussian(0.1, learn_noise=True, least_noise=0.1), "a larger noise than 0.1"),
+        (lambda: fsvi.Gaussian(heteroscedastic=True, least_noise=0.01), "least_noise=0.01"),
         (lambda: bound(fsvi.Gaussian([0.1, 0.2])), "2 values for a network with 3 outputs"),
         (lambda: bound(fsvi.Gaussian(heteroscedastic=True)), "two outputs a target; the network has 3"),
     ],

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.serialization import Configurable, plain
-from fsvi.validation import as_tensor, check_labels
+from fsvi.validation import as_tensor, check_labels, check_positive
 
 
 class Likelihood(Configurable, nn.Module, ABC):
@@ -65,14 +65,20 @@ class Gaussian(Likelihood):
     """Real targets with Gaussian noise.
 
     `noise` is the noise's standard deviation, a number or one for each output; with `learn_noise` it is where learning
-    starts, one value an output. `heteroscedastic=True` reads the noise from the network instead: two outputs for each
-    target, first all the means, then all the log variances.
+    starts, one value an output. Where data are few a learned noise may shrink to what is left of errors on the training
+    data; `least_noise` is where it stops. `heteroscedastic=True` reads the noise from the network instead: two outputs
+    for each target, first all the means, then all the log variances.
     """
 
     log_noise: Tensor
+    """½ log(noise² − least_noise²)"""
 
     def __init__(
-        self, noise: float | Sequence[float] = 0.1, learn_noise: bool = False, heteroscedastic: bool = False
+        self,
+        noise: float | Sequence[float] = 0.1,
+        learn_noise: bool = False,
+        heteroscedastic: bool = False,
+        least_noise: float = 0.0,
     ) -> None:
         super().__init__()
         values = as_tensor("noise", noise).float()
@@ -80,14 +86,20 @@ class Gaussian(Likelihood):
             raise InvalidInputError(f"noise={noise} must be positive: it is the noise's standard deviation.")
         if heteroscedastic and learn_noise:
             raise InvalidInputError("heteroscedastic noise comes from the network: leave learn_noise out.")
+        self.least_noise = check_positive("least_noise", least_noise, zero=True)
+        if self.least_noise and not (learn_noise and bool((values > self.least_noise).all())):
+            raise InvalidInputError(
+                f"least_noise={least_noise} is for a noise that is learned and starts above it: pass learn_noise=True and "
+                f"a larger noise than {noise}, or leave it out."
+            )
         self._noise = noise
         self.learn_noise = learn_noise
         self.heteroscedastic = heteroscedastic
-        self._set(values.log())
+        self._set(values)
 
     def config(self) -> dict[str, object]:
         """The constructor's arguments; the learned noise is kept with the tensors."""
-        names = ("learn_noise", "heteroscedastic")
+        names = ("learn_noise", "heteroscedastic", "least_noise")
         settings = {"noise": plain(self._noise), **{name: getattr(self, name) for name in names}}
         return {"class": "Gaussian", "settings": settings}
 
@@ -102,12 +114,12 @@ class Gaussian(Likelihood):
         given = torch.as_tensor(self._noise, dtype=self.log_noise.dtype, device=self.log_noise.device)
         if given.dim() == 1 and len(given) != num_outputs:
             raise InvalidInputError(f"noise has {len(given)} values for a network with {num_outputs} outputs.")
-        self._set(given.log().expand(num_outputs).clone())
+        self._set(given.expand(num_outputs))
 
     @property
     def noise(self) -> Tensor:
         """The noise's standard deviation, one for each output."""
-        return self.log_noise.detach().exp()
+        return self._log_noise().detach().exp()
 
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
         """Targets as floats (n, targets)."""
@@ -142,11 +154,19 @@ class Gaussian(Likelihood):
 
     def _moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         if not self.heteroscedastic:
-            return f, self.log_noise
+            return f, self._log_noise()
         mean, log_variance = f.chunk(2, dim=-1)
         return mean, 0.5 * log_variance
 
-    def _set(self, log_noise: Tensor) -> None:
+    def _log_noise(self) -> Tensor:
+        """log noise; smooth in what is learned, so that a noise that came close to the least can grow again."""
+        if not self.least_noise:
+            return self.log_noise
+        least = torch.as_tensor(math.log(self.least_noise), dtype=self.log_noise.dtype, device=self.log_noise.device)
+        return 0.5 * torch.logaddexp(2 * self.log_noise, 2 * least)
+
+    def _set(self, noise: Tensor) -> None:
+        log_noise = 0.5 * (noise.square() - self.least_noise**2).log() if self.least_noise else noise.log()
         if self.learn_noise:
             self.log_noise = nn.Parameter(log_noise)
         else:

@@ -89,8 +89,8 @@ class Gaussian(Likelihood):
         self.least_noise = check_positive("least_noise", least_noise, zero=True)
         if self.least_noise and not (learn_noise and bool((values > self.least_noise).all())):
             raise InvalidInputError(
-                f"least_noise={least_noise} is for a noise that is learned and starts above it: pass learn_noise=True and "
-                f"a larger noise than {noise}, or leave it out."
+                f"least_noise={least_noise} is for a noise that is learned and starts above it: pass learn_noise=True "
+                f"and a larger noise than {noise}, or leave it out."
             )
         self._noise = noise
         self.learn_noise = learn_noise

@@ -56,7 +56,7 @@ class _Tuned:
     batch_size: int = 128
     lr: float = 1e-2
     least_noise: float = 0.0
-    """in standard deviations of the targets; 0.05 in the code of FBNN's authors, whose figures the paper compares with"""
+    """in standard deviations of the targets; 0.05 in the code of FBNN's authors, with whom the paper compares"""
 
 
 _TUNED = {

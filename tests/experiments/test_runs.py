@@ -57,11 +57,24 @@ def test_the_saved_model_is_the_one_that_was_measured(tmp_path):
 def test_a_result_of_other_settings_is_not_taken_for_the_one_asked_for(tmp_path, method):
     order = replace(ORDER, method=method, settings={"prior_variance": 2.0}, fit_settings={"epochs": 1})
     result = run(order, tmp_path, silent, progress=False)
-    assert run(order, tmp_path, silent) == run(replace(order, settings={}, fit_settings={}), tmp_path, silent) == result
-    with pytest.raises(InvalidInputError, match=r"was made with prior_variance=2.0, not 3.0: remove it"):
-        run(replace(order, settings={"prior_variance": 3.0}), tmp_path, silent)
-    with pytest.raises(InvalidInputError, match=r"was made with epochs=1, not 2: remove it"):
-        run(replace(order, fit_settings={"epochs": 2}), tmp_path, silent)
+    assert run(order, tmp_path, silent) == result
+    for other, said in (
+        ({"settings": {"prior_variance": 3.0}}, "prior_variance=2.0, epochs=1, not with prior_variance=3.0, epochs=1"),
+        ({"fit_settings": {"epochs": 2}}, "epochs=1, not with prior_variance=2.0, epochs=2: remove it"),
+        ({"settings": {}, "fit_settings": {}}, "epochs=1, not with the recipe's settings"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            run(replace(order, **other), tmp_path, silent)
+        with pytest.raises(InvalidInputError, match=said):
+            run_together([replace(order, **other)], tmp_path, silent)
+
+
+def test_settings_that_are_objects_are_known_again(tmp_path):
+    order = replace(ORDER, settings={"prior": fsvi.priors.Constant(2.0)}, fit_settings={"epochs": 1})
+    result = run(order, tmp_path, silent, progress=False)
+    assert run(replace(order, settings={"prior": fsvi.priors.Constant(2.0)}), tmp_path, silent) == result
+    with pytest.raises(InvalidInputError, match="was made with prior="):
+        run(replace(order, settings={"prior": fsvi.priors.Constant(3.0)}), tmp_path, silent)
 
 
 def test_a_run_that_is_done_is_not_redone(tmp_path, monkeypatch):
@@ -127,7 +140,7 @@ def test_so_are_those_of_seeds_that_are_trained_together(tmp_path, monkeypatch):
     finish_first(monkeypatch, [0, 2])
     together = []
     monkeypatch.setattr(runs, "_train_together", lambda orders: together.extend(orders) or [])
-    monkeypatch.setattr(runs, "read_result", lambda path: path.exists())
+    monkeypatch.setattr(runs, "_read", lambda path, order: path.exists())
     found = run_together([replace(ORDER, seed=seed) for seed in range(3)], tmp_path, silent)
     assert [order.seed for order in together] == [1] and found == [True, False, True]
 

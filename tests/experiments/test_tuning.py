@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fsvi import data
-from fsvi.errors import InvalidInputError
+from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments import tuning
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.tasks import TASKS, Task
@@ -40,6 +40,28 @@ def test_the_recipes_own_settings_are_tried_first(tmp_path):
     method = TASKS["two-moons"].recipe(ORDER).build(0)
     trial = tune(ORDER, tmp_path, 1, tell=silent)["trials"][0]
     assert (trial["prior_variance"], trial["num_samples"]) == (method.prior.variance, method.num_samples)
+
+
+@pytest.mark.parametrize("method", ["fsvi", "ensemble:fsvi"])
+def test_a_weight_left_to_the_bound_and_an_ensembles_members_are_known(method):
+    params = tuning._Search(Order("two-moons", method), (), 1).recipe_params()
+    recipe = TASKS["two-moons"].recipe(Order("two-moons", method))
+    assert params["kl_weight"] == pytest.approx(1 / len(recipe.data[0]))
+    assert params["prior_variance"] > 0 and params["num_samples"] == 1
+
+
+@pytest.mark.parametrize("task", ["two-moons", "snelson"])
+def test_a_recipe_without_epochs_of_its_own_can_be_tuned(tmp_path, monkeypatch, task):
+    monkeypatch.setattr(Experiment, "train", lambda self, method, seed, **settings: method.begin(self.data[0], 1))
+    assert tune(Order(task, "map", "paper"), tmp_path, 1, tell=silent)["best"] is not None
+
+
+def test_a_study_of_another_search_space_says_so(tmp_path, monkeypatch):
+    order = Order("two-moons", "mfvi", "smoke")
+    tune(order, tmp_path, 1, tell=silent)
+    monkeypatch.setitem(SPACES, "mfvi", {**SPACES["mfvi"], "num_samples": tuning.Choice((1, 7))})
+    with pytest.raises(FSVIError, match="of another search space: choose another --out"):
+        tune(order, tmp_path, 2, tell=silent)
 
 
 def test_a_trials_value_is_the_mean_over_splits(tmp_path):
@@ -178,6 +200,7 @@ def test_methods_without_a_search_space_say_so(tmp_path):
 def test_search_spaces_are_of_arguments_that_exist():
     import inspect
 
-    for name, space in SPACES.items():
+    small = {name: {**SPACES[name], **space} for name, space in tuning._SMALL_SPACES.items()}
+    for name, space in (*SPACES.items(), *small.items()):
         arguments = {"prior" if (name, each) == ("fsvi", "prior_variance") else each for each in space}
         assert arguments <= inspect.signature(METHODS[name]).parameters.keys()

@@ -7,7 +7,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from torch.distributions import MultivariateNormal
 
 import fsvi
-from fsvi.errors import InvalidInputError
+from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.functions import LINEARIZERS, gaussian_kl
 from fsvi.functions.gp import fit_hyperparameters, log_marginal_likelihood, median_distance, rbf_kernel
 from fsvi.functions.priors import GaussianProcess
@@ -136,13 +136,26 @@ def test_the_lengthscale_is_the_median_distance_unless_it_is_given():
     assert found.hyperparameters.tolist() == [2.0, 2.0] and given.hyperparameters.tolist() == [0.5, 1.0]
 
 
-def test_fitting_moves_the_hyperparameters():
+def test_fitting_moves_the_hyperparameters_however_often():
     x, y = draw(30, 0.5, 1.0, 0.1)
     prior = GaussianProcess(lengthscale=2.0)
-    noise = prior.fit(x, y, scalar([0.5]), learn_noise=True)
-    expected = fit_hyperparameters(x, y, (scalar(2.0), scalar(1.0), scalar([0.5])), learn_noise=True)
-    torch.testing.assert_close([*prior.hyperparameters, noise], expected)
+    prior.fit(x, y, scalar([0.5]), learn_noise=True)
+    start = (scalar([2.0]), y.square().mean(), scalar([0.5]))
+    lengthscale, variance, _ = fit_hyperparameters(x, y, start, learn_noise=True)
+    torch.testing.assert_close(prior.hyperparameters, torch.cat([lengthscale, variance[None]]))
     assert abs(float(prior.hyperparameters[0]) - 0.5) < 0.3
+    before = prior.hyperparameters.clone()
+    prior.fit(x, y, scalar([0.5]), learn_noise=True)
+    assert torch.equal(prior.hyperparameters, before)
+
+
+def test_the_scale_of_targets_and_the_place_of_inputs_do_not_matter():
+    x, y = draw(30, 0.5, 1.0, 0.1)
+    plain, moved = GaussianProcess(), GaussianProcess()
+    plain.fit(x, y, scalar([0.5]), learn_noise=True)
+    moved.fit(x + 1e6, 1e5 * y, scalar([5e4]), learn_noise=True)
+    lengthscale, variance = plain.hyperparameters
+    torch.testing.assert_close(moved.hyperparameters, torch.stack([lengthscale, 1e10 * variance]), rtol=1e-2, atol=0)
 
 
 def test_columns_of_a_table_get_lengthscales_and_pictures_share_one():
@@ -199,6 +212,28 @@ def test_a_file_keeps_every_lengthscale(tmp_path):
     assert float(loaded.prior.gaussian(loaded.split, points, JVP, joint=False).covariance()) == pytest.approx(
         float(method.prior.hyperparameters[-1])
     )
+
+
+def test_a_file_with_too_many_lengthscales_is_refused_and_changes_nothing():
+    method = regression(learn_prior=True)
+    fsvi.fit(method, table(), epochs=1)
+    tensors, before = method.tensors(), method.prior.hyperparameters.clone()
+    odd = [
+        {**tensors, "prior.hyperparameters": torch.ones(6, dtype=torch.float64)},
+        {**tensors, "prior.hyperparameters": before[:2], "likelihood.log_noise": torch.ones(4)},
+    ]
+    for each in odd:
+        with pytest.raises(FileFormatError, match="does not fit this network"):
+            method.load_tensors(each)
+        assert torch.equal(method.prior.hyperparameters, before)
+
+
+def test_a_noise_from_the_network_leaves_the_process_one():
+    net = fsvi.networks.mlp(2, (4,), 2)
+    likelihood = fsvi.Gaussian([0.1, 0.2], heteroscedastic=True)
+    method = fsvi.FSVI(net, likelihood, fsvi.contexts.Batch(), GaussianProcess(), num_context=4, learn_prior=True)
+    fsvi.fit(method, table(), epochs=1)
+    assert method.prior.hyperparameters.shape == (3,)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,11 @@ CLASSES_ONLY = {"duq"}
 SMALL: dict[str, dict[str, Any]] = {
     "swag": {"start": 0.3, "num_models": 2, "rank": 3},
     "spg": {"num_context": 4, "num_latents": 4, "num_prior_steps": 3, "num_samples": 2},
-    "fbnn": {"num_context": 4, "num_samples": 4, "injected_noise": 0.1},
+    "fbnn": {
+        "num_context": 4,
+        "num_samples": 4,
+        "injected_noise": 0.1,
+    },  # 0.01 holds functions for more steps than here
     "fsvi": {"num_context": 4},
 }
 

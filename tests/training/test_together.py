@@ -66,14 +66,45 @@ def test_members_have_noise_of_their_own():
     assert not torch.equal(methods[0].posterior.mean, methods[1].posterior.mean)
 
 
-def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_state():
+@pytest.mark.parametrize("name", ["fsvi", "ensemble:fsvi"])
+def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_state(name):
+    torch.manual_seed(5)
+    untouched = torch.rand(3)
     runs = []
     for _ in range(2):
-        methods = [make("fsvi", seed) for seed in range(2)]
+        methods = [make(name, seed) for seed in range(2)]
         torch.manual_seed(5)
         fit_together(methods, [data(0), data(1)], epochs=3, batch_size=8, seed=1)
-        runs.append([method.posterior.mean for method in methods] + [torch.rand(3)])
+        assert torch.equal(torch.rand(3), untouched)
+        runs.append([p for method in methods for p in method.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize("name", ["map", "mfvi", "fsvi"])
+def test_tied_layers_are_trained_together(name):
+    methods = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
+        net[2].weight = net[0].weight
+        methods.append(fsvi.make_method(name, net, fsvi.Gaussian(0.5, learn_noise=True), context=CONTEXT))
+    fit_together(methods, [data(0), data(1)], epochs=2, batch_size=8)
+    assert all(method.net[2].weight is method.net[0].weight for method in methods)
+
+
+def test_frozen_layers_that_differ_stay_each_member_s_own():
+    apart, together = [], []
+    for methods in (apart, together):
+        for seed in range(2):
+            torch.manual_seed(seed)
+            net = fsvi.networks.mlp(2, (6,), 1, nn.Tanh)
+            net[0].requires_grad_(False)
+            methods.append(fsvi.MAP(net, fsvi.Gaussian(0.5)))
+    settings = dict(epochs=20, batch_size=24, lr=0.05)
+    fit_together(together, [data(0), data(1)], **settings)
+    for index, (one, other) in enumerate(zip(apart, together, strict=True)):
+        fsvi.fit(one, data(index), progress=False, **settings)
+        torch.testing.assert_close(other.net[-1].weight, one.net[-1].weight, rtol=1e-3, atol=1e-4)
 
 
 def test_the_members_of_ensembles_are_trained_side_by_side():
@@ -117,6 +148,7 @@ def test_every_member_has_its_own_prior():
         (lambda: [make("map", 0), make("map", 1)], lambda: [data(0), data(1, 9)], "differ in shape"),
         (lambda: [make("vogn", 0)], lambda: [data(0)], "watches its training"),
         (lambda: [make("ensemble:vogn", 0)], lambda: [data(0)], "VOGN watches its training"),
+        (lambda: [make("fsvi", 0, num_context_sets=2)], lambda: [data(0)], "num_context_sets above 1"),
         (lambda: [make("ensemble:map", 0), make("map", 1)], lambda: [data(0)] * 2, "ensembles of the same size"),
         (lambda: [make("ensemble:map", 0, size=n) for n in (2, 3)], lambda: [data(0)] * 2, "of the same size"),
         (lambda: [make("swag", 0)], lambda: [data(0)], "watches its training"),
@@ -128,5 +160,7 @@ def test_what_cannot_be_trained_together_is_refused(methods, pairs, said):
 
 
 def test_a_loss_that_is_no_number_stops_training():
+    method = make("map", 0)
     with pytest.raises(NonFiniteLossError, match="nll term of the loss became"):
-        fit_together([make("map", 0)], [data(0)], epochs=5, lr=1e30)
+        fit_together([method], [data(0)], epochs=5, lr=1e30)
+    assert not method.training

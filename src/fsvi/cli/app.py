@@ -185,7 +185,7 @@ def tune(
     trials: Annotated[int, typer.Option(help="How many settings to try, earlier ones counted.")] = 20,
     contexts: Annotated[str | None, typer.Option(help="Contexts to choose from, with commas between them.")] = None,
     profile: Annotated[str, Profile] = "quick",
-    seed: Annotated[int, typer.Option(help="Seed of the held-out split and of training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the held-out split and of training; the first of --splits.")] = 0,
     splits: Annotated[int, typer.Option(help="Random splits that a trial's value is the mean of.")] = 1,
     out: Annotated[Path, Out] = Path("studies"),
 ) -> None:

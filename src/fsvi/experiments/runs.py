@@ -33,6 +33,7 @@ from fsvi.validation import check_choice, check_count
 _CHECKPOINT_INTERVAL = 60.0
 _EPOCHS = 60
 """of which a result keeps the history"""
+_NOTHING: dict[str, Any] = {"method": {}, "fit": {}}
 _TOGETHER = ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "fsvi", "fbnn", "spg")
 """Methods that `vmap` can train, alone or in an ensemble, where the task's network allows it."""
 
@@ -61,6 +62,9 @@ def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None]
     """
     orders = [checked(order) for order in orders]
     paths = {order.seed: result_path(check_writable(out), order) for order in orders}
+    for order in orders:
+        if paths[order.seed].exists():
+            _read(paths[order.seed], order)
     with ExitStack() as stack:
         for path in _absent(paths.values()):
             stack.enter_context(_alone(out, path))
@@ -135,22 +139,22 @@ def _train_together(orders: Sequence[Order]) -> list[_Trained]:
 
 
 def _read(path: Path, order: Order) -> Result:
-    """The result, if it was made with the settings that `order` names."""
+    """The result, if it was made with the settings that `order` names, and no others."""
     result = read_result(path)
-    if not (order.settings or order.fit_settings):
-        return result
-    kept = result.settings["method"]["settings"]
-    if "members" in kept:
-        kept = {**kept["members"][0]["settings"], "size": len(kept["members"])}
-    wanted = [(order.settings, kept), (_plain(order.fit_settings), result.settings["fit"])]
-    for settings, made in wanted:
-        for name, value in settings.items():
-            if plain(value) != made.get(name):
-                raise InvalidInputError(
-                    f"{path} was made with {name}={made.get(name)!r}, not {plain(value)!r}: remove it, or choose "
-                    "another folder."
-                )
+    if result.settings.get("ordered", _NOTHING) != _ordered(order):
+        made, wanted = (_listed(each) for each in (result.settings.get("ordered", _NOTHING), _ordered(order)))
+        raise InvalidInputError(f"{path} was made with {made}, not with {wanted}: remove it, or choose another folder.")
     return result
+
+
+def _ordered(order: Order) -> dict[str, Any]:
+    """The settings that an order names, as a result keeps them."""
+    return {"method": _recorded(order.settings), "fit": _recorded(order.fit_settings)}
+
+
+def _listed(ordered: Mapping[str, Mapping[str, Any]]) -> str:
+    named = [f"{name}={value!r}" for settings in ordered.values() for name, value in settings.items()]
+    return ", ".join(named) or "the recipe's settings"
 
 
 def _absent(paths: Iterable[Path]) -> list[Path]:
@@ -200,7 +204,11 @@ def _measured(trained: _Trained) -> Result:
         context=order.context,
         profile=order.profile,
         seed=order.seed,
-        settings={"method": method.config(), "fit": _plain(experiment.fit_settings)},
+        settings={
+            "method": method.config(),
+            "fit": _recorded(experiment.fit_settings),
+            **({"ordered": _ordered(order)} if _ordered(order) != _NOTHING else {}),
+        },
         metrics={name: value for name, value in outcome.metrics.items() if math.isfinite(value)},
         curves=outcome.curves,
         history=_thinned(history),
@@ -222,6 +230,8 @@ def _described(source: Dataset) -> dict[str, Any]:
     return {"name": source.name, "split": source.split, "size": len(source), "sha256": source.sha256}
 
 
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    simple = (bool, int, float, str, type(None))
-    return {name: value if isinstance(value, simple) else repr(value) for name, value in settings.items()}
+def _recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON keeps them; what it cannot keep, as it is printed."""
+    simple = (bool, int, float, str, list, dict, type(None))
+    values = {name: plain(value) for name, value in settings.items()}
+    return {name: value if isinstance(value, simple) else repr(value) for name, value in values.items()}

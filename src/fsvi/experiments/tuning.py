@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from fsvi import data
@@ -23,7 +22,7 @@ from fsvi.experiments.results import result_path
 from fsvi.experiments.runs import checked, trains_together
 from fsvi.experiments.tasks import TASKS
 from fsvi.functions.priors import Constant
-from fsvi.methods import Method
+from fsvi.methods import FSVI, Ensemble
 from fsvi.serialization import check_writable, write_bytes
 from fsvi.training.together import fit_together
 from fsvi.validation import check_count
@@ -111,8 +110,9 @@ def tune(
     """Search until the study in the folder `out` has `trials` trials; returns its summary, which is written there too.
 
     The study is kept in a file after every trial, and goes on from there. `contexts` are searched as well. The value of
-    a trial is the mean over so many random `splits`, of the order's seed and those that follow. The recipe's own
-    settings are tried first. Another seed, other contexts or another number of splits make another study.
+    a trial is the mean over so many random `splits`, of the order's seed and those that follow. The first trial has the
+    recipe's own settings, as far as the search can reach them. Another seed, other contexts or another number of splits
+    make another study.
     """
     order = checked(order)
     for context in contexts:
@@ -126,7 +126,12 @@ def tune(
         study.enqueue_trial(search.recipe_params())
     begun = [trial for trial in study.trials if trial.state.name != "WAITING"]
     for number in range(len(begun), trials):
-        study.optimize(search.value, n_trials=1)
+        try:
+            study.optimize(search.value, n_trials=1)
+        except ValueError as error:
+            if "dynamic value space" not in str(error):
+                raise
+            raise FSVIError(f"the study beside {path} is of another search space: choose another --out.") from error
         tell(f"trial {number + 1}/{trials}: {_line(study)}")
         write_bytes(path, (json.dumps(search.summarise(study), indent=1) + "\n").encode())
     return search.summarise(study)
@@ -163,14 +168,17 @@ class _Search:
 
     def recipe_params(self) -> dict[str, Any]:
         """The recipe's own settings, as far as they are searched."""
-        method = TASKS[self.order.task].recipe(self.order).build(self.order.seed)
+        experiment = TASKS[self.order.task].recipe(self.order)
+        made = experiment.build(self.order.seed)
+        method = made.members[0] if isinstance(made, Ensemble) else made
         own = {
             **{name: getattr(method, name, None) for name in self.space},
             _LENGTH: 1.0,
             "context": self.order.context,
         }
-        if isinstance(prior := getattr(method, "prior", None), Constant):
-            own[_VARIANCE] = prior.variance
+        if isinstance(method, FSVI):
+            own[_VARIANCE] = getattr(method.prior, "variance", None)
+            own["kl_weight"] = method.kl_weight or 1 / len(experiment.data[0])
         return {name: own[name] for name, choices in self.space.items() if choices.has(own[name])}
 
     def value(self, trial: Trial) -> float:
@@ -182,40 +190,36 @@ class _Search:
         if self.order.member == "fsvi":
             params["prior"] = Constant(params.pop(_VARIANCE))
         settings = {**self.order.settings, **params}
-        orders = [
-            replace(self.order, context=context, settings=settings, seed=self.order.seed + index)
-            for index in range(self.splits)
-        ]
-        wholes = [TASKS[order.task].recipe(order) for order in orders]
-        trial.study.set_user_attr(_OBJECTIVE, self._describe_objective(wholes[0]))
-        parts = [held_out(whole, order.seed) for whole, order in zip(wholes, orders, strict=True)]
-        experiments = [_lengthened(experiment, length) for experiment, _ in parts]
+        seeds = range(self.order.seed, self.order.seed + self.splits)
+        orders = [replace(self.order, context=context, settings=settings, seed=seed) for seed in seeds]
         try:
-            methods = self._train(experiments, [order.seed for order in orders])
+            scores = self._scores(orders, length) if self.is_small else [self._scores([o], length)[0] for o in orders]
         except (NonFiniteLossError, SingularCovarianceError) as error:
             raise TrialPruned(str(error)) from error
+        trial.study.set_user_attr(_OBJECTIVE, self._describe_objective(TASKS[self.order.task].recipe(orders[0])))
+        return sum(scores) / len(scores)
+
+    def _scores(self, orders: Sequence[Order], length: float) -> list[float]:
+        """The mean log-likelihood of what each order holds out, the orders trained together if there are several."""
+        parts = [held_out(TASKS[order.task].recipe(order), order.seed) for order in orders]
+        experiments = [_lengthened(experiment, length) for experiment, _ in parts]
+        methods = [each.build(order.seed) for each, order in zip(experiments, orders, strict=True)]
+        if len(orders) == 1:
+            experiments[0].train(methods[0], orders[0].seed, progress=False)
+        else:
+            pairs = [experiment.data for experiment in experiments]
+            fit_together(methods, pairs, seed=orders[0].seed, **experiments[0].fit_settings)
         samples = _SMALL_SAMPLES if self.is_small else _SAMPLES
-        scores = [
-            method.predict(x, num_samples=samples).log_prob(y).mean()
+        return [
+            float(method.predict(x, num_samples=samples).log_prob(y).mean())
             for method, (_, (x, y)) in zip(methods, parts, strict=True)
         ]
-        return float(torch.stack(scores).mean())
-
-    def _train(self, experiments: Sequence[Experiment], seeds: Sequence[int]) -> list[Method]:
-        methods = [experiment.build(seed) for experiment, seed in zip(experiments, seeds, strict=True)]
-        if self.is_small and len(methods) > 1:
-            pairs = [experiment.data for experiment in experiments]
-            fit_together(methods, pairs, seed=seeds[0], **experiments[0].fit_settings)
-        else:
-            for experiment, method, seed in zip(experiments, methods, seeds, strict=True):
-                experiment.train(method, seed, progress=False)
-        return methods
 
     def summarise(self, study: Study) -> dict[str, Any]:
         """The study as plain values: what was asked, what was tried, what it gave, what was best."""
         order = self.order
         done = [trial for trial in study.trials if trial.value is not None]
-        best = max(done, key=lambda trial: trial.value or -math.inf, default=None)
+        best = max(done, key=lambda trial: -math.inf if trial.value is None else trial.value, default=None)
         return {
             "task": order.task,
             "method": order.method,
@@ -231,10 +235,13 @@ class _Search:
     def _describe_objective(self, experiment: Experiment) -> str:
         part = f"a held-out {_HELD_OUT:.0%} of the training data"
         what = f"mean log-likelihood of {part if experiment.validation is None else 'the validation data of the task'}"
-        return what if self.splits == 1 else f"{what}, over {self.splits} random splits"
+        apart = "random splits" if experiment.validation is None else "seeds"
+        return what if self.splits == 1 else f"{what}, over {self.splits} {apart}"
 
 
 def _lengthened(experiment: Experiment, factor: float) -> Experiment:
+    if factor == 1:
+        return experiment
     epochs = max(1, round(factor * experiment.fit_settings["epochs"]))
     return replace(experiment, fit_settings={**experiment.fit_settings, "epochs": epochs})
 

@@ -61,7 +61,7 @@ class _Tuned:
 
 _TUNED = {
     "boston": _Tuned(0.1, 0.05, 1_000),
-    "concrete": _Tuned(1.0, 0.02, 2_000, num_samples=4, linearize="exact"),
+    "concrete": _Tuned(1.0, 0.005, 4_000, num_samples=4, linearize="exact", least_noise=0.25),
     "energy": _Tuned(1.0, 0.02, 4_000, num_samples=4, log_std_lr_scale=3.0, least_noise=0.05),
     "wine": _Tuned(0.1, 0.02, 1_500),
     "yacht": _Tuned(1.0, 0.005, 4_000, num_samples=4, linearize="exact", least_noise=0.05),

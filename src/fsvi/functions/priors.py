@@ -57,11 +57,11 @@ class Constant(Prior):
 
 
 class GaussianProcess(Prior):
-    """Every output an independent process GP(0, variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscale²)), inputs flattened.
+    """Every output an independent process GP(0, variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²)), inputs flattened.
 
-    `lengthscale=None` is the median distance between training inputs, known when training starts. A method that fits
-    the process to targets (`learn_prior`) starts from these values; the columns of a table then have lengthscales of
-    their own.
+    `lengthscale`, the same for all i, is by default the median distance between training inputs, known when training
+    starts. A method that fits the process to targets (`learn_prior`) starts from it, and from the targets' own
+    variance; the columns of a table then have lengthscales of their own.
     """
 
     hyperparameters: Tensor
@@ -79,14 +79,14 @@ class GaussianProcess(Prior):
         if self.lengthscale is None:
             self.hyperparameters[:-1] = median_distance(x)
 
-    def fit(self, x: Tensor, y: Tensor, noise: Tensor, learn_noise: bool) -> Tensor:
-        """Maximise the marginal likelihood of targets `y` (n, q) from here; the noise's standard deviation, (q,)."""
-        lengthscale, variance = self.hyperparameters[:-1], self.hyperparameters[-1]
-        if x.dim() == 2:
-            lengthscale = lengthscale.expand(x.shape[1])
-        lengthscale, variance, noise = fit_hyperparameters(x, y, (lengthscale, variance, noise), learn_noise)
-        self.hyperparameters = torch.cat([lengthscale, variance[None]])
-        return noise
+    def fit(self, x: Tensor, y: Tensor, noise: Tensor, learn_noise: bool) -> None:
+        """Maximise the marginal likelihood of targets `y` (n, q) with noise of standard deviation `noise` (q,)."""
+        lengthscale = median_distance(x) if self.lengthscale is None else x.new_tensor(self.lengthscale)
+        columns = x.shape[1] if x.dim() == 2 else 1
+        variance = y.double().square().mean().clamp_min(torch.finfo(torch.float32).tiny)
+        start = (lengthscale.double().expand(columns), variance, noise)
+        lengthscales, variance, _ = fit_hyperparameters(x, y, start, learn_noise)
+        self.hyperparameters = torch.cat([lengthscales, variance[None]])
 
     def make_room(self, tensors: Mapping[str, Tensor]) -> None:
         """Expect as many lengthscales as a file has."""

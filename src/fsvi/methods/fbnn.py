@@ -35,10 +35,9 @@ class FBNN(FunctionSpaceMethod, MeanFieldMethod):
     bound divided by N; the authors' code has 1/B.
 
     `prior` is by default a Gaussian process for every output. In regression, with `learn_prior`, its hyperparameters
-    are first fitted to targets by marginal likelihood, together with the noise where that is learned; the columns of a
-    table have lengthscales of their own, as in the authors' code. In classification
-    there is no such likelihood in closed form: they stay as given, by default the median distance between inputs and a
-    variance of one.
+    are first fitted to targets by marginal likelihood, and the columns of a table have lengthscales of their own, as in
+    the authors' code. In classification there is no such likelihood in closed form: they stay as given, by default the
+    median distance between inputs and a variance of one. Any other prior stays as it is.
 
     `init_std` is where the parameters' standard deviations start; `log_std` learns `log_std_lr_scale` times as fast as
     the means.

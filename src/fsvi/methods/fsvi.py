@@ -20,8 +20,8 @@ from fsvi.functions import (
     last_layer,
 )
 from fsvi.functions.contexts import Context
-from fsvi.functions.priors import Constant, Empirical, Prior
-from fsvi.likelihoods import Likelihood
+from fsvi.functions.priors import Constant, Empirical, GaussianProcess, Prior
+from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.mean_field import MeanFieldMethod
 from fsvi.methods.method import Method
@@ -63,15 +63,15 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         linearize: Linearization = "jvp",
         nugget: float = 1e-2,
         kl_weight: float | None = None,
-        learn_prior: bool = False,
         init_std: tuple[float, float] | None = None,
         log_std_lr_scale: float = 3.0,
         head: str | None = None,
         channels_last: bool = True,
+        learn_prior: bool = False,
     ) -> None:
         prior = Constant(_PRIOR_VARIANCE) if prior is None else prior
         super().__init__(net, likelihood, context, prior, num_context, kl_weight, head, channels_last, learn_prior)
-        if learn_prior and not self.has_learnable_prior:
+        if learn_prior and not (isinstance(likelihood, Gaussian) and isinstance(prior, GaussianProcess)):
             raise InvalidInputError(
                 "learn_prior=True fits a Gaussian process to the targets of a regression: pass "
                 "prior=fsvi.priors.GaussianProcess() and likelihood=fsvi.Gaussian(...), or leave it out."

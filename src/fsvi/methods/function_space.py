@@ -6,7 +6,7 @@ import copy
 
 from torch import Tensor, nn
 
-from fsvi.errors import InvalidInputError
+from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.functions.contexts import Context
 from fsvi.functions.gp import spread
 from fsvi.functions.priors import GaussianProcess, Prior
@@ -78,18 +78,26 @@ class FunctionSpaceMethod(Method):
         likelihood, prior = self.likelihood, self.prior
         if self.learn_prior and isinstance(likelihood, Gaussian) and isinstance(prior, GaussianProcess):
             free = likelihood.learn_noise or likelihood.heteroscedastic
-            prior.fit(self.arranged(x), y, likelihood.noise.expand(y.shape[1]), free)
-
-    @property
-    def has_learnable_prior(self) -> bool:
-        """Whether the prior has a marginal likelihood in closed form."""
-        return isinstance(self.likelihood, Gaussian) and isinstance(self.prior, GaussianProcess)
+            noise = likelihood.noise.mean() if likelihood.heteroscedastic else likelihood.noise
+            prior.fit(self.arranged(x), y, noise.expand(y.shape[1]), free)
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the tensors, however large the prior's are."""
+        """Take over the tensors, however many numbers the prior has of its own; all or, with an error, none."""
         own = {name.removeprefix(_PRIOR): value for name, value in tensors.items() if name.startswith(_PRIOR)}
-        self.prior.make_room(own)
-        super().load_tensors(tensors)
+        before = {name: value.clone() for name, value in self.prior.named_buffers()}
+        self.prior.make_room({name: value for name, value in own.items() if self._fits_inputs(value)})
+        try:
+            super().load_tensors(tensors)
+        except FileFormatError:
+            self.prior.make_room(before)
+            for name, value in self.prior.named_buffers():
+                value.copy_(before[name])
+            raise
+
+    def _fits_inputs(self, values: Tensor) -> bool:
+        """Whether a prior's vector has a number for every column, and one more, as far as the columns are known."""
+        shape = self.input_shape
+        return shape is None or len(shape) != 1 or values.numel() in (2, shape[0] + 1)
 
     def weight(self, x: Tensor) -> float:
         """The divergence's weight in the loss on the minibatch `x`."""

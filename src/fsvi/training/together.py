@@ -36,9 +36,8 @@ def fit_together(
     """Train every method on its own (x, y) with Adam, as `fit` would but for the random numbers; one history each.
 
     The methods have one class, which does nothing between steps, one architecture of dense layers and the same
-    settings; their data have the same shapes. A
-    context that learns the data's bounds would learn those of the first alone: give bounds. Of ensembles, all members
-    are trained side by side.
+    settings; their data have the same shapes. A context that learns the data's bounds would learn those of the first
+    alone: give bounds. Of ensembles, all members are trained side by side.
     """
     if any(isinstance(method, Ensemble) for method in methods):
         return _fit_ensembles(methods, data, epochs, batch_size, lr, schedule, seed)
@@ -47,19 +46,22 @@ def fit_together(
     check_positive("lr", lr)
     _check_alike(methods, data)
     pairs = [method.check_batch(*pair) for method, pair in zip(methods, data, strict=True)]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(check_count("seed", seed, least=0))
-        for method, (x, y) in zip(methods, pairs, strict=True):
-            method.begin(x, len(x))
-            method.fit_prior(x, y)
-            method.train()
-        stack = _Stack(methods, lr)
-        histories = _train(stack, pairs, epochs, batch_size, make_schedule(schedule))
-    stack.write_back()
-    for method, pair in zip(methods, pairs, strict=True):
-        method.finish(lambda pair=pair: [pair])  # type: ignore[misc]
-        method.eval()
-    return histories
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(check_count("seed", seed, least=0))
+            for method, (x, y) in zip(methods, pairs, strict=True):
+                method.begin(x, len(x))
+                method.fit_prior(x, y)
+                method.train()
+            stack = _Stack(methods, lr)
+            histories = _train(stack, pairs, epochs, batch_size, make_schedule(schedule))
+        stack.write_back()
+        for method, pair in zip(methods, pairs, strict=True):
+            method.finish(lambda pair=pair: [pair])  # type: ignore[misc]
+        return histories
+    finally:
+        for method in methods:
+            method.eval()
 
 
 def _fit_ensembles(
@@ -76,9 +78,10 @@ def _fit_ensembles(
     ensembles = [method for method in methods if isinstance(method, Ensemble)]
     if len({len(ensemble.members) for ensemble in ensembles}) > 1 or len(ensembles) < len(methods):
         raise InvalidInputError("ensembles are trained together with ensembles of the same size.")
-    for ensemble, pair in zip(ensembles, data, strict=True):
-        x, _ = ensemble.check_batch(*pair)
-        ensemble.begin(x, len(x))
+    with torch.random.fork_rng(devices=[]):  # beginning draws context points; members begin once more below
+        for ensemble, pair in zip(ensembles, data, strict=True):
+            x, _ = ensemble.check_batch(*pair)
+            ensemble.begin(x, len(x))
     members = [member for ensemble in ensembles for member in ensemble.members]
     pairs = [pair for ensemble, pair in zip(ensembles, data, strict=True) for _ in ensemble.members]
     histories = fit_together(members, pairs, epochs=epochs, batch_size=batch_size, lr=lr, schedule=schedule, seed=seed)
@@ -147,7 +150,11 @@ class _Stack:
 
 def _stack_rest(methods: Sequence[Method], trained: Collection[str]) -> Tensors:
     """What training leaves as it is, such as a fitted prior, stacked where the methods differ in it."""
-    rest = [{n: t for n, t in method.state_dict().items() if n not in trained} for method in methods]
+    rest = []
+    for method in methods:
+        own = (*method.named_parameters(), *method.named_buffers())
+        left_out = {*trained, *method.redundant_names()}
+        rest.append({name: tensor.detach() for name, tensor in own if name not in left_out})
     stacked = {name: torch.stack([own[name] for own in rest]) for name in rest[0]}
     return {name: values for name, values in stacked.items() if bool((values != values[0]).any())}
 
@@ -216,6 +223,8 @@ def _check_alike(methods: Sequence[Method], data: Sequence[Pair]) -> None:
         raise InvalidInputError(
             f"{type(first).__name__} watches its training (by `{watching[0]}`), so it is trained alone: use fit."
         )
+    if getattr(first, "num_context_sets", 1) > 1:
+        raise InvalidInputError("num_context_sets above 1 needs a choice that each method makes alone: use fit.")
     for index, other in enumerate(others, start=1):
         if other.config() != first.config() or architecture(other.net) != architecture(first.net):
             raise InvalidInputError(f"methods 0 and {index} differ in their settings or their networks.")

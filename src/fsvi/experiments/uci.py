@@ -108,7 +108,8 @@ def uci(order: Order) -> Experiment:
         **order.fit_settings,
     }
     few = [f"{_FBNN_STEPS:,} steps"] if order.member == "fbnn" and tuned.steps > _FBNN_STEPS else []
-    notes = [*effort.notes(), *_differences(settings), *few]
+    least = [f"a learned noise stops at {tuned.least_noise} standard deviations"] if tuned.least_noise else []
+    notes = [*effort.notes(), *_differences(settings), *least, *few]
     return Experiment(
         make, (inputs(x[train]).float(), targets(y[train]).float()), fit_settings, evaluate, [table], notes
     )

@@ -178,7 +178,8 @@ class _Search:
         }
         if isinstance(method, FSVI):
             own[_VARIANCE] = getattr(method.prior, "variance", None)
-            own["kl_weight"] = method.kl_weight or 1 / len(experiment.data[0])
+            bound = 1 / len(experiment.data[0])
+            own["kl_weight"] = bound if method.kl_weight is None else method.kl_weight
         return {name: own[name] for name, choices in self.space.items() if choices.has(own[name])}
 
     def value(self, trial: Trial) -> float:

@@ -63,6 +63,61 @@ def test_the_weight_is_one_over_n_unless_given(make):
     torch.testing.assert_close(method.terms(x, LABELS)["kl"], 0.3 * kl)
 
 
+def passes(method):
+    """A list that grows by the number of inputs with every pass through the network."""
+    sizes = []
+    method.net.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    return sizes
+
+
+ONE_PASS = [{"linearize": "conditional"}, {"stochastic": "last_layer", "num_samples": 3}]
+
+
+@pytest.mark.parametrize("settings", ONE_PASS, ids=["conditional", "last layer"])
+@pytest.mark.parametrize("name", ["mlp", "no_bias", "lstm", "group_norm"])
+def test_one_pass_of_minibatch_and_context_gives_the_terms_and_gradients_of_two(make, name, settings):
+    net, x = make(name)
+    method = fsvi_on(net, x, context=Listed(x.flip(0)[:3] + 1), num_context=3, **settings)
+    fix_noise(method)
+    method.begin(x, num_data=10)
+    method.train()
+    sizes, results = passes(method), []
+    for joined in (True, False):
+        method.zero_grad()
+        torch.manual_seed(1)
+        assert method._is_joinable
+        method._is_joinable = joined
+        terms = method.backward(x, LABELS)
+        loss = method.loss(x, LABELS)
+        torch.manual_seed(1)
+        results.append([*terms.values(), loss, *(p.grad for p in method.posterior.parameters() if p.numel())])
+        method._is_joinable = True
+    assert sizes == [7, 7, 4, 3, 4, 3]
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *((name, settings) for name in ("dropout", "batch_norm") for settings in ONE_PASS),
+        ("mlp", {"linearize": "jvp"}),
+        ("mlp", {"linearize": "conditional", "num_samples": 2}),
+        ("mlp", {"linearize": "conditional", "num_feature_draws": 2}),
+        ("mlp", {"linearize": "conditional", "num_context_sets": 2}),
+        ("mlp", {"stochastic": "last_layer", "num_context_sets": 2}),
+    ],
+)
+def test_other_networks_and_settings_need_a_pass_for_each(make, name, settings):
+    net, x = make(name)
+    method = fsvi_on(net, x, **settings)
+    method.begin(x, num_data=10)
+    method.train()
+    sizes = passes(method)
+    method.backward(x, LABELS)
+    assert set(sizes) <= {4}
+
+
 @pytest.mark.parametrize("stochastic", ["all", "last_layer"])
 def test_the_loss_is_the_sum_of_its_terms(make, stochastic):
     net, x = make("mlp")

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.func import jacrev, jvp
 from torch.nn import functional as F
 
+from fsvi.functions.dual import feature_layers, layers_jvp
 from fsvi.functions.forward_mode import plain_kernels
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.networks.functional import functional_call
@@ -81,8 +82,12 @@ def has_stochastic_features(split: Split, q: MeanField) -> bool:
 
 def features_jvp(
     split: Split, params: Mapping[str, Tensor], tangents: Mapping[str, Tensor], x: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Φ(x) at `params`, and its derivative in the direction `tangents`, by one forward-mode pass."""
+) -> tuple[Tensor, Tensor | None]:
+    """Φ(x) at `params`, and its derivative in the direction `tangents`, by one forward-mode pass; None is zero."""
+    layers = feature_layers(split)
+    if layers is not None:
+        with evaluating(split.net):
+            return layers_jvp(split.net, layers, params, tangents, x)
     moving = [name for name in tangents if name not in split.head_names]
 
     def features(moved: dict[str, Tensor]) -> Tensor:

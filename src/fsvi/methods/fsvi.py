@@ -26,6 +26,7 @@ from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.mean_field import MeanFieldMethod
 from fsvi.methods.method import Method
 from fsvi.networks.freeze import frozen
+from fsvi.networks.joining import is_joinable
 from fsvi.networks.split import Split
 from fsvi.validation import check_choice, check_count, check_inputs, check_positive
 from fsvi.variational import MeanField, prior_names
@@ -47,6 +48,9 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
     default, (0.01, 1/√features), gives function values a variance of order one. `log_std` learns `log_std_lr_scale`
     times as fast as the means.
     """
+
+    _is_joinable = False
+    """whether one pass through the network serves minibatch and context"""
 
     def __init__(
         self,
@@ -131,9 +135,14 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     # Learning -------------------------------------------------------------------------------------------------------
 
+    def begin(self, x: Tensor, num_data: int) -> None:
+        """As in `FunctionSpaceMethod`; and find out whether minibatch and context may go through the network as one."""
+        super().begin(x, num_data)
+        self._is_joinable = self._shares_features and is_joinable(self.net, self.arranged(x[:2]))
+
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the weighted KL at the worst of S context sets."""
-        return dict(self._each_term(x, y))
+        return self._joined_terms(x, y) if self._is_joinable else dict(self._each_term(x, y))
 
     def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """As in `Method`, but each term's graph is freed before the next is computed: less memory, and faster."""
@@ -141,6 +150,8 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
             return super().backward(x, y)
         terms: dict[str, Tensor] = {}
         with self.posterior.taped():
+            if self._is_joinable:
+                return super().backward(x, y)
             for name, term in self._each_term(x, y):
                 term.backward()
                 terms[name] = term.detach()
@@ -152,10 +163,27 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
             shifts = [q.shift(q.noise()) for _ in range(self.num_samples)]
             values = self.outputs(x, shifts)
         else:
-            shifts, values = [], self._local_draws(x)
+            shifts, values = [], self._local_draws(self.split.forward(q.params(), x)[0])
         yield "nll", self.likelihood.nll(values, y)
         sets = [self.draw_context(x) for _ in range(self.num_context_sets)]
         yield "kl", self.weight(x) * self._largest_kl(sets, shifts)
+
+    @property
+    def _shares_features(self) -> bool:
+        """Whether minibatch and context need the same features, and need them once."""
+        conditional = self.linearize == "conditional" and self.num_samples == self.num_feature_draws == 1
+        return self.num_context_sets == 1 and (conditional or self.stochastic == "last_layer")
+
+    def _joined_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The terms by one pass of minibatch and context through the network, which spares calls and small kernels."""
+        q, split = self.posterior, self.split
+        random = has_stochastic_features(split, q)
+        params = q.params(q.shift(q.noise()) if random else None)
+        points = self.draw_context(x)
+        features, outputs = split.forward(params, torch.cat([x, points]))
+        values = outputs[None, : len(x)] if random else self._local_draws(features[: len(x)])
+        kl = self._divergence(last_layer(split, q, q.params(), features[len(x) :]), self._prior_at(points))
+        return {"nll": self.likelihood.nll(values, y), "kl": self.weight(x) * kl}
 
     def function_kl(self, x_context: Any) -> Tensor:
         """KL(q(f(X)) ‖ p(f(X))) at these points, summed over outputs; exact where only the last layer is stochastic,
@@ -165,15 +193,13 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
             self.see(x[:2])
         return self._kl(self.arranged(x), [])
 
-    def _local_draws(self, x: Tensor) -> Tensor:
+    def _local_draws(self, features: Tensor) -> Tensor:
         """M function values at every example, (M, n, outputs), where the last layer alone is stochastic.
 
         A draw of the layer would move all examples alike; drawing each value from its own marginal, which is Gaussian,
         leaves the expected log-likelihood as it is and takes most of the noise from its gradient.
         """
-        params = self.posterior.params()
-        features, _ = self.split.forward(params, x)
-        f = last_layer(self.split, self.posterior, params, features)
+        f = last_layer(self.split, self.posterior, self.posterior.params(), features)
         tiny = torch.finfo(f.mean.dtype).tiny
         std = (f.variance().T + tiny).sqrt()
         return f.mean + std * torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
@@ -199,10 +225,12 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     def _kl(self, x: Tensor, shifts: Sequence[Tensor | None], p: FunctionGaussian | None = None) -> Tensor:
         """The KL from the prior `p` at one context set, averaged over R draws of the feature layers, `shifts` first."""
-        divergence = gaussian_kl if self.covariance == "full" else diagonal_kl
         p = self._prior_at(x) if p is None else p
         q = [self._linearizer(self.split, self.posterior, x, shift) for shift in self._feature_draws(shifts)]
-        return torch.stack([divergence(each, p, self.nugget) for each in q]).mean()
+        return torch.stack([self._divergence(each, p) for each in q]).mean()
+
+    def _divergence(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
+        return (gaussian_kl if self.covariance == "full" else diagonal_kl)(q, p, self.nugget)
 
     def _prior_at(self, x: Tensor) -> FunctionGaussian:
         joint = self._linearizer is LINEARIZERS["exact"]

@@ -40,7 +40,7 @@ def describe(net: nn.Module) -> dict[str, Any] | None:
     Known are `nn.Sequential`, nested to any depth, of PyTorch's common layers, and the networks of `fsvi.networks`.
     None is for all others: classes of the user's own, layers that share parameters, have hooks or were changed.
     """
-    layers = None if any(map(_is_altered, net.modules())) else _describe(net)
+    layers = None if any(map(is_altered, net.modules())) else _describe(net)
     if layers is None:
         return None
     dtype = next((p.dtype for p in net.parameters()), torch.float32)
@@ -66,7 +66,7 @@ def build(description: Mapping[str, Any], limit: int | None = None) -> nn.Module
         return _build(description)
 
 
-def _is_altered(module: nn.Module) -> bool:
+def is_altered(module: nn.Module) -> bool:
     """Whether it computes something else than its class says."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 

@@ -60,7 +60,7 @@ class Plan:
 _DRAWS = (("all", 10), ("last_layer", 100))
 
 FULL = Plan(
-    cases=(Case("cnn", 128, 32, rounds=40), Case("resnet18", 32, 8, rounds=5)),
+    cases=(Case("cnn", 128, 32, rounds=100), Case("resnet18", 32, 8, rounds=5)),
     jacobian=Case("cnn", 128, 32, rounds=3),
     memory_repeats=3,
     networks=(

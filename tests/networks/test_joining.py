@@ -1,9 +1,12 @@
+import random
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from fsvi.networks.joining import is_joinable
+from fsvi.networks.split import Split, split_head
 
 
 class Around(nn.Module):
@@ -12,19 +15,41 @@ class Around(nn.Module):
     def __init__(self, change):
         super().__init__()
         self.body, self.head, self.change = nn.Linear(3, 40), nn.Linear(40, 2), change
+        self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x):
         return self.head(self.change(self, self.body(x)))
+
+
+def observe(net, h):
+    if net.training:
+        net.seen += h.detach().max()
+    return h
+
+
+def refuse(net, h):
+    if net.training:
+        raise RuntimeError("this network trains on pairs alone")
+    return h
+
+
+def drop_at_random(net, h):
+    return 0 * h if net.training and random.random() < 0 else h
 
 
 CHANGES = {
     "nothing": (lambda net, h: h, True),
     "dropout": (lambda net, h: F.dropout(h, 0.5, training=net.training), False),
     "dropout that drops nothing here": (lambda net, h: F.dropout(h, 1e-6, training=net.training), False),
+    "a layer dropped by Python's random numbers": (drop_at_random, False),
     "noise": (lambda net, h: h + 1e-9 * torch.randn_like(h) if net.training else h, False),
     "the batch's mean": (lambda net, h: h - h.mean(0), False),
-    "the batch's order": (lambda net, h: h + h.roll(1, 0), False),
+    "the batch's maximum": (lambda net, h: h / h.abs().max(), False),
+    "the batch's first": (lambda net, h: h - h[:1], False),
+    "the batch's order": (lambda net, h: h.cumsum(0), False),
     "a scale in training": (lambda net, h: 2 * h if net.training else h, False),
+    "a buffer that learns": (observe, False),
+    "an error in training": (refuse, False),
 }
 
 
@@ -34,10 +59,14 @@ def test_found_by_what_the_network_does(name, training):
     change, expected = CHANGES[name]
     net = Around(change).train(training)
     net.head.eval()
+    nn.init.zeros_(net.head.weight)  # outputs show nothing, features do
+    g = torch.Generator().manual_seed(0)
+    x, others = (torch.randn(2, 3, generator=g) for _ in range(2))
     state = torch.get_rng_state()
-    assert is_joinable(net, torch.randn(2, 3, generator=torch.Generator().manual_seed(0))) == expected
+    assert is_joinable(Split(net, "head"), x, others) == expected
     assert (net.training, net.body.training, net.head.training) == (training, training, False)
     assert torch.equal(torch.get_rng_state(), state)
+    assert net.seen == 0
 
 
 @pytest.mark.parametrize(
@@ -48,24 +77,14 @@ def test_found_by_what_the_network_does(name, training):
     ],
 )
 def test_networks_of_all_kinds(make, name, expected):
-    net, x = make(name, 2)
+    net, x = make(name, 4)
     before = {key: value.clone() for key, value in net.state_dict().items()}
-    assert is_joinable(net, x) == expected
+    assert is_joinable(split_head(net, x), x[:2], x[2:]) == expected
     assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
 
 
-def test_a_network_that_counts_its_passes_is_left_as_it_was():
-    class Counting(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = nn.Linear(3, 2)
-            self.register_buffer("passes", torch.zeros(()))
-
-        def forward(self, x):
-            if self.training:
-                self.passes += 1
-            return self.head(x)
-
-    net = Counting()
-    assert is_joinable(net, torch.randn(2, 3))
-    assert net.passes == 0
+def test_features_of_zero_say_nothing():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    nn.init.zeros_(net[0].weight)
+    nn.init.zeros_(net[0].bias)
+    assert not is_joinable(Split(net, "1"), torch.randn(2, 3), torch.randn(2, 3))

@@ -47,7 +47,9 @@ def test_every_member_learns_its_own_data(name):
 
 
 @pytest.mark.parametrize("num", [5, 12])
-@pytest.mark.parametrize("settings", [{"linearize": "exact"}, {"stochastic": "last_layer"}])
+@pytest.mark.parametrize(
+    "settings", [{"linearize": "exact"}, {"linearize": "conditional"}, {"stochastic": "last_layer"}]
+)
 def test_every_member_has_its_own_kl(settings, num):
     """Where the KL is not random, and the context is always the same points, the first step's is known."""
     points = torch.randn(num, 2, generator=torch.Generator().manual_seed(9))

@@ -1,7 +1,7 @@
 """The derivative of a sequence of layers in a direction of their parameters, one layer after the other.
 
-`torch.func.jvp` has it for any network, and pays for that: it moves inputs that do not move, sums over derivatives that
-are zero, and makes many small calls for every layer. For the common layers the rule is a line or two.
+`torch.func.jvp` has it for any network, and pays for that: it moves inputs that do not move, adds derivatives that are
+zero, and makes many small calls for every layer. For the common layers the rule is a line or two.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ Rule = Callable[[Any, Tensors, Tensors, Dual], Dual]
 def feature_layers(split: Split) -> list[nn.Module] | None:
     """The layers before the head, where the network is nothing but a sequence of layers that ends in it."""
     *layers, last = _flattened(split.net)
-    return layers if last is split.linear and last not in layers else None
+    plain = last is split.linear and last not in layers and not is_altered(last)
+    return layers if plain and not any(getattr(layer, "return_indices", False) for layer in layers) else None
 
 
-def layers_jvp(net: nn.Module, layers: list[nn.Module], params: Tensors, moves: Tensors, x: Tensor) -> Dual:
-    """The output of these layers of `net`, in eval mode, and its derivative in the direction `moves`.
+def layers_jvp(net: nn.Module, layers: list[nn.Module], params: Tensors, tangents: Tensors, x: Tensor) -> Dual:
+    """The output of these layers of `net`, in eval mode, and its derivative in the direction `tangents`.
 
     Both are by the names of `net`; a parameter that `params` lacks is the layer's own.
     """
@@ -48,15 +49,16 @@ def layers_jvp(net: nn.Module, layers: list[nn.Module], params: Tensors, moves: 
     state = Dual(x, None)
     for layer in layers:
         own = {key: names[id(p)] for key, p in layer.named_parameters()}
-        values, own_moves = (
-            {key: tensors[name] for key, name in own.items() if name in tensors} for tensors in (params, moves)
+        values, own_tangents = (
+            {key: tensors[name] for key, name in own.items() if name in tensors} for tensors in (params, tangents)
         )
-        state = _rule(layer)(layer, values, own_moves, state)
+        state = _rule(layer)(layer, values, own_tangents, state)
     return state
 
 
 def _rule(layer: nn.Module) -> Rule:
-    if is_altered(layer) or getattr(layer, "padding_mode", "zeros") != "zeros":
+    watched = is_altered(layer) or layer._backward_hooks or layer._backward_pre_hooks
+    if watched or getattr(layer, "padding_mode", "zeros") != "zeros":
         return _any_layer
     return _RULES.get(type(layer), _any_layer)
 
@@ -70,30 +72,30 @@ def _flattened(module: nn.Module) -> Iterator[nn.Module]:
         yield from _flattened(child)
 
 
-def _any_layer(layer: nn.Module, params: Tensors, moves: Tensors, x: Dual) -> Dual:
+def _any_layer(layer: nn.Module, params: Tensors, tangents: Tensors, x: Dual) -> Dual:
     buffers = {name: buffer.clone() for name, buffer in layer.named_buffers()}
 
     def call(moving: Tensors, value: Tensor) -> Tensor:
         return functional_call(layer, {**params, **buffers, **moving}, (value,))
 
-    if x.change is None and not moves:
+    if x.change is None and not tangents:
         return Dual(call({}, x.value), None)
-    start = {name: params[name] for name in moves}
+    start = {name: params[name] for name in tangents}
     with plain_kernels(layer):
         if x.change is None:
-            return Dual(*jvp(lambda moving: call(moving, x.value), (start,), (dict(moves),)))
-        return Dual(*jvp(call, (start, x.value), (dict(moves), x.change)))
+            return Dual(*jvp(lambda moving: call(moving, x.value), (start,), (dict(tangents),)))
+        return Dual(*jvp(call, (start, x.value), (dict(tangents), x.change)))
 
 
 def _affine(apply: Callable[[Any, Tensor, Tensor, Tensor | None], Tensor]) -> Rule:
     """y = w x + b: dy = dw x + db + w dx"""
 
-    def rule(layer: Any, params: Tensors, moves: Tensors, x: Dual) -> Dual:
-        if "bias" in moves and "weight" not in moves:  # a frozen weight
-            return _any_layer(layer, params, moves, x)
+    def rule(layer: Any, params: Tensors, tangents: Tensors, x: Dual) -> Dual:
+        if tangents and "weight" not in tangents:  # a frozen weight
+            return _any_layer(layer, params, tangents, x)
         weight = params.get("weight", layer.weight)
         value = apply(layer, x.value, weight, params.get("bias", layer.bias))
-        change = apply(layer, x.value, moves["weight"], moves.get("bias")) if moves else None
+        change = apply(layer, x.value, tangents["weight"], tangents.get("bias")) if tangents else None
         if x.change is not None:
             through = apply(layer, x.change, weight, None)
             change = through if change is None else change + through
@@ -109,18 +111,18 @@ def _convolve(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) 
 def _activation(derivative: Callable[[Tensor], Tensor]) -> Rule:
     """y = f(x): dy = f'(x) dx, with f' as a function of y"""
 
-    def rule(layer: nn.Module, params: Tensors, moves: Tensors, x: Dual) -> Dual:
+    def rule(layer: nn.Module, params: Tensors, tangents: Tensors, x: Dual) -> Dual:
         value = layer(x.value)
         return Dual(value, None if x.change is None else x.change * derivative(value))
 
     return rule
 
 
-def _linear_map(layer: nn.Module, params: Tensors, moves: Tensors, x: Dual) -> Dual:
+def _linear_map(layer: nn.Module, params: Tensors, tangents: Tensors, x: Dual) -> Dual:
     return Dual(layer(x.value), None if x.change is None else layer(x.change))
 
 
-def _max_pool(layer: nn.MaxPool2d, params: Tensors, moves: Tensors, x: Dual) -> Dual:
+def _max_pool(layer: nn.MaxPool2d, params: Tensors, tangents: Tensors, x: Dual) -> Dual:
     """The change of what is largest."""
     settings = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
     if x.change is None:

@@ -50,7 +50,7 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
     """
 
     _is_joinable = False
-    """whether one pass through the network serves minibatch and context"""
+    """whether the network treats every example alone, and in training as in evaluation, as far as was seen"""
 
     def __init__(
         self,
@@ -138,20 +138,28 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
     def begin(self, x: Tensor, num_data: int) -> None:
         """As in `FunctionSpaceMethod`; and find out whether minibatch and context may go through the network as one."""
         super().begin(x, num_data)
-        self._is_joinable = self._shares_features and is_joinable(self.net, self.arranged(x[:2]))
+        self._is_joinable = False
+        if self._shares_features:
+            with torch.random.fork_rng(devices=[]):
+                points = self.draw_context(x[: min(len(x), 128)])
+            self._is_joinable = is_joinable(self.split, self.arranged(x[:2]), points[:2])
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the weighted KL at the worst of S context sets."""
-        return self._joined_terms(x, y) if self._is_joinable else dict(self._each_term(x, y))
+        return self._joined_terms(x, y) if self._joins else dict(self._each_term(x, y))
 
     def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """As in `Method`, but each term's graph is freed before the next is computed: less memory, and faster."""
+        """As in `Method`, but gradients are gathered by hand (`Tape`) where features are stochastic.
+
+        And where minibatch and context go through the network one after the other, each term's graph is freed before
+        the next is computed, which takes less memory.
+        """
         if not has_stochastic_features(self.split, self.posterior):
             return super().backward(x, y)
-        terms: dict[str, Tensor] = {}
         with self.posterior.taped():
-            if self._is_joinable:
+            if self._joins:
                 return super().backward(x, y)
+            terms: dict[str, Tensor] = {}
             for name, term in self._each_term(x, y):
                 term.backward()
                 terms[name] = term.detach()
@@ -159,14 +167,21 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     def _each_term(self, x: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
         q = self.posterior
-        if has_stochastic_features(self.split, q):
-            shifts = [q.shift(q.noise()) for _ in range(self.num_samples)]
+        random = has_stochastic_features(self.split, q)
+        shifts = [q.shift(q.noise()) for _ in range(self.num_samples)] if random else []
+        sets = [self.draw_context(x) for _ in range(self.num_context_sets)]
+        if random:
             values = self.outputs(x, shifts)
         else:
-            shifts, values = [], self._local_draws(self.split.forward(q.params(), x)[0])
+            params = q.params()
+            values = self._local_draws(params, self.split.forward(params, x)[0])
         yield "nll", self.likelihood.nll(values, y)
-        sets = [self.draw_context(x) for _ in range(self.num_context_sets)]
         yield "kl", self.weight(x) * self._largest_kl(sets, shifts)
+
+    @property
+    def _joins(self) -> bool:
+        """Whether one pass through the network serves minibatch and context."""
+        return self._is_joinable and self._shares_features
 
     @property
     def _shares_features(self) -> bool:
@@ -181,9 +196,11 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         params = q.params(q.shift(q.noise()) if random else None)
         points = self.draw_context(x)
         features, outputs = split.forward(params, torch.cat([x, points]))
-        values = outputs[None, : len(x)] if random else self._local_draws(features[: len(x)])
-        kl = self._divergence(last_layer(split, q, q.params(), features[len(x) :]), self._prior_at(points))
-        return {"nll": self.likelihood.nll(values, y), "kl": self.weight(x) * kl}
+        values = outputs[None, : len(x)] if random else self._local_draws(params, features[: len(x)])
+        nll = self.likelihood.nll(values, y)
+        means = q.params() if random else params
+        kl = self._divergence(last_layer(split, q, means, features[len(x) :]), self._prior_at(points))
+        return {"nll": nll, "kl": self.weight(x) * kl}
 
     def function_kl(self, x_context: Any) -> Tensor:
         """KL(q(f(X)) ‖ p(f(X))) at these points, summed over outputs; exact where only the last layer is stochastic,
@@ -193,13 +210,13 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
             self.see(x[:2])
         return self._kl(self.arranged(x), [])
 
-    def _local_draws(self, features: Tensor) -> Tensor:
+    def _local_draws(self, params: dict[str, Tensor], features: Tensor) -> Tensor:
         """M function values at every example, (M, n, outputs), where the last layer alone is stochastic.
 
         A draw of the layer would move all examples alike; drawing each value from its own marginal, which is Gaussian,
         leaves the expected log-likelihood as it is and takes most of the noise from its gradient.
         """
-        f = last_layer(self.split, self.posterior, self.posterior.params(), features)
+        f = last_layer(self.split, self.posterior, params, features)
         tiny = torch.finfo(f.mean.dtype).tiny
         std = (f.variance().T + tiny).sqrt()
         return f.mean + std * torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
-from fsvi.networks.functional import functional_call
-from fsvi.networks.split import batch_norms, evaluating
+from fsvi.networks.split import Split, evaluating
 
 _TOLERANCE = 1e-4
-"""what rounding may make of one example in batches of two sizes, relative to the largest output"""
+"""what rounding may make of features in batches of two sizes, relative to the largest"""
 
 
 @torch.no_grad()
-def is_joinable(net: nn.Module, x: Tensor) -> bool:
-    """Whether `net`, tried on a few examples, treats each of them alone, and in training as in evaluation.
+def is_joinable(split: Split, x: Tensor, others: Tensor) -> bool:
+    """Whether the features of `x` and of `others` in evaluation are those of both as one batch in training.
 
-    BatchNorm does neither; dropout, in whatever way it is written, is found by the random numbers that it draws.
+    So it is tried on a few examples of each. BatchNorm and dropout, a mean over the batch or a buffer that learns from
+    what it sees let nothing be joined, and neither does a network that draws random numbers in training or fails.
+    What a few examples do not show is missed: a layer that a factor of zero still hides.
     """
-    if batch_norms(net):
-        return False
-    modes = [(module, module.training) for module in net.modules()]
-    buffers = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    copies = [{name: buffer.clone() for name, buffer in split.net.named_buffers()} for _ in range(3)]
     with torch.random.fork_rng(devices=[]):
-        with evaluating(net):
-            alone = net(x)
-        before = torch.get_rng_state()
+        with evaluating(split.net):
+            alone = torch.cat([split.forward(copies[i], part)[0] for i, part in enumerate((x, others))])
+        before = (random.getstate(), torch.get_rng_state().tolist())
         try:
-            net.train()
-            joined = functional_call(net, buffers, (torch.cat([x, x[:1]]),))
-        finally:
-            for module, mode in modes:
-                module.training = mode
-        drawn = not torch.equal(torch.get_rng_state(), before)
-    return not drawn and bool((joined[: len(x)] - alone).abs().max() <= _TOLERANCE * alone.abs().max())
+            with _training(split.net):
+                joined = split.forward(copies[2], torch.cat([x, others]))[0]
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return False
+        drawn = before != (random.getstate(), torch.get_rng_state().tolist())
+    changed = any(not torch.equal(buffer, copies[2][name]) for name, buffer in split.net.named_buffers())
+    size = alone.abs().max()
+    return not drawn and not changed and bool(size > 0) and bool((joined - alone).abs().max() <= _TOLERANCE * size)
+
+
+@contextmanager
+def _training(net: nn.Module) -> Iterator[None]:
+    """Put `net` into training mode for a while; each layer's mode comes back."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.train()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -48,7 +48,8 @@ def test_every_member_learns_its_own_data(name):
 
 @pytest.mark.parametrize("num", [5, 12])
 @pytest.mark.parametrize(
-    "settings", [{"linearize": "exact"}, {"linearize": "conditional"}, {"stochastic": "last_layer"}]
+    "settings",
+    [{"linearize": "exact"}, {"linearize": "conditional", "init_std": (1e-9, 0.3)}, {"stochastic": "last_layer"}],
 )
 def test_every_member_has_its_own_kl(settings, num):
     """Where the KL is not random, and the context is always the same points, the first step's is known."""

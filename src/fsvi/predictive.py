@@ -50,7 +50,7 @@ class CategoricalPredictive(Predictive):
     """Class probabilities from `logits` of shape (samples, n, classes); all entropies are in nats."""
 
     def __init__(self, logits: Tensor) -> None:
-        self.log_probs = logits.log_softmax(-1)
+        self.log_probs = _precise(logits).log_softmax(-1)
 
     @property
     def samples(self) -> Tensor:  # type: ignore[override]
@@ -102,8 +102,8 @@ class GaussianPredictive(Predictive):
     """
 
     def __init__(self, samples: Tensor, noise_variance: Tensor) -> None:
-        self.samples = samples
-        self.noise_variance = noise_variance.expand(samples.shape)
+        self.samples = _precise(samples)
+        self.noise_variance = _precise(noise_variance).expand(samples.shape)
 
     @property
     def function_variance(self) -> Tensor:
@@ -136,6 +136,11 @@ def mixture(parts: Sequence[Predictive]) -> Predictive:
     for name in vars(joined):
         setattr(joined, name, torch.cat([getattr(part, name) for part in parts]))
     return joined
+
+
+def _precise(values: Tensor) -> Tensor:
+    """In float32 at least: probabilities with the eight bits of a bfloat16 do not add up to one."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def _entropy(probabilities: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torch.distributions import MultivariateNormal, kl_divergence
 from torch.func import functional_call
 
 import fsvi
@@ -389,3 +390,27 @@ def test_a_head_that_cannot_carry_the_uncertainty_is_refused(make):
     net[2].bias.requires_grad_(False)
     with pytest.raises(HeadError, match="'2' is frozen"):
         fsvi_on(net, x)
+
+
+def test_a_head_that_the_features_call_too_is_refused_whenever_it_shows():
+    """With no example of the inputs it shows when data comes, and shows again when more of it does."""
+
+    class Recursive(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.fc = nn.Linear(3, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.fc(torch.tanh(self.fc(self.body(x))))
+
+    net, x = Recursive().double(), torch.randn(4, 3, dtype=torch.float64)
+    with pytest.raises(HeadError, match=r"'fc' .* called twice.*exact"):
+        fsvi_on(net, x)
+    late = fsvi.FSVI(net, fsvi.Categorical(), contexts.Batch())
+    for _ in range(2):
+        with pytest.raises(HeadError, match=r"'fc' .* called twice.*exact"):
+            late.loss(x, LABELS)
+    method = fsvi_on(net, x, linearize="exact")
+    q = explicit(net, method.posterior.means(), method.posterior.stds(), x)
+    p = MultivariateNormal(torch.zeros_like(q.mean), (0.5 + NUGGET) * torch.eye(len(q.mean), dtype=torch.float64))
+    torch.testing.assert_close(method.function_kl(x), kl_divergence(q, p))

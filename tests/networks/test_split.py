@@ -76,6 +76,7 @@ def test_a_layer_used_twice_is_the_head_by_its_last_call():
     split = split_head(net, x)
     features, outputs = split.forward({}, x)
     torch.testing.assert_close(net.fc(features), outputs)
+    assert split.is_reused and split.is_tied
 
 
 @pytest.mark.parametrize(("name", "tied"), [("tied_head", True), ("tied_features", False), ("mlp", False)])

@@ -91,9 +91,20 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
         self.build(self.first_split())
 
+    def check_split(self, split: Split) -> None:
+        """The last layer must be free to move, and independent of the features."""
+        frozen = [name for name, p in split.linear.named_parameters() if not p.requires_grad]
+        if frozen:
+            raise HeadError(f"the last layer {split.head!r} is frozen, but its parameters carry the uncertainty.")
+        if split.is_tied and (self.stochastic == "last_layer" or self.linearize != "exact"):
+            raise HeadError(
+                f"the last layer {split.head!r} shares a parameter with an earlier layer, or is called twice, so it is "
+                'not independent of the features: untie them, or use stochastic="all" with linearize="exact".'
+            )
+
     def build(self, split: Split) -> None:
         """Make the variational parameters and bind the prior."""
-        self._check_head(split)
+        self.check_split(split)
         super().build(split)
         head = split.head_names
         names = head if self.stochastic == "last_layer" else prior_names(self.net)
@@ -288,16 +299,6 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         return super().redundant_names() | {
             name for name, _ in self.named_parameters() if name.startswith("prior.net.")
         }
-
-    def _check_head(self, split: Split) -> None:
-        frozen = [name for name, p in split.linear.named_parameters() if not p.requires_grad]
-        if frozen:
-            raise HeadError(f"the last layer {split.head!r} is frozen, but its parameters carry the uncertainty.")
-        if split.is_tied and (self.stochastic == "last_layer" or self.linearize != "exact"):
-            raise HeadError(
-                f"the last layer {split.head!r} shares a parameter with an earlier layer, so it is not independent of "
-                'the features: untie them, or use stochastic="all" with linearize="exact".'
-            )
 
 
 def _checked_pair(name: str, values: Sequence[float]) -> tuple[float, float]:

@@ -184,6 +184,9 @@ class Method(Configurable, nn.Module, ABC):
         y = self.likelihood.check_targets(y, self.num_outputs)
         return self.arranged(x), (y.to(self.dtype) if y.is_floating_point() else y).to(self.device)
 
+    def check_split(self, split: Split) -> None:
+        """Refuse a network whose last layer the method cannot work with."""
+
     def build(self, split: Split) -> None:
         """Make what depends on where the network's last layer is."""
         self.split = split
@@ -194,6 +197,8 @@ class Method(Configurable, nn.Module, ABC):
         split = split_head(self.net, self.arranged(x), self.head)
         if split.head != self.split.head:
             self.build(split)
+        self.check_split(split)
+        self.split = split
         self._seen = x.shape[1:]
 
     # Files ----------------------------------------------------------------------------------------------------------

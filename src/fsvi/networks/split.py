@@ -25,6 +25,8 @@ class Split:
 
     net: nn.Module
     head: str
+    is_reused: bool = False
+    """whether the network also calls the head before the end, as far as was seen"""
 
     @property
     def linear(self) -> nn.Linear:
@@ -46,10 +48,10 @@ class Split:
 
     @property
     def is_tied(self) -> bool:
-        """Whether a feature layer uses one of the head's parameters too."""
+        """Whether the features use one of the head's parameters too."""
         names = dict(self.net.named_parameters(remove_duplicate=False))
         own = {id(names[name]) for name in self.head_names}
-        return any(id(p) in own and name not in self.head_names for name, p in names.items())
+        return self.is_reused or any(id(p) in own and name not in self.head_names for name, p in names.items())
 
     def forward(self, tensors: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Features and outputs of the network whose parameters and buffers are replaced by `tensors`."""
@@ -72,9 +74,9 @@ def split_head(net: nn.Module, x: Tensor | None = None, head: str | None = None)
     if x is None:
         return Split(net, head if head is not None else list(linears)[-1])
     found = _trace(net, linears, x)
-    if head is not None and head != found:
-        raise HeadError(f"head={head!r} does not compute the network's output; {found!r} does.")
-    return Split(net, found)
+    if head is not None and head != found.head:
+        raise HeadError(f"head={head!r} does not compute the network's output; {found.head!r} does.")
+    return found
 
 
 def deterministic_names(net: nn.Module) -> set[str]:
@@ -144,8 +146,8 @@ def _recording(module: nn.Module) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def _trace(net: nn.Module, linears: Mapping[str, nn.Linear], x: Tensor) -> str:
-    """The name of the linear layer whose output is the network's."""
+def _trace(net: nn.Module, linears: Mapping[str, nn.Linear], x: Tensor) -> Split:
+    """The network split at the linear layer whose output is the network's."""
     calls: list[tuple[str, Tensor, Tensor]] = []
     handles = [
         module.register_forward_hook(lambda _, args, out, name=name: calls.append((name, args[0], out.clone())))
@@ -168,7 +170,7 @@ def _trace(net: nn.Module, linears: Mapping[str, nn.Linear], x: Tensor) -> str:
         if value.shape == output.shape and torch.equal(value, output):
             _check_features(name, features, len(x))
             _check_untouched(net, name, output, x)
-            return name
+            return Split(net, name, is_reused=sum(called == name for called, *_ in calls) > 1)
     raise HeadError(_explain(output, calls[-1][0] if calls else None))
 
 

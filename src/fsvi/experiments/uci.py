@@ -65,7 +65,7 @@ _TUNED = {
     "concrete": _Tuned(1.0, 0.005, 4_000, num_samples=4, linearize="exact", least_noise=0.25),
     "energy": _Tuned(1.0, 0.02, 4_000, num_samples=4, log_std_lr_scale=3.0, least_noise=0.05),
     "wine": _Tuned(0.1, 0.02, 1_500),
-    "yacht": _Tuned(1.0, 0.005, 4_000, num_samples=4, linearize="exact", least_noise=0.05),
+    "yacht": _Tuned(1.0, 0.005, 4_000, num_samples=4, linearize="exact", init_std=(0.01, 0.02), least_noise=0.05),
     "protein": _Tuned(
         1.0, None, 60_000, num_samples=4, stochastic="last_layer", init_std=(0.01, 0.02), batch_size=512, lr=2e-2
     ),

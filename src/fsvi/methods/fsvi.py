@@ -104,7 +104,6 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     def build(self, split: Split) -> None:
         """Make the variational parameters and bind the prior."""
-        self.check_split(split)
         super().build(split)
         head = split.head_names
         names = head if self.stochastic == "last_layer" else prior_names(self.net)

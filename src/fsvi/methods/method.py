@@ -3,7 +3,8 @@
 A method owns a copy of the user's network and a likelihood. Training needs `terms`, the named parts of the loss;
 prediction needs `function_draws`. The rest has defaults: `parameter_groups` says what the optimiser trains and how
 fast, the hooks `begin`, `fit_prior`, `after_step`, `after_epoch` and `finish` are for methods that watch training,
-`backward` and `own_optimizer` for methods whose update is their own.
+`backward` and `own_optimizer` for methods whose update is their own, `check_split` for methods that ask something of
+the network's last layer.
 """
 
 from __future__ import annotations
@@ -189,6 +190,7 @@ class Method(Configurable, nn.Module, ABC):
 
     def build(self, split: Split) -> None:
         """Make what depends on where the network's last layer is."""
+        self.check_split(split)
         self.split = split
         self.likelihood.bind(split.num_outputs)
 
@@ -197,8 +199,9 @@ class Method(Configurable, nn.Module, ABC):
         split = split_head(self.net, self.arranged(x), self.head)
         if split.head != self.split.head:
             self.build(split)
-        self.check_split(split)
-        self.split = split
+        else:
+            self.check_split(split)
+            self.split = split
         self._seen = x.shape[1:]
 
     # Files ----------------------------------------------------------------------------------------------------------

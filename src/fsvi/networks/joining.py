@@ -41,7 +41,7 @@ def is_joinable(split: Split, x: Tensor, others: Tensor) -> bool:
 
 @contextmanager
 def _training(net: nn.Module) -> Iterator[None]:
-    """Put `net` into training mode for a while; each layer's mode comes back."""
+    """Put `net` into training mode by its own `train`, as `fit` does, for a while; each layer's mode comes back."""
     modes = [(module, module.training) for module in net.modules()]
     net.train()
     try:

@@ -13,11 +13,21 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 
+_LARGEST_SEED = 2**32 - 1
+"""NumPy's, and with it Optuna's and scikit-learn's"""
+
 
 def check_count(name: str, value: int, least: int = 1) -> int:
     """A whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InvalidInputError(f"{name}={value!r} must be a whole number of at least {least}.")
+    return int(value)
+
+
+def check_seed(value: int) -> int:
+    """A whole number that every generator of random numbers takes."""
+    if check_count("seed", value, least=0) > _LARGEST_SEED:
+        raise InvalidInputError(f"seed={value} must be a whole number of at most {_LARGEST_SEED}.")
     return int(value)
 
 

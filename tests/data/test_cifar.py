@@ -11,6 +11,8 @@ from fsvi import data
 from fsvi.data.cifar import CIFAR10_BATCHES
 from fsvi.errors import FileFormatError
 
+pytestmark = pytest.mark.usefixtures("any_content")
+
 PIXELS = images(4, 3, 32, 32)
 LABELS = [3, 8, 8, 0]
 

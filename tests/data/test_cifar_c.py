@@ -9,6 +9,8 @@ from fsvi import data
 from fsvi.data import cifar_c
 from fsvi.errors import FileFormatError
 
+pytestmark = pytest.mark.usefixtures("any_content")
+
 PIXELS, LABELS = images(34, 3, 32, 32), [i % 10 for i in range(34)]
 
 

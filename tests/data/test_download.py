@@ -2,13 +2,13 @@ import gzip
 import hashlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from filelock import FileLock
 
-from data_files import idx, images, write_mnist
+from data_files import idx, images, picture, write_mnist, write_tar
 from fsvi import data
 from fsvi.data.entries import ENTRIES
 from fsvi.data.idx import read_images
@@ -110,10 +110,10 @@ def test_load_downloads_once_into_the_cache(site, cached, capsys):
 
 
 def test_a_local_folder_is_preferred_and_nothing_is_downloaded(site, root):
-    write_mnist(root / "letters")
-    for name, old in (("images", "t10k-images-idx3-ubyte.gz"), ("labels", "t10k-labels-idx1-ubyte.gz")):
-        (root / "letters" / old).rename(root / "letters" / f"{name}.gz")
-    assert len(data.load("letters", "test")) == 7 and site.asked == []
+    (root / "letters").mkdir()
+    for name, content in (("images", IMAGES), ("labels", LABELS)):
+        (root / "letters" / name).write_bytes(content)
+    assert len(data.load("letters", "test")) == 300 and site.asked == []
 
 
 def test_a_file_packed_anew_passes(site):
@@ -255,3 +255,66 @@ def test_fetch_leaves_a_users_own_folder_alone(site, root):
     with pytest.raises(FileFormatError, match="is not the published file"):
         data.fetch("letters")
     assert site.asked == [] and gzip.decompress((root / "letters" / "images.gz").read_bytes()) == b"mine"
+
+
+def packed_letter(folder):
+    write_tar(folder / "letter.tar.gz", {"notMNIST_small/A/a.png": picture(images(1, 28, 28)[0])})
+    return (folder / "letter.tar.gz").read_bytes()
+
+
+def without_hash(name, address, monkeypatch):
+    """The dataset with nothing but its published file of no known hash, which the address gives as /file."""
+    split, sources = next(iter(ENTRIES[name].splits.items()))
+    source = next(source for source in sources if source.downloadable)
+    file = replace(source.files[0], url=f"{address}/file")
+    assert file.digest is None
+    monkeypatch.setitem(ENTRIES, name, replace(ENTRIES[name], splits={split: (replace(source, files=(file,)),)}))
+    return file.name
+
+
+@pytest.mark.parametrize("name", ["boston", "wine", "yacht", "protein", "notmnist"])
+@pytest.mark.parametrize("page", [b"<html>\n<p>Log in, please</p>\n</html>", b"<html>", b""])
+@pytest.mark.filterwarnings("ignore:.*no data")
+def test_what_has_no_known_hash_must_be_readable_to_stay(site, cached, tmp_path, monkeypatch, name, page):
+    path = cached.parent / without_hash(name, site.address, monkeypatch)
+    site.files["/file"] = page
+    with pytest.raises(FileFormatError) as raised:
+        data.fetch(name)
+    message = str(raised.value)
+    assert message.startswith(f"{site.address}/file did not give the published {path.name}")
+    assert "cannot be read as that dataset), so it was thrown away: " in message
+    assert "\n" not in message and files(path.parent) == []
+    tables = {"wine": b"a;y\n1;2\n", "protein": b"y,a\n1,2\n"}
+    site.files["/file"] = packed_letter(tmp_path) if name == "notmnist" else tables.get(name, b"1 2\n3 4\n")
+    assert data.fetch(name) == [path] and files(path.parent) == [path.name]
+
+
+def stand_in(root, monkeypatch):
+    """Two letters in the user's folder, which stand in for the published ones."""
+    write_mnist(root / "sample", n=2)
+    part = [File(f"sample/t10k-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1")]
+    sources = (*ENTRIES["letters"].splits["test"], Source(tuple(part), read_images, "two letters only"))
+    monkeypatch.setitem(ENTRIES, "letters", replace(ENTRIES["letters"], splits={"test": sources}))
+
+
+def test_fetch_gets_the_published_files_although_a_stand_in_is_here(site, root, cached, monkeypatch):
+    stand_in(root, monkeypatch)
+    assert data.load("letters", "test").note == "two letters only" and site.asked == []
+    assert data.fetch("letters") == [cached / "images.gz", cached / "labels.gz"]
+    split = data.load("letters", "test")
+    assert len(split) == 300 and split.note == ""
+
+
+def test_a_stand_in_serves_while_the_published_files_cannot_be_had(site, root, monkeypatch):
+    stand_in(root, monkeypatch)
+    site.status = 503
+    with pytest.raises(DataNotFoundError, match="the server answered 503"):
+        data.fetch("letters")
+    assert data.load("letters", "test").note == "two letters only"
+
+
+def test_fetch_is_content_with_a_stand_in_for_what_cannot_be_downloaded(root, monkeypatch):
+    (root / "retina").mkdir()
+    path = root / "retina" / "deepdrid128.zip"
+    path.write_bytes(b"mine")
+    assert data.fetch("retina", tell=lambda line: None) == [path]

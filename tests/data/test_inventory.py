@@ -75,6 +75,18 @@ def test_the_list_has_every_dataset_with_place_and_size(root, tmp_path):
     assert all(row.licence and row.what for row in rows.values())
 
 
+def test_the_list_names_a_stand_in_until_the_published_files_are_here(root):
+    (root / "svhn").mkdir()
+    (root / "svhn" / "svhn_test_10k.npz").write_bytes(b"sample")
+    (root / "kmnist").mkdir()
+    write_mnist(root / "kmnist")
+    rows = {row.name: row.where for row in data.catalogue()}
+    note = "first 10,000 SVHN test digits, cropped anew from the full pictures"
+    assert rows["svhn"] == f"{root / 'svhn'} (test only); {note}" and rows["kmnist"].endswith("kmnist (test only)")
+    (root / "svhn" / "test_32x32.mat").write_bytes(b"published")
+    assert {row.name: row.where for row in data.catalogue()}["svhn"] == f"{root / 'svhn'} (test only)"
+
+
 def test_unknown_names(root):
     for call in (data.verify, data.fetch):
         with pytest.raises(InvalidInputError, match="did you mean 'svhn'"):
@@ -88,3 +100,5 @@ def test_every_address_and_digest_is_well_formed():
         algorithm, _, digits = (file.digest or "md5:" + "0" * 32).partition(":")
         assert len(bytes.fromhex(digits)) == {"sha256": 32, "md5": 16}[algorithm]
         assert ".." not in file.name and not file.name.startswith("/")
+    for source in sources:  # a download of no known hash is read by itself
+        assert not source.downloadable or len(source.files) == 1 or all(file.digest for file in source.files)

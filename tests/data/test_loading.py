@@ -11,6 +11,8 @@ from data_files import idx, images, write_mnist
 from fsvi import data
 from fsvi.errors import DataNotFoundError, FileFormatError, FSVIError, InvalidInputError
 
+pytestmark = pytest.mark.usefixtures("any_content")
+
 
 def test_images_labels_types_and_origin(root):
     pixels = write_mnist(root / "mnist")
@@ -138,5 +140,28 @@ def test_what_cannot_be_downloaded_says_what_to_put_where(root):
     with pytest.raises(DataNotFoundError) as raised:
         data.load("concrete")
     message = str(raised.value)
-    assert "uci/concrete.csv.gz" in message and "FSVI_DATA" in message and "archive.ics.uci.edu/dataset/165" in message
+    assert "put uci/concrete.csv (a line of column names, then lines of numbers separated by commas: " in message
+    assert "in the order of Concrete_Data.xls, then the compressive strength) into" in message
+    assert "FSVI_DATA" in message and "archive.ics.uci.edu/dataset/165" in message
     assert isinstance(raised.value, FSVIError) and isinstance(raised.value, FileNotFoundError)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "sources"),
+    [
+        ("energy", "train", ["put uci/energy.csv (", "then Y1, the heating load, without Y2) into"]),
+        ("retina", "train", ["eyepacs/trainLabels.csv and retina/eyepacs/train (", " or retina/deepdrid128.zip ("]),
+        (
+            "retina",
+            "test",
+            ["eyepacs/retinopathy_solution.csv and retina/eyepacs/test (", "or retina/deepdrid128.zip ("],
+        ),
+        ("retina", "validation", ["put retina/deepdrid128.zip (", "image_id, split and dr_level"]),
+        ("aptos", "test", ["retina/aptos/train.csv and retina/aptos/train_images ("]),
+    ],
+)
+def test_every_source_of_what_cannot_be_downloaded_is_named(root, name, split, sources):
+    with pytest.raises(DataNotFoundError) as raised:
+        data.load(name, split)
+    message = str(raised.value)
+    assert all(source in message for source in sources) and "\n" not in message and ". " not in message

@@ -13,6 +13,8 @@ from data_files import images, picture, write_tar, write_zip
 from fsvi import data
 from fsvi.errors import FileFormatError
 
+pytestmark = pytest.mark.usefixtures("any_content")
+
 
 def test_svhn_official_file_has_zero_labelled_ten(root):
     pixels = images(3, 3, 32, 32)
@@ -89,6 +91,30 @@ def test_the_first_notmnist_pictures_are_of_all_letters_and_always_the_same(root
     assert [i // 20 for i in where] == split.y.tolist()
     write_tar(root / "notmnist" / "notMNIST_small.tar.gz", dict(reversed(members.items())))
     assert data.load("notmnist", "test").sha256 == split.sha256
+
+
+@pytest.mark.parametrize("size", [(28, 27), (1, 1), (64, 64)])
+def test_a_notmnist_picture_of_another_size_is_named(root, size):
+    members = {
+        "notMNIST_small/A/x.png": picture(images(1, 28, 28)[0]),
+        "notMNIST_small/B/y.png": picture(images(*size)),
+    }
+    write_tar(root / "notmnist" / "notMNIST_small.tar.gz", members)
+    with pytest.raises(FileFormatError) as raised:
+        data.load("notmnist", "test")
+    archive = root / "notmnist" / "notMNIST_small.tar.gz"
+    expected = f"notMNIST_small/B/y.png in {archive} has {size[1]}×{size[0]} pixels, so it is not notMNIST's."
+    assert str(raised.value) == expected
+
+
+@pytest.mark.parametrize("folder", ["AB", "K", "", "notMNIST_small"])
+def test_only_folders_a_to_j_are_letters(root, folder):
+    members = {
+        "notMNIST_small/C/x.png": picture(images(1, 28, 28)[0]),
+        f"{folder}/y.png": picture(images(1, 28, 28)[0]),
+    }
+    write_tar(root / "notmnist" / "notMNIST_small.tar.gz", members)
+    assert data.load("notmnist", "test").y.tolist() == [2]
 
 
 def write_table(path, text, packed=False):
@@ -193,4 +219,47 @@ def test_retina_labels_that_do_not_match_pictures(root, change, sentence):
 def test_a_zip_without_labels(root):
     write_zip(root / "retina" / "deepdrid128.zip", {"img/1.jpg": photograph()})
     with pytest.raises(FileFormatError, match=r"labels\.csv"):
+        data.load("retina", "train")
+
+
+def eyepacs(root, labels):
+    folder = root / "retina" / "eyepacs" / "train"
+    folder.mkdir(parents=True)
+    (folder / "10_left.jpeg").write_bytes(photograph())
+    (folder.parent / "trainLabels.csv").write_text(labels)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ("image,level\n10_left\n10_left,bad\n", "has the line '10_left' without 'level'"),
+        ("level,image\n2,10_left\n2\n", "has the line '2' without 'image'"),
+        ("image,level\n10_left,\n10_left,bad\n", r"has grades \['', 'bad'\]"),
+    ],
+)
+def test_eyepacs_labels_cut_short_give_one_sentence(root, labels, sentence):
+    folder = eyepacs(root, labels)
+    with pytest.raises(FileFormatError, match=sentence) as raised:
+        data.load("retina", "train")
+    assert str(raised.value).startswith(str(folder.parent / "trainLabels.csv"))
+
+
+def test_a_file_in_place_of_the_folder_of_pictures(root):
+    folder = eyepacs(root, "image,level\n10_left,1\n")
+    (folder / "10_left.jpeg").unlink()
+    folder.rmdir()
+    folder.write_bytes(b"train.zip.001")
+    with pytest.raises(FileFormatError, match=r"eyepacs/train is not a folder: .* trainLabels\.csv names"):
+        data.load("retina", "train")
+
+
+def test_a_folder_in_place_of_the_labels_or_a_picture(root):
+    folder = eyepacs(root, "image,level\n10_left,1\n10_right,1\n")
+    (folder / "10_right").mkdir()
+    with pytest.raises(FileFormatError, match="1 of them are absent, the first '10_right'"):
+        data.load("retina", "train")
+    (folder.parent / "trainLabels.csv").unlink()
+    (folder.parent / "trainLabels.csv").mkdir()
+    with pytest.raises(FileFormatError, match=r"trainLabels\.csv cannot be read"):
         data.load("retina", "train")

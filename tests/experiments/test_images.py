@@ -1,9 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import fsvi
+from fsvi import data
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.images import context_notes, histogram, predict
 from fsvi.experiments.tasks import TASKS
@@ -47,10 +49,33 @@ def test_mixed_contexts_say_so():
 
 
 @pytest.mark.parametrize(
+    ("task", "name", "other"), [("fashion-mnist", "kmnist", "mnist"), ("cifar10", "cifar100", "svhn")]
+)
+def test_test_images_under_the_name_of_the_context_are_refused(monkeypatch, task, name, other):
+    pretend(monkeypatch)
+    load = data.load
+    mixed_up = lambda asked, split="train": load(other, "test") if asked == name else load(asked, split)  # noqa: E731
+    monkeypatch.setattr(data, "load", mixed_up)
+    experiment = TASKS[task].recipe(Order(task, "fsvi", "smoke", context=name))
+    with pytest.raises(fsvi.InvalidInputError, match=f"48 test images of {other} are context points too"):
+        experiment.evaluate(experiment.build(0))
+
+
+@pytest.mark.parametrize("name", ["cifar10", "boston"])
+def test_a_context_of_another_kind_is_named_as_the_fault(monkeypatch, name):
+    pretend(monkeypatch)
+    load = data.load
+    table = lambda: replace(load("mnist"), x=torch.zeros(5, 13, dtype=torch.float64))  # noqa: E731
+    monkeypatch.setattr(data, "load", lambda asked, split: table() if asked == "boston" else load(asked, split))
+    with pytest.raises(fsvi.InvalidInputError, match=f"context '{name}' does not fit this task: images have"):
+        TASKS["fashion-mnist"].recipe(Order("fashion-mnist", "fsvi", "smoke", context=name))
+
+
+@pytest.mark.parametrize(
     ("task", "notes"),
     [
         ("fashion-mnist", ["adam at 1.0, dropout 0.25; the paper's: sgd at 0.005"]),
-        ("rotated-mnist", []),
+        ("rotated-mnist", ["dropout 0.25"]),
     ],
 )
 def test_settings_of_the_order_come_before_the_recipes(monkeypatch, task, notes):

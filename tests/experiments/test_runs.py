@@ -7,9 +7,10 @@ import torch
 from filelock import FileLock
 
 import fsvi
-from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
+from fsvi import data
+from fsvi.errors import DataNotFoundError, FileFormatError, FSVIError, InvalidInputError
 from fsvi.experiments import runs
-from fsvi.experiments.experiment import Order
+from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.results import checksum, read_result, read_results, result_path, write_result
 from fsvi.experiments.runs import checked, model_path, run, run_together
 from fsvi.experiments.tasks import TASKS, Task
@@ -117,7 +118,7 @@ def test_two_processes_cannot_make_one_result(tmp_path):
 
 def finish_first(monkeypatch, seeds):
     """Another process makes the results of `seeds` before it lets go of the lock."""
-    alone = runs._alone
+    alone = runs.alone
 
     @contextmanager
     def late(out, path):
@@ -127,7 +128,7 @@ def finish_first(monkeypatch, seeds):
         with alone(out, path):
             yield
 
-    monkeypatch.setattr(runs, "_alone", late)
+    monkeypatch.setattr(runs, "alone", late)
 
 
 def test_a_result_made_while_the_lock_was_waited_for_is_read(tmp_path, monkeypatch):
@@ -165,6 +166,8 @@ def test_the_commit_is_that_before_training(tmp_path, monkeypatch):
         (Order("two-moons", "fsvy"), "did you mean 'fsvi'"),
         (Order("two-moons", "fsvi", "fast"), "profile='fast'"),
         (Order("two-moons", "fsvi", seed=-1), "seed=-1"),
+        (Order("two-moons", "fsvi", seed=2**32), "seed=4294967296 must be a whole number of at most 4294967295"),
+        (Order("fashion-mnist", "fsvi", context=""), "context='' must be one of"),
         (Order("two-moons", "fsvi", context="kmnist"), "'two-moons' has one context only"),
         (Order("fashion-mnist", "map", context="kmnist"), "'map' has none"),
         (Order("fashion-mnist", "fsvi", context="kmnst"), "did you mean 'kmnist'"),
@@ -175,6 +178,50 @@ def test_a_wrong_order_is_one_sentence_and_writes_nothing(order, said, tmp_path)
     with pytest.raises(InvalidInputError, match=said):
         run(order, tmp_path / "a" / "b" / "c", silent)
     assert not list(tmp_path.iterdir())
+
+
+def refuse_to_train(monkeypatch):
+    def train(*_, **__):
+        raise AssertionError("training began")
+
+    monkeypatch.setattr(Experiment, "train", train)
+
+
+def test_absent_test_data_are_missed_before_training(tmp_path, monkeypatch):
+    recipe = TASKS["two-moons"].recipe
+    replace_recipe(monkeypatch, lambda order: replace(recipe(order), tests=("mnist",)))
+    monkeypatch.setenv("FSVI_DATA", str(tmp_path / "empty"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    asked = []
+
+    def load(*split):
+        asked.append(split)
+        raise DataNotFoundError("mnist test is not here.")
+
+    monkeypatch.setattr(data, "load", load)
+    refuse_to_train(monkeypatch)
+    with pytest.raises(DataNotFoundError, match="mnist test is not here"):
+        run(ORDER, tmp_path / "out", silent)
+    assert asked == [("mnist", "test")] and not list((tmp_path / "out").rglob("*.fsvi"))
+
+
+@pytest.mark.parametrize("name", ["models", "two-moons"])
+def test_a_file_where_a_folder_should_be_is_found_before_training(tmp_path, monkeypatch, name):
+    (tmp_path / name).write_text("")
+    refuse_to_train(monkeypatch)
+    with pytest.raises(FSVIError, match=name):
+        run(ORDER, tmp_path, silent)
+
+
+def test_a_model_that_cannot_be_measured_is_not_kept(tmp_path, monkeypatch):
+    def fail(_):
+        raise FSVIError("no data.")
+
+    recipe = TASKS["two-moons"].recipe
+    replace_recipe(monkeypatch, lambda order: replace(recipe(order), evaluate=fail))
+    with pytest.raises(FSVIError, match="no data"):
+        run(ORDER, tmp_path, silent, progress=False)
+    assert not list(tmp_path.rglob("fsvi.smoke.0.fsvi")) and not result_path(tmp_path, ORDER).exists()
 
 
 def test_a_task_names_the_context_where_none_is_asked_for():

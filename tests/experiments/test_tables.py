@@ -126,6 +126,22 @@ def test_a_row_says_where_settings_differ_between_seeds():
     assert row(table, "mfvi").notes == []
 
 
+def test_settings_that_an_earlier_version_did_not_name_make_no_difference():
+    more = make_result("map", seed=1, settings={"fit": {"epochs": 20, "patience": None}})
+    assert only(build_tables([make_result("map", settings={"fit": {"epochs": 20}}), more])).notes == []
+
+
+def test_a_note_of_some_tasks_of_a_row_names_them():
+    notes = {"uci-concrete": ["a", "b"], "uci-yacht": ["a", "b"], "uci-protein": ["a"]}
+    results = [make_result(task=task, metrics={"rmse": 4.0}, notes=each) for task, each in notes.items()]
+    assert only(build_tables(results)).notes == ["a", "concrete, yacht: b"]
+
+
+def test_a_row_of_ensembles_has_their_size():
+    ensemble = make_result("ensemble:map", settings={"method": {"settings": {"members": [{}, {}, {}]}}})
+    assert only(build_tables([ensemble])).notes == ["3 members"]
+
+
 def test_tasks_side_by_side_may_have_settings_of_their_own():
     tasks = {"uci-concrete": 1, "uci-protein": 2}
     results = [make_result(task=task, metrics={"rmse": 4.0}, settings={"epochs": n}) for task, n in tasks.items()]

@@ -228,6 +228,19 @@ def test_an_earlier_run_is_not_overwritten(finished):
     refuse(classifier(), "checkpoint.fsvi exists: pass resume=True", finished, resume=False)
 
 
+@pytest.mark.parametrize("wrap", [lambda context: context, lambda context: fsvi.contexts.Mixture([context], [1.0])])
+def test_other_data_of_the_context_are_refused(tmp_path, wrap):
+    def trained_on(x, **settings):
+        method = classifier(context=wrap(fsvi.contexts.Dataset(x)))
+        fsvi.fit(method, points(), checkpoint=tmp_path, **RUN, **settings)
+
+    context = points()[0]
+    trained_on(context)
+    trained_on(context.clone(), resume=True)
+    with pytest.raises(fsvi.InvalidInputError, match=r"with context_data.*=.*, not"):
+        trained_on(context + 1, resume=True)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

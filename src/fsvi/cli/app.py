@@ -78,8 +78,18 @@ Profile = typer.Option(
 )
 Out = typer.Option(help="Folder to write into; made if it is not there.")
 Json = typer.Option("--json", help="For a program to read.")
-_SHOWN = ("accuracy", "nll", "ece_15", "rmse", "log_likelihood", "far_entropy", "noise")
+_SHOWN = ("accuracy", "nll", "ece_15", "auroc", "rmse", "log_likelihood", "far_entropy", "noise")
 _to_stderr = partial(typer.echo, err=True)
+
+
+def _is_shown(metric: str) -> bool:
+    """Whether `run` prints it: of the measures of detection, those by entropy, which the paper has too."""
+    return metric in _SHOWN or (metric.startswith("auroc_") and metric.count("_") == 1)
+
+
+def _listed(names: str | None) -> tuple[str, ...]:
+    """The names in an option that takes several, with commas between them."""
+    return tuple(name.strip() for name in (names or "").split(",") if name.strip())
 
 
 def _show_version(value: bool) -> None:
@@ -153,7 +163,7 @@ def run(
         files = {"result": str(path), "model": str(model_path(out, path))}
         typer.echo(json.dumps({**files, "metrics": dict(result.metrics)}, indent=2))
         return
-    shown = {name: value for name, value in result.metrics.items() if name in _SHOWN or name.startswith("auroc_")}
+    shown = {name: value for name, value in result.metrics.items() if _is_shown(name)}
     typer.echo(f"{result.label}: " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items()))
 
 
@@ -174,8 +184,7 @@ def reproduce(
     """
     from fsvi.experiments.sweeps import reproduce as sweep
 
-    names = [name.strip() for name in (methods or "").split(",") if name.strip()]
-    sweep(what, out, names, seeds, cast(Any, profile), tell=typer.echo)
+    sweep(what, out, _listed(methods), seeds, cast(Any, profile), tell=typer.echo)
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -196,8 +205,8 @@ def tune(
     from fsvi.experiments.experiment import Order
     from fsvi.experiments.tuning import tune as search
 
-    names = tuple(name.strip() for name in (contexts or "").split(",") if name.strip())
-    summary = search(Order(task, method, cast(Any, profile), seed), out, trials, names, typer.echo, splits)
+    order = Order(task, method, cast(Any, profile), seed)
+    summary = search(order, out, trials, _listed(contexts), typer.echo, splits)
     typer.echo(f"Best: {summary['best']}")
 
 
@@ -322,7 +331,7 @@ def verify_data(
     checks = [check for name in names or fsvi.data.names() for check in fsvi.data.verify(name)]
     for check in checks:
         typer.echo(f"{check.result:<11} {check.file}")
-    wrong = [check.file for check in checks if check.result == "wrong"]
+    wrong = [str(check.path) for check in checks if check.result == "wrong"]
     if wrong:
         raise FSVIError(f"{len(wrong)} of {len(checks)} files are not the published ones: delete {', '.join(wrong)}.")
 

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from fsvi.data.dataset import Split
 from fsvi.data.entries import entry_of
-from fsvi.data.hashes import check_file
+from fsvi.data.hashes import check_file, refusal, wrong_files
 from fsvi.data.places import cache, find
 from fsvi.data.sources import Entry, File, Source
 from fsvi.errors import DataNotFoundError, FileFormatError
@@ -32,6 +32,8 @@ def _to_stderr(line: str) -> None:
 def fetch(name: str, tell: Tell = _to_stderr) -> list[Path]:
     """Download what is missing of a dataset, all splits of it, into the cache.
 
+    A stand-in that is here does not count where the published files can be downloaded.
+
     Args:
         name: The dataset's name.
         tell: Called with a line for each split that is here already and each file that is downloaded.
@@ -44,32 +46,42 @@ def fetch(name: str, tell: Tell = _to_stderr) -> list[Path]:
 
 
 def _fetch_split(entry: Entry, split: Split, tell: Tell) -> list[Path]:
-    found = find(entry, split)
+    found = find(_without_stand_ins(entry, split), split)
     if found is None:
         return download(entry, split, tell)[1]
     source, paths = found
-    wrong = [path for file, path in zip(source.files, paths, strict=True) if check_file(path, file) == "wrong"]
+    wrong = wrong_files(source, paths)
     if not wrong:
         tell(f"{entry.name} {split}: here already, {', '.join(map(str, paths))}")
         return paths
     if source.downloadable and all(path.is_relative_to(cache()) for path in wrong):
         return download(entry, split, tell)[1]
-    raise FileFormatError(f"{wrong[0]} is not the published file (its hash differs): replace it, or delete it.")
+    raise refusal(wrong[0])
+
+
+def _without_stand_ins(entry: Entry, split: Split) -> Entry:
+    plain = entry.plain(split)
+    return replace(entry, splits={split: plain}) if any(source.downloadable for source in plain) else entry
 
 
 def download(entry: Entry, split: Split, tell: Tell = _to_stderr) -> tuple[Source, list[Path]]:
     """Download one split of a dataset into the cache, or say in one sentence which files to put where."""
     source = next((source for source in entry.splits[split] if source.downloadable), None)
     if source is None:
-        files = " and ".join(file.name for file in entry.splits[split][0].files)
+        choices = " or ".join(" and ".join(map(_describe, source.files)) for source in entry.splits[split])
         raise DataNotFoundError(
             f"{entry.name} {split} is not here and has no address to download it from: get it from {entry.page} and "
-            f"put {files} into {cache()} or a folder that FSVI_DATA names."
+            f"put {choices} into {cache()} or a folder that FSVI_DATA names."
         )
-    return source, [_retrieve(file, tell) for file in source.files]
+    return source, [_retrieve(file, source, tell) for file in source.files]
 
 
-def _retrieve(file: File, tell: Tell) -> Path:
+def _describe(file: File) -> str:
+    name = file.name.removesuffix(".gz")  # users need not pack what they make
+    return f"{name} ({file.holds})" if file.holds else name
+
+
+def _retrieve(file: File, source: Source, tell: Tell) -> Path:
     import pooch
 
     path = cache() / file.name
@@ -81,7 +93,7 @@ def _retrieve(file: File, tell: Tell) -> Path:
                 path.unlink()
             if not path.exists():
                 tell(f"{file.name}: downloading {file.url}")
-            resuming = _Resuming(file, path)
+            resuming = _Resuming(file, source, path)
             pooch.retrieve(file.url, known_hash=None, fname=path.name, path=path.parent, downloader=resuming)
     except DataNotFoundError:
         raise
@@ -104,21 +116,32 @@ def _lock(path: Path, tell: Tell) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class _Resuming:
-    """A downloader for pooch that goes on where an earlier one stopped, and hands over only what has the right hash."""
+    """A downloader for pooch that goes on where an earlier one stopped, and hands over only what passes its checks."""
 
     file: File
+    source: Source
     path: Path
 
     def __call__(self, url: str, output_file: str | os.PathLike[str], pooch: Any) -> None:
         part = self.path.with_name(f"{self.path.name}.part")
         self._receive(url, part)
-        if check_file(part, self.file) == "wrong":
+        if fault := self._fault(part):
             part.unlink()
             raise FileFormatError(
-                f"{url} did not give the published {self.path.name} (its hash differs), so it was thrown away: try "
-                f"again, or put the right file at {self.path}."
+                f"{url} did not give the published {self.path.name} ({fault}), so it was thrown away: try again, or "
+                f"put the right file at {self.path}."
             )
         os.replace(part, output_file)
+
+    def _fault(self, part: Path) -> str:
+        """What is wrong with a whole download; where no hash is known, its reader must understand it."""
+        verdict = check_file(part, self.file)
+        if verdict == "unverified":
+            try:
+                self.source.read([part])
+            except Exception:  # what another server sends can make a reader raise anything
+                return "what came cannot be read as that dataset"
+        return "its hash differs" if verdict == "wrong" else ""
 
     def _receive(self, url: str, part: Path) -> None:
         import requests

@@ -101,25 +101,37 @@ _NOTMNIST_SMALL = Source(
 )
 
 
+_PICTURES = "a folder of the pictures that it names"
+_ZIP = (
+    "a zip made of https://github.com/deepdrdoc/DeepDRiD: pictures of its regular photographs in the folder img, and "
+    "labels.csv with the columns image_id, split and dr_level, where split is training, validation or evaluation"
+)
+_TABLE = "a line of column names, then lines of numbers separated by commas"
+
+
 def _eyepacs(table: str, folder: str) -> Source:
-    files = (File(f"retina/eyepacs/{table}"), File(f"retina/eyepacs/{folder}"))
+    files = (File(f"retina/eyepacs/{table}"), File(f"retina/eyepacs/{folder}", holds=_PICTURES))
     return Source(files, partial(read_folder, image="image", grade="level"))
 
 
 def _deepdrid(split: str) -> Source:
     digest = "sha256:505456fc0434c4cc5c1c23527d7fc3035d2a5cb970f2d04ef78fd643bae6985a"
     note = f"DeepDRiD {split} photographs at 128×128 in place of EyePACS"
-    return Source((File("retina/deepdrid128.zip", digest=digest),), partial(read_deepdrid, split=split), note)
+    archive = File("retina/deepdrid128.zip", digest=digest, holds=_ZIP)
+    return Source((archive,), partial(read_deepdrid, split=split), note)
 
 
 _APTOS = Source(
-    (File("retina/aptos/train.csv"), File("retina/aptos/train_images")),
+    (File("retina/aptos/train.csv"), File("retina/aptos/train_images", holds=_PICTURES)),
     partial(read_folder, image="id_code", grade="diagnosis"),
 )
 
 
-def _uci(name: str, what: str, page: int, sha256: str, *published: Source) -> Entry:
-    prepared = Source((File(f"uci/{name}.csv.gz", digest=f"sha256:{sha256}"),), read_table)
+def _uci(
+    name: str, what: str, page: int, sha256: str, *published: Source, columns: str = "the features, then the target"
+) -> Entry:
+    table = File(f"uci/{name}.csv.gz", digest=f"sha256:{sha256}", holds=f"{_TABLE}: {columns}")
+    prepared = Source((table,), read_table)
     address = f"https://archive.ics.uci.edu/dataset/{page}"
     return Entry(name, f"UCI regression: {what}", "CC BY 4.0", address, {"train": (prepared, *published)})
 
@@ -220,12 +232,14 @@ _CLEAN = (
         "1,030 concrete mixtures, 8 features",
         165,
         "69e289f1b4c891154d50f2491869c930ed733c21883f6a29512cee185691b171",
+        columns="the 8 features in the order of Concrete_Data.xls, then the compressive strength",
     ),
     _uci(
         "energy",
         "768 buildings, 8 features, heating load",
         242,
         "4fe8fde7149091146d08fc5a22d387cd393c653c03dd79af735bf7ee3b980e68",
+        columns="X1 to X8 of ENB2012_data.xlsx, then Y1, the heating load, without Y2",
     ),
     _uci(
         "wine",

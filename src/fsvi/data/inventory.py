@@ -19,7 +19,8 @@ class Row:
         name: Its name.
         what: What it is.
         licence: Its licence.
-        where: The folder it was found in, "cache", or "not here"; with the splits when not all are there.
+        where: The folder it was found in, "cache", or "not here"; with the splits when not all are there, and what
+            stands in for published files.
         size: Bytes of the files found.
     """
 
@@ -37,7 +38,8 @@ class FileCheck:
     Attributes:
         file: Its path below a data folder.
         path: Where it was found; None when missing.
-        result: "ok", "wrong", "missing", or "unverified" where no hash is known for certain.
+        result: "ok", "wrong", "missing", "differs" for another content of a file that users make themselves, or
+            "unverified" where no hash is known for certain.
     """
 
     file: str
@@ -69,11 +71,13 @@ def _verify_split(entry: Entry, split: Split) -> list[FileCheck]:
 
 
 def _row(entry: Entry) -> Row:
-    found = {split: hit[1] for split in entry.splits if (hit := find(entry, split))}
-    paths = {path for split in found.values() for path in split}
+    found = {split: hit for split in entry.splits if (hit := find(entry, split))}
+    paths = {path for _, paths in found.values() for path in paths}
     where = ", ".join(sorted({_folder(path) for path in paths})) or "not here"
     if found and len(found) < len(entry.splits):
         where += f" ({', '.join(found)} only)"
+    stand_ins = [source.note for split, (source, _) in found.items() if source.note and entry.plain(split)]
+    where += "".join(f"; {note}" for note in stand_ins)
     return Row(entry.name, entry.what, entry.licence, where, sum(map(_bytes, paths)))
 
 

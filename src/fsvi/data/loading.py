@@ -5,6 +5,7 @@ from pathlib import Path
 from fsvi.data.dataset import Dataset, Split, build
 from fsvi.data.download import download
 from fsvi.data.entries import entry_of
+from fsvi.data.hashes import note_of
 from fsvi.data.places import find
 from fsvi.errors import InvalidInputError
 
@@ -19,7 +20,7 @@ def load(name: str, split: Split = "train", root: Path | str | None = None) -> D
     """One split of a dataset, in memory; see `names` for what there is.
 
     The folder `root` is searched first, then each folder in $FSVI_DATA, then the cache; what is in none of them is
-    downloaded into the cache.
+    downloaded into the cache. A file whose hash is not the published one's is refused.
 
     Args:
         name: The dataset's name; `cifar10-c/KIND/SEVERITY` is one corruption of CIFAR-10-C.
@@ -35,4 +36,5 @@ def load(name: str, split: Split = "train", root: Path | str | None = None) -> D
         has = " and ".join(map(repr, entry.splits))
         raise InvalidInputError(f"{name} has no split {split!r}, only {has}: hold some of it out with splits().")
     source, paths = find(entry, split, root) or download(entry, split)
-    return build(name, split, source.read(paths), source.note, entry.graded)
+    note = note_of(source, paths)
+    return build(name, split, source.read(paths), note, entry.graded)

@@ -12,7 +12,8 @@ from fsvi.data.dataset import Array, Arrays
 from fsvi.errors import FileFormatError
 from fsvi.validation import first_line
 
-_LETTERS = "ABCDEFGHIJ"
+_LETTERS = tuple("ABCDEFGHIJ")
+_SIDE = 28
 
 
 def read_letters(paths: Sequence[Path]) -> Arrays:
@@ -21,12 +22,14 @@ def read_letters(paths: Sequence[Path]) -> Arrays:
     They are in an order drawn once and for all, so that the first ones are of all letters.
     """
     members = sorted(walk(paths[0], lambda name: name.endswith(".png") and _letter(name) in _LETTERS))
-    pairs = [
-        (image, _LETTERS.index(_letter(name))) for name, content in members if (image := _grey(content)) is not None
-    ]
-    if not pairs:
+    readable = [(name, image) for name, content in members if (image := _grey(content)) is not None]
+    if not readable:
         raise FileFormatError(f"{paths[0]} holds no picture in a folder A to J, so it is not notMNIST.")
-    images, labels = zip(*pairs, strict=True)
+    for name, image in readable:
+        if image.shape != (_SIDE, _SIDE):
+            height, width = image.shape
+            raise FileFormatError(f"{name} in {paths[0]} has {width}×{height} pixels, so it is not notMNIST's.")
+    images, labels = [image for _, image in readable], [_LETTERS.index(_letter(name)) for name, _ in readable]
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).numpy()
     return np.stack(images)[order, None], np.array(labels)[order]
 
@@ -54,7 +57,7 @@ def read_npz(paths: Sequence[Path]) -> Arrays:
 
 
 def _letter(name: str) -> str:
-    return PurePosixPath(name).parent.name or "?"
+    return PurePosixPath(name).parent.name
 
 
 def _grey(content: bytes) -> Array | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fsvi.data.archives import walk
 from fsvi.data.dataset import Array, Arrays
+from fsvi.data.idx import read_content
 from fsvi.errors import FileFormatError
 from fsvi.validation import first_line
 
@@ -28,8 +29,10 @@ def read_folder(paths: Sequence[Path], image: str, grade: str) -> Arrays:
         grade: The CSV's column with the grades.
     """
     table, folder = paths
-    rows = _read_rows(table, table.read_text(encoding="utf-8", errors="replace"), (image, grade))
-    files = {file.stem: file for file in folder.iterdir()}
+    rows = _read_rows(table, read_content(table).decode("utf-8", "replace"), (image, grade))
+    if not folder.is_dir():
+        raise FileFormatError(f"{folder} is not a folder: put the pictures that {table.name} names into one.")
+    files = {file.stem: file for file in folder.iterdir() if file.is_file()}
     _check_complete(table, [row[image] for row in rows], files)
     pictures = (_picture(files[row[image]].name, files[row[image]].read_bytes()) for row in rows)
     return _stack(table, pictures, [row[grade] for row in rows])
@@ -54,6 +57,11 @@ def _read_rows(path: Path, text: str, columns: Sequence[str]) -> list[dict[str, 
     absent = [column for column in columns if not rows or column not in rows[0]]
     if absent:
         raise FileFormatError(f"{path} has no labels with the columns {', '.join(columns)}: {absent[0]!r} is missing.")
+    for row in rows:
+        short = [column for column in columns if row[column] is None]
+        if short:
+            start = ",".join(filter(None, row.values()))
+            raise FileFormatError(f"{path} has the line {start!r} without {short[0]!r}: complete or delete the line.")
     return rows
 
 

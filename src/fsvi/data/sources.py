@@ -16,11 +16,13 @@ class File:
         url: Its official address; None when it cannot be downloaded on its own.
         digest: "sha256:..." of its content, which for .gz is what it unpacks to; or "md5:..." of the file as published,
             where only that is known; None when nothing is known for certain.
+        holds: What it must hold, where nobody publishes it in this form and users make it of what is published.
     """
 
     name: str
     url: str | None = None
     digest: str | None = None
+    holds: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,3 +64,7 @@ class Entry:
     page: str
     splits: Mapping[Split, tuple[Source, ...]]
     graded: bool = False
+
+    def plain(self, split: Split) -> tuple[Source, ...]:
+        """The sources of a split with no note: where there are any, those with one stand in for them."""
+        return tuple(source for source in self.splits[split] if not source.note)

@@ -81,7 +81,7 @@ def cifar10(order: Order) -> Experiment:
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
     def evaluate(method: Method) -> Outcome:
-        found, curves, tests = measure_sets(method, "cifar10", OOD, normalize, effort)
+        found, curves, tests = measure_sets(method, "cifar10", OOD, normalize, effort, sources)
         rows, corrupted = _measure_corrupted(method, tests["cifar10"], normalize, effort)
         found |= {f"accuracy_corrupted_{severity}": row["accuracy"] for severity, row in rows.items()}
         found["accuracy_corrupted"] = rows[_REPORTED]["accuracy"]
@@ -91,7 +91,8 @@ def cifar10(order: Order) -> Experiment:
     notes = [*effort.notes(), *context_notes(order.context)]
     own = {"epochs": effort.epochs, "batch_size": effort.batch_size, "lr": 5e-3, "optimizer": "sgd"}
     fit_settings = {**own, **order.fit_settings}
-    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, Augmented)
+    tests = ("cifar10", *OOD, *(() if effort.corrupted_images else (CORRUPTED,)))
+    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, Augmented, tests=tests)
 
 
 def _measure_corrupted(

@@ -25,7 +25,7 @@ from fsvi.experiments.provenance import machine, versions
 from fsvi.experiments.report import METRICS, render_report
 from fsvi.experiments.toy import METHODS, RECIPES, Evaluation, Recipe
 from fsvi.serialization import check_writable, write_bytes
-from fsvi.validation import check_count
+from fsvi.validation import check_count, check_seed
 
 _MOST_WORKERS = 4
 _QUICK_EPOCHS = 20
@@ -67,7 +67,7 @@ def run_demo(
     """
     started = time.perf_counter()
     folder = check_writable(out)
-    jobs = [Job(task, method, check_count("seed", seed, least=0), quick) for task in RECIPES for method in METHODS]
+    jobs = [Job(task, method, check_seed(seed), quick) for task in RECIPES for method in METHODS]
     workers = min(_MOST_WORKERS, os.cpu_count() or 1) if workers is None else check_count("workers", workers)
     tell(f"Training {', '.join(METHODS)} on {', '.join(RECIPES)}: a few minutes on 2 cores.")
     outcomes = []

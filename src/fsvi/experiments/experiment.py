@@ -79,6 +79,7 @@ class Experiment:
         notes: What a reader of the figures must know.
         dataset: Makes of `data` what `fit` is given in its place, such as a dataset that augments its batches.
         validation: Loads inputs and targets to tune by, where a part of `data` drawn at random would not do.
+        tests: Datasets whose test split `evaluate` loads: a run sees to it that they are here before it trains.
     """
 
     make: Callable[[], Method]
@@ -89,6 +90,7 @@ class Experiment:
     notes: Sequence[str] = ()
     dataset: Callable[[Tensor, Tensor], Any] | None = None
     validation: Callable[[], tuple[Tensor, Tensor]] | None = None
+    tests: Sequence[str] = ()
 
     def build(self, seed: int) -> Method:
         """The method, untrained; the seed decides the network's initial parameters."""

@@ -50,7 +50,7 @@ def fashion_mnist(order: Order) -> Experiment:
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
     def evaluate(method: Method) -> Outcome:
-        found, curves, tests = measure_sets(method, "fashion-mnist", OOD, normalize, effort)
+        found, curves, tests = measure_sets(method, "fashion-mnist", OOD, normalize, effort, sources)
         return Outcome(found, curves, list(tests.values()))
 
     steps = _SGD if order.member in _WITH_SGD else _ADAM
@@ -58,4 +58,5 @@ def fashion_mnist(order: Order) -> Experiment:
     dropped = f", dropout {dropout}" if dropout else ""
     protocol = f"{fit_settings['optimizer']} at {fit_settings['lr']}{dropped}; the paper's: sgd at 0.005"
     notes = [*effort.notes(), *context_notes(order.context), protocol]
-    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes)
+    tests = ("fashion-mnist", *OOD)
+    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests)

@@ -111,8 +111,24 @@ def make_context(
         return MADE[name](), []
     check_choice("context", name, [*MADE, *(each for each in data.names() if each not in ood)])
     split: Any = "train" if data.available(name, "train") or not data.available(name, "test") else "test"
-    source = data.load(name, split)
-    return _half_batch(contexts.Dataset(normalize(source.x))), [source]
+    try:
+        source = data.load(name, split)
+        points = normalize(source.x)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"context {name!r} does not fit this task: {error}") from error
+    return _half_batch(contexts.Dataset(points)), [source]
+
+
+def check_unseen(tests: Iterable[Dataset], context: Iterable[Dataset]) -> None:
+    """Refuse test images that the context has too, whatever their datasets are called."""
+    seen = {image.tobytes() for each in context for image in each.x.numpy()}
+    for test in tests:
+        shared = sum(image.tobytes() in seen for image in test.x.numpy())
+        if shared:
+            raise InvalidInputError(
+                f"{shared:,} test images of {test.name} are context points too, so its figures would mean nothing: "
+                f"choose another context, such as {next(iter(MADE))!r}, or put the right files in their folders."
+            )
 
 
 def _half_batch(other: contexts.Context) -> contexts.Context:
@@ -171,10 +187,11 @@ def measure(
 
 
 def measure_sets(
-    method: Method, name: str, ood: Sequence[str], normalize: Normalize, effort: Effort
+    method: Method, name: str, ood: Sequence[str], normalize: Normalize, effort: Effort, context: Sequence[Dataset]
 ) -> tuple[dict[str, float], dict[str, Any], dict[str, Dataset]]:
     """`measure` on the test split of dataset `name` and of those in `ood`, and the splits, loaded here."""
     tests = {each: data.load(each, "test") for each in (name, *ood)}
+    check_unseen([tests[each] for each in ood], context)
     images = {each: normalize(test.x[: effort.test_images]) for each, test in tests.items()}
     labels = tests[name].y[: effort.test_images]
     return *measure(method, images.pop(name), labels, images, effort.num_samples), tests

@@ -10,6 +10,7 @@ from fsvi.experiments.labels import dataset_name
 from fsvi.experiments.paper import PAPER, Estimate
 from fsvi.experiments.report import METRICS, Metric
 from fsvi.experiments.results import Result
+from fsvi.experiments.uci import PREFIX, TABLES
 
 Better: TypeAlias = Literal["higher", "lower", ""]
 
@@ -110,8 +111,7 @@ def _retina(domain: str) -> tuple[Column, ...]:
 
 
 def _uci(name: str, meaning: str, better: Better) -> tuple[Column, ...]:
-    sets = ("boston", "concrete", "energy", "wine", "yacht", "protein")
-    return tuple(Column(f"uci-{each}", name, Metric(each.capitalize(), meaning, 3), better) for each in sets)
+    return tuple(Column(PREFIX + each, name, Metric(each.capitalize(), meaning, 3), better) for each in TABLES)
 
 
 _ONE_DIMENSION: tuple[tuple[str, Better], ...] = (

@@ -22,7 +22,7 @@ from fsvi.experiments.results import Result, read_results
 from fsvi.experiments.tables import Table, build_tables
 from fsvi.serialization import check_writable, write_bytes
 
-PROFILES: dict[str, str] = {
+PROFILE_NOTES: dict[str, str] = {
     "paper": "The paper's protocol, but for what the notes below say.",
     "quick": "Fewer data or epochs than the paper's protocol: its figures stand beside ours for orientation only.",
     "smoke": "A few steps of training, to see that everything works: the numbers mean nothing.",
@@ -143,7 +143,7 @@ def write_report(folder: Path, out: Path, tell: Callable[[str], None] = print) -
         "results": results,
         "diagnoses": diagnoses,
         "problems": problems,
-        "profiles": PROFILES,
+        "profiles": PROFILE_NOTES,
         "source": SOURCE,
         "version": fsvi.__version__,
     }
@@ -203,7 +203,7 @@ def build_sections(results: Sequence[Result]) -> list[Section]:
     """Tables and figures by task, then by profile."""
     sections = []
     for name, group in groupby(build_tables(results), lambda table: table.layout.section):
-        tables = sorted(group, key=lambda table: list(PROFILES).index(table.profile))
+        tables = sorted(group, key=lambda table: list(PROFILE_NOTES).index(table.profile))
         title, about = ABOUT.get(name, (name, ""))
         parts = [_part(list(part)) for _, part in groupby(tables, lambda table: table.profile)]
         sections.append(Section(name, title, about, parts))

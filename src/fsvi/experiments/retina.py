@@ -121,7 +121,7 @@ def retina(order: Order) -> Experiment:
     }
     x, y = normalize(train.x), train.y
     notes = [*effort.notes(), *context_notes(order.context)]
-    experiment = Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes)
+    experiment = Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=("retina",))
     return replace(experiment, validation=validation) if stands_in else experiment
 
 

@@ -34,6 +34,8 @@ _EFFORTS = {
 }
 
 _SETTINGS = {"fsvi": ON_THE_CNN}
+_DROPOUT = 0.25
+"""Of the dense layer, for all methods."""
 
 
 def rotated_mnist(order: Order) -> Experiment:
@@ -50,7 +52,7 @@ def rotated_mnist(order: Order) -> Experiment:
     train = data.load("mnist", "train")
     normalize = Normalize.of(train.x)
     context, sources = make_context(order.context, normalize, _TURNING)
-    make = make_classifier(order, lambda: cnn(dropout=0.25), context, _SETTINGS)
+    make = make_classifier(order, lambda: cnn(dropout=_DROPOUT), context, _SETTINGS)
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
     def evaluate(method: Method) -> Outcome:
@@ -62,9 +64,9 @@ def rotated_mnist(order: Order) -> Experiment:
         rotation = {"degrees": list(DEGREES), **columns(rows)}
         return Outcome({**found, **_summarise(rows)}, {**curves, "rotation": rotation}, [test])
 
-    notes = [*effort.notes(), *context_notes(order.context)]
+    notes = [*effort.notes(), *context_notes(order.context), f"dropout {_DROPOUT}"]
     fit_settings = {"epochs": effort.epochs, "batch_size": 128, "lr": 1e-3, **order.fit_settings}
-    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes)
+    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=("mnist",))
 
 
 def _summarise(rows: list[dict[str, float]]) -> dict[str, float]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from fsvi import data
 from fsvi.data import Dataset
@@ -20,6 +18,7 @@ from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments.diagnosing import diagnose_trained, diagnosis_path, write_diagnosis
 from fsvi.experiments.experiment import PROFILES, Experiment, Order
 from fsvi.experiments.images import MADE, thinned
+from fsvi.experiments.locks import alone, unfinished
 from fsvi.experiments.provenance import commit, machine, versions
 from fsvi.experiments.results import Result, model_path, read_result, result_path, write_result
 from fsvi.experiments.tasks import TASKS
@@ -28,7 +27,7 @@ from fsvi.methods.registry import check_method, takes_context
 from fsvi.serialization import check_writable, plain, remove_leftovers
 from fsvi.training import History
 from fsvi.training.together import fit_together
-from fsvi.validation import check_choice, check_count
+from fsvi.validation import check_choice, check_seed
 
 _CHECKPOINT_INTERVAL = 60.0
 _EPOCHS = 60
@@ -47,10 +46,10 @@ def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: 
     order = checked(order)
     path = result_path(check_writable(out), order)
     if not path.exists():
-        with _alone(out, path):
+        with alone(out, path):
             if not path.exists():  # another process may have made it just before the lock was ours
                 return _make(order, out, path, progress)
-    rmtree(_unfinished(out, path), ignore_errors=True)  # which a process killed at its very end may have left
+    rmtree(unfinished(out, path), ignore_errors=True)  # which a process killed at its very end may have left
     tell(f"{path} is there already.")
     return _read(path, order)
 
@@ -67,7 +66,7 @@ def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None]
             _read(paths[order.seed], order)
     with ExitStack() as stack:
         for path in _absent(paths.values()):
-            stack.enter_context(_alone(out, path))
+            stack.enter_context(alone(out, path))
         absent = _absent(paths.values())  # again, as other processes may have made some just before the locks were ours
         missing = [order for order in orders if paths[order.seed] in absent]
         for trained in _train_together(missing):
@@ -85,10 +84,10 @@ def checked(order: Order) -> Order:
     """The order with its context named, if the method has one, or one sentence about what is wrong with it."""
     task = TASKS[check_choice("task", order.task, TASKS)]
     check_choice("profile", order.profile, PROFILES)
-    check_count("seed", order.seed, least=0)
+    check_seed(order.seed)
     check_method(order.method)
     if task.context is not None and takes_context(order.method):
-        name = check_choice("context", order.context or task.context, [*MADE, *data.names()])
+        name = check_choice("context", task.context if order.context is None else order.context, [*MADE, *data.names()])
         return replace(order, context=name)
     if order.context is not None:
         reason = f"{order.task!r} has one context only" if task.context is None else f"{order.method!r} has none"
@@ -108,20 +107,30 @@ class _Trained:
 
 
 def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
-    source, unfinished = commit(), _unfinished(out, path)
+    source, folder = commit(), unfinished(out, path)
+    for file in (model_path(out, path), path):
+        check_writable(file.parent)
     experiment = TASKS[order.task].recipe(order)
+    _find_tests(experiment)
     method = experiment.build(order.seed)
     history = experiment.train(
         method,
         order.seed,
-        checkpoint=unfinished,
+        checkpoint=folder,
         resume=True,
         checkpoint_interval=_CHECKPOINT_INTERVAL,
         progress=progress,
     )
     result = _keep(out, path, _Trained(order, experiment, method, history, source))
-    rmtree(unfinished, ignore_errors=True)
+    rmtree(folder, ignore_errors=True)
     return result
+
+
+def _find_tests(experiment: Experiment) -> None:
+    """Download test data that are not here, or say that they are missing, before hours of training."""
+    for name in experiment.tests:
+        if not data.available(name, "test"):
+            data.load(name, "test")
 
 
 def _train_together(orders: Sequence[Order]) -> list[_Trained]:
@@ -161,29 +170,13 @@ def _absent(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if not path.exists()]
 
 
-def _unfinished(out: Path, result: Path) -> Path:
-    return out / ".unfinished" / result.relative_to(out).with_suffix("")
-
-
-@contextmanager
-def _alone(out: Path, path: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process, however it ends."""
-    folder = _unfinished(out, path)
-    lock = FileLock(check_writable(folder.parent) / f"{folder.name}.lock")
-    try:
-        with lock.acquire(timeout=0):
-            yield
-    except Timeout as error:
-        raise FSVIError(f"{path} is being made by another process: wait for it, or choose another --out.") from error
-
-
 def _keep(out: Path, path: Path, trained: _Trained) -> Result:
-    """Save the model, measure and diagnose it, and write the result: where that is, everything else is too."""
+    """Measure the model, save and diagnose it, and write the result: where that is, everything else is too."""
     model, diagnosis = model_path(out, path), diagnosis_path(path)
     for file in (model, diagnosis, path):
         remove_leftovers(file)
-    trained.method.save(model)
     result = _measured(trained)
+    trained.method.save(model)
     try:
         write_diagnosis(diagnosis, diagnose_trained(trained.method, trained.experiment, result))
     except FSVIError as error:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.errors import FSVIError
 from fsvi.experiments.experiment import Order, Profile
 from fsvi.experiments.results import Result
 from fsvi.experiments.runs import checked, run, run_together, trains_together
+from fsvi.experiments.uci import PREFIX, TABLES
 from fsvi.validation import check_choice, check_count
 
 Row = tuple[str, str | None]
@@ -42,7 +43,7 @@ class Sweep:
     seeds: int = 1
 
 
-UCI = tuple(f"uci-{name}" for name in ("boston", "concrete", "energy", "wine", "yacht", "protein"))
+UCI = tuple(PREFIX + name for name in TABLES)
 
 SWEEPS: dict[str, Sweep] = {
     "table1": Sweep(
@@ -133,10 +134,9 @@ def _grouped(orders: Sequence[Order]) -> list[list[Order]]:
 
 def _orders(name: str, methods: Sequence[str], seeds: int | None, profile: Profile) -> Iterator[Order]:
     sweeps = list(SWEEPS.values()) if name == "all" else [SWEEPS[name]]
-    rows = {method for sweep in sweeps for method, _ in sweep.rows}
+    rows = sorted({method for sweep in sweeps for method, _ in sweep.rows})
     for method in methods:
-        if method not in rows:
-            raise InvalidInputError(f"{name} has no row {method!r}: there are {', '.join(sorted(rows))}.")
+        check_choice("methods", method, rows)
     for sweep in sweeps:
         for seed in range(sweep.seeds if seeds is None else check_count("seeds", seeds)):
             for task in sweep.tasks:

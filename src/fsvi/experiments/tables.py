@@ -17,6 +17,7 @@ from fsvi.experiments.experiment import PROFILES
 from fsvi.experiments.layouts import LAYOUTS, Column, Layout, plain_layout
 from fsvi.experiments.paper import PAPER, Estimate
 from fsvi.experiments.results import Result
+from fsvi.experiments.uci import PREFIX
 
 _DIFFER = "settings differ between seeds"
 
@@ -82,12 +83,17 @@ class Row:
     @property
     def notes(self) -> list[str]:
         """What a reader of the numbers must know."""
-        notes = [note for result in self.results for note in result.notes]
-        return list(dict.fromkeys([*notes, _DIFFER] if self._settings_differ() else notes))
+        tasks: dict[str, dict[str, None]] = {}
+        for result in self.results:
+            for note in (*_size_of_ensemble(result), *result.notes):
+                tasks.setdefault(note, {})[result.task] = None
+        everywhere = len({result.task for result in self.results})
+        notes = [note if len(of) == everywhere else f"{_named(of)}: {note}" for note, of in tasks.items()]
+        return [*notes, _DIFFER] if self._settings_differ() else notes
 
     def _settings_differ(self) -> bool:
         first: dict[str, Any] = {}
-        return any(first.setdefault(result.task, result.settings) != result.settings for result in self.results)
+        return not all(_agree(first.setdefault(each.task, each.settings), each.settings) for each in self.results)
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,22 @@ class Table:
     def notes(self) -> list[str]:
         """The rows' notes, each once."""
         return list(dict.fromkeys(note for row in self.rows for note in row.notes))
+
+
+def _size_of_ensemble(result: Result) -> list[str]:
+    members = result.settings.get("method", {}).get("settings", {}).get("members")
+    return [f"{len(members)} members"] if members else []
+
+
+def _named(tasks: Iterable[str]) -> str:
+    return ", ".join(task.removeprefix(PREFIX) for task in tasks)
+
+
+def _agree(one: Any, other: Any) -> bool:
+    """Whether settings are the same as far as both name them: those of earlier versions name fewer."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(_agree(one[name], other[name]) for name in one.keys() & other.keys())
+    return bool(one == other)
 
 
 def build_tables(results: Sequence[Result]) -> list[Table]:

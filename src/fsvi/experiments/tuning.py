@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,11 @@ from torch import Tensor
 from fsvi import data
 from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, SingularCovarianceError
 from fsvi.experiments.experiment import Experiment, Order
+from fsvi.experiments.locks import alone
 from fsvi.experiments.results import result_path
 from fsvi.experiments.runs import checked, trains_together
 from fsvi.experiments.tasks import TASKS
-from fsvi.functions.priors import Constant
+from fsvi.functions.priors import Prior
 from fsvi.methods import FSVI, Ensemble
 from fsvi.serialization import check_writable, write_bytes
 from fsvi.training.together import fit_together
@@ -29,11 +31,14 @@ from fsvi.validation import check_count
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
 
 _HELD_OUT = 0.1
 _SAMPLES, _SMALL_SAMPLES = 16, 100
 """draws that a prediction is made from, and where networks are small"""
 _OBJECTIVE = "objective"
+_SEEDS = 2**32
+"""as many as Optuna's samplers take"""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,12 @@ class Range:
         """Whether the value can be suggested."""
         return isinstance(value, (int, float)) and self.low <= value <= self.high
 
+    def holding(self, value: Any) -> Range:
+        """The range, widened if need be so that it has the value; what is no number on its scale changes nothing."""
+        if not isinstance(value, (int, float)) or (value <= 0 and not self.linear):
+            return self
+        return replace(self, low=min(self.low, value), high=max(self.high, value))
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -67,10 +78,14 @@ class Choice:
         """Whether the value can be suggested."""
         return value in self.values
 
+    def holding(self, value: Any) -> Choice:
+        """The choice with the value among the others, which are sorted, since Optuna tells searches by their order."""
+        return self if value is None or self.has(value) else Choice(tuple(sorted((*self.values, value))))
+
 
 Space = Mapping[str, Range | Choice]
 
-_VARIANCE = "prior_variance"
+_VARIANCE, _PRIOR = "prior_variance", "prior"
 _LENGTH = "length"
 _PARAMETER_SPACE: Space = {_VARIANCE: Range(1e-3, 10.0), "num_samples": Choice((1, 5))}
 SPACES: dict[str, Space] = {
@@ -86,12 +101,13 @@ SPACES: dict[str, Space] = {
     "mfvi-radial": _PARAMETER_SPACE,
     "mc-dropout": {"rate": Range(0.01, 0.5, linear=True)},
 }
-"""What is searched for each method: its arguments, where FSVI's `prior_variance` is that of a constant prior."""
+"""What is searched for each method, and the recipe's own value: its arguments, and the variance of FSVI's prior."""
 _SMALL_SPACES: dict[str, Space] = {
     "fsvi": {
         "num_context": Choice((8, 16, 32, 64)),
         "num_samples": Choice((1, 4, 16)),
         "linearize": Choice(("jvp", "exact")),
+        "stochastic": Choice(("all", "last_layer")),
     },
 }
 """What is searched instead, or as well, where networks are so small that seeds are trained together."""
@@ -109,32 +125,31 @@ def tune(
 ) -> dict[str, Any]:
     """Search until the study in the folder `out` has `trials` trials; returns its summary, which is written there too.
 
-    The study is kept in a file after every trial, and goes on from there. `contexts` are searched as well. The value of
-    a trial is the mean over so many random `splits`, of the order's seed and those that follow. The first trial has the
-    recipe's own settings, as far as the search can reach them. Another seed, other contexts or another number of splits
-    make another study.
+    The study is kept in a file after every trial, and goes on from there; a trial that was interrupted is made again.
+    `contexts` are searched as well. The value of a trial is the mean over so many random `splits`, of the order's seed
+    and those that follow. The first trial has the recipe's own settings, except for a context that is not among
+    `contexts`. Another seed, other contexts or another number of splits make another study.
     """
     order = checked(order)
     for context in contexts:
         checked(replace(order, context=context))
     contexts = tuple(sorted(set(contexts)))  # since Optuna tells searches by the order of their choices
     check_count("trials", trials)
-    check_count("splits", splits)
+    checked(replace(order, seed=order.seed + check_count("splits", splits) - 1))
     search = _Search(order, contexts, splits)
-    study, path = _open_study(search, check_writable(out))
-    if not study.trials:
-        study.enqueue_trial(search.recipe_params())
-    begun = [trial for trial in study.trials if trial.state.name != "WAITING"]
-    for number in range(len(begun), trials):
-        try:
-            study.optimize(search.value, n_trials=1)
-        except ValueError as error:
-            if "dynamic value space" not in str(error):
-                raise
-            raise FSVIError(f"the study beside {path} is of another search space: choose another --out.") from error
-        tell(f"trial {number + 1}/{trials}: {_line(study)}")
-        write_bytes(path, (json.dumps(search.summarise(study), indent=1) + "\n").encode())
-    return search.summarise(study)
+    search.check()
+    path = search.path(check_writable(out))
+    with alone(out, path):
+        study = _open_study(search, path)
+        for number in range(len(_ended(study)), trials):
+            tell(f"trial {number + 1}/{trials}: {_line(_try(study, search, path))}")
+            search.write_summary(study, path)
+        summary = search.write_summary(study, path)
+    if summary["best"] is None:
+        raise FSVIError(
+            f"none of the {len(summary['trials'])} trials in {path} could be trained: ask for more --trials."
+        )
+    return summary
 
 
 def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tensor, Tensor]]:
@@ -154,12 +169,43 @@ class _Search:
     contexts: tuple[str, ...]
     splits: int
 
-    @property
+    def check(self) -> None:
+        """One sentence where there is nothing to search."""
+        if self.order.member not in SPACES:
+            raise InvalidInputError(
+                f"there is no search space for {self.order.method!r}: there are {', '.join(SPACES)}."
+            )
+
+    def path(self, out: Path) -> Path:
+        """Where the summary is written."""
+        row = replace(self.order, context="+".join(self.contexts) or self.order.context)
+        name = f"{self.order.task}.{result_path(out, row).stem}" + (f"-{self.splits}" if self.splits > 1 else "")
+        return out / f"{name}.json"
+
+    @cached_property
     def space(self) -> Space:
-        """What is searched, by name."""
+        """What is searched, by name: what the method has, with the recipe's own value, and the contexts asked for."""
+        own = self._own
+        space = {name: each.holding(own[name]) for name, each in self._listed.items() if name in own}
+        return {**space, **({"context": Choice(self.contexts)} if self.contexts else {})}
+
+    @property
+    def _listed(self) -> Space:
         member = self.order.member
-        small = {**_SMALL_SPACES.get(member, {}), _LENGTH: _LENGTHS} if self.is_small else {}
-        return {**SPACES[member], **small, **({"context": Choice(self.contexts)} if self.contexts else {})}
+        return {**SPACES[member], **({**_SMALL_SPACES.get(member, {}), _LENGTH: _LENGTHS} if self.is_small else {})}
+
+    @cached_property
+    def _own(self) -> dict[str, Any]:
+        """The recipe's own settings by name; a function from a variance to a prior, where FSVI's can be made anew."""
+        experiment = TASKS[self.order.task].recipe(self.order)
+        made = experiment.build(self.order.seed)
+        method = made.members[0] if isinstance(made, Ensemble) else made
+        own = {name: getattr(method, name) for name in self._listed if hasattr(method, name)}
+        own |= {_LENGTH: 1.0, "context": self.order.context}
+        if isinstance(method, FSVI):
+            bound = 1 / len(experiment.data[0])
+            own |= {"kl_weight": bound if method.kl_weight is None else method.kl_weight, **_variable(method.prior)}
+        return own
 
     @property
     def is_small(self) -> bool:
@@ -168,19 +214,18 @@ class _Search:
 
     def recipe_params(self) -> dict[str, Any]:
         """The recipe's own settings, as far as they are searched."""
-        experiment = TASKS[self.order.task].recipe(self.order)
-        made = experiment.build(self.order.seed)
-        method = made.members[0] if isinstance(made, Ensemble) else made
-        own = {
-            **{name: getattr(method, name, None) for name in self.space},
-            _LENGTH: 1.0,
-            "context": self.order.context,
-        }
-        if isinstance(method, FSVI):
-            own[_VARIANCE] = getattr(method.prior, "variance", None)
-            bound = 1 / len(experiment.data[0])
-            own["kl_weight"] = bound if method.kl_weight is None else method.kl_weight
-        return {name: own[name] for name, choices in self.space.items() if choices.has(own[name])}
+        return self.reachable(self._own)
+
+    def reachable(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the parameters that a trial can have."""
+        return {name: params[name] for name, each in self.space.items() if name in params and each.has(params[name])}
+
+    def objective(self) -> str:
+        """What is measured, in words."""
+        by_rows = TASKS[self.order.task].recipe(self.order).validation is None
+        part = f"a held-out {_HELD_OUT:.0%} of the training data" if by_rows else "the validation data of the task"
+        apart = f", over {self.splits} {'random splits' if by_rows else 'seeds'}" if self.splits > 1 else ""
+        return f"mean log-likelihood of {part}{apart}"
 
     def value(self, trial: Trial) -> float:
         """The mean log-likelihood of what is held out."""
@@ -188,8 +233,8 @@ class _Search:
 
         params = {name: choices.suggest(trial, name) for name, choices in self.space.items()}
         context, length = params.pop("context", self.order.context), params.pop(_LENGTH, 1.0)
-        if self.order.member == "fsvi":
-            params["prior"] = Constant(params.pop(_VARIANCE))
+        if _PRIOR in self._own:
+            params[_PRIOR] = self._own[_PRIOR](params.pop(_VARIANCE))
         settings = {**self.order.settings, **params}
         seeds = range(self.order.seed, self.order.seed + self.splits)
         orders = [replace(self.order, context=context, settings=settings, seed=seed) for seed in seeds]
@@ -197,8 +242,10 @@ class _Search:
             scores = self._scores(orders, length) if self.is_small else [self._scores([o], length)[0] for o in orders]
         except (NonFiniteLossError, SingularCovarianceError) as error:
             raise TrialPruned(str(error)) from error
-        trial.study.set_user_attr(_OBJECTIVE, self._describe_objective(TASKS[self.order.task].recipe(orders[0])))
-        return sum(scores) / len(scores)
+        mean = sum(scores) / len(scores)
+        if not math.isfinite(mean):
+            raise TrialPruned(f"the log-likelihood is {mean}")
+        return mean
 
     def _scores(self, orders: Sequence[Order], length: float) -> list[float]:
         """The mean log-likelihood of what each order holds out, the orders trained together if there are several."""
@@ -219,7 +266,8 @@ class _Search:
     def summarise(self, study: Study) -> dict[str, Any]:
         """The study as plain values: what was asked, what was tried, what it gave, what was best."""
         order = self.order
-        done = [trial for trial in study.trials if trial.value is not None]
+        ended = _ended(study)
+        done = [trial for trial in ended if trial.value is not None]
         best = max(done, key=lambda trial: -math.inf if trial.value is None else trial.value, default=None)
         return {
             "task": order.task,
@@ -230,14 +278,14 @@ class _Search:
             "contexts": list(self.contexts) or ([] if order.context is None else [order.context]),
             "objective": study.user_attrs.get(_OBJECTIVE),
             "best": None if best is None else {"value": best.value, **best.params},
-            "trials": [{"value": t.value, "state": t.state.name.lower(), **t.params} for t in study.trials],
+            "trials": [{"value": t.value, "state": t.state.name.lower(), **t.params} for t in ended],
         }
 
-    def _describe_objective(self, experiment: Experiment) -> str:
-        part = f"a held-out {_HELD_OUT:.0%} of the training data"
-        what = f"mean log-likelihood of {part if experiment.validation is None else 'the validation data of the task'}"
-        apart = "random splits" if experiment.validation is None else "seeds"
-        return what if self.splits == 1 else f"{what}, over {self.splits} {apart}"
+    def write_summary(self, study: Study, path: Path) -> dict[str, Any]:
+        """Write the summary, and return it."""
+        summary = self.summarise(study)
+        write_bytes(path, (json.dumps(summary, indent=1) + "\n").encode())
+        return summary
 
 
 def _lengthened(experiment: Experiment, factor: float) -> Experiment:
@@ -247,10 +295,23 @@ def _lengthened(experiment: Experiment, factor: float) -> Experiment:
     return replace(experiment, fit_settings={**experiment.fit_settings, "epochs": epochs})
 
 
-def _open_study(search: _Search, out: Path) -> tuple[Study, Path]:
-    order = search.order
-    if order.member not in SPACES:
-        raise InvalidInputError(f"there is no search space for {order.method!r}: there are {', '.join(SPACES)}.")
+def _variable(prior: Prior) -> dict[str, Any]:
+    """A prior's variance, and a function that makes the same kind with another; nothing where that cannot be done."""
+    kind = type(prior)
+    try:
+        settings = prior.config()["settings"]
+    except InvalidInputError:  # a user's own prior need not be one that can be written down
+        return {}
+    if kind.transient or "variance" not in settings:
+        return {}
+    return {
+        _VARIANCE: settings["variance"],
+        _PRIOR: lambda variance: kind.from_settings({**settings, "variance": variance}),
+    }
+
+
+def _open_study(search: _Search, path: Path) -> Study:
+    """The study beside `path`, where what was interrupted waits to be tried again, or else the recipe's settings."""
     try:
         import optuna
         from optuna.storages import JournalStorage
@@ -258,15 +319,49 @@ def _open_study(search: _Search, out: Path) -> tuple[Study, Path]:
     except ImportError as error:
         raise FSVIError("tuning needs Optuna: pip install optuna.") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    row = replace(order, context="+".join(search.contexts) or order.context)
-    name = f"{order.task}.{result_path(out, row).stem}" + (f"-{search.splits}" if search.splits > 1 else "")
-    storage = JournalStorage(JournalFileBackend(str(out / f"{name}.log")))
-    study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
-    study.sampler = optuna.samplers.TPESampler(seed=order.seed + len(study.trials))
-    return study, out / f"{name}.json"
+    storage = JournalStorage(JournalFileBackend(str(path.with_suffix(".log"))))
+    study = optuna.create_study(storage=storage, study_name=path.stem, direction="maximize", load_if_exists=True)
+    study.sampler = optuna.samplers.TPESampler(seed=(search.order.seed + len(study.trials)) % _SEEDS)
+    if _OBJECTIVE not in study.user_attrs:
+        study.set_user_attr(_OBJECTIVE, search.objective())
+    _repeat_interrupted(study, search)
+    if all(trial.state.name == "FAIL" for trial in study.trials):
+        study.enqueue_trial(search.recipe_params())
+    return study
 
 
-def _line(study: Study) -> str:
-    last = study.trials[-1]
-    value = "failed" if last.value is None else f"{last.value:.4f}"
-    return f"{value}  {last.params}"
+def _repeat_interrupted(study: Study, search: _Search) -> None:
+    """Queue again what is still called running: since the lock is ours, no process is at work on it."""
+    from optuna.trial import TrialState
+
+    for trial in study.get_trials(states=[TrialState.RUNNING]):
+        wanted = trial.system_attrs.get("fixed_params", {})  # of a queued trial, which may not have come to all of them
+        study.enqueue_trial(search.reachable({**wanted, **trial.params}))
+        study.tell(trial.number, state=TrialState.FAIL)
+
+
+def _try(study: Study, search: _Search, path: Path) -> FrozenTrial:
+    """Make one trial; an interruption leaves it running, so that it is made again when the study is next opened."""
+    from optuna import TrialPruned
+    from optuna.trial import TrialState
+
+    trial = study.ask()
+    try:
+        value = search.value(trial)
+    except TrialPruned:
+        return study.tell(trial, state=TrialState.PRUNED)
+    except Exception as error:
+        study.tell(trial, state=TrialState.FAIL)
+        if "dynamic value space" in str(error):
+            raise FSVIError(f"the study beside {path} is of another search space: choose another --out.") from error
+        raise
+    return study.tell(trial, value)
+
+
+def _ended(study: Study) -> list[FrozenTrial]:
+    """The trials that ended by themselves, with a value or because training broke down."""
+    return [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
+
+
+def _line(trial: FrozenTrial) -> str:
+    return f"{'failed' if trial.value is None else f'{trial.value:.4f}'}  {trial.params}"

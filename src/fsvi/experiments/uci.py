@@ -49,6 +49,7 @@ class _Tuned:
     variance: float
     kl_weight: float | None
     steps: int
+    num_context: int = 16
     num_samples: int = 1
     log_std_lr_scale: float = 1.0
     stochastic: str = "all"
@@ -61,10 +62,10 @@ class _Tuned:
 
 
 _TUNED = {
-    "boston": _Tuned(0.1, 0.05, 1_000),
-    "concrete": _Tuned(1.0, 0.005, 4_000, num_samples=4, linearize="exact", least_noise=0.25),
+    "boston": _Tuned(5.3, 0.0003, 250, num_context=64, num_samples=4),
+    "concrete": _Tuned(3.0, 0.02, 14_000, num_samples=4, stochastic="last_layer", lr=2e-2, least_noise=0.25),
     "energy": _Tuned(1.0, 0.02, 4_000, num_samples=4, log_std_lr_scale=3.0, least_noise=0.05),
-    "wine": _Tuned(0.1, 0.02, 1_500),
+    "wine": _Tuned(10.0, 0.0019, 375, num_context=64, num_samples=4),
     "yacht": _Tuned(1.0, 0.005, 4_000, num_samples=4, linearize="exact", init_std=(0.01, 0.02), least_noise=0.05),
     "protein": _Tuned(
         1.0, None, 60_000, num_samples=4, stochastic="last_layer", init_std=(0.01, 0.02), batch_size=512, lr=2e-2
@@ -130,7 +131,7 @@ def _differences(settings: Mapping[str, Any]) -> list[str]:
 def _fsvi_settings(tuned: _Tuned) -> dict[str, Any]:
     return {
         "prior": Constant(tuned.variance),
-        "num_context": 16,
+        "num_context": tuned.num_context,
         "num_samples": tuned.num_samples,
         "kl_weight": tuned.kl_weight,
         "log_std_lr_scale": tuned.log_std_lr_scale,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.serialization import Configurable
+from fsvi.serialization import Configurable, digest
 from fsvi.validation import as_tensor, check_count, check_positive
 
 _PERMUTED = 100_000
@@ -35,6 +35,13 @@ class Context(Configurable, ABC):
     def example(self) -> Tensor | None:
         """Two points, if any can be drawn before data is seen."""
         return None
+
+    def fingerprint(self) -> Any:
+        """Checksums of tensors that points are drawn from, which `config` leaves out; None without any."""
+        tensors = {
+            name: value for name, value in vars(self).items() if name in self.transient and torch.is_tensor(value)
+        }
+        return digest(tensors) if tensors else None
 
     @abstractmethod
     def sample(self, num: int, batch: Tensor) -> Tensor:
@@ -205,6 +212,10 @@ class Mixture(Context):
         """Prepare every part."""
         for context in self.contexts:
             context.prepare(x)
+
+    def fingerprint(self) -> list[Any]:
+        """The parts'."""
+        return [context.fingerprint() for context in self.contexts]
 
     def example(self) -> Tensor | None:
         """Of the first part that has one."""

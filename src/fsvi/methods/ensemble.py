@@ -205,6 +205,10 @@ class Ensemble(Method):
         """Build the members from their settings."""
         return cls.of([Configurable.from_config(config, **transient) for config in settings["members"]])
 
+    def fingerprint(self) -> list[Any]:
+        """The members'."""
+        return [member.fingerprint() for member in self.members]
+
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the members have learned."""
         parts = enumerate(member.tensors() for member in self.members)

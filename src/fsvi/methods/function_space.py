@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -80,6 +81,10 @@ class FunctionSpaceMethod(Method):
             free = likelihood.learn_noise or likelihood.heteroscedastic
             noise = likelihood.noise.mean() if likelihood.heteroscedastic else likelihood.noise
             prior.fit(self.arranged(x), y, noise.expand(y.shape[1]), free)
+
+    def fingerprint(self) -> Any:
+        """The context's."""
+        return None if self.context is None else self.context.fingerprint()
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Take over the tensors, however many numbers the prior has of its own; all or, with an error, none."""

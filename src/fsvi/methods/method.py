@@ -212,6 +212,10 @@ class Method(Configurable, nn.Module, ABC):
         config["settings"]["head"] = self.split.head
         return config
 
+    def fingerprint(self) -> Any:
+        """Checksums of the data that a method trains on besides those that `fit` is given; None without any."""
+        return None
+
     def redundant_names(self) -> set[str]:
         """Tensors of `state_dict` that follow from others and are not saved."""
         return set()

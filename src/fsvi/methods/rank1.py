@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.map import PointEstimate
 from fsvi.networks.split import Split, split_head
-from fsvi.validation import check_count, check_positive
+from fsvi.validation import check_count, check_positive, check_seed
 from fsvi.variational import RankOne
 
 
@@ -56,7 +56,7 @@ class Rank1(PointEstimate):
         self.kl_scale = check_positive("kl_scale", kl_scale, zero=True)
         self.num_samples = check_count("num_samples", num_samples)
         self.random_signs = random_signs
-        self.seed = check_count("seed", seed, least=0)
+        self.seed = check_seed(seed)
         self.init_std = check_positive("init_std", init_std)
         self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
         self.build(split_head(self.net, head=head))

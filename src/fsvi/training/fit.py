@@ -18,7 +18,7 @@ from fsvi.training.history import History
 from fsvi.training.memory import warn_of_memory
 from fsvi.training.optimizers import MakeOptimizer, Schedule, check_optimizer, make_optimizer, make_schedule
 from fsvi.training.run import Run
-from fsvi.validation import check_count, check_positive, check_type, first_line
+from fsvi.validation import check_count, check_positive, check_seed, check_type, first_line
 
 
 def fit(
@@ -56,7 +56,7 @@ def fit(
     check_type("method", method, Method, "a method such as fsvi.FSVI(net, likelihood=..., context=...)")
     check_count("epochs", epochs)
     check_count("batch_size", batch_size)
-    check_count("seed", seed, least=0)
+    check_seed(seed)
     check_positive("lr", lr)
     _check_companions(validation, patience, checkpoint, resume)
     make, factor = check_optimizer(optimizer), make_schedule(schedule)

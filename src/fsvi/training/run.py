@@ -133,6 +133,7 @@ class Run:
             "parameters": architecture(self.method.net),
             "num_data": self.batches.num_data,
             "data": self.batches.fingerprint,
+            "context_data": self.method.fingerprint(),
             "validation": None if self.validation is None else (self.validation.num_data, self.validation.fingerprint),
             "optimizer": {"class": type(self.optimizer).__name__, "groups": groups},
             "schedule": [self.schedule(quarter / 4) for quarter in range(5)],

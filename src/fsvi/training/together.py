@@ -16,7 +16,7 @@ from fsvi.methods.method import Method, architecture, sum_terms
 from fsvi.networks.dense import is_dense
 from fsvi.training.history import History
 from fsvi.training.optimizers import Schedule, check_optimizer, make_optimizer, make_schedule
-from fsvi.validation import check_count, check_positive
+from fsvi.validation import check_count, check_positive, check_seed
 
 Pair = tuple[Tensor, Tensor]
 Tensors = dict[str, Tensor]
@@ -48,7 +48,7 @@ def fit_together(
     pairs = [method.check_batch(*pair) for method, pair in zip(methods, data, strict=True)]
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(check_count("seed", seed, least=0))
+            torch.manual_seed(check_seed(seed))
             for method, (x, y) in zip(methods, pairs, strict=True):
                 method.begin(x, len(x))
                 method.fit_prior(x, y)

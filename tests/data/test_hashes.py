@@ -46,8 +46,24 @@ def test_a_file_that_cannot_be_hashed_is_left_to_its_reader(root, monkeypatch):
         raise PermissionError(path)
 
     write_mnist(root / "mnist")
-    monkeypatch.setattr(hashes, "check_file", refuse)
-    assert len(data.load("mnist", "test")) == 7
+    with monkeypatch.context() as patch:
+        patch.setattr(hashes, "check_file", refuse)
+        assert len(data.load("mnist", "test")) == 7
+    with pytest.raises(FileFormatError, match="is not the published file"):
+        data.load("mnist", "test")  # once it can be, it is hashed
+
+
+def test_what_is_ensured_is_here_and_has_the_right_hash_but_is_not_read(root, any_content):
+    (root / "mnist").mkdir()
+    for name in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"):
+        (root / "mnist" / name).write_bytes(b"no images")
+    data.ensure("mnist", "test")
+
+
+def test_what_is_ensured_with_another_hash_is_refused(root):
+    write_mnist(root / "mnist")
+    with pytest.raises(FileFormatError, match="is not the published file"):
+        data.ensure("mnist", "test")
 
 
 @pytest.mark.parametrize("name", ["concrete", "energy", "yacht"])

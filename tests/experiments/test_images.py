@@ -72,6 +72,22 @@ def test_a_context_of_another_kind_is_named_as_the_fault(monkeypatch, name):
 
 
 @pytest.mark.parametrize(
+    ("name", "absent", "split"),
+    [
+        ("kmnist", [], "train"),
+        ("kmnist", ["train", "test"], "train"),
+        ("kmnist", ["train"], "test"),
+        ("notmnist", ["train", "test"], "test"),
+    ],
+)
+def test_a_context_is_of_the_training_split_where_that_can_be_had(monkeypatch, name, absent, split):
+    asked = pretend(monkeypatch)
+    monkeypatch.setattr(data, "available", lambda _, split: split not in absent)
+    TASKS["rotated-mnist"].recipe(Order("rotated-mnist", "fsvi", "smoke", context=name))
+    assert asked[-1] == (name, split)
+
+
+@pytest.mark.parametrize(
     ("task", "notes"),
     [
         ("fashion-mnist", ["adam at 1.0, dropout 0.25; the paper's: sgd at 0.005"]),

@@ -190,15 +190,13 @@ def refuse_to_train(monkeypatch):
 def test_absent_test_data_are_missed_before_training(tmp_path, monkeypatch):
     recipe = TASKS["two-moons"].recipe
     replace_recipe(monkeypatch, lambda order: replace(recipe(order), tests=("mnist",)))
-    monkeypatch.setenv("FSVI_DATA", str(tmp_path / "empty"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     asked = []
 
-    def load(*split):
+    def ensure(*split):
         asked.append(split)
         raise DataNotFoundError("mnist test is not here.")
 
-    monkeypatch.setattr(data, "load", load)
+    monkeypatch.setattr(data, "ensure", ensure)
     refuse_to_train(monkeypatch)
     with pytest.raises(DataNotFoundError, match="mnist test is not here"):
         run(ORDER, tmp_path / "out", silent)

@@ -127,8 +127,15 @@ def test_a_row_says_where_settings_differ_between_seeds():
 
 
 def test_settings_that_an_earlier_version_did_not_name_make_no_difference():
-    more = make_result("map", seed=1, settings={"fit": {"epochs": 20, "patience": None}})
-    assert only(build_tables([make_result("map", settings={"fit": {"epochs": 20}}), more])).notes == []
+    fewer, more = ({"method": {"members": [settings, settings]}} for settings in ({"a": 1}, {"a": 1, "b": 2}))
+    table = only(build_tables([make_result("map", settings=fewer), make_result("map", seed=1, settings=more)]))
+    assert table.notes == []
+
+
+@pytest.mark.parametrize("other", [{"fit": {"epochs": 20, "lr": 1.0}}, {"fit": {"epochs": 20}, "ordered": {"fit": {}}}])
+def test_training_that_was_ordered_otherwise_makes_a_difference(other):
+    results = [make_result("map", settings={"fit": {"epochs": 20}}), make_result("map", seed=1, settings=other)]
+    assert only(build_tables(results)).notes == ["settings differ between seeds"]
 
 
 def test_a_note_of_some_tasks_of_a_row_names_them():

@@ -10,6 +10,7 @@ from filelock import FileLock
 from fsvi.errors import FSVIError
 from fsvi.experiments import tuning
 from fsvi.experiments.experiment import Experiment, Order
+from fsvi.experiments.tasks import TASKS
 from fsvi.experiments.tuning import tune
 
 pytest.importorskip("optuna", reason="Optuna is an extra: pip install optuna")
@@ -74,6 +75,32 @@ def test_a_trial_of_a_killed_process_is_made_again_once(tmp_path, begun):
     summary = tune(ORDER, tmp_path, 2, tell=silent)
     assert settings(summary)[0] == OWN != settings(summary)[1]
     assert len(summary["trials"]) == 2
+
+
+def test_settings_that_end_the_process_are_not_tried_for_ever(tmp_path, monkeypatch):
+    tune(ORDER, tmp_path, 1, tell=silent)
+    tried = []
+    with monkeypatch.context() as patch:
+        break_training(patch, KeyboardInterrupt())
+        value = tuning._Search.value
+        patch.setattr(tuning._Search, "value", lambda self, trial: tried.append(trial) or value(self, trial))
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                tune(ORDER, tmp_path, 2, tell=silent)
+    first, second, third = (trial.params for trial in tried)
+    assert first == second != third
+
+
+def test_a_study_of_another_version_of_the_recipe_is_refused(tmp_path, monkeypatch):
+    summary = tune(ORDER, tmp_path, 1, tell=silent)
+    assert summary["recipe"]["fit"]["epochs"] == 5 and "prior_variance" not in summary["recipe"]["method"]
+    task = TASKS["two-moons"]
+    longer = lambda order: replace(  # noqa: E731
+        task.recipe(order), fit_settings={**task.recipe(order).fit_settings, "epochs": 6}
+    )
+    monkeypatch.setitem(TASKS, "two-moons", replace(task, recipe=longer))
+    with pytest.raises(FSVIError, match="is of another version of the recipe: choose another --out"):
+        tune(ORDER, tmp_path, 2, tell=silent)
 
 
 def test_a_study_is_refused_while_another_process_works_on_it(tmp_path):

@@ -5,7 +5,7 @@ from fsvi.data.dataset import Dataset
 from fsvi.data.download import fetch
 from fsvi.data.entries import names
 from fsvi.data.inventory import catalogue, verify
-from fsvi.data.loading import available, load
+from fsvi.data.loading import available, ensure, load
 from fsvi.data.toy import Standardize, Toy1D, oat1d, snelson, subspace, two_moons
 from fsvi.data.transforms import Normalize, augment, rotate, splits
 
@@ -19,6 +19,7 @@ __all__ = [
     "available",
     "catalogue",
     "corrupt",
+    "ensure",
     "fetch",
     "load",
     "names",

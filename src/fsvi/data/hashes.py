@@ -51,17 +51,21 @@ def note_of(source: Source, paths: Sequence[Path]) -> str:
 
 
 def _verdicts(source: Source, paths: Sequence[Path]) -> list[Verdict]:
-    pairs = ((path, path.stat(), file) for path, file in zip(paths, source.files, strict=True))
-    return [_remembered(path, stat.st_size, stat.st_mtime_ns, file) for path, stat, file in pairs]
+    return [_verdict(path, file) for path, file in zip(paths, source.files, strict=True)]
+
+
+def _verdict(path: Path, file: File) -> Verdict:
+    stat = path.stat()
+    try:
+        return _remembered(path, stat.st_size, stat.st_mtime_ns, file)
+    except OSError:  # what cannot be opened is for its reader to complain of
+        return "unverified"
 
 
 @lru_cache
 def _remembered(path: Path, size: int, modified: int, file: File) -> Verdict:
     """The verdict on a file, for as long as neither its size nor its time of change is another."""
-    try:
-        return check_file(path, file)
-    except OSError:  # what cannot be opened is for its reader to complain of
-        return "unverified"
+    return check_file(path, file)
 
 
 def _check_published(path: Path, file: File, expected: str) -> Verdict:

@@ -7,6 +7,7 @@ from fsvi.data.download import download
 from fsvi.data.entries import entry_of
 from fsvi.data.hashes import note_of
 from fsvi.data.places import find
+from fsvi.data.sources import Entry, Source
 from fsvi.errors import InvalidInputError
 
 
@@ -31,10 +32,20 @@ def load(name: str, split: Split = "train", root: Path | str | None = None) -> D
     Returns:
         The split as stored: images uint8, tables float64. `Normalize` makes of images what a network should see.
     """
+    entry, source, paths = _located(name, split, root)
+    note = note_of(source, paths)
+    return build(name, split, source.read(paths), note, entry.graded)
+
+
+def ensure(name: str, split: Split = "train") -> None:
+    """See to it that a split is here, downloaded if need be, and has the published hashes, without reading it."""
+    _, source, paths = _located(name, split)
+    note_of(source, paths)
+
+
+def _located(name: str, split: Split, root: Path | str | None = None) -> tuple[Entry, Source, list[Path]]:
     entry = entry_of(name)
     if split not in entry.splits:
         has = " and ".join(map(repr, entry.splits))
         raise InvalidInputError(f"{name} has no split {split!r}, only {has}: hold some of it out with splits().")
-    source, paths = find(entry, split, root) or download(entry, split)
-    note = note_of(source, paths)
-    return build(name, split, source.read(paths), note, entry.graded)
+    return entry, *(find(entry, split, root) or download(entry, split))

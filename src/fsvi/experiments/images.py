@@ -14,6 +14,8 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fsvi import data, metrics
 from fsvi.data import Dataset, Normalize
+from fsvi.data.dataset import Split
+from fsvi.data.entries import entry_of
 from fsvi.errors import InvalidInputError
 from fsvi.experiments.experiment import Order
 from fsvi.functions import contexts
@@ -110,13 +112,19 @@ def make_context(
     if name in MADE:
         return MADE[name](), []
     check_choice("context", name, [*MADE, *(each for each in data.names() if each not in ood)])
-    split: Any = "train" if data.available(name, "train") or not data.available(name, "test") else "test"
+    source = data.load(name, _context_split(name))
     try:
-        source = data.load(name, split)
         points = normalize(source.x)
     except InvalidInputError as error:
         raise InvalidInputError(f"context {name!r} does not fit this task: {error}") from error
     return _half_batch(contexts.Dataset(points)), [source]
+
+
+def _context_split(name: str) -> Split:
+    """The training split, unless there is none, or the test split alone is here."""
+    has_train = "train" in entry_of(name).splits
+    alone = data.available(name, "test") and not data.available(name, "train")
+    return "train" if has_train and not alone else "test"
 
 
 def check_unseen(tests: Iterable[Dataset], context: Iterable[Dataset]) -> None:

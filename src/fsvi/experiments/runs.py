@@ -127,10 +127,9 @@ def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
 
 
 def _find_tests(experiment: Experiment) -> None:
-    """Download test data that are not here, or say that they are missing, before hours of training."""
+    """Download test data that are not here, or say what is wrong with them, before hours of training."""
     for name in experiment.tests:
-        if not data.available(name, "test"):
-            data.load(name, "test")
+        data.ensure(name, "test")
 
 
 def _train_together(orders: Sequence[Order]) -> list[_Trained]:
@@ -158,7 +157,7 @@ def _read(path: Path, order: Order) -> Result:
 
 def _ordered(order: Order) -> dict[str, Any]:
     """The settings that an order names, as a result keeps them."""
-    return {"method": _recorded(order.settings), "fit": _recorded(order.fit_settings)}
+    return {"method": recorded(order.settings), "fit": recorded(order.fit_settings)}
 
 
 def _listed(ordered: Mapping[str, Mapping[str, Any]]) -> str:
@@ -199,7 +198,7 @@ def _measured(trained: _Trained) -> Result:
         seed=order.seed,
         settings={
             "method": method.config(),
-            "fit": _recorded(experiment.fit_settings),
+            "fit": recorded(experiment.fit_settings),
             **({"ordered": _ordered(order)} if _ordered(order) != _NOTHING else {}),
         },
         metrics={name: value for name, value in outcome.metrics.items() if math.isfinite(value)},
@@ -223,7 +222,7 @@ def _described(source: Dataset) -> dict[str, Any]:
     return {"name": source.name, "split": source.split, "size": len(source), "sha256": source.sha256}
 
 
-def _recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
+def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as JSON keeps them; what it cannot keep, as it is printed."""
     simple = (bool, int, float, str, list, dict, type(None))
     values = {name: plain(value) for name, value in settings.items()}

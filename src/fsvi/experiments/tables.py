@@ -7,7 +7,7 @@ and the difference; what one side has and the other lacks is left empty, never l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,8 +92,8 @@ class Row:
         return [*notes, _DIFFER] if self._settings_differ() else notes
 
     def _settings_differ(self) -> bool:
-        first: dict[str, Any] = {}
-        return not all(_agree(first.setdefault(each.task, each.settings), each.settings) for each in self.results)
+        first: dict[str, Mapping[str, Any]] = {}
+        return not all(_same(first.setdefault(each.task, each.settings), each.settings) for each in self.results)
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,18 @@ def _named(tasks: Iterable[str]) -> str:
     return ", ".join(task.removeprefix(PREFIX) for task in tasks)
 
 
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two results have the same settings; of a method's, those of earlier versions name fewer."""
+    rest = ({name: value for name, value in each.items() if name != "method"} for each in (one, other))
+    return next(rest) == next(rest) and _agree(one.get("method"), other.get("method"))
+
+
 def _agree(one: Any, other: Any) -> bool:
-    """Whether settings are the same as far as both name them: those of earlier versions name fewer."""
+    """Whether values are the same as far as both name what is in them."""
     if isinstance(one, dict) and isinstance(other, dict):
         return all(_agree(one[name], other[name]) for name in one.keys() & other.keys())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_agree, one, other))
     return bool(one == other)
 
 

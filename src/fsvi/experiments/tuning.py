@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
@@ -21,11 +21,11 @@ from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, Singul
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.locks import alone
 from fsvi.experiments.results import result_path
-from fsvi.experiments.runs import checked, trains_together
+from fsvi.experiments.runs import checked, recorded, trains_together
 from fsvi.experiments.tasks import TASKS
 from fsvi.functions.priors import Prior
-from fsvi.methods import FSVI, Ensemble
-from fsvi.serialization import check_writable, write_bytes
+from fsvi.methods import FSVI, Ensemble, Method
+from fsvi.serialization import Configurable, check_writable, write_bytes
 from fsvi.training.together import fit_together
 from fsvi.validation import check_count
 
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 _HELD_OUT = 0.1
 _SAMPLES, _SMALL_SAMPLES = 16, 100
 """draws that a prediction is made from, and where networks are small"""
-_OBJECTIVE = "objective"
+_OBJECTIVE, _RECIPE, _AGAIN = "objective", "recipe", "again"
+"""what a study remembers, and one of its trials"""
 _SEEDS = 2**32
 """as many as Optuna's samplers take"""
 
@@ -195,11 +196,23 @@ class _Search:
         return {**SPACES[member], **({**_SMALL_SPACES.get(member, {}), _LENGTH: _LENGTHS} if self.is_small else {})}
 
     @cached_property
-    def _own(self) -> dict[str, Any]:
-        """The recipe's own settings by name; a function from a variance to a prior, where FSVI's can be made anew."""
+    def _recipe(self) -> tuple[Experiment, Method]:
         experiment = TASKS[self.order.task].recipe(self.order)
         made = experiment.build(self.order.seed)
-        method = made.members[0] if isinstance(made, Ensemble) else made
+        return experiment, made.members[0] if isinstance(made, Ensemble) else made
+
+    def fixed(self) -> dict[str, Any]:
+        """What all trials have of the recipe, by which their values can be compared: how long they train among it."""
+        experiment, method = self._recipe
+        searched = {*self.space, *({_PRIOR} if _PRIOR in self._own else ())}
+        settings = {name: value for name, value in _settings(method).items() if name not in searched}
+        fixed = {"method": recorded(settings), "fit": recorded(experiment.fit_settings)}
+        return cast("dict[str, Any]", json.loads(json.dumps(fixed)))  # as the study's file gives it back
+
+    @cached_property
+    def _own(self) -> dict[str, Any]:
+        """The recipe's own settings by name; a function from a variance to a prior, where FSVI's can be made anew."""
+        experiment, method = self._recipe
         own = {name: getattr(method, name) for name in self._listed if hasattr(method, name)}
         own |= {_LENGTH: 1.0, "context": self.order.context}
         if isinstance(method, FSVI):
@@ -222,7 +235,7 @@ class _Search:
 
     def objective(self) -> str:
         """What is measured, in words."""
-        by_rows = TASKS[self.order.task].recipe(self.order).validation is None
+        by_rows = self._recipe[0].validation is None
         part = f"a held-out {_HELD_OUT:.0%} of the training data" if by_rows else "the validation data of the task"
         apart = f", over {self.splits} {'random splits' if by_rows else 'seeds'}" if self.splits > 1 else ""
         return f"mean log-likelihood of {part}{apart}"
@@ -277,6 +290,7 @@ class _Search:
             "splits": self.splits,
             "contexts": list(self.contexts) or ([] if order.context is None else [order.context]),
             "objective": study.user_attrs.get(_OBJECTIVE),
+            "recipe": study.user_attrs.get(_RECIPE),
             "best": None if best is None else {"value": best.value, **best.params},
             "trials": [{"value": t.value, "state": t.state.name.lower(), **t.params} for t in ended],
         }
@@ -295,13 +309,17 @@ def _lengthened(experiment: Experiment, factor: float) -> Experiment:
     return replace(experiment, fit_settings={**experiment.fit_settings, "epochs": epochs})
 
 
+def _settings(part: Configurable) -> dict[str, Any]:
+    """The arguments that it was made with; none where a user's own prior cannot be written down."""
+    try:
+        return cast("dict[str, Any]", part.config()["settings"])
+    except InvalidInputError:
+        return {}
+
+
 def _variable(prior: Prior) -> dict[str, Any]:
     """A prior's variance, and a function that makes the same kind with another; nothing where that cannot be done."""
-    kind = type(prior)
-    try:
-        settings = prior.config()["settings"]
-    except InvalidInputError:  # a user's own prior need not be one that can be written down
-        return {}
+    kind, settings = type(prior), _settings(prior)
     if kind.transient or "variance" not in settings:
         return {}
     return {
@@ -322,8 +340,11 @@ def _open_study(search: _Search, path: Path) -> Study:
     storage = JournalStorage(JournalFileBackend(str(path.with_suffix(".log"))))
     study = optuna.create_study(storage=storage, study_name=path.stem, direction="maximize", load_if_exists=True)
     study.sampler = optuna.samplers.TPESampler(seed=(search.order.seed + len(study.trials)) % _SEEDS)
-    if _OBJECTIVE not in study.user_attrs:
+    if study.user_attrs.get(_RECIPE, search.fixed()) != search.fixed():
+        raise FSVIError(f"the study beside {path} is of another version of the recipe: choose another --out.")
+    if _RECIPE not in study.user_attrs:
         study.set_user_attr(_OBJECTIVE, search.objective())
+        study.set_user_attr(_RECIPE, search.fixed())
     _repeat_interrupted(study, search)
     if all(trial.state.name == "FAIL" for trial in study.trials):
         study.enqueue_trial(search.recipe_params())
@@ -331,13 +352,17 @@ def _open_study(search: _Search, path: Path) -> Study:
 
 
 def _repeat_interrupted(study: Study, search: _Search) -> None:
-    """Queue again what is still called running: since the lock is ours, no process is at work on it."""
+    """Queue again what is still called running: since the lock is ours, no process is at work on it.
+
+    Once only, or settings that end the process would be the first to be tried every time.
+    """
     from optuna.trial import TrialState
 
     for trial in study.get_trials(states=[TrialState.RUNNING]):
         wanted = trial.system_attrs.get("fixed_params", {})  # of a queued trial, which may not have come to all of them
-        study.enqueue_trial(search.reachable({**wanted, **trial.params}))
         study.tell(trial.number, state=TrialState.FAIL)
+        if _AGAIN not in trial.user_attrs:
+            study.enqueue_trial(search.reachable({**wanted, **trial.params}), user_attrs={_AGAIN: True})
 
 
 def _try(study: Study, search: _Search, path: Path) -> FrozenTrial:

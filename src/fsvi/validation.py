@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 
-_LARGEST_SEED = 2**32 - 1
+LARGEST_SEED = 2**32 - 1
 """NumPy's, and with it Optuna's and scikit-learn's"""
 
 
@@ -26,8 +26,8 @@ def check_count(name: str, value: int, least: int = 1) -> int:
 
 def check_seed(value: int) -> int:
     """A whole number that every generator of random numbers takes."""
-    if check_count("seed", value, least=0) > _LARGEST_SEED:
-        raise InvalidInputError(f"seed={value} must be a whole number of at most {_LARGEST_SEED}.")
+    if check_count("seed", value, least=0) > LARGEST_SEED:
+        raise InvalidInputError(f"seed={value} must be a whole number of at most {LARGEST_SEED}.")
     return int(value)
 
 

@@ -58,6 +58,8 @@ def test_what_is_ensured_is_here_and_has_the_right_hash_but_is_not_read(root, an
     for name in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"):
         (root / "mnist" / name).write_bytes(b"no images")
     data.ensure("mnist", "test")
+    with pytest.raises(FileFormatError):
+        data.load("mnist", "test")
 
 
 def test_what_is_ensured_with_another_hash_is_refused(root):

@@ -9,9 +9,10 @@ from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments import tuning
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.runs import checked
+from fsvi.experiments.spaces import SMALL_SPACES, SPACES, Choice, Range
 from fsvi.experiments.tasks import TASKS, Task
 from fsvi.experiments.toy import RECIPES
-from fsvi.experiments.tuning import SPACES, Choice, Range, held_out, tune
+from fsvi.experiments.tuning import held_out, tune
 from fsvi.functions.priors import Constant, Empirical, GaussianProcess, Induced, Prior
 from fsvi.methods.registry import METHODS
 from pictures import SHAPES, make_up, pretend
@@ -165,7 +166,7 @@ def test_a_recipe_without_epochs_of_its_own_can_be_tuned(tmp_path, monkeypatch, 
 def test_a_study_of_another_search_space_says_so(tmp_path, monkeypatch):
     order = Order("two-moons", "mfvi", "smoke")
     tune(order, tmp_path, 1, tell=silent)
-    monkeypatch.setitem(SPACES, "mfvi", {**SPACES["mfvi"], "num_samples": tuning.Choice((1, 7))})
+    monkeypatch.setitem(SPACES, "mfvi", {**SPACES["mfvi"], "num_samples": Choice((1, 7))})
     with pytest.raises(FSVIError, match="of another search space: choose another --out"):
         tune(order, tmp_path, 2, tell=silent)
 
@@ -348,7 +349,7 @@ def test_methods_without_a_search_space_say_so(tmp_path):
 def test_search_spaces_are_of_arguments_that_exist():
     import inspect
 
-    small = {name: {**SPACES[name], **space} for name, space in tuning._SMALL_SPACES.items()}
+    small = {name: {**SPACES[name], **space} for name, space in SMALL_SPACES.items()}
     for name, space in (*SPACES.items(), *small.items()):
         arguments = {"prior" if (name, each) == ("fsvi", "prior_variance") else each for each in space}
         assert arguments <= inspect.signature(METHODS[name]).parameters.keys()

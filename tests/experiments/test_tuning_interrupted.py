@@ -10,6 +10,7 @@ from filelock import FileLock
 from fsvi.errors import FSVIError
 from fsvi.experiments import tuning
 from fsvi.experiments.experiment import Experiment, Order
+from fsvi.experiments.spaces import SPACES
 from fsvi.experiments.tasks import TASKS
 from fsvi.experiments.tuning import tune
 
@@ -55,23 +56,30 @@ def test_an_interrupted_trial_is_made_again(tmp_path, monkeypatch, capfd):
     assert len(said) == 1 and said[0].startswith("trial 1/1: ")
 
 
-def test_an_interrupted_later_trial_is_made_again_with_its_own_settings(tmp_path, monkeypatch):
-    tune(ORDER, tmp_path, 1, tell=silent)
+def interrupt(monkeypatch, tmp_path, times):
+    """Interrupt a study's second trial so often; returns the settings that were tried."""
     tried = []
+    value = tuning._Search.value
     with monkeypatch.context() as patch:
         break_training(patch, KeyboardInterrupt())
-        value = tuning._Search.value
         patch.setattr(tuning._Search, "value", lambda self, trial: tried.append(trial) or value(self, trial))
-        with pytest.raises(KeyboardInterrupt):
-            tune(ORDER, tmp_path, 2, tell=silent)
-    assert settings(tune(ORDER, tmp_path, 2, tell=silent)) == [OWN, tried[0].params]
+        for _ in range(times):
+            with pytest.raises(KeyboardInterrupt):
+                tune(ORDER, tmp_path, 2, tell=silent)
+    return [trial.params for trial in tried]
+
+
+def test_an_interrupted_later_trial_is_made_again_with_its_own_settings(tmp_path, monkeypatch):
+    tune(ORDER, tmp_path, 1, tell=silent)
+    tried = interrupt(monkeypatch, tmp_path, 1)
+    assert settings(tune(ORDER, tmp_path, 2, tell=silent)) == [OWN, *tried]
 
 
 @pytest.mark.parametrize("begun", [(), ("prior_variance",), ("prior_variance", "num_samples")])
 def test_a_trial_of_a_killed_process_is_made_again_once(tmp_path, begun):
     trial = left_running(tmp_path)
     for name in begun:
-        tuning.SPACES["mfvi"][name].suggest(trial, name)
+        SPACES["mfvi"][name].suggest(trial, name)
     summary = tune(ORDER, tmp_path, 2, tell=silent)
     assert settings(summary)[0] == OWN != settings(summary)[1]
     assert len(summary["trials"]) == 2
@@ -79,15 +87,7 @@ def test_a_trial_of_a_killed_process_is_made_again_once(tmp_path, begun):
 
 def test_settings_that_end_the_process_are_not_tried_for_ever(tmp_path, monkeypatch):
     tune(ORDER, tmp_path, 1, tell=silent)
-    tried = []
-    with monkeypatch.context() as patch:
-        break_training(patch, KeyboardInterrupt())
-        value = tuning._Search.value
-        patch.setattr(tuning._Search, "value", lambda self, trial: tried.append(trial) or value(self, trial))
-        for _ in range(3):
-            with pytest.raises(KeyboardInterrupt):
-                tune(ORDER, tmp_path, 2, tell=silent)
-    first, second, third = (trial.params for trial in tried)
+    first, second, third = interrupt(monkeypatch, tmp_path, 3)
     assert first == second != third
 
 

@@ -22,12 +22,13 @@ from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.locks import alone
 from fsvi.experiments.results import result_path
 from fsvi.experiments.runs import checked, recorded, trains_together
+from fsvi.experiments.spaces import LENGTH, LENGTHS, SMALL_SPACES, SPACES, VARIANCE, Choice, Space
 from fsvi.experiments.tasks import TASKS
 from fsvi.functions.priors import Prior
 from fsvi.methods import FSVI, Ensemble, Method
 from fsvi.serialization import Configurable, check_writable, write_bytes
 from fsvi.training.together import fit_together
-from fsvi.validation import check_count
+from fsvi.validation import LARGEST_SEED, check_count, check_seed
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -38,82 +39,7 @@ _SAMPLES, _SMALL_SAMPLES = 16, 100
 """draws that a prediction is made from, and where networks are small"""
 _OBJECTIVE, _RECIPE, _AGAIN = "objective", "recipe", "again"
 """what a study remembers, and one of its trials"""
-_SEEDS = 2**32
-"""as many as Optuna's samplers take"""
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers from `low` to `high`, searched on a logarithmic scale unless `linear`."""
-
-    low: float
-    high: float
-    linear: bool = False
-
-    def suggest(self, trial: Trial, name: str) -> Any:
-        """A value for a trial."""
-        return trial.suggest_float(name, self.low, self.high, log=not self.linear)
-
-    def has(self, value: Any) -> bool:
-        """Whether the value can be suggested."""
-        return isinstance(value, (int, float)) and self.low <= value <= self.high
-
-    def holding(self, value: Any) -> Range:
-        """The range, widened if need be so that it has the value; what is no number on its scale changes nothing."""
-        if not isinstance(value, (int, float)) or (value <= 0 and not self.linear):
-            return self
-        return replace(self, low=min(self.low, value), high=max(self.high, value))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of some values."""
-
-    values: tuple[Any, ...]
-
-    def suggest(self, trial: Trial, name: str) -> Any:
-        """A value for a trial."""
-        return trial.suggest_categorical(name, self.values)
-
-    def has(self, value: Any) -> bool:
-        """Whether the value can be suggested."""
-        return value in self.values
-
-    def holding(self, value: Any) -> Choice:
-        """The choice with the value among the others, which are sorted, since Optuna tells searches by their order."""
-        return self if value is None or self.has(value) else Choice(tuple(sorted((*self.values, value))))
-
-
-Space = Mapping[str, Range | Choice]
-
-_VARIANCE, _PRIOR = "prior_variance", "prior"
-_LENGTH = "length"
-_PARAMETER_SPACE: Space = {_VARIANCE: Range(1e-3, 10.0), "num_samples": Choice((1, 5))}
-SPACES: dict[str, Space] = {
-    "fsvi": {
-        _VARIANCE: Range(0.1, 100.0),
-        "num_context": Choice((4, 8, 16, 32, 64)),
-        "kl_weight": Range(1e-5, 1e-1),
-        "num_samples": Choice((1, 5)),
-    },
-    "map": {_VARIANCE: Range(1e-3, 1e3)},
-    "mfvi": _PARAMETER_SPACE,
-    "mfvi-tempered": _PARAMETER_SPACE,
-    "mfvi-radial": _PARAMETER_SPACE,
-    "mc-dropout": {"rate": Range(0.01, 0.5, linear=True)},
-}
-"""What is searched for each method, and the recipe's own value: its arguments, and the variance of FSVI's prior."""
-_SMALL_SPACES: dict[str, Space] = {
-    "fsvi": {
-        "num_context": Choice((8, 16, 32, 64)),
-        "num_samples": Choice((1, 4, 16)),
-        "linearize": Choice(("jvp", "exact")),
-        "stochastic": Choice(("all", "last_layer")),
-    },
-}
-"""What is searched instead, or as well, where networks are so small that seeds are trained together."""
-_LENGTHS = Choice((0.25, 0.5, 1.0, 2.0))
-"""How many times as long as in the recipe such a network may be trained."""
+_PRIOR = "prior"
 
 
 def tune(
@@ -136,7 +62,7 @@ def tune(
         checked(replace(order, context=context))
     contexts = tuple(sorted(set(contexts)))  # since Optuna tells searches by the order of their choices
     check_count("trials", trials)
-    checked(replace(order, seed=order.seed + check_count("splits", splits) - 1))
+    check_seed(order.seed + check_count("splits", splits) - 1)
     search = _Search(order, contexts, splits)
     search.check()
     path = search.path(check_writable(out))
@@ -193,7 +119,7 @@ class _Search:
     @property
     def _listed(self) -> Space:
         member = self.order.member
-        return {**SPACES[member], **({**_SMALL_SPACES.get(member, {}), _LENGTH: _LENGTHS} if self.is_small else {})}
+        return {**SPACES[member], **({**SMALL_SPACES.get(member, {}), LENGTH: LENGTHS} if self.is_small else {})}
 
     @cached_property
     def _recipe(self) -> tuple[Experiment, Method]:
@@ -214,7 +140,7 @@ class _Search:
         """The recipe's own settings by name; a function from a variance to a prior, where FSVI's can be made anew."""
         experiment, method = self._recipe
         own = {name: getattr(method, name) for name in self._listed if hasattr(method, name)}
-        own |= {_LENGTH: 1.0, "context": self.order.context}
+        own |= {LENGTH: 1.0, "context": self.order.context}
         if isinstance(method, FSVI):
             bound = 1 / len(experiment.data[0])
             own |= {"kl_weight": bound if method.kl_weight is None else method.kl_weight, **_variable(method.prior)}
@@ -245,9 +171,9 @@ class _Search:
         from optuna import TrialPruned
 
         params = {name: choices.suggest(trial, name) for name, choices in self.space.items()}
-        context, length = params.pop("context", self.order.context), params.pop(_LENGTH, 1.0)
+        context, length = params.pop("context", self.order.context), params.pop(LENGTH, 1.0)
         if _PRIOR in self._own:
-            params[_PRIOR] = self._own[_PRIOR](params.pop(_VARIANCE))
+            params[_PRIOR] = self._own[_PRIOR](params.pop(VARIANCE))
         settings = {**self.order.settings, **params}
         seeds = range(self.order.seed, self.order.seed + self.splits)
         orders = [replace(self.order, context=context, settings=settings, seed=seed) for seed in seeds]
@@ -323,7 +249,7 @@ def _variable(prior: Prior) -> dict[str, Any]:
     if kind.transient or "variance" not in settings:
         return {}
     return {
-        _VARIANCE: settings["variance"],
+        VARIANCE: settings["variance"],
         _PRIOR: lambda variance: kind.from_settings({**settings, "variance": variance}),
     }
 
@@ -339,7 +265,7 @@ def _open_study(search: _Search, path: Path) -> Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = JournalStorage(JournalFileBackend(str(path.with_suffix(".log"))))
     study = optuna.create_study(storage=storage, study_name=path.stem, direction="maximize", load_if_exists=True)
-    study.sampler = optuna.samplers.TPESampler(seed=(search.order.seed + len(study.trials)) % _SEEDS)
+    study.sampler = optuna.samplers.TPESampler(seed=(search.order.seed + len(study.trials)) % (LARGEST_SEED + 1))
     if study.user_attrs.get(_RECIPE, search.fixed()) != search.fixed():
         raise FSVIError(f"the study beside {path} is of another version of the recipe: choose another --out.")
     if _RECIPE not in study.user_attrs:

@@ -10,7 +10,8 @@ import typer
 
 import fsvi
 from fsvi import cli
-from fsvi.experiments import demo
+from fsvi.experiments import demo, runs
+from made_results import make_result
 
 
 def test_help_is_one_screen(run):
@@ -153,3 +154,23 @@ def test_a_run_for_a_program(run, tmp_path):
     assert json.loads((tmp_path / "snelson" / "map.smoke.0.json").read_text())["metrics"] == told["metrics"]
     assert told["result"] == str(tmp_path / "snelson" / "map.smoke.0.json")
     assert fsvi.load(told["model"]).predict([[0.0]]).mean.shape == (1, 1)
+
+
+def test_a_run_prints_each_measure_of_detection_once(run, tmp_path, monkeypatch):
+    names = ("accuracy", "auroc", "auroc_shifted", "auroc_mnist", "auroc_entropy_mnist", "auroc_own_mnist", "brier")
+    result = make_result(metrics=dict.fromkeys(names, 0.5))
+    monkeypatch.setattr(runs, "run", lambda *_, **__: result)
+    code, out, _ = run("run", "fashion-mnist", "map", "--out", str(tmp_path))
+    assert code == 0
+    assert out == "map: accuracy 0.5000, auroc 0.5000, auroc_shifted 0.5000, auroc_mnist 0.5000\n"
+
+
+def test_a_file_that_is_not_the_published_one_is_named_with_its_folder(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("FSVI_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "notmnist" / "t10k-images-idx3-ubyte.gz"
+    path.parent.mkdir()
+    path.write_bytes(b"spoiled")
+    path.with_name("t10k-labels-idx1-ubyte.gz").write_bytes(b"spoiled")
+    code, _, err = run("data", "verify", "notmnist")
+    assert code == 1 and f"not the published ones: delete {path}, " in err

@@ -8,7 +8,7 @@ from fsvi.experiments.experiment import Order
 from fsvi.experiments.results import result_path
 from fsvi.experiments.runs import run, run_together
 from fsvi.experiments.tasks import TASKS
-from fsvi.experiments.uci import TABLES
+from fsvi.experiments.uci import _TUNED, TABLES
 
 
 @pytest.fixture
@@ -30,6 +30,15 @@ def test_the_network_sees_standardised_training_rows(table):
         torch.testing.assert_close(values.mean(0), torch.zeros(values.shape[1]), rtol=0, atol=1e-5)
         torch.testing.assert_close(values.std(0, correction=0), torch.ones(values.shape[1]), rtol=0, atol=1e-5)
     assert torch.equal(x[:, 2], torch.zeros(54))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_has_settings_of_its_own(table, name):
+    experiment = TASKS[f"uci-{name}"].recipe(Order(f"uci-{name}", "fsvi"))
+    method, tuned = experiment.build(0), _TUNED[name]
+    for setting in ("num_context", "num_samples", "stochastic", "linearize", "kl_weight", "init_std"):
+        assert getattr(method, setting) == getattr(tuned, setting)
+    assert method.prior.variance == tuned.variance and experiment.fit_settings["lr"] == tuned.lr
 
 
 def test_every_seed_has_a_split_of_its_own(table):

@@ -10,8 +10,8 @@ import torch
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments import demo
 from fsvi.experiments.demo import Job, run_demo, run_job
-from fsvi.experiments.report import METRICS
-from fsvi.experiments.toy import METHODS, RECIPES
+from fsvi.experiments.report.demo_report import METRICS
+from fsvi.experiments.tasks.toy import METHODS, RECIPES
 
 
 @pytest.fixture(scope="module")

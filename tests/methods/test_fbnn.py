@@ -6,7 +6,7 @@ import fsvi
 import scenarios
 from fsvi.errors import InvalidInputError
 from fsvi.functions import LINEARIZERS, FunctionGaussian, gaussian_kl
-from fsvi.functions.gp import median_distance
+from fsvi.functions.kernels import median_distance
 from fsvi.functions.priors import GaussianProcess, Induced
 from fsvi.methods import fbnn
 from fsvi.networks.dense import is_dense

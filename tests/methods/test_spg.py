@@ -9,7 +9,7 @@ import fsvi
 import scenarios
 from fsvi.errors import InvalidInputError
 from fsvi.functions import FunctionGaussian, gaussian_kl
-from fsvi.functions.gp import rbf_kernel
+from fsvi.functions.kernels import rbf_kernel
 from fsvi.functions.priors import Constant, GaussianProcess
 
 LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])

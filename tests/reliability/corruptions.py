@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 import fsvi
-from fsvi.experiments.diagnosing import diagnose_result
 from fsvi.experiments.experiment import Order
+from fsvi.experiments.report.render import write_report
 from fsvi.experiments.results import Result, checksum, read_result, result_path
-from fsvi.experiments.results_page import write_report
-from fsvi.experiments.runs import model_path, run
-from fsvi.experiments.toy import RECIPES
+from fsvi.experiments.runner.diagnoses import diagnose_result
+from fsvi.experiments.runner.runs import model_path, run
+from fsvi.experiments.tasks.toy import RECIPES
 from fsvi.serialization import read_tree, write_tree
 
 ORDER = Order("two-moons", "fsvi", "smoke")

@@ -41,7 +41,7 @@ def _completing(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
 
 
 def _tasks() -> list[str]:
-    from fsvi.experiments.tasks import TASKS
+    from fsvi.experiments.tasks.registry import TASKS
 
     return list(TASKS)
 
@@ -153,8 +153,8 @@ def run(
     """
     from fsvi.experiments.experiment import Order
     from fsvi.experiments.results import model_path, result_path
-    from fsvi.experiments.runs import checked
-    from fsvi.experiments.runs import run as run_order
+    from fsvi.experiments.runner.runs import checked
+    from fsvi.experiments.runner.runs import run as run_order
 
     order = checked(Order(task, method, cast(Any, profile), seed, context))
     result = run_order(order, out, tell=_to_stderr if as_json else typer.echo)
@@ -203,7 +203,7 @@ def tune(
     The log-likelihood decides; test data are never looked at.
     """
     from fsvi.experiments.experiment import Order
-    from fsvi.experiments.tuning import tune as search
+    from fsvi.experiments.tuning.study import tune as search
 
     order = Order(task, method, cast(Any, profile), seed)
     summary = search(order, out, trials, _listed(contexts), typer.echo, splits)
@@ -219,7 +219,7 @@ def report(
 
     All results become one HTML page, and Markdown.
     """
-    from fsvi.experiments.results_page import write_report
+    from fsvi.experiments.report.render import write_report
 
     write_report(results, results if out is None else out, tell=typer.echo)
 
@@ -251,8 +251,8 @@ def predict(
     A row for each input: label, probability, entropy, mutual_information and decision (keep or refer) for classes;
     mean, std, lower and upper (95%) for real numbers.
     """
-    from fsvi.cli import tables
-    from fsvi.cli.predicting import Sampling, calibrate, load_model, predict_file
+    from fsvi.cli import files
+    from fsvi.cli.predict import Sampling, calibrate, load_model, predict_file
 
     if (refer_for is None) != (calibration is None):
         raise typer.BadParameter("--refer-for and --calibration go together: give both, or neither.")
@@ -264,7 +264,7 @@ def predict(
     if refer_for is not None:
         check_fraction("--refer-for", refer_for)
     if out is not None:
-        tables.check_table(out)
+        files.check_table(out)
     method, sampling = load_model(model, net), Sampling(samples, batch_size, seed)
     referral = None
     if refer_for is not None and calibration is not None:
@@ -272,13 +272,11 @@ def predict(
     predictions = predict_file(method, inputs, sampling, referral)
     if out is None:
         shown = (
-            tables.as_json(predictions.columns, predictions.document())
-            if as_json
-            else tables.as_csv(predictions.columns)
+            files.as_json(predictions.columns, predictions.document()) if as_json else files.as_csv(predictions.columns)
         )
         typer.echo(shown, nl=False)
     else:
-        tables.write_table(out, predictions.columns, predictions.document())
+        files.write_table(out, predictions.columns, predictions.document())
     _to_stderr(str(predictions))
 
 
@@ -291,7 +289,7 @@ def diagnose(
 
     Every finding is one sentence, with the setting to change.
     """
-    from fsvi.experiments.diagnosing import diagnose_result
+    from fsvi.experiments.runner.diagnoses import diagnose_result
 
     diagnosis = diagnose_result(result)
     typer.echo(diagnosis.to_json() if as_json else str(diagnosis))

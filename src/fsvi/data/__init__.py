@@ -2,10 +2,10 @@
 
 from fsvi.data.corruptions import CORRUPTIONS, corrupt
 from fsvi.data.dataset import Dataset
-from fsvi.data.download import fetch
-from fsvi.data.entries import names
-from fsvi.data.inventory import catalogue, verify
-from fsvi.data.loading import available, ensure, load
+from fsvi.data.store.catalogue import names
+from fsvi.data.store.download import fetch
+from fsvi.data.store.inventory import catalogue, verify
+from fsvi.data.store.loading import available, ensure, load
 from fsvi.data.toy import Standardize, Toy1D, oat1d, snelson, subspace, two_moons
 from fsvi.data.transforms import Normalize, augment, rotate, splits
 

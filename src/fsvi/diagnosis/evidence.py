@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fsvi.cost.probe import members
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
 from fsvi.methods import Method
 from fsvi.methods.function_space import FunctionSpaceMethod
-from fsvi.methods.probe import members
 from fsvi.predictive import CategoricalPredictive, Predictive
 from fsvi.training import History
 from fsvi.validation import check_inputs

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Uniform
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.method import Method
+from fsvi.methods.base import Method
 from fsvi.methods.registry import make_method
 from fsvi.networks import mlp
 from fsvi.training import fit

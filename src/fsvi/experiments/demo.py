@@ -20,10 +20,10 @@ import torch
 
 import fsvi
 from fsvi.errors import FSVIError
-from fsvi.experiments.figures import FigureSet, draw_set
-from fsvi.experiments.provenance import machine, versions
-from fsvi.experiments.report import METRICS, render_report
-from fsvi.experiments.toy import METHODS, RECIPES, Evaluation, Recipe
+from fsvi.experiments.report.demo_report import METRICS, render_report
+from fsvi.experiments.report.toy_figures import FigureSet, draw_set
+from fsvi.experiments.runner.provenance import machine, versions
+from fsvi.experiments.tasks.toy import METHODS, RECIPES, Evaluation, Recipe
 from fsvi.serialization import check_writable, write_bytes
 from fsvi.validation import check_count, check_seed
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from fsvi.errors import FSVIError
 from fsvi.experiments.experiment import Order, Profile
 from fsvi.experiments.results import Result
-from fsvi.experiments.runs import checked, run, run_together, trains_together
-from fsvi.experiments.uci import PREFIX, TABLES
+from fsvi.experiments.runner.runs import checked, run, run_together, trains_together
+from fsvi.experiments.tasks.uci import PREFIX, TABLES
 from fsvi.validation import check_choice, check_count
 
 Row = tuple[str, str | None]

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.func import jacrev, jvp
 from torch.nn import functional as F
 
-from fsvi.functions.dual import feature_layers, layers_jvp
-from fsvi.functions.forward_mode import plain_kernels
+from fsvi.functions.forward_mode.kernels import plain_kernels
+from fsvi.functions.forward_mode.rules import feature_layers, layers_jvp
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.networks.functional import functional_call
 from fsvi.networks.split import Split, evaluating

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
-from fsvi.functions.gp import fit_hyperparameters, median_distance, rbf_kernel
+from fsvi.functions.kernels import fit_hyperparameters, median_distance, rbf_kernel
 from fsvi.functions.linearize import Linearizer, has_stochastic_features, linearize_exact
 from fsvi.networks.functional import functional_call
 from fsvi.networks.initialise import initialise

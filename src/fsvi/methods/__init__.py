@@ -1,5 +1,6 @@
 """Inference methods, one file each, behind one protocol."""
 
+from fsvi.methods.base import Method, load
 from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
@@ -7,7 +8,6 @@ from fsvi.methods.fsvi import FSVI
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
 from fsvi.methods.mc_dropout import MCDropout
-from fsvi.methods.method import Method, load
 from fsvi.methods.mfvi import MFVI
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Categorical, Likelihood
-from fsvi.methods.method import Method
+from fsvi.methods.base import Method
 from fsvi.networks.split import Split, split_head
 from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_count, check_fraction, check_positive

@@ -13,9 +13,9 @@ from torch.func import vmap
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
+from fsvi.methods.base import Method, architecture
 from fsvi.methods.joint import JointOptimizer
 from fsvi.methods.map import MAP
-from fsvi.methods.method import Method, architecture
 from fsvi.networks.dense import is_dense
 from fsvi.networks.functional import functional_call
 from fsvi.networks.split import Split, evaluating

@@ -9,7 +9,7 @@ from torch.func import vmap
 from fsvi.functions import LINEARIZERS
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import GaussianProcess, Prior
-from fsvi.functions.ssge import spectral_score
+from fsvi.functions.stein import spectral_score
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.mean_field import MeanFieldMethod

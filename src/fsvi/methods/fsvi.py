@@ -22,9 +22,9 @@ from fsvi.functions import (
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Constant, Empirical, GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
+from fsvi.methods.base import Method
 from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.mean_field import MeanFieldMethod
-from fsvi.methods.method import Method
 from fsvi.networks.freeze import frozen
 from fsvi.networks.joining import is_joinable
 from fsvi.networks.split import Split

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.functions.contexts import Context
-from fsvi.functions.gp import spread
+from fsvi.functions.kernels import spread
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
-from fsvi.methods.method import Method
+from fsvi.methods.base import Method
 from fsvi.networks.split import Split, split_head
 from fsvi.validation import check_count, check_inputs, check_positive, check_type
 

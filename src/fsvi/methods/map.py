@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.method import Method
+from fsvi.methods.base import Method
 from fsvi.networks.split import split_head
 from fsvi.validation import check_positive
 from fsvi.variational import negative_log_normal, prior_names

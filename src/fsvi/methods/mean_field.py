@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.method import Method
+from fsvi.methods.base import Method
 from fsvi.networks.functional import functional_call
 from fsvi.networks.split import Split, split_head
 from fsvi.validation import check_count, check_positive

@@ -14,6 +14,7 @@ from torch import nn
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
 from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.methods.base import Method
 from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
@@ -21,7 +22,6 @@ from fsvi.methods.fsvi import FSVI
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
 from fsvi.methods.mc_dropout import MCDropout
-from fsvi.methods.method import Method
 from fsvi.methods.mfvi import MFVI
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1

@@ -1,6 +1,6 @@
 """One training loop for all methods: batches, optimisers, checkpoints, progress."""
 
-from fsvi.training.allocation import keep_memory
+from fsvi.cost.allocation import keep_memory
 from fsvi.training.fit import fit
 from fsvi.training.history import History
 from fsvi.training.optimizers import cosine

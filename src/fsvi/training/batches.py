@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from fsvi.errors import InvalidInputError
-from fsvi.methods.method import Method
+from fsvi.methods.base import Method
 from fsvi.serialization import digest
 
 _SAMPLED, _SAMPLED_BYTES = 2_000, 2**28

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
-from fsvi.methods.method import Method
+from fsvi.methods.base import Method
 from fsvi.serialization import building_from, check_writable, read_tree, remove_leftovers, write_tree
 from fsvi.validation import check_positive
 

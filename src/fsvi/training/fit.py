@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fsvi.cost.warning import warn_of_memory
 from fsvi.errors import InvalidInputError
-from fsvi.methods.method import Method
+from fsvi.methods.base import Method
 from fsvi.training.batches import Batches, as_batches
 from fsvi.training.checkpoints import Checkpoints
 from fsvi.training.history import History
-from fsvi.training.memory import warn_of_memory
+from fsvi.training.loop import Run
 from fsvi.training.optimizers import MakeOptimizer, Schedule, check_optimizer, make_optimizer, make_schedule
-from fsvi.training.run import Run
 from fsvi.validation import check_count, check_positive, check_seed, check_type, first_line
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fsvi.errors import NonFiniteLossError
-from fsvi.methods.method import Method
+from fsvi.methods.base import Method
 from fsvi.networks.split import batch_norms
 
 

@@ -1,9 +1,9 @@
 """Distributions over a network's parameters."""
 
-from fsvi.variational.curvature import Curvature, Diagonal, Full, GaussNewton, Kronecker
+from fsvi.variational.flat_vector import Layout
+from fsvi.variational.gauss_newton import Curvature, Diagonal, Full, GaussNewton, Kronecker
 from fsvi.variational.gaussian_prior import negative_log_normal, normal_kl, prior_names
-from fsvi.variational.layers import LayerMode, LocalReparametrization
-from fsvi.variational.layout import Layout
+from fsvi.variational.layer_modes import LayerMode, LocalReparametrization
 from fsvi.variational.low_rank import LowRank
 from fsvi.variational.mean_field import MeanField
 from fsvi.variational.per_example import Recording, WeightLayer, gradient_moments, record, weight_layers

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fsvi.variational.layout import Layout
-from fsvi.variational.tape import Tape
+from fsvi.variational.flat_vector import Layout
+from fsvi.variational.gradient_buffer import Tape
 
 
 class MeanField(nn.Module):

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
 from fsvi.networks.functional import functional_call
-from fsvi.variational.layers import LayerMode
+from fsvi.variational.layer_modes import LayerMode
 
 _ROWS_AT_ONCE = 2**24
 """How many numbers the gradients of some examples may have, where they are formed one beside the other."""

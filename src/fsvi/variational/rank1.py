@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
+from fsvi.variational.flat_vector import Layout
 from fsvi.variational.gaussian_prior import normal_kl
-from fsvi.variational.layers import LayerMode
-from fsvi.variational.layout import Layout
+from fsvi.variational.layer_modes import LayerMode
 
 
 class RankOne(nn.Module):

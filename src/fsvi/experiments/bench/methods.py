@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fsvi.errors import InvalidInputError
+from fsvi.experiments.bench.rendering import empty_table, show
 from fsvi.experiments.bench.steps import NETWORKS, Step, training_action
-from fsvi.experiments.bench.tables import empty_table, show
 from fsvi.experiments.bench.timing import Spread, interleave
 from fsvi.functions.contexts import Dataset
 from fsvi.likelihoods import Categorical

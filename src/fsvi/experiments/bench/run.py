@@ -17,8 +17,8 @@ import fsvi
 from fsvi.experiments.bench.costs import PredictionCost, StepCost, measure_predictions, measure_steps
 from fsvi.experiments.bench.goals import find_goals
 from fsvi.experiments.bench.methods import parse_names, run_method_bench
+from fsvi.experiments.bench.rendering import goal_table, prediction_table, step_table
 from fsvi.experiments.bench.steps import FSVI_METHODS, Step
-from fsvi.experiments.bench.tables import goal_table, prediction_table, step_table
 from fsvi.serialization import check_writable, write_bytes
 
 _WIDTH = 130

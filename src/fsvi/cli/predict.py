@@ -1,0 +1,208 @@
+"""`fsvi predict`: what a saved model says about inputs in a file, and which of them to refer."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fsvi.cli.files import Columns, as_whole, read_examples, read_inputs
+from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.methods import Method, load
+from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.referral import Referral
+from fsvi.serialization import building_from
+from fsvi.validation import first_line
+
+_ROWS = 10_000
+"""Inputs predicted at a time, all their draws in memory."""
+_TWO_SIDED_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to predict: draws of the function, inputs in a pass of the network, seed of the draws."""
+
+    samples: int = 100
+    batch_size: int = 512
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A table with a row for each input, and how it was decided which of them to keep, if it was."""
+
+    columns: Columns
+    referral: Referral | None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def kept(self) -> int:
+        """How many predictions to keep."""
+        return int((self.columns["decision"] == "keep").sum()) if self.referral else len(self)
+
+    def document(self) -> dict[str, Any]:
+        """What a program wants to know besides the table."""
+        if self.referral is None:
+            return {"inputs": len(self)}
+        return {
+            "inputs": len(self),
+            "kept": self.kept,
+            "referred": len(self) - self.kept,
+            "referral": self.referral.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        if self.referral is None:
+            return f"{len(self)} predictions."
+        referred = len(self) - self.kept
+        return f"{len(self)} predictions: {self.kept} to keep, {referred} to refer. {self.referral}"
+
+
+def predict_file(method: Method, inputs: Path, sampling: Sampling, referral: Referral | None = None) -> Predictions:
+    """Predict the inputs in a file, and decide which of them to keep."""
+    with building_from(inputs):
+        x = as_inputs(method, read_inputs(inputs), inputs)
+        tables = [_table(p, referral) for p in _predict(method, x, sampling)]
+    return Predictions({name: np.concatenate([table[name] for table in tables]) for name in tables[0]}, referral)
+
+
+def calibrate(method: Method, path: Path, sampling: Sampling, target_accuracy: float, confidence: float) -> Referral:
+    """Choose the threshold for referral on held-out inputs x and labels y in a .npz file."""
+    x, y = read_examples(path)
+    with building_from(path):
+        inputs = as_inputs(method, x, path)
+        means = [_class_probabilities(p) for p in _predict(method, inputs, sampling)]
+        return Referral(_Averaged(torch.cat(means)), y, target_accuracy, confidence)
+
+
+class _Averaged(CategoricalPredictive):
+    """Class probabilities without their draws, which would not fit into memory for many inputs."""
+
+    def __init__(self, mean: Tensor) -> None:
+        super().__init__(mean.log()[None])
+        self._mean = mean
+
+    @property
+    def mean(self) -> Tensor:
+        """To the last bit: a threshold is compared with it."""
+        return self._mean
+
+
+def _class_probabilities(p: Predictive) -> Tensor:
+    if not isinstance(p, CategoricalPredictive):
+        raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
+    return p.mean
+
+
+def load_model(path: Path, net: str | None) -> Method:
+    """The model in a file, with the network that the file describes, or the one that `net` names."""
+    method: Method = load(path, None if net is None else make_net(net))
+    return method
+
+
+def make_net(name: str) -> nn.Module:
+    """What the function of a `module:function` returns; the module is looked for in the current folder first."""
+    module, _, function = name.partition(":")
+    sys.path.insert(0, "")
+    try:
+        net = getattr(importlib.import_module(module), function)()
+    except Exception as error:  # it is the user's code
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise InvalidInputError(f"--net {name} cannot be called without arguments: {reason}.") from error
+    finally:
+        sys.path.remove("")
+    if not isinstance(net, nn.Module):
+        raise InvalidInputError(f"--net {name} returns a {type(net).__name__}, not a torch.nn.Module.")
+    return net
+
+
+def as_inputs(method: Method, x: np.ndarray, path: Path) -> Tensor:
+    """What was read, in the shape and the type that the network takes, or one sentence about why it cannot be."""
+    shape = method.input_shape
+    flat = x.reshape(len(x), -1)
+    bad = np.flatnonzero(~np.isfinite(flat).all(1))
+    if len(bad):
+        raise InvalidInputError(
+            f"{path} has NaN, infinite or missing values in {len(bad)} of {len(x)} rows, first in row {bad[0] + 1}: "
+            "fill them in or drop those rows."
+        )
+    if shape is not None and (x.ndim <= 2 or _without_ones(x.shape[1:]) == _without_ones(shape)):
+        x = _reshaped(flat, shape, path)
+    return _typed(method, x)
+
+
+def _without_ones(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _typed(method: Method, x: np.ndarray) -> Tensor:
+    """Numbers of the network's own type, or whole ones where embeddings take no others."""
+    real = torch.as_tensor(x).to(method.dtype)
+    if any(isinstance(module, nn.Embedding) for module in method.net.modules()):
+        try:
+            method.see(real[:2])
+        except FSVIError:
+            whole = torch.as_tensor(as_whole(x))
+            return real if whole.is_floating_point() else whole.long()
+    return real
+
+
+def _reshaped(flat: np.ndarray, shape: tuple[int, ...], path: Path) -> np.ndarray:
+    columns, wanted = flat.shape[1], math.prod(shape)
+    if columns != wanted:
+        form = "×".join(map(str, shape))
+        wanted_form = f"{wanted} ({form})" if len(shape) > 1 else form
+        hint = ": is a label or a row number among them?" if columns == wanted + 1 else "."
+        raise InvalidInputError(f"{path} has {columns} columns, but the model takes {wanted_form} numbers{hint}")
+    return flat.reshape(len(flat), *shape)
+
+
+def _predict(method: Method, x: Tensor, sampling: Sampling) -> Iterator[Predictive]:
+    """Part by part: all draws for all of a large file would not fit into memory."""
+    rows = max(sampling.batch_size, _ROWS // sampling.batch_size * sampling.batch_size)
+    for part in x.split(rows):
+        yield method.predict(part, sampling.samples, sampling.seed, sampling.batch_size)
+
+
+def _table(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
+    if isinstance(p, GaussianPredictive):
+        return _table_of_numbers(p)
+    if not isinstance(p, CategoricalPredictive):
+        raise InvalidInputError(f"the model predicts a {type(p).__name__}, of which fsvi can make no table.")
+    columns = {
+        "label": p.labels(),
+        "probability": p.mean.amax(-1),
+        "entropy": p.entropy(),
+        "mutual_information": p.mutual_information(),
+    }
+    table = {name: _array(column) for name, column in columns.items()}
+    decisions = {} if referral is None else {"decision": np.where(_array(referral.decide(p)), "keep", "refer")}
+    return {**table, **decisions}
+
+
+def _table_of_numbers(p: GaussianPredictive) -> dict[str, np.ndarray]:
+    """The mean, the standard deviation with the noise, and the 95% interval of a Gaussian that has them."""
+    mean, std = p.mean, p.variance.sqrt()
+    columns = {"mean": mean, "std": std, "lower": mean - _TWO_SIDED_95 * std, "upper": mean + _TWO_SIDED_95 * std}
+    targets = mean.shape[1]
+    return {
+        name if targets == 1 else f"{name}_{target}": _array(column[:, target])
+        for target in range(targets)
+        for name, column in columns.items()
+    }
+
+
+def _array(column: Tensor) -> np.ndarray:
+    """The column as numpy's, which has no bfloat16."""
+    return (column.float() if column.dtype == torch.bfloat16 else column).cpu().numpy()

@@ -1,0 +1,1 @@
+"""Memory and time of training, estimated before it starts."""

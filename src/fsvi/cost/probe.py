@@ -1,0 +1,82 @@
+"""Small training steps on a copy of a method, counted."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fsvi.cost.metering import Meter
+from fsvi.functions.contexts import Context
+from fsvi.methods.base import Method
+from fsvi.methods.ensemble import Ensemble
+from fsvi.methods.function_space import FunctionSpaceMethod
+from fsvi.predictive import CategoricalPredictive
+
+_RATE = 1e-6
+
+
+class Step(NamedTuple):
+    """The bytes alive after each of a step's operations, and its work; see `Meter`."""
+
+    alive: list[int]
+    work: int
+
+
+class _Noise(Context):
+    """Points of the inputs' shape, no two the same, in the place of any context: its data need not be copied."""
+
+    def sample(self, num: int, batch: Tensor) -> Tensor:
+        """The batch, repeated, with noise; indices stay as they are."""
+        x = batch[torch.arange(num, device=batch.device) % len(batch)]
+        return x + torch.randn_like(x) if x.is_floating_point() else x
+
+
+class Probe:
+    """A copy of a method, whose steps are counted."""
+
+    def __init__(self, method: Method, x: Tensor) -> None:
+        spaces = [member for member in members(method) if isinstance(member, FunctionSpaceMethod)]
+        self._method = copy.deepcopy(method, {id(space.context): _Noise() for space in spaces if space.context})
+        self._spaces = [member for member in members(self._method) if isinstance(member, FunctionSpaceMethod)]
+        for space in self._spaces:
+            space.context = _Noise()
+        self.num_context = max((space.num_context for space in spaces), default=0)
+        self._x = x
+        self._method.begin(self._inputs(2), num_data=len(x))
+        self._method.train()
+        groups = self._method.parameter_groups(_RATE)
+        self._optimizer = self._method.own_optimizer(_RATE) or torch.optim.Adam(groups, fused=True)
+        self._meter = Meter([*self._method.parameters(), *self._method.buffers()])
+        self.held = self._meter.held
+
+    def step(self, batch_size: int, num_context: int) -> Step:
+        """One training step, counted."""
+        for space in self._spaces:
+            space.num_context = num_context
+        self._meter.restart()
+        with self._meter:
+            x = self._inputs(batch_size)
+            y = self._targets(batch_size)
+            self._optimizer.zero_grad(set_to_none=True)
+            self._method.backward(x, y)
+            self._optimizer.step()
+            self._method.after_step()
+        return Step(self._meter.alive, self._meter.work)
+
+    def _inputs(self, num: int) -> Tensor:
+        return self._method.arranged(_Noise().sample(num, self._x))
+
+    def _targets(self, num: int) -> Tensor:
+        """What would be predicted by outputs of zero."""
+        method = self._method
+        p = method.likelihood.predictive(torch.zeros(1, num, method.num_outputs, dtype=method.dtype).to(method.device))
+        y = p.labels() if isinstance(p, CategoricalPredictive) else p.mean
+        return method.likelihood.check_targets(y, method.num_outputs)
+
+
+def members(method: Method) -> list[Method]:
+    """The methods that an ensemble consists of, or the one there is."""
+    return method.members if isinstance(method, Ensemble) else [method]

@@ -1,0 +1,1 @@
+"""Train one method on one task and keep the result."""

@@ -1,0 +1,86 @@
+"""Diagnoses of runs: made when a run ends or by `fsvi diagnose`, and kept beside the result for `fsvi report`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from fsvi.diagnosis import Diagnosis, Finding, diagnose
+from fsvi.diagnosis.findings import SEVERITIES
+from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.experiments.experiment import Experiment, Order
+from fsvi.experiments.results import DIAGNOSIS, Result, model_path, read_document, read_result, write_document
+from fsvi.experiments.tasks.registry import TASKS
+from fsvi.methods import Method, load
+from fsvi.serialization import building_from
+from fsvi.training import History
+from fsvi.validation import check_choice
+
+_EXAMPLES = 500
+
+
+def diagnose_result(path: Path) -> Diagnosis:
+    """Diagnose the model of the result at `path`, on examples of its training data and at its own context.
+
+    The diagnosis is kept beside the result, where that can be written to.
+    """
+    result = read_result(path)
+    model = model_path(path.parent.parent, path)
+    if not model.exists():
+        raise InvalidInputError(f"{model} is not there: the model is kept where the run was made, so run it again.")
+    order = Order(result.task, result.method, cast(Any, result.profile), result.seed, result.context)
+    with building_from(path):
+        experiment = TASKS[check_choice("task", order.task, TASKS)].recipe(order)
+        fresh = experiment.build(order.seed)
+    diagnosis = diagnose_trained(load(model, fresh.net), experiment, result, getattr(fresh, "context", None))
+    with suppress(InvalidInputError):
+        write_diagnosis(diagnosis_path(path), diagnosis)
+    return diagnosis
+
+
+def diagnose_trained(method: Method, experiment: Experiment, result: Result, context: Any = None) -> Diagnosis:
+    """Diagnose a trained method on examples of its training data; `context` is the method's own where none is given."""
+    x, y = (values[:_EXAMPLES] for values in experiment.data)
+    columns = {name: _numbers(values) for name, values in result.history.items()}
+    loss = columns.pop("loss", [])
+    terms = {name: values for name, values in columns.items() if name != "validation"}
+    return diagnose(method, (x, y), context, History(loss=loss, terms=terms))
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+# Files --------------------------------------------------------------------------------------------------------------
+
+
+def diagnosis_path(result: Path) -> Path:
+    """Where the diagnosis of a result is kept."""
+    return result.with_suffix(DIAGNOSIS)
+
+
+def write_diagnosis(path: Path, diagnosis: Diagnosis) -> None:
+    """Replace the file atomically."""
+    write_document(path, diagnosis.to_dict())
+
+
+def read_diagnosis(path: Path) -> Diagnosis:
+    """Read what `write_diagnosis` wrote; anything else is refused with the file's name."""
+    document = read_document(path, "diagnosis")
+    try:
+        findings = [Finding(**each) for each in document["findings"]]
+    except (KeyError, TypeError) as error:
+        raise FileFormatError(f"{path} is not a diagnosis that this version of fsvi can read: delete it.") from error
+    if not all(map(_is_readable, findings)):
+        raise FileFormatError(f"{path} has a finding that no diagnosis has: delete it.")
+    if any(finding.severity not in SEVERITIES for finding in findings):
+        raise FileFormatError(f"{path} has a finding of unknown severity: delete it.")
+    return Diagnosis(tuple(findings))
+
+
+def _is_readable(finding: Finding) -> bool:
+    texts = (finding.name, finding.sentence, finding.advice)
+    return all(isinstance(text, str) for text in texts) and bool(finding.name) and isinstance(finding.values, Mapping)

@@ -1,0 +1,229 @@
+"""`fsvi run`: train a method on a task, measure it, and keep the result."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from fsvi import data
+from fsvi.data import Dataset
+from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.experiments.experiment import PROFILES, Experiment, Order
+from fsvi.experiments.results import Result, model_path, read_result, result_path, write_result
+from fsvi.experiments.runner.diagnoses import diagnose_trained, diagnosis_path, write_diagnosis
+from fsvi.experiments.runner.locks import alone, unfinished
+from fsvi.experiments.runner.provenance import commit, machine, versions
+from fsvi.experiments.tasks.images import MADE, thinned
+from fsvi.experiments.tasks.registry import TASKS
+from fsvi.methods import Method
+from fsvi.methods.registry import check_method, takes_context
+from fsvi.serialization import check_writable, plain, remove_leftovers
+from fsvi.training import History
+from fsvi.training.stacked import fit_together
+from fsvi.validation import check_choice, check_seed
+
+_CHECKPOINT_INTERVAL = 60.0
+_EPOCHS = 60
+"""of which a result keeps the history"""
+_NOTHING: dict[str, Any] = {"method": {}, "fit": {}}
+_TOGETHER = ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "fsvi", "fbnn", "spg")
+"""Methods that `vmap` can train, alone or in an ensemble, where the task's network allows it."""
+
+
+def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
+    """The result of `order`: read if it is there, else trained, evaluated and written into the folder `out`.
+
+    The trained model is kept under `models` beside it; what an interrupted run has learned, under `.unfinished`, from
+    where the next call goes on. A second process with the same order is refused while the first one runs.
+    """
+    order = checked(order)
+    path = result_path(check_writable(out), order)
+    if not path.exists():
+        with alone(out, path):
+            if not path.exists():  # another process may have made it just before the lock was ours
+                return _make(order, out, path, progress)
+    rmtree(unfinished(out, path), ignore_errors=True)  # which a process killed at its very end may have left
+    tell(f"{path} is there already.")
+    return _read(path, order)
+
+
+def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None] = print) -> list[Result]:
+    """The results of orders that differ in their seeds alone, those that are missing trained side by side by `vmap`.
+
+    For small dense networks, whose steps are mostly the overhead of calls. Nothing is kept of an interrupted training.
+    """
+    orders = [checked(order) for order in orders]
+    paths = {order.seed: result_path(check_writable(out), order) for order in orders}
+    for order in orders:
+        if paths[order.seed].exists():
+            _read(paths[order.seed], order)
+    with ExitStack() as stack:
+        for path in _absent(paths.values()):
+            stack.enter_context(alone(out, path))
+        absent = _absent(paths.values())  # again, as other processes may have made some just before the locks were ours
+        missing = [order for order in orders if paths[order.seed] in absent]
+        for trained in _train_together(missing):
+            _keep(out, paths[trained.order.seed], trained)
+    tell(f"{len(missing)} seeds trained together, {len(orders) - len(missing)} were there already.")
+    return [_read(paths[order.seed], order) for order in orders]
+
+
+def trains_together(order: Order) -> bool:
+    """Whether seeds of this order can be trained side by side."""
+    return TASKS[order.task].together and order.member in _TOGETHER
+
+
+def checked(order: Order) -> Order:
+    """The order with its context named, if the method has one, or one sentence about what is wrong with it."""
+    task = TASKS[check_choice("task", order.task, TASKS)]
+    check_choice("profile", order.profile, PROFILES)
+    check_seed(order.seed)
+    check_method(order.method)
+    if task.context is not None and takes_context(order.method):
+        name = check_choice("context", task.context if order.context is None else order.context, [*MADE, *data.names()])
+        return replace(order, context=name)
+    if order.context is not None:
+        reason = f"{order.task!r} has one context only" if task.context is None else f"{order.method!r} has none"
+        raise InvalidInputError(f"context={order.context!r} is of no use: {reason}.")
+    return order
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What a result is measured from; `commit` is the source's before training, which may change meanwhile."""
+
+    order: Order
+    experiment: Experiment
+    method: Method
+    history: History
+    commit: str | None
+
+
+def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
+    source, folder = commit(), unfinished(out, path)
+    for file in (model_path(out, path), path):
+        check_writable(file.parent)
+    experiment = TASKS[order.task].recipe(order)
+    _find_tests(experiment)
+    method = experiment.build(order.seed)
+    history = experiment.train(
+        method,
+        order.seed,
+        checkpoint=folder,
+        resume=True,
+        checkpoint_interval=_CHECKPOINT_INTERVAL,
+        progress=progress,
+    )
+    result = _keep(out, path, _Trained(order, experiment, method, history, source))
+    rmtree(folder, ignore_errors=True)
+    return result
+
+
+def _find_tests(experiment: Experiment) -> None:
+    """Download test data that are not here, or say what is wrong with them, before hours of training."""
+    for name in experiment.tests:
+        data.ensure(name, "test")
+
+
+def _train_together(orders: Sequence[Order]) -> list[_Trained]:
+    """Train orders side by side; their random numbers depend on which those are, so every result names the seeds."""
+    if not orders:
+        return []
+    source = commit()
+    note = f"seeds trained together: {', '.join(str(order.seed) for order in orders)}"
+    recipes = [TASKS[order.task].recipe(order) for order in orders]
+    experiments = [replace(each, notes=[*each.notes, note]) for each in recipes]
+    methods = [each.build(order.seed) for each, order in zip(experiments, orders, strict=True)]
+    pairs = [each.data for each in experiments]
+    histories = fit_together(methods, pairs, seed=orders[0].seed, **experiments[0].fit_settings)
+    return [_Trained(*each, source) for each in zip(orders, experiments, methods, histories, strict=True)]
+
+
+def _read(path: Path, order: Order) -> Result:
+    """The result, if it was made with the settings that `order` names, and no others."""
+    result = read_result(path)
+    if result.settings.get("ordered", _NOTHING) != _ordered(order):
+        made, wanted = (_listed(each) for each in (result.settings.get("ordered", _NOTHING), _ordered(order)))
+        raise InvalidInputError(f"{path} was made with {made}, not with {wanted}: remove it, or choose another folder.")
+    return result
+
+
+def _ordered(order: Order) -> dict[str, Any]:
+    """The settings that an order names, as a result keeps them."""
+    return {"method": recorded(order.settings), "fit": recorded(order.fit_settings)}
+
+
+def _listed(ordered: Mapping[str, Mapping[str, Any]]) -> str:
+    named = [f"{name}={value!r}" for settings in ordered.values() for name, value in settings.items()]
+    return ", ".join(named) or "the recipe's settings"
+
+
+def _absent(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if not path.exists()]
+
+
+def _keep(out: Path, path: Path, trained: _Trained) -> Result:
+    """Measure the model, save and diagnose it, and write the result: where that is, everything else is too."""
+    model, diagnosis = model_path(out, path), diagnosis_path(path)
+    for file in (model, diagnosis, path):
+        remove_leftovers(file)
+    result = _measured(trained)
+    trained.method.save(model)
+    try:
+        write_diagnosis(diagnosis, diagnose_trained(trained.method, trained.experiment, result))
+    except FSVIError as error:
+        warnings.warn(f"{path} has no diagnosis: {error}", stacklevel=3)
+    write_result(path, result)
+    return result
+
+
+def _measured(trained: _Trained) -> Result:
+    order, experiment, method, history = trained.order, trained.experiment, trained.method, trained.history
+    started = time.perf_counter()
+    outcome = experiment.evaluate(method)
+    seconds = time.perf_counter() - started
+    sources = [*experiment.sources, *outcome.sources]
+    return Result(
+        task=order.task,
+        method=order.method,
+        context=order.context,
+        profile=order.profile,
+        seed=order.seed,
+        settings={
+            "method": method.config(),
+            "fit": recorded(experiment.fit_settings),
+            **({"ordered": _ordered(order)} if _ordered(order) != _NOTHING else {}),
+        },
+        metrics={name: value for name, value in outcome.metrics.items() if math.isfinite(value)},
+        curves=outcome.curves,
+        history=_thinned(history),
+        data=[_described(source) for source in sources],
+        notes=[*experiment.notes, *dict.fromkeys(source.note for source in sources if source.note)],
+        seconds={"train": round(history.seconds, 1), "evaluate": round(seconds, 1)},
+        versions=versions(),
+        machine=machine(),
+        commit=trained.commit,
+    )
+
+
+def _thinned(history: History) -> dict[str, list[float]]:
+    columns = {"loss": history.loss, **history.terms, "validation": history.validation}
+    return {name: thinned(values, _EPOCHS) for name, values in columns.items() if values}
+
+
+def _described(source: Dataset) -> dict[str, Any]:
+    return {"name": source.name, "split": source.split, "size": len(source), "sha256": source.sha256}
+
+
+def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON keeps them; what it cannot keep, as it is printed."""
+    simple = (bool, int, float, str, list, dict, type(None))
+    values = {name: plain(value) for name, value in settings.items()}
+    return {name: value if isinstance(value, simple) else repr(value) for name, value in values.items()}

@@ -1,0 +1,318 @@
+"""`fsvi tune`: the paper's protocol for hyperparameters, by a tenth of the training data held out, or the task's own
+validation data.
+
+Test data cannot be seen here: only `Experiment.evaluate` loads any, and nothing in this module calls it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor
+
+from fsvi import data
+from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, SingularCovarianceError
+from fsvi.experiments.experiment import Experiment, Order
+from fsvi.experiments.results import result_path
+from fsvi.experiments.runner.locks import alone
+from fsvi.experiments.runner.runs import checked, recorded, trains_together
+from fsvi.experiments.tasks.registry import TASKS
+from fsvi.experiments.tuning.spaces import LENGTH, LENGTHS, SMALL_SPACES, SPACES, VARIANCE, Choice, Space
+from fsvi.functions.priors import Prior
+from fsvi.methods import FSVI, Ensemble, Method
+from fsvi.serialization import Configurable, check_writable, write_bytes
+from fsvi.training.stacked import fit_together
+from fsvi.validation import LARGEST_SEED, check_count, check_seed
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
+
+_HELD_OUT = 0.1
+_SAMPLES, _SMALL_SAMPLES = 16, 100
+"""draws that a prediction is made from, and where networks are small"""
+_OBJECTIVE, _RECIPE, _AGAIN = "objective", "recipe", "again"
+"""what a study remembers, and one of its trials"""
+_PRIOR = "prior"
+
+
+def tune(
+    order: Order,
+    out: Path,
+    trials: int,
+    contexts: tuple[str, ...] = (),
+    tell: Callable[[str], None] = print,
+    splits: int = 1,
+) -> dict[str, Any]:
+    """Search until the study in the folder `out` has `trials` trials; returns its summary, which is written there too.
+
+    The study is kept in a file after every trial, and goes on from there; a trial that was interrupted is made again.
+    `contexts` are searched as well. The value of a trial is the mean over so many random `splits`, of the order's seed
+    and those that follow. The first trial has the recipe's own settings, except for a context that is not among
+    `contexts`. Another seed, other contexts or another number of splits make another study.
+    """
+    order = checked(order)
+    for context in contexts:
+        checked(replace(order, context=context))
+    contexts = tuple(sorted(set(contexts)))  # since Optuna tells searches by the order of their choices
+    check_count("trials", trials)
+    check_seed(order.seed + check_count("splits", splits) - 1)
+    search = _Search(order, contexts, splits)
+    search.check()
+    path = search.path(check_writable(out))
+    with alone(out, path):
+        study = _open_study(search, path)
+        for number in range(len(_ended(study)), trials):
+            tell(f"trial {number + 1}/{trials}: {_line(_try(study, search, path))}")
+            search.write_summary(study, path)
+        summary = search.write_summary(study, path)
+    if summary["best"] is None:
+        raise FSVIError(
+            f"none of the {len(summary['trials'])} trials in {path} could be trained: ask for more --trials."
+        )
+    return summary
+
+
+def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tensor, Tensor]]:
+    """The experiment on nine tenths of its training data and the tenth that is left, or its own validation data."""
+    if experiment.validation is not None:
+        return experiment, experiment.validation()
+    x, y = experiment.data
+    train, rest = data.splits(len(x), _HELD_OUT, seed)
+    return replace(experiment, data=(x[train], y[train])), (x[rest], y[rest])
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What is searched, and how a choice is measured."""
+
+    order: Order
+    contexts: tuple[str, ...]
+    splits: int
+
+    def check(self) -> None:
+        """One sentence where there is nothing to search."""
+        if self.order.member not in SPACES:
+            raise InvalidInputError(
+                f"there is no search space for {self.order.method!r}: there are {', '.join(SPACES)}."
+            )
+
+    def path(self, out: Path) -> Path:
+        """Where the summary is written."""
+        row = replace(self.order, context="+".join(self.contexts) or self.order.context)
+        name = f"{self.order.task}.{result_path(out, row).stem}" + (f"-{self.splits}" if self.splits > 1 else "")
+        return out / f"{name}.json"
+
+    @cached_property
+    def space(self) -> Space:
+        """What is searched, by name: what the method has, with the recipe's own value, and the contexts asked for."""
+        own = self._own
+        space = {name: each.holding(own[name]) for name, each in self._listed.items() if name in own}
+        return {**space, **({"context": Choice(self.contexts)} if self.contexts else {})}
+
+    @property
+    def _listed(self) -> Space:
+        member = self.order.member
+        return {**SPACES[member], **({**SMALL_SPACES.get(member, {}), LENGTH: LENGTHS} if self.is_small else {})}
+
+    @cached_property
+    def _recipe(self) -> tuple[Experiment, Method]:
+        experiment = TASKS[self.order.task].recipe(self.order)
+        made = experiment.build(self.order.seed)
+        return experiment, made.members[0] if isinstance(made, Ensemble) else made
+
+    def fixed(self) -> dict[str, Any]:
+        """What all trials have of the recipe, by which their values can be compared: how long they train among it."""
+        experiment, method = self._recipe
+        searched = {*self.space, *({_PRIOR} if _PRIOR in self._own else ())}
+        settings = {name: value for name, value in _settings(method).items() if name not in searched}
+        fixed = {"method": recorded(settings), "fit": recorded(experiment.fit_settings)}
+        return cast("dict[str, Any]", json.loads(json.dumps(fixed)))  # as the study's file gives it back
+
+    @cached_property
+    def _own(self) -> dict[str, Any]:
+        """The recipe's own settings by name; a function from a variance to a prior, where FSVI's can be made anew."""
+        experiment, method = self._recipe
+        own = {name: getattr(method, name) for name in self._listed if hasattr(method, name)}
+        own |= {LENGTH: 1.0, "context": self.order.context}
+        if isinstance(method, FSVI):
+            bound = 1 / len(experiment.data[0])
+            own |= {"kl_weight": bound if method.kl_weight is None else method.kl_weight, **_variable(method.prior)}
+        return own
+
+    @property
+    def is_small(self) -> bool:
+        """Whether seeds are trained together."""
+        return trains_together(self.order)
+
+    def recipe_params(self) -> dict[str, Any]:
+        """The recipe's own settings, as far as they are searched."""
+        return self.reachable(self._own)
+
+    def reachable(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the parameters that a trial can have."""
+        return {name: params[name] for name, each in self.space.items() if name in params and each.has(params[name])}
+
+    def objective(self) -> str:
+        """What is measured, in words."""
+        by_rows = self._recipe[0].validation is None
+        part = f"a held-out {_HELD_OUT:.0%} of the training data" if by_rows else "the validation data of the task"
+        apart = f", over {self.splits} {'random splits' if by_rows else 'seeds'}" if self.splits > 1 else ""
+        return f"mean log-likelihood of {part}{apart}"
+
+    def value(self, trial: Trial) -> float:
+        """The mean log-likelihood of what is held out."""
+        from optuna import TrialPruned
+
+        params = {name: choices.suggest(trial, name) for name, choices in self.space.items()}
+        context, length = params.pop("context", self.order.context), params.pop(LENGTH, 1.0)
+        if _PRIOR in self._own:
+            params[_PRIOR] = self._own[_PRIOR](params.pop(VARIANCE))
+        settings = {**self.order.settings, **params}
+        seeds = range(self.order.seed, self.order.seed + self.splits)
+        orders = [replace(self.order, context=context, settings=settings, seed=seed) for seed in seeds]
+        try:
+            scores = self._scores(orders, length) if self.is_small else [self._scores([o], length)[0] for o in orders]
+        except (NonFiniteLossError, SingularCovarianceError) as error:
+            raise TrialPruned(str(error)) from error
+        mean = sum(scores) / len(scores)
+        if not math.isfinite(mean):
+            raise TrialPruned(f"the log-likelihood is {mean}")
+        return mean
+
+    def _scores(self, orders: Sequence[Order], length: float) -> list[float]:
+        """The mean log-likelihood of what each order holds out, the orders trained together if there are several."""
+        parts = [held_out(TASKS[order.task].recipe(order), order.seed) for order in orders]
+        experiments = [_lengthened(experiment, length) for experiment, _ in parts]
+        methods = [each.build(order.seed) for each, order in zip(experiments, orders, strict=True)]
+        if len(orders) == 1:
+            experiments[0].train(methods[0], orders[0].seed, progress=False)
+        else:
+            pairs = [experiment.data for experiment in experiments]
+            fit_together(methods, pairs, seed=orders[0].seed, **experiments[0].fit_settings)
+        samples = _SMALL_SAMPLES if self.is_small else _SAMPLES
+        return [
+            float(method.predict(x, num_samples=samples).log_prob(y).mean())
+            for method, (_, (x, y)) in zip(methods, parts, strict=True)
+        ]
+
+    def summarise(self, study: Study) -> dict[str, Any]:
+        """The study as plain values: what was asked, what was tried, what it gave, what was best."""
+        order = self.order
+        ended = _ended(study)
+        done = [trial for trial in ended if trial.value is not None]
+        best = max(done, key=lambda trial: -math.inf if trial.value is None else trial.value, default=None)
+        return {
+            "task": order.task,
+            "method": order.method,
+            "profile": order.profile,
+            "seed": order.seed,
+            "splits": self.splits,
+            "contexts": list(self.contexts) or ([] if order.context is None else [order.context]),
+            "objective": study.user_attrs.get(_OBJECTIVE),
+            "recipe": study.user_attrs.get(_RECIPE),
+            "best": None if best is None else {"value": best.value, **best.params},
+            "trials": [{"value": t.value, "state": t.state.name.lower(), **t.params} for t in ended],
+        }
+
+    def write_summary(self, study: Study, path: Path) -> dict[str, Any]:
+        """Write the summary, and return it."""
+        summary = self.summarise(study)
+        write_bytes(path, (json.dumps(summary, indent=1) + "\n").encode())
+        return summary
+
+
+def _lengthened(experiment: Experiment, factor: float) -> Experiment:
+    if factor == 1:
+        return experiment
+    epochs = max(1, round(factor * experiment.fit_settings["epochs"]))
+    return replace(experiment, fit_settings={**experiment.fit_settings, "epochs": epochs})
+
+
+def _settings(part: Configurable) -> dict[str, Any]:
+    """The arguments that it was made with; none where a user's own prior cannot be written down."""
+    try:
+        return cast("dict[str, Any]", part.config()["settings"])
+    except InvalidInputError:
+        return {}
+
+
+def _variable(prior: Prior) -> dict[str, Any]:
+    """A prior's variance, and a function that makes the same kind with another; nothing where that cannot be done."""
+    kind, settings = type(prior), _settings(prior)
+    if kind.transient or "variance" not in settings:
+        return {}
+    return {
+        VARIANCE: settings["variance"],
+        _PRIOR: lambda variance: kind.from_settings({**settings, "variance": variance}),
+    }
+
+
+def _open_study(search: _Search, path: Path) -> Study:
+    """The study beside `path`, where what was interrupted waits to be tried again, or else the recipe's settings."""
+    try:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+    except ImportError as error:
+        raise FSVIError("tuning needs Optuna: pip install optuna.") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = JournalStorage(JournalFileBackend(str(path.with_suffix(".log"))))
+    study = optuna.create_study(storage=storage, study_name=path.stem, direction="maximize", load_if_exists=True)
+    study.sampler = optuna.samplers.TPESampler(seed=(search.order.seed + len(study.trials)) % (LARGEST_SEED + 1))
+    if study.user_attrs.get(_RECIPE, search.fixed()) != search.fixed():
+        raise FSVIError(f"the study beside {path} is of another version of the recipe: choose another --out.")
+    if _RECIPE not in study.user_attrs:
+        study.set_user_attr(_OBJECTIVE, search.objective())
+        study.set_user_attr(_RECIPE, search.fixed())
+    _repeat_interrupted(study, search)
+    if all(trial.state.name == "FAIL" for trial in study.trials):
+        study.enqueue_trial(search.recipe_params())
+    return study
+
+
+def _repeat_interrupted(study: Study, search: _Search) -> None:
+    """Queue again what is still called running: since the lock is ours, no process is at work on it.
+
+    Once only, or settings that end the process would be the first to be tried every time.
+    """
+    from optuna.trial import TrialState
+
+    for trial in study.get_trials(states=[TrialState.RUNNING]):
+        wanted = trial.system_attrs.get("fixed_params", {})  # of a queued trial, which may not have come to all of them
+        study.tell(trial.number, state=TrialState.FAIL)
+        if _AGAIN not in trial.user_attrs:
+            study.enqueue_trial(search.reachable({**wanted, **trial.params}), user_attrs={_AGAIN: True})
+
+
+def _try(study: Study, search: _Search, path: Path) -> FrozenTrial:
+    """Make one trial; an interruption leaves it running, so that it is made again when the study is next opened."""
+    from optuna import TrialPruned
+    from optuna.trial import TrialState
+
+    trial = study.ask()
+    try:
+        value = search.value(trial)
+    except TrialPruned:
+        return study.tell(trial, state=TrialState.PRUNED)
+    except Exception as error:
+        study.tell(trial, state=TrialState.FAIL)
+        if "dynamic value space" in str(error):
+            raise FSVIError(f"the study beside {path} is of another search space: choose another --out.") from error
+        raise
+    return study.tell(trial, value)
+
+
+def _ended(study: Study) -> list[FrozenTrial]:
+    """The trials that ended by themselves, with a value or because training broke down."""
+    return [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
+
+
+def _line(trial: FrozenTrial) -> str:
+    return f"{'failed' if trial.value is None else f'{trial.value:.4f}'}  {trial.params}"

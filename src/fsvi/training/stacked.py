@@ -1,0 +1,232 @@
+"""Train copies of a method on data sets of their own, all in one pass by `torch.vmap`: ten seeds in the time of two."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fsvi.errors import InvalidInputError, NonFiniteLossError
+from fsvi.methods.base import Method, architecture, sum_terms
+from fsvi.methods.ensemble import Ensemble
+from fsvi.networks.dense import is_dense
+from fsvi.training.history import History
+from fsvi.training.optimizers import Schedule, check_optimizer, make_optimizer, make_schedule
+from fsvi.validation import check_count, check_positive, check_seed
+
+Pair = tuple[Tensor, Tensor]
+Tensors = dict[str, Tensor]
+_HOOKS = ("after_step", "after_epoch", "own_optimizer")
+
+
+def fit_together(
+    methods: Sequence[Method],
+    data: Sequence[Pair],
+    *,
+    epochs: int = 1000,
+    batch_size: int = 128,
+    lr: float = 1e-2,
+    schedule: str | Schedule | None = "cosine",
+    seed: int = 0,
+) -> list[History]:
+    """Train every method on its own (x, y) with Adam, as `fit` would but for the random numbers; one history each.
+
+    The methods have one class, which does nothing between steps, one architecture of dense layers and the same
+    settings; their data have the same shapes. A context that learns the data's bounds would learn those of the first
+    alone: give bounds. Of ensembles, all members are trained side by side.
+    """
+    if any(isinstance(method, Ensemble) for method in methods):
+        return _fit_ensembles(methods, data, epochs, batch_size, lr, schedule, seed)
+    check_count("epochs", epochs)
+    check_count("batch_size", batch_size)
+    check_positive("lr", lr)
+    _check_alike(methods, data)
+    pairs = [method.check_batch(*pair) for method, pair in zip(methods, data, strict=True)]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(check_seed(seed))
+            for method, (x, y) in zip(methods, pairs, strict=True):
+                method.begin(x, len(x))
+                method.fit_prior(x, y)
+                method.train()
+            stack = _Stack(methods, lr)
+            histories = _train(stack, pairs, epochs, batch_size, make_schedule(schedule))
+        stack.write_back()
+        for method, pair in zip(methods, pairs, strict=True):
+            method.finish(lambda pair=pair: [pair])  # type: ignore[misc]
+        return histories
+    finally:
+        for method in methods:
+            method.eval()
+
+
+def _fit_ensembles(
+    methods: Sequence[Method],
+    data: Sequence[Pair],
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    schedule: str | Schedule | None,
+    seed: int,
+) -> list[History]:
+    """Train the members of all ensembles; one history for each ensemble, the sum of its members'."""
+    _check_paired(methods, data)
+    ensembles = [method for method in methods if isinstance(method, Ensemble)]
+    if len({len(ensemble.members) for ensemble in ensembles}) > 1 or len(ensembles) < len(methods):
+        raise InvalidInputError("ensembles are trained together with ensembles of the same size.")
+    with torch.random.fork_rng(devices=[]):  # beginning draws context points; members begin once more below
+        for ensemble, pair in zip(ensembles, data, strict=True):
+            x, _ = ensemble.check_batch(*pair)
+            ensemble.begin(x, len(x))
+    members = [member for ensemble in ensembles for member in ensemble.members]
+    pairs = [pair for ensemble, pair in zip(ensembles, data, strict=True) for _ in ensemble.members]
+    histories = fit_together(members, pairs, epochs=epochs, batch_size=batch_size, lr=lr, schedule=schedule, seed=seed)
+    for ensemble in ensembles:
+        ensemble.eval()
+    size = len(ensembles[0].members)
+    return [_summed(histories[start : start + size]) for start in range(0, len(histories), size)]
+
+
+def _summed(histories: Sequence[History]) -> History:
+    total = History(seconds=sum(history.seconds for history in histories))
+    for epoch in range(histories[0].epochs):
+        total.record({name: sum(each.terms[name][epoch] for each in histories) for name in histories[0].terms})
+    return total
+
+
+class _Stack:
+    """The methods' trained parameters, stacked, with the optimiser that trains them."""
+
+    def __init__(self, methods: Sequence[Method], lr: float) -> None:
+        self.methods = methods
+        first = methods[0]
+        groups = first.parameter_groups(lr)
+        names = {id(p): name for name, p in first.named_parameters()}
+        self.names = [[names[id(p)] for p in group["params"]] for group in groups]
+        parameters = [dict(method.named_parameters()) for method in methods]
+        self.tensors = {
+            name: nn.Parameter(torch.stack([own[name].detach() for own in parameters]))
+            for group in self.names
+            for name in group
+        }
+        stacked = [
+            {"params": [self.tensors[name] for name in group], "lr": given["lr"]}
+            for group, given in zip(self.names, groups, strict=True)
+        ]
+        self.optimizer = make_optimizer(check_optimizer("adam"), stacked)
+        self.rates = [group["lr"] for group in stacked]
+        self.rest = _stack_rest(methods, self.tensors)
+        module = _Terms(first)
+
+        def loss(tensors: Tensors, rest: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensors]:
+            values = {f"method.{name}": value for name, value in (*tensors.items(), *rest.items())}
+            terms = functional_call(module, values, (x, y))
+            return sum_terms(terms), terms
+
+        self._gradients = vmap(grad(loss, has_aux=True), randomness="different")
+
+    def step(self, x: Tensor, y: Tensor, factor: float) -> dict[str, Tensor]:
+        """One step for every method; the terms of their losses, each (methods,)."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = factor * rate
+        gradients, terms = self._gradients({name: p.detach() for name, p in self.tensors.items()}, self.rest, x, y)
+        for name, p in self.tensors.items():
+            p.grad = gradients[name]
+        self.optimizer.step()
+        return terms
+
+    @torch.no_grad()
+    def write_back(self) -> None:
+        """Give every method its own parameters."""
+        for index, method in enumerate(self.methods):
+            own = dict(method.named_parameters())
+            for name, values in self.tensors.items():
+                own[name].copy_(values[index])
+
+
+def _stack_rest(methods: Sequence[Method], trained: Collection[str]) -> Tensors:
+    """What training leaves as it is, such as a fitted prior, stacked where the methods differ in it."""
+    rest = []
+    for method in methods:
+        own = (*method.named_parameters(), *method.named_buffers())
+        left_out = {*trained, *method.redundant_names()}
+        rest.append({name: tensor.detach() for name, tensor in own if name not in left_out})
+    stacked = {name: torch.stack([own[name] for own in rest]) for name in rest[0]}
+    return {name: values for name, values in stacked.items() if bool((values != values[0]).any())}
+
+
+class _Terms(nn.Module):
+    """The terms of a method's loss as a module's outputs, so that its parameters can be replaced in a call."""
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return self.method.terms(x, y)
+
+
+def _train(stack: _Stack, pairs: Sequence[Pair], epochs: int, batch_size: int, schedule: Schedule) -> list[History]:
+    x, y = (torch.stack(values) for values in zip(*pairs, strict=True))
+    num_batches = math.ceil(x.shape[1] / batch_size)
+    histories = [History() for _ in pairs]
+    started = time.perf_counter()
+    for epoch in range(epochs):
+        sums: dict[str, Tensor] = {}
+        for index, rows in enumerate(_shuffled(len(pairs), x.shape[1], num_batches)):
+            done = (epoch + index / num_batches) / epochs
+            for method in stack.methods:
+                method.progress = (epoch + (index + 1) / num_batches) / epochs
+            members = torch.arange(len(pairs))[:, None]
+            terms = stack.step(x[members, rows], y[members, rows], schedule(done))
+            sums = {name: sums.get(name, torch.zeros(())) + value * rows.shape[1] for name, value in terms.items()}
+        _record(histories, {name: total / x.shape[1] for name, total in sums.items()}, epoch)
+    seconds = (time.perf_counter() - started) / len(pairs)
+    for history in histories:
+        history.seconds = seconds
+    return histories
+
+
+def _shuffled(members: int, size: int, num_batches: int) -> Iterator[Tensor]:
+    """Every example once in an order of each member's own: row numbers, (members, batch)."""
+    yield from torch.rand(members, size).argsort(1).tensor_split(num_batches, dim=1)
+
+
+def _record(histories: Sequence[History], means: dict[str, Tensor], epoch: int) -> None:
+    for name, values in means.items():
+        if not bool(values.isfinite().all()):
+            wrong = float(values[~values.isfinite()][0])
+            raise NonFiniteLossError(
+                f"the {name} term of the loss became {wrong} in epoch {epoch + 1}: lower the learning rate, or "
+                "check the data's scale."
+            )
+    for index, history in enumerate(histories):
+        history.record({name: float(values[index]) for name, values in means.items()})
+
+
+def _check_paired(methods: Sequence[Method], data: Sequence[Pair]) -> None:
+    if not methods or len(methods) != len(data):
+        raise InvalidInputError(f"there are {len(methods)} methods and {len(data)} data sets: one each is needed.")
+
+
+def _check_alike(methods: Sequence[Method], data: Sequence[Pair]) -> None:
+    _check_paired(methods, data)
+    first, *others = methods
+    if not is_dense(first.net):
+        raise InvalidInputError("the network is no plain sequence of dense layers, so it is not trained together.")
+    watching = [hook for hook in _HOOKS if getattr(type(first), hook) is not getattr(Method, hook)]
+    if watching:
+        raise InvalidInputError(
+            f"{type(first).__name__} watches its training (by `{watching[0]}`), so it is trained alone: use fit."
+        )
+    if getattr(first, "num_context_sets", 1) > 1:
+        raise InvalidInputError("num_context_sets above 1 needs a choice that each method makes alone: use fit.")
+    for index, other in enumerate(others, start=1):
+        if other.config() != first.config() or architecture(other.net) != architecture(first.net):
+            raise InvalidInputError(f"methods 0 and {index} differ in their settings or their networks.")
+    if len({(x.shape, y.shape) for x, y in data}) > 1:
+        raise InvalidInputError("the data sets differ in shape: methods are trained together on as many examples each.")

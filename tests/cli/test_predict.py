@@ -1,0 +1,485 @@
+"""`fsvi predict`: files in, a table out, and one sentence about everything that is wrong with them."""
+
+import json
+import sys
+
+import numpy as np
+import polars
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from scenarios import box, dense
+
+NUM = 30
+
+
+def pictures(num=NUM, seed=0):
+    """Flat pictures of 2×3×3 pixels whose class is their brightness."""
+    generator = np.random.default_rng(seed)
+    y = generator.integers(0, 2, num)
+    return (generator.normal(size=(num, 18)) + 3 * y[:, None]).astype(np.float32), y
+
+
+class Own(nn.Module):
+    """A network that a file does not describe."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.fc(torch.sin(x))
+
+
+class Words(nn.Module):
+    """A network that takes whole numbers below 5."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(5, 3), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.fc(self.embed(x).flatten(1))
+
+
+class Mixed(nn.Module):
+    """A network that takes a whole number below 5 and a real one."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(5, 3), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(torch.cat([self.embed(x[:, 0].long()), x[:, 1:]], 1))
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A classifier of pictures that has learned them."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Monochrome(), stochastic="last_layer", num_context=4)
+    x, y = pictures(200, seed=1)
+    fsvi.fit(method, (x.reshape(-1, 2, 3, 3), y), epochs=20, batch_size=50, lr=1e-2)
+    return method
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch, trained):
+    """A folder to work in, with models, inputs and held-out data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    trained.save("model.fsvi")
+    x, _ = pictures()
+    x_val, y_val = pictures(300, seed=2)
+    np.savez("val.npz", x=x_val, y=y_val)
+    np.save("x.npy", x.reshape(-1, 2, 3, 3))
+    np.savez("x.npz", x=x)
+    np.savetxt("x.csv", x, delimiter=",", fmt="%.9g")
+    names = [f"pixel{i}" for i in range(18)]
+    np.savetxt("named.csv", x, delimiter=";", header=";".join(names), comments="", fmt="%.9g", encoding="utf-8-sig")
+    np.savetxt("counted.csv", x, delimiter="\t", header="\t".join(map(str, range(18))), comments="", fmt="%.9g")
+    polars.DataFrame(x, schema=names).write_parquet("x.parquet")
+    return tmp_path
+
+
+@pytest.fixture
+def predict(files, run):
+    """`predict("x.csv", "--json")`: the exit code and what was printed."""
+    return lambda *arguments, model="model.fsvi": run("predict", model, *arguments)
+
+
+def table(text):
+    """The columns of a CSV."""
+    lines = [line.split(",") for line in text.splitlines()]
+    return dict(zip(lines[0], zip(*lines[1:], strict=True), strict=True))
+
+
+REFER = ("--refer-for", "0.9", "--calibration", "val.npz")
+
+
+# What comes out ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inputs", ["x.npy", "x.npz", "x.csv", "named.csv", "x.parquet"])
+def test_every_kind_of_file_gives_the_methods_own_predictions(predict, trained, inputs):
+    code, out, err = predict(inputs)
+    p = trained.predict(pictures()[0].reshape(-1, 2, 3, 3))
+    columns = table(out)
+    assert (code, err) == (0, f"{NUM} predictions.\n")
+    assert list(columns) == ["label", "probability", "entropy", "mutual_information"]
+    assert list(map(int, columns["label"])) == p.labels().tolist()
+    for name, values in (
+        ("probability", p.mean.amax(-1)),
+        ("entropy", p.entropy()),
+        ("mutual_information", p.mutual_information()),
+    ):
+        assert np.array(columns[name], float) == pytest.approx(values.numpy(), rel=1e-4, abs=1e-6)
+
+
+def test_a_first_line_of_numbers_is_an_input(predict):
+    """Be it 0, 1, 2, …: nobody can know that they are names."""
+    code, out, err = predict("counted.csv")
+    assert (code, err) == (0, f"{NUM + 1} predictions.\n")
+    assert table(out)["label"][1:] == table(predict("x.csv")[1])["label"]
+
+
+def test_referral_is_that_of_the_library(predict, trained):
+    code, out, err = predict("x.csv", *REFER, "--confidence", "0.8")
+    x_val, y_val = pictures(300, seed=2)
+    referral = fsvi.Referral(trained.predict(x_val.reshape(-1, 2, 3, 3)), y_val, 0.9, 0.8)
+    keep = referral.decide(trained.predict(pictures()[0].reshape(-1, 2, 3, 3)))
+    assert code == 0
+    assert table(out)["decision"] == tuple(np.where(keep, "keep", "refer"))
+    kept = int(keep.sum())
+    assert err == f"{NUM} predictions: {kept} to keep, {NUM - kept} to refer. {referral}\n"
+
+
+def test_options_of_the_draws_are_passed_on(predict, trained):
+    _, out, _ = predict("x.npy", "--samples", "3", "--seed", "5", "--batch-size", "7")
+    p = trained.predict(np.load("x.npy"), num_samples=3, seed=5)
+    assert np.array(table(out)["entropy"], float) == pytest.approx(p.entropy().numpy(), rel=1e-4, abs=1e-6)
+
+
+def test_a_file_predicted_part_by_part_is_the_same(predict, monkeypatch):
+    whole = table(predict("x.npy", *REFER, "--batch-size", "4")[1])
+    asked = []
+    monkeypatch.setattr("fsvi.cli.predict._ROWS", 9)
+    predictive = fsvi.FSVI.predictive
+    monkeypatch.setattr(fsvi.FSVI, "predictive", lambda method, f: asked.append(f.shape[1]) or predictive(method, f))
+    parts = table(predict("x.npy", *REFER, "--batch-size", "4")[1])
+    assert asked == [*[8] * 37, 4, 8, 8, 8, 6]
+    assert parts["label"] == whole["label"] and parts["decision"] == whole["decision"]
+    assert np.array(parts["entropy"], float) == pytest.approx(np.array(whole["entropy"], float), rel=1e-4)
+
+
+def test_json_is_the_same_table(predict):
+    _, text, _ = predict("x.csv", *REFER)
+    code, out, _ = predict("x.csv", *REFER, "--json")
+    document = json.loads(out)
+    rows = document["predictions"]
+    assert code == 0 and document["inputs"] == len(rows) == NUM
+    assert document["kept"] + document["referred"] == NUM
+    assert set(document["referral"]) >= {"threshold", "referred", "target_accuracy"}
+    for name, column in table(text).items():
+        assert [f"{row[name]:.6g}" if isinstance(row[name], float) else str(row[name]) for row in rows] == list(column)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
+def test_a_file_is_written_and_nothing_printed(predict, suffix):
+    code, out, _ = predict("x.csv", *REFER, "--out", f"new/p.{suffix}")
+    assert (code, out) == (0, "")
+    path = f"new/p.{suffix}"
+    if suffix == "parquet":
+        frame = polars.read_parquet(path)
+        assert frame.columns == ["label", "probability", "entropy", "mutual_information", "decision"]
+        assert len(frame) == NUM and set(frame["decision"]) <= {"keep", "refer"}
+    else:
+        with open(path) as file:
+            assert file.read() == predict("x.csv", *REFER, *(["--json"] if suffix == "json" else []))[1]
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_real_numbers_have_a_mean_and_an_interval(predict, targets):
+    method = fsvi.FSVI(dense(targets), fsvi.Gaussian(noise=0.3), context=box())
+    method.save("real.fsvi")
+    x = np.random.default_rng(0).normal(size=(5, 2))
+    np.save("real.npy", x)
+    code, out, _ = predict("real.npy", model="real.fsvi")
+    p = method.predict(x)
+    columns = {name: np.array(values, float) for name, values in table(out).items()}
+    ends = [""] if targets == 1 else ["_0", "_1"]
+    assert code == 0
+    assert list(columns) == [name + end for end in ends for name in ("mean", "std", "lower", "upper")]
+    for target, end in enumerate(ends):
+        assert columns[f"mean{end}"] == pytest.approx(p.mean[:, target].numpy(), rel=1e-4, abs=1e-5)
+        assert columns[f"std{end}"] == pytest.approx(p.variance[:, target].sqrt().numpy(), rel=1e-4)
+        width = columns[f"upper{end}"] - columns[f"lower{end}"]
+        assert width == pytest.approx(2 * 1.959964 * columns[f"std{end}"], rel=1e-4)
+        assert columns[f"lower{end}"] + columns[f"upper{end}"] == pytest.approx(2 * columns[f"mean{end}"], abs=1e-4)
+
+
+def test_whole_numbers_are_numbers(predict):
+    np.save("whole.npy", np.arange(36, dtype=np.uint8).reshape(2, 18))
+    np.save("real.npy", np.arange(36.0).reshape(2, 18))
+    assert predict("whole.npy") == predict("real.npy")
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">i2", "float16", "uint16", "longdouble"])
+def test_numbers_of_any_type_are_numbers(predict, dtype):
+    np.save("odd.npy", np.arange(36).reshape(2, 18).astype(dtype))
+    np.save("real.npy", np.arange(36.0).reshape(2, 18))
+    assert predict("odd.npy") == predict("real.npy")
+
+
+@pytest.mark.parametrize("shape", [(NUM, 4, 4), (NUM, 4, 4, 1), (NUM, 1, 4, 4)])
+def test_a_single_channel_may_be_anywhere(predict, shape):
+    method = fsvi.MAP(nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(18, 2)), fsvi.Categorical())
+    method.see(torch.zeros(2, 1, 4, 4))
+    method.save("grey.fsvi")
+    x = np.random.default_rng(0).normal(size=(NUM, 16))
+    np.save("flat.npy", x)
+    np.save("grey.npy", x.reshape(shape))
+    assert predict("grey.npy", model="grey.fsvi") == predict("flat.npy", model="grey.fsvi")
+
+
+def test_a_model_in_bfloat16_predicts(predict):
+    method = fsvi.MAP(nn.Sequential(nn.Linear(2, 2)).to(torch.bfloat16), fsvi.Categorical())
+    method.save("brain.fsvi")
+    np.save("two.npy", np.ones((3, 2)))
+    code, out, _ = predict("two.npy", model="brain.fsvi")
+    expected = method.predict(np.ones((3, 2))).mean.amax(-1)[0].item()
+    assert code == 0 and float(table(out)["probability"][0]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_else_is_in_an_archive_does_not_matter(predict):
+    np.savez("more.npz", x=pictures()[0], names=np.array(["a", None], object))
+    assert predict("more.npz") == predict("x.npz")
+
+
+def test_whole_labels_may_be_real_numbers(predict):
+    x, y = pictures(300, seed=2)
+    np.savez("real.npz", x=x, y=y.astype(">f4"))
+    assert predict("x.csv", "--refer-for", "0.9", "--calibration", "real.npz") == predict("x.csv", *REFER)
+
+
+def test_one_column_is_an_input_of_one_number(predict):
+    method = fsvi.MAP(nn.Sequential(nn.Linear(1, 2)), fsvi.Categorical())
+    method.see(torch.zeros(2, 1))
+    method.save("one.fsvi")
+    np.save("one.npy", np.arange(4.0))
+    assert len(predict("one.npy", model="one.fsvi")[1].splitlines()) == 5
+
+
+# Networks of one's own ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(files, monkeypatch):
+    fsvi.MAP(Own(), fsvi.Categorical()).save("own.fsvi")
+    np.save("two.npy", np.ones((3, 2)))
+    module = (
+        "import torch\nfrom test_cli_predict_nets import Mixed, Own, Words\nNUMBER = 3\ndef word():\n    return 'net'\n"
+    )
+    monkeypatch.setitem(sys.modules, "test_cli_predict_nets", sys.modules[__name__])
+    (files / "own_nets.py").write_text(module)
+    yield
+    sys.modules.pop("own_nets", None)
+
+
+def test_a_network_of_ones_own_is_named(predict, own):
+    before = list(sys.path)
+    code, out, _ = predict("two.npy", "--net", "own_nets:Own", model="own.fsvi")
+    assert code == 0 and len(out.splitlines()) == 4
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(("net", "dtype"), [(Words, torch.long), (Mixed, torch.float32)])
+def test_networks_with_embeddings_take_whole_numbers_from_any_file(predict, own, net, dtype):
+    method, x = fsvi.MAP(net(), fsvi.Categorical()), np.array([[1, 2], [3, 4], [0, 4]])
+    method.see(torch.as_tensor(x).to(dtype))
+    method.save("embed.fsvi")
+    for kind in (np.uint8, np.int64, np.float64):
+        np.save(f"{kind.__name__}.npy", x.astype(kind))
+    np.savetxt("whole.csv", x, delimiter=",", fmt="%d")
+    said = [
+        predict(name, "--net", f"own_nets:{net.__name__}", model="embed.fsvi")
+        for name in ("int64.npy", "uint8.npy", "float64.npy", "whole.csv")
+    ]
+    expected = method.predict(torch.as_tensor(x).to(dtype)).mean.amax(-1)
+    assert np.array(table(said[0][1])["probability"], float) == pytest.approx(expected.numpy(), rel=1e-4)
+    assert all(each == said[0] for each in said)
+
+
+def test_what_a_network_trips_over_is_in_the_file(predict, own):
+    fsvi.MAP(Words(), fsvi.Categorical()).save("words.fsvi")
+    np.save("far.npy", np.array([[1, 2], [3, 4], [3, 9]]))
+    code, _, err = predict("far.npy", "--net", "own_nets:Words", model="words.fsvi")
+    assert code == 1 and err.startswith("Error: far.npy holds what") and "index out of range" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 1, "does not describe its network, which is not made of standard layers: pass the network"),
+        (("--net", "own_nets:NUMBER"), 1, "TypeError: 'int' object is not callable"),
+        (("--net", "own_nets:missing"), 1, "has no attribute 'missing'"),
+        (("--net", "nowhere:Own"), 1, "No module named 'nowhere'"),
+        (("--net", "own_nets:word"), 1, "returns a str, not a torch.nn.Module"),
+        (("--net", "own_nets"), 2, "is not of the form module:function"),
+    ],
+)
+def test_what_is_wrong_with_a_network_is_said(predict, own, arguments, code, message):
+    got, out, err = predict("two.npy", *arguments, model="own.fsvi")
+    assert (got, out) == (code, "") and message in err.splitlines()[-1]
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------
+
+ROW = ",".join(["1"] * 18)
+TEXTS = {
+    "empty": ("", "is empty: at least one input is needed"),
+    "blank": ("\n\n", "is empty: at least one input is needed"),
+    "header_only": ("a,b,c\n", "is empty: at least one input is needed"),
+    "text": (f"{'p,' * 17}name\n{ROW}\n{ROW[:-1]}abc\n", "line 3 has 'abc' in column 'name'"),
+    "text_without_names": (f"{ROW}\n\n{ROW[:-1]}abc\n", "line 3 has 'abc' in column 18"),
+    "missing": (f"{ROW}\n,{ROW[2:]}\n", "line 2 has nothing in column 1"),
+    "first_missing": (f",{ROW[2:]}\n{ROW}\n", "line 1 has nothing in column 1"),
+    "first_unknown": (f"{ROW[:-1]}NA\n{ROW}\n", "line 1 has 'NA' in column 18"),
+    "first_blank": (f"{',' * 17}\n{ROW}\n", "line 1 has nothing in column 1"),
+    "ragged": (f"{ROW}\n1,2\n", "line 2 has 2 columns, the first has 18"),
+    "nan": (f"{ROW}\n{ROW[:-1]}nan\n", "NaN, infinite or missing values in 1 of 2 rows, first in row 2"),
+    "narrow": ("1,2\n", "has 2 columns, but the model takes 18 (2×3×3) numbers."),
+    "label": (f"{ROW},1\n", "has 19 columns, but the model takes 18 (2×3×3) numbers: is a label or a row number"),
+    "underscore": (f"{ROW[:-1]}1_0\n", "is not a table of numbers"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), TEXTS.values(), ids=TEXTS)
+def test_a_bad_csv_is_one_sentence(predict, text, message):
+    with open("bad.csv", "w") as file:
+        file.write(text)
+    code, out, err = predict("bad.csv")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("Error: bad.csv ") and message in err
+
+
+def arrays():
+    np.save("text.npy", np.array(["a"]))
+    np.save("none.npy", np.zeros((0, 18)))
+    np.save("single.npy", np.array(1.0))
+    np.save("inf.npy", np.full((2, 18), np.inf))
+    np.save("objects.npy", np.array([{}]), allow_pickle=True)
+    np.save("wide.npy", np.zeros((2, 3, 3, 2)))
+    np.savez("other.npz", a=np.zeros(3))
+    np.savez("no_labels.npz", x=pictures()[0])
+    np.savez("words.npz", x=np.array(["a"]), y=[0])
+    with open("x.npy", "rb") as file, open("cut.npy", "wb") as cut:
+        cut.write(file.read()[:200])
+    np.savez_compressed("deflated.npz", x=pictures()[0])
+    with open("deflated.npz", "r+b") as file:
+        file.seek(55)
+        file.write(b"\xff" * 4)
+    with open("huge.npy", "wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**13, 2)}
+        np.lib.format.write_array_header_1_0(file, header)
+    for name in ("bad.npy", "bad.npz", "bad.parquet", "bad.txt"):
+        with open(name, "w") as file:
+            file.write("no numbers")
+    with open("latin.csv", "wb") as file:
+        file.write(b"gr\xf6\xdfe\n1\n")
+    polars.DataFrame({"a": [1.0], "name": ["x"]}).write_parquet("text.parquet")
+    polars.DataFrame({f"c{i}": [1.0, None] for i in range(18)}).write_parquet("null.parquet")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ("nowhere.csv", "cannot be read: No such file or directory"),
+        ("nowhere.npy", "cannot be read: No such file or directory"),
+        ("nowhere.parquet", "cannot be read: No such file or directory"),
+        ("bad.txt", "ends in '.txt': inputs are read from .npy, .npz, .csv, .parquet"),
+        ("bad.npy", "is not a whole file of numpy's"),
+        ("bad.npz", "is not a whole file of numpy's"),
+        ("cut.npy", "is not a whole file of numpy's"),
+        ("objects.npy", "is not a whole file of numpy's"),
+        ("deflated.npz", "is not a whole file of numpy's"),
+        ("huge.npy", "declares more numbers than memory holds"),
+        ("text.npy", "holds values of type <U1, not numbers"),
+        ("none.npy", "holds inputs of shape (0, 18): at least one is needed"),
+        ("single.npy", "holds inputs of shape (): at least one is needed"),
+        ("inf.npy", "in 2 of 2 rows, first in row 1"),
+        ("wide.npy", "wide.npy cannot be used: the network does not accept inputs of shape (3, 3, 2)"),
+        ("other.npz", "has no array 'x': it has a"),
+        ("latin.csv", "is not text in UTF-8"),
+        ("bad.parquet", "is not a whole Parquet file"),
+        ("text.parquet", "column 'name' is of type String"),
+        ("null.parquet", "in 1 of 2 rows, first in row 2"),
+    ],
+)
+def test_a_bad_file_is_one_sentence(predict, inputs, message):
+    arrays()
+    code, out, err = predict(inputs)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("Error: ") and message in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--refer-for", "0.9"), 2, "--refer-for and --calibration go together"),
+        (("--calibration", "val.npz"), 2, "--refer-for and --calibration go together"),
+        (
+            ("--refer-for", "1.5", "--calibration", "val.npz"),
+            1,
+            "--refer-for=1.5 must be a number from 0 to below 1",
+        ),
+        ((*REFER, "--confidence", "2"), 1, "--confidence=2.0 must be"),
+        (("--refer-for", "0.9", "--calibration", "nowhere.npz"), 1, "nowhere.npz cannot be read"),
+        (("--refer-for", "0.9", "--calibration", "no_labels.npz"), 1, "no_labels.npz has no array 'y': it has x"),
+        (("--refer-for", "0.9", "--calibration", "x.npy"), 1, "x.npy holds one array without a name"),
+        (("--refer-for", "0.9", "--calibration", "words.npz"), 1, "words.npz holds values of type <U1, not numbers"),
+        (("--json", "--out", "p.json"), 2, "--json prints to the terminal"),
+        (("--out", "p.xlsx"), 1, "must be one of '.csv', '.parquet', '.json'"),
+        (("--out", "x.csv/p.csv"), 1, "cannot be written to"),
+        (("--samples", "0"), 2, "'--samples'"),
+        (("--batch-size", "0"), 2, "'--batch-size'"),
+    ],
+)
+def test_bad_options_are_named(predict, arguments, code, message):
+    arrays()
+    got, out, err = predict("x.csv", *arguments)
+    assert (got, out) == (code, "") and message in err.splitlines()[-1]
+    assert code == 2 or err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.zeros(299, int), "there are 300 predictions, but 299 labels"),
+        (np.full(300, 5), "labels lie in 5..5, but the network has 2 outputs"),
+        (np.full(300, 0.5), "labels have type torch.float64"),
+        (np.full(300, np.nan), "labels have type torch.float64"),
+        (np.array(["a"] * 300), "holds values of type <U1, not numbers"),
+        (np.arange(300) % 2, "no threshold on 'entropy' is sure to keep inputs"),
+    ],
+)
+def test_bad_labels_are_named_by_their_file(predict, labels, message):
+    np.savez("odd.npz", x=pictures(300, seed=2)[0], y=labels)
+    code, out, err = predict("x.csv", "--refer-for", "0.9", "--calibration", "odd.npz")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("Error: odd.npz ") and message in err
+
+
+def test_real_numbers_are_not_referred(predict):
+    method = fsvi.MAP(dense(1), fsvi.Gaussian())
+    method.save("real.fsvi")
+    np.savez("real.npz", x=np.ones((4, 2)), y=np.ones(4))
+    code, _, err = predict("real.npz", "--refer-for", "0.9", "--calibration", "real.npz", model="real.fsvi")
+    assert code == 1 and "predicts real numbers: --refer-for is for classes" in err
+
+
+@pytest.mark.parametrize(
+    ("model", "message"), [("nowhere.fsvi", "cannot be read"), ("x.npy", "is not a whole fsvi file")]
+)
+def test_a_bad_model_is_one_sentence(predict, model, message):
+    code, out, err = predict("x.csv", model=model)
+    assert (code, out, err.count("\n")) == (1, "", 1) and message in err
+
+
+@pytest.mark.parametrize("arguments", [("x.parquet",), ("x.csv", "--out", "p.parquet")])
+def test_without_polars_it_is_asked_for(predict, monkeypatch, arguments):
+    monkeypatch.setitem(sys.modules, "polars", None)
+    code, _, err = predict(*arguments)
+    assert code == 1 and err.startswith("Error: ") and err.count("\n") == 1
+    assert err.endswith("Parquet files need polars: pip install polars, or use .csv.\n")
+
+
+def test_an_old_file_does_not_know_the_shape_and_says_what_it_was_given(predict, trained):
+    untold = fsvi.FSVI(trained.net, fsvi.Categorical(), fsvi.contexts.Monochrome(), stochastic="last_layer")
+    untold.save("untold.fsvi")
+    assert predict("x.npy", model="untold.fsvi")[0] == 0
+    code, _, err = predict("x.csv", model="untold.fsvi")
+    assert code == 1 and "does not accept inputs of shape (18,)" in err

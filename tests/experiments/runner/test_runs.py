@@ -1,0 +1,333 @@
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from filelock import FileLock
+
+import fsvi
+from fsvi import data
+from fsvi.errors import DataNotFoundError, FileFormatError, FSVIError, InvalidInputError
+from fsvi.experiments.experiment import Experiment, Order
+from fsvi.experiments.results import checksum, read_result, read_results, result_path, write_result
+from fsvi.experiments.runner import runs
+from fsvi.experiments.runner.runs import checked, model_path, run, run_together
+from fsvi.experiments.tasks.registry import TASKS, Task
+from fsvi.training.loop import Run
+from made_results import make_result
+
+ORDER = Order("two-moons", "fsvi", "smoke")
+
+
+def silent(_):
+    pass
+
+
+def replace_recipe(monkeypatch, recipe):
+    monkeypatch.setitem(TASKS, "two-moons", Task("Two moons", recipe))
+
+
+def test_a_run_leaves_a_result_a_model_and_nothing_else(tmp_path):
+    result = run(ORDER, tmp_path, silent, progress=False)
+    path = result_path(tmp_path, ORDER)
+    assert read_result(path) == result
+    assert (result.task, result.method, result.profile, result.seed) == ("two-moons", "fsvi", "smoke", 0)
+    assert 0 <= result.metrics["accuracy"] <= 1
+    assert result.settings["fit"]["epochs"] == 5 and result.settings["method"]["class"] == "FSVI"
+    assert len(result.history["loss"]) == 5
+    assert result.versions["torch"] == torch.__version__
+    files = sorted(str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file() and f.suffix != ".lock")
+    names = (
+        "models/two-moons/fsvi.smoke.0.fsvi",
+        "two-moons/fsvi.smoke.0.diagnosis.json",
+        "two-moons/fsvi.smoke.0.json",
+    )
+    assert files == list(names)
+    assert path.stat().st_size < 40_000
+
+
+def test_the_saved_model_is_the_one_that_was_measured(tmp_path):
+    result = run(ORDER, tmp_path, silent, progress=False)
+    recipe = fsvi.experiments.tasks.toy.RECIPES["two-moons"]()
+    model = fsvi.load(model_path(tmp_path, result_path(tmp_path, ORDER)), recipe.make_net())
+    assert recipe.evaluate(model).metrics == pytest.approx(result.metrics)
+
+
+@pytest.mark.parametrize("method", ["map", "ensemble:map"])
+def test_a_result_of_other_settings_is_not_taken_for_the_one_asked_for(tmp_path, method):
+    order = replace(ORDER, method=method, settings={"prior_variance": 2.0}, fit_settings={"epochs": 1})
+    result = run(order, tmp_path, silent, progress=False)
+    assert run(order, tmp_path, silent) == result
+    for other, said in (
+        ({"settings": {"prior_variance": 3.0}}, "prior_variance=2.0, epochs=1, not with prior_variance=3.0, epochs=1"),
+        ({"fit_settings": {"epochs": 2}}, "epochs=1, not with prior_variance=2.0, epochs=2: remove it"),
+        ({"settings": {}, "fit_settings": {}}, "epochs=1, not with the recipe's settings"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            run(replace(order, **other), tmp_path, silent)
+        with pytest.raises(InvalidInputError, match=said):
+            run_together([replace(order, **other)], tmp_path, silent)
+
+
+def test_settings_that_are_objects_are_known_again(tmp_path):
+    order = replace(ORDER, settings={"prior": fsvi.priors.Constant(2.0)}, fit_settings={"epochs": 1})
+    result = run(order, tmp_path, silent, progress=False)
+    assert run(replace(order, settings={"prior": fsvi.priors.Constant(2.0)}), tmp_path, silent) == result
+    with pytest.raises(InvalidInputError, match="was made with prior="):
+        run(replace(order, settings={"prior": fsvi.priors.Constant(3.0)}), tmp_path, silent)
+
+
+def test_a_run_that_is_done_is_not_redone(tmp_path, monkeypatch):
+    first = run(ORDER, tmp_path, silent, progress=False)
+    replace_recipe(monkeypatch, lambda order: pytest.fail("it was run again"))
+    said = []
+    assert run(ORDER, tmp_path, said.append) == first
+    assert "is there already" in said[0]
+
+
+def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    whole = run(ORDER, tmp_path / "whole", silent, progress=False)
+    monkeypatch.setattr(runs, "_CHECKPOINT_INTERVAL", 0.0)
+    epoch = Run._epoch
+
+    def interrupted(self):
+        if self.history.epochs == 3:
+            raise KeyboardInterrupt
+        epoch(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_epoch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(ORDER, tmp_path / "parts", silent, progress=False)
+    assert not result_path(tmp_path / "parts", ORDER).exists()
+    epochs = []
+    monkeypatch.setattr(Run, "_epoch", lambda self: (epochs.append(1), epoch(self))[1])
+    parts = run(ORDER, tmp_path / "parts", silent, progress=False)
+    assert len(epochs) == 2
+    assert replace(parts, seconds=whole.seconds) == whole
+
+
+def test_two_processes_cannot_make_one_result(tmp_path):
+    lock = tmp_path / ".unfinished" / "two-moons" / "fsvi.smoke.0.lock"
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock), pytest.raises(FSVIError, match=r"fsvi\.smoke\.0\.json is being made by another process"):
+        run(ORDER, tmp_path, silent)
+    assert not result_path(tmp_path, ORDER).exists()
+
+
+def finish_first(monkeypatch, seeds):
+    """Another process makes the results of `seeds` before it lets go of the lock."""
+    alone = runs.alone
+
+    @contextmanager
+    def late(out, path):
+        seed = int(path.stem.rpartition(".")[2])
+        if seed in seeds:
+            write_result(path, make_result(seed=seed))
+        with alone(out, path):
+            yield
+
+    monkeypatch.setattr(runs, "alone", late)
+
+
+def test_a_result_made_while_the_lock_was_waited_for_is_read(tmp_path, monkeypatch):
+    finish_first(monkeypatch, [0])
+    replace_recipe(monkeypatch, lambda order: pytest.fail("it was run again"))
+    assert run(ORDER, tmp_path, silent) == make_result()
+
+
+def test_so_are_those_of_seeds_that_are_trained_together(tmp_path, monkeypatch):
+    finish_first(monkeypatch, [0, 2])
+    together = []
+    monkeypatch.setattr(runs, "_train_together", lambda orders: together.extend(orders) or [])
+    monkeypatch.setattr(runs, "_read", lambda path, order: path.exists())
+    found = run_together([replace(ORDER, seed=seed) for seed in range(3)], tmp_path, silent)
+    assert [order.seed for order in together] == [1] and found == [True, False, True]
+
+
+def test_seeds_trained_together_are_named_in_each_result(tmp_path):
+    found = run_together([replace(ORDER, seed=seed) for seed in (1, 3)], tmp_path, silent)
+    assert [result.notes for result in found] == [["seeds trained together: 1, 3"]] * 2
+
+
+def test_the_commit_is_that_before_training(tmp_path, monkeypatch):
+    commits = iter(["before", "after"])
+    monkeypatch.setattr(runs, "commit", lambda: next(commits))
+    recipe = TASKS["two-moons"].recipe
+    replace_recipe(monkeypatch, lambda order: next(commits) == "after" and recipe(order))
+    assert run(ORDER, tmp_path, silent, progress=False).commit == "before"
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (Order("two-moon", "fsvi"), "did you mean 'two-moons'"),
+        (Order("two-moons", "fsvy"), "did you mean 'fsvi'"),
+        (Order("two-moons", "fsvi", "fast"), "profile='fast'"),
+        (Order("two-moons", "fsvi", seed=-1), "seed=-1"),
+        (Order("two-moons", "fsvi", seed=2**32), "seed=4294967296 must be a whole number of at most 4294967295"),
+        (Order("fashion-mnist", "fsvi", context=""), "context='' must be one of"),
+        (Order("two-moons", "fsvi", context="kmnist"), "'two-moons' has one context only"),
+        (Order("fashion-mnist", "map", context="kmnist"), "'map' has none"),
+        (Order("fashion-mnist", "fsvi", context="kmnst"), "did you mean 'kmnist'"),
+        (Order("fashion-mnist", "fsvi", context="../../../escaped/x"), "context='../../../escaped/x' must be one of"),
+    ],
+)
+def test_a_wrong_order_is_one_sentence_and_writes_nothing(order, said, tmp_path):
+    with pytest.raises(InvalidInputError, match=said):
+        run(order, tmp_path / "a" / "b" / "c", silent)
+    assert not list(tmp_path.iterdir())
+
+
+def refuse_to_train(monkeypatch):
+    def train(*_, **__):
+        raise AssertionError("training began")
+
+    monkeypatch.setattr(Experiment, "train", train)
+
+
+def test_absent_test_data_are_missed_before_training(tmp_path, monkeypatch):
+    recipe = TASKS["two-moons"].recipe
+    replace_recipe(monkeypatch, lambda order: replace(recipe(order), tests=("mnist",)))
+    asked = []
+
+    def ensure(*split):
+        asked.append(split)
+        raise DataNotFoundError("mnist test is not here.")
+
+    monkeypatch.setattr(data, "ensure", ensure)
+    refuse_to_train(monkeypatch)
+    with pytest.raises(DataNotFoundError, match="mnist test is not here"):
+        run(ORDER, tmp_path / "out", silent)
+    assert asked == [("mnist", "test")] and not list((tmp_path / "out").rglob("*.fsvi"))
+
+
+@pytest.mark.parametrize("name", ["models", "two-moons"])
+def test_a_file_where_a_folder_should_be_is_found_before_training(tmp_path, monkeypatch, name):
+    (tmp_path / name).write_text("")
+    refuse_to_train(monkeypatch)
+    with pytest.raises(FSVIError, match=name):
+        run(ORDER, tmp_path, silent)
+
+
+def test_a_model_that_cannot_be_measured_is_not_kept(tmp_path, monkeypatch):
+    def fail(_):
+        raise FSVIError("no data.")
+
+    recipe = TASKS["two-moons"].recipe
+    replace_recipe(monkeypatch, lambda order: replace(recipe(order), evaluate=fail))
+    with pytest.raises(FSVIError, match="no data"):
+        run(ORDER, tmp_path, silent, progress=False)
+    assert not list(tmp_path.rglob("fsvi.smoke.0.fsvi")) and not result_path(tmp_path, ORDER).exists()
+
+
+def test_a_task_names_the_context_where_none_is_asked_for():
+    assert checked(Order("fashion-mnist", "fsvi")).context == "kmnist"
+    assert checked(Order("fashion-mnist", "ensemble:fsvi", context="monochrome")).context == "monochrome"
+    assert checked(Order("fashion-mnist", "map")).context is None
+
+
+def test_results_that_are_no_numbers_are_left_out(tmp_path, monkeypatch):
+    recipe = TASKS["two-moons"].recipe
+
+    def odd(order):
+        experiment = recipe(order)
+
+        def evaluate(method):
+            outcome = experiment.evaluate(method)
+            return replace(outcome, metrics={**outcome.metrics, "auroc": float("nan")})
+
+        return replace(experiment, evaluate=evaluate)
+
+    replace_recipe(monkeypatch, odd)
+    assert "auroc" not in run(ORDER, tmp_path, silent, progress=False).metrics
+
+
+# Result files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def result():
+    return make_result("fsvi", "kmnist", 3, task="t", profile="quick")
+
+
+def summed(text, **changes):
+    """The file with changes and a checksum that fits them."""
+    document = {name: value for name, value in {**json.loads(text), **changes}.items() if name != "sha256"}
+    return json.dumps({**document, "sha256": checksum(document)})
+
+
+def test_rows_and_files_are_named_by_method_and_context(tmp_path, result):
+    assert result.label == "fsvi (kmnist)"
+    assert replace(result, context=None).label == "fsvi"
+    order = Order("fashion-mnist", "ensemble:fsvi", "quick", 2, "kmnist")
+    assert result_path(tmp_path, order) == tmp_path / "fashion-mnist" / "ensemble-fsvi-kmnist.quick.2.json"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: text[: len(text) // 2], "is truncated or not JSON"),
+        (lambda text: "", "is truncated or not JSON"),
+        (lambda text: "[1, 2]", "is not a result"),
+        (lambda text: text.replace('"seed": 3', '"seed": 4'), "its checksum does not match"),
+        (lambda text: text.replace("0.92", "0.93"), "its checksum does not match"),
+        (lambda text: "[" * 100_000, "is truncated or not JSON"),
+        (lambda text: summed(text, format=9), "is not a result"),
+        (lambda text: summed(text, more=1), "is not a result"),
+        (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "sha256"}), "is not a result"),
+        (lambda text: summed(text, metrics={"accuracy": "high"}), "has a 'metrics' that no run writes"),
+        (lambda text: summed(text, metrics={"accuracy": 10**400}), "has a 'metrics' that no run writes"),
+        (lambda text: summed(text, profile="best"), "has a 'profile' that no run writes"),
+        (lambda text: summed(text, seconds={}), "has a 'seconds' that no run writes"),
+    ],
+)
+def test_a_spoiled_file_is_named_and_others_are_read(tmp_path, result, spoil, said):
+    good, bad = tmp_path / "t" / "a.json", tmp_path / "t" / "b.json"
+    write_result(good, result)
+    bad.write_text(spoil(good.read_text()))
+    with pytest.raises(FileFormatError, match=said):
+        read_result(bad)
+    found = dict(read_results(tmp_path))
+    assert found[good] == result and isinstance(found[bad], FileFormatError)
+
+
+def test_unfinished_runs_are_no_results(tmp_path, result):
+    write_result(tmp_path / ".unfinished" / "a.json", result)
+    assert list(read_results(tmp_path)) == []
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_result_without_a_checksum_is_refused(tmp_path, result, number):
+    path = tmp_path / "a.json"
+    write_result(path, result)
+    document = {name: value for name, value in json.loads(path.read_text()).items() if name != "sha256"}
+    path.write_text(json.dumps({**document, "format": number}))
+    with pytest.raises(FileFormatError, match=r"a\.json is not a result"):
+        read_result(path)
+
+
+def test_what_killed_processes_left_is_cleared_away(tmp_path):
+    path = result_path(tmp_path, ORDER)
+    debris = [file.parent / f".{file.name}.0123456789abcdef" for file in (path, model_path(tmp_path, path))]
+    for file in debris:
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"half")
+    run(ORDER, tmp_path, silent, progress=False)
+    assert not any(file.exists() for file in debris)
+    checkpoint = tmp_path / ".unfinished" / "two-moons" / "fsvi.smoke.0" / "checkpoint.fsvi"
+    checkpoint.parent.mkdir()
+    checkpoint.write_bytes(b"the last one")
+    run(ORDER, tmp_path, silent, progress=False)
+    assert not checkpoint.parent.exists()
+
+
+def test_a_run_is_not_lost_to_its_diagnosis(tmp_path, monkeypatch):
+    def fail(*_):
+        raise InvalidInputError("nothing to look at.")
+
+    monkeypatch.setattr(runs, "diagnose_trained", fail)
+    with pytest.warns(UserWarning, match=r"fsvi.smoke.0.json has no diagnosis: nothing to look at\."):
+        run(ORDER, tmp_path, silent, progress=False)
+    assert result_path(tmp_path, ORDER).exists()

@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
-_ENSEMBLE = "ensemble:"
+from fsvi.methods.registry import method_title
 
-_METHODS = {
-    "map": "MAP",
-    "mfvi": "MFVI",
-    "mfvi-tempered": "MFVI tempered",
-    "mfvi-radial": "MFVI radial",
-    "mc-dropout": "MC dropout",
-    "swag": "SWAG",
-    "duq": "DUQ",
-    "laplace": "Laplace",
-    "vogn": "VOGN",
-    "rank1": "Rank-1",
-    "spg": "SPG",
-    "fbnn": "fBNN",
-    "fsvi": "FSVI",
-}
 _DATASETS = {
     "mnist": "MNIST",
     "notmnist": "notMNIST",
@@ -46,11 +31,7 @@ def full_name(label: str) -> str:
 
 def method_name(method: str) -> str:
     """A method's name for people."""
-    member = method.removeprefix(_ENSEMBLE)
-    name = _METHODS.get(member, member)
-    if method == member:
-        return name
-    return "Deep ensemble" if member == "map" else f"{name} ensemble"
+    return method_title(method)
 
 
 def dataset_name(name: str) -> str:

@@ -23,7 +23,7 @@ from fsvi.experiments.runner.provenance import commit, machine, versions
 from fsvi.experiments.tasks.images import MADE, thinned
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.methods import Method
-from fsvi.methods.registry import check_method, takes_context
+from fsvi.methods.registry import METHODS, check_method, takes_context
 from fsvi.serialization import check_writable, plain, remove_leftovers
 from fsvi.training import History
 from fsvi.training.stacked import fit_together
@@ -33,8 +33,6 @@ _CHECKPOINT_INTERVAL = 60.0
 _EPOCHS = 60
 """of which a result keeps the history"""
 _NOTHING: dict[str, Any] = {"method": {}, "fit": {}}
-_TOGETHER = ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "fsvi", "fbnn", "spg")
-"""Methods that `vmap` can train, alone or in an ensemble, where the task's network allows it."""
 
 
 def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
@@ -77,7 +75,7 @@ def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None]
 
 def trains_together(order: Order) -> bool:
     """Whether seeds of this order can be trained side by side."""
-    return TASKS[order.task].together and order.member in _TOGETHER
+    return TASKS[order.task].together and METHODS[order.member].can_stack
 
 
 def checked(order: Order) -> Order:

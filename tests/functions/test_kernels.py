@@ -11,7 +11,7 @@ from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.functions import gaussian_kl
 from fsvi.functions.kernels import fit_hyperparameters, log_marginal_likelihood, median_distance, rbf_kernel
 from fsvi.functions.priors import GaussianProcess
-from fsvi.networks import split_head
+from fsvi.networks import Network
 
 
 def scalar(value):
@@ -108,7 +108,7 @@ def test_the_fit_is_scikit_learns():
 
 def test_the_prior_at_points_is_the_kernel_for_every_output(make):
     net, x = make("mlp", 6)
-    split = split_head(net, x)
+    split = Network(net).examined(x)
     prior = GaussianProcess(lengthscale=1.3, variance=0.6)
     kernel = rbf_kernel(x, scalar(1.3), scalar(0.6))
     prior.bind(split)
@@ -123,7 +123,7 @@ def test_the_prior_at_points_is_the_kernel_for_every_output(make):
 def test_a_singular_kernel_is_no_obstacle(make):
     net, x = make("mlp", 3)
     prior = GaussianProcess(lengthscale=50.0)
-    prior.bind(split_head(net, x))
+    prior.bind(Network(net).examined(x))
     p = prior.gaussian(torch.cat([x, x, x]))
     assert bool((p.weight >= 0).all())
     assert float(gaussian_kl(p, p, 1e-4)) == pytest.approx(0, abs=1e-6)

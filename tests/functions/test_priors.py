@@ -6,23 +6,23 @@ import fsvi
 from fsvi.errors import InvalidInputError
 from fsvi.functions import LINEARIZERS, FunctionGaussian
 from fsvi.functions.priors import Constant, Empirical, Induced
-from fsvi.networks import split_head
+from fsvi.networks import Network
 
 JVP = LINEARIZERS["jvp"]
 
 
 def bound(prior, net, x, linearize="jvp"):
-    split = split_head(net, x)
+    split = Network(net).examined(x)
     prior.bind(split, linearize)
     return split, prior
 
 
 def last_layer_moments(net, variance, x):
     """f(X) and v(ΦΦᵀ + 11ᵀ) of a network in eval mode, Φ the input of its last layer."""
-    split = split_head(net, x)
+    split = Network(net).examined(x)
     net.eval()
     with torch.no_grad():
-        features, outputs = split.forward({}, x)
+        features, outputs = split.with_features(x, {})
     return outputs, variance * (features @ features.T + (1 if split.linear.bias is not None else 0))
 
 
@@ -150,7 +150,7 @@ def test_empirical_from_a_method_is_its_posterior(make, stochastic, channels_las
     net, x = make("batch_norm", 5)
     context = fsvi.contexts.Dataset(x)
     settings = dict(stochastic=stochastic, linearize="exact", context=context)
-    source = fsvi.FSVI(net, fsvi.Categorical(), channels_last=channels_last, **settings)
+    source = fsvi.FSVI(Network(net, channels_last=channels_last), fsvi.Categorical(), **settings)
     source.net.train()(x + 1)
     with torch.no_grad():
         source.posterior.mean.normal_()
@@ -222,7 +222,7 @@ def test_a_prior_of_ones_own_needs_gaussian_alone(make):
 
     net, x = make("mlp", 5)
     method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), Kernel(), stochastic="last_layer", nugget=0.1)
-    q = JVP(method.split, method.posterior, x, None)
+    q = JVP(method.network, method.posterior, x, None)
     eye = torch.eye(5, dtype=torch.float64)
     kernel = (-0.5 * torch.cdist(x, x).square()).exp() + (1e-6 + 0.1) * eye
     p = torch.distributions.MultivariateNormal(torch.zeros(2, 5, dtype=torch.float64), kernel)
@@ -276,7 +276,7 @@ def test_a_random_prior_is_drawn_with_the_noise_it_is_given(make, linearize):
     _, prior = bound(Induced(feature_variance=0.1), net, x, linearize)
     noise = {name: torch.randn_like(p) for name, p in net.named_parameters()}
     shift = prior.q.shift(prior.q.layout.flatten(noise))
-    expected = LINEARIZERS[linearize](prior.split, prior.q, x, shift).mean
+    expected = LINEARIZERS[linearize](prior.network, prior.q, x, shift).mean
     assert prior.is_random and torch.equal(prior.gaussian(x, noise).mean, expected)
     part = {name: value for name, value in noise.items() if name.startswith("0.w")}
     assert not torch.equal(prior.gaussian(x, part).mean, prior.gaussian(x, part).mean)

@@ -9,7 +9,7 @@ from fsvi.functions import FunctionGaussian, gaussian_kl
 from fsvi.functions.kernels import median_distance
 from fsvi.functions.priors import GaussianProcess, Induced
 from fsvi.methods import fbnn
-from fsvi.networks.dense import is_dense
+from fsvi.networks.parameters import is_dense
 
 LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])
 FAST = {"num_context": 5, "num_samples": 4}

@@ -57,7 +57,7 @@ def test_from_trained_makes_the_context_uncertain_and_keeps_the_data():
 
 def test_from_trained_names_a_layer_that_is_not_there():
     source, x, _ = trained_map()
-    with pytest.raises(InvalidInputError, match="freeze='conv' is no layer"):
+    with pytest.raises(InvalidInputError, match="freeze='conv' is not a layer"):
         fsvi.FSVI.from_trained(source, context=contexts.Dataset(x), freeze=["conv"])
 
 

@@ -14,9 +14,9 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.kernels import fit_hyperparameters, median_distance, rbf_kernel
 from fsvi.functions.linearize import LINEARIZERS, has_stochastic_features
-from fsvi.networks.functional import functional_call
-from fsvi.networks.initialise import initialise
-from fsvi.networks.split import Split, averaging_statistics, batch_norms, deterministic_names
+from fsvi.networks.modes import averaging_statistics
+from fsvi.networks.network import Network
+from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
 from fsvi.serialization import Configurable
 from fsvi.validation import check_positive
 from fsvi.variational import MeanField
@@ -31,14 +31,14 @@ class Prior(Configurable, nn.Module, ABC):
     num_outputs: int
     """how many outputs the network has; known after `bind`"""
 
-    def bind(self, split: Split, linearize: str = "jvp") -> None:
+    def bind(self, network: Network, linearize: str = "jvp") -> None:
         """Get ready for this network; the method that uses the prior calls it once.
 
         Args:
-            split: The network, split into features and last layer.
+            network: The network, whose last layer has been found.
             linearize: How the method turns distributions over parameters into distributions over functions.
         """
-        self.num_outputs = split.num_outputs
+        self.num_outputs = network.num_outputs
 
     def prepare(self, x: Tensor) -> None:
         """See some training inputs before training starts."""
@@ -131,35 +131,35 @@ class GaussianProcess(Prior):
 class _NetworkPrior(Prior):
     """The function distribution that a Gaussian over the parameters of a second network induces."""
 
-    split: Split
+    network: Network
     q: MeanField
 
-    def bind(self, split: Split, linearize: str = "jvp") -> None:
+    def bind(self, network: Network, linearize: str = "jvp") -> None:
         """Make the second network and the distribution over its parameters."""
-        super().bind(split, linearize)
+        super().bind(network, linearize)
         self._linearize = linearize
-        net, stds = self._network(split)
+        net, stds = self._network(network)
         net.requires_grad_(True)
         self.net = net
-        self.split = Split(net, split.head)
+        self.network = network.replaced(net)
         self.q = MeanField(net, list(stds))
         self.q.set_stds(stds)
         self.requires_grad_(False)
 
     @abstractmethod
-    def _network(self, split: Split) -> tuple[nn.Module, dict[str, float]]:
+    def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
         """The second network, and the standard deviations of its stochastic parameters."""
 
     @property
     def is_random(self) -> bool:
         """Whether layers before the last are drawn; `exact` has a closed form for them."""
-        return self._linearize != "exact" and has_stochastic_features(self.split, self.q)
+        return self._linearize != "exact" and has_stochastic_features(self.network, self.q)
 
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """The distribution of the second network's function values, linearized as the posterior's."""
         with torch.no_grad():
             shift = self.q.shift(self._noise(noise or {})) if self.is_random else None
-            return LINEARIZERS[self._linearize](self.split, self.q, x, shift)
+            return LINEARIZERS[self._linearize](self.network, self.q, x, shift)
 
     def _noise(self, given: Mapping[str, Tensor]) -> Tensor:
         """ε for every stochastic parameter: the given one where there is one, else a draw."""
@@ -191,13 +191,13 @@ class Induced(_NetworkPrior):
         self.feature_variance = check_positive("feature_variance", feature_variance, zero=True)
         self.seed = seed
 
-    def _network(self, split: Split) -> tuple[nn.Module, dict[str, float]]:
+    def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
         """A copy of the network with random parameters."""
-        net = copy.deepcopy(split.net)
+        net = copy.deepcopy(network.module)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            initialise(net)
-        stds = dict.fromkeys(_last_layer_names(split), math.sqrt(self.variance))
+            initialize(net)
+        stds = dict.fromkeys(_last_layer_names(network), math.sqrt(self.variance))
         if self.feature_variance > 0:
             skip = deterministic_names(net) | stds.keys()
             names = [name for name, _ in net.named_parameters() if name not in skip]
@@ -208,7 +208,7 @@ class Induced(_NetworkPrior):
         """Give the random network BatchNorm statistics of its own, from training inputs."""
         if batch_norms(self.net):
             with torch.no_grad(), averaging_statistics(self.net):
-                functional_call(self.net, self.q.params(), (x,))
+                self.network(x, self.q.params())
 
 
 class Empirical(_NetworkPrior):
@@ -232,12 +232,12 @@ class Empirical(_NetworkPrior):
         # A tuple, so that the source is not a submodule: its parameters must not be trained or saved with this method.
         self._source = (source,)
 
-    def bind(self, split: Split, linearize: str = "jvp") -> None:
+    def bind(self, network: Network, linearize: str = "jvp") -> None:
         """Copy the source's parameters and standard deviations."""
         posterior = self._posterior
         if posterior is not None:
             self.stochastic = posterior.layout.names
-        super().bind(split, linearize)
+        super().bind(network, linearize)
         if posterior is not None:
             self.q.log_std.copy_(self.q.layout.flatten(posterior.stds()).log())
 
@@ -246,11 +246,11 @@ class Empirical(_NetworkPrior):
         posterior = getattr(self._source[0], "posterior", None)
         return posterior if isinstance(posterior, MeanField) else None
 
-    def _network(self, split: Split) -> tuple[nn.Module, dict[str, float]]:
+    def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
         """A copy of the source's network."""
-        source, net, posterior = self._source[0], copy.deepcopy(split.net), self._posterior
-        names = self.stochastic or _last_layer_names(split)
-        _check_stochastic(names, split)
+        source, net, posterior = self._source[0], copy.deepcopy(network.module), self._posterior
+        names = self.stochastic or _last_layer_names(network)
+        _check_stochastic(names, network)
         if source is not None:
             trained = _network_of(source)
             means = dict(trained.named_parameters()) if posterior is None else posterior.means()
@@ -259,26 +259,26 @@ class Empirical(_NetworkPrior):
 
 
 def _network_of(source: nn.Module) -> nn.Module:
-    """The network of a method, which has a split into features and last layer, or the network itself."""
-    is_method = isinstance(getattr(source, "split", None), Split)
+    """The network of a method, or the network itself."""
+    is_method = isinstance(getattr(source, "network", None), Network)
     return source.get_submodule("net") if is_method else source
 
 
-def _check_stochastic(names: Sequence[str], split: Split) -> None:
-    known = [name for name, _ in split.net.named_parameters()]
+def _check_stochastic(names: Sequence[str], network: Network) -> None:
+    known = [name for name, _ in network.module.named_parameters()]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InvalidInputError(
             f"stochastic={unknown[0]!r} is no parameter of the network: there are {', '.join(known)}."
         )
-    if not set(_last_layer_names(split)) <= set(names):
+    if not set(_last_layer_names(network)) <= set(names):
         raise InvalidInputError(f"stochastic={list(names)} leaves out the last layer, whose variance the prior needs.")
 
 
-def _last_layer_names(split: Split) -> list[str]:
+def _last_layer_names(network: Network) -> list[str]:
     """The last layer's parameters as `named_parameters` calls them: a tied one bears an earlier layer's name."""
-    names = {id(p): name for name, p in split.net.named_parameters()}
-    return [names[id(p)] for p in split.linear.parameters()]
+    names = {id(p): name for name, p in network.module.named_parameters()}
+    return [names[id(p)] for p in network.linear.parameters()]
 
 
 def _load(net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 
 from fsvi.methods import FSVI, Method
-from fsvi.networks.split import evaluating
+from fsvi.networks.modes import evaluating
 
 
 class JacobianFSVI(FSVI):
@@ -45,7 +45,7 @@ class JacobianFSVI(FSVI):
 
         def outputs(mean: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
             params = {**self.posterior.layout.views(mean), **points}
-            values = functional_call(self.net, params, (point.unsqueeze(0),)).squeeze(0)
+            values = self.network(point.unsqueeze(0), params).squeeze(0)
             return values, values
 
         with evaluating(self.net):

@@ -21,7 +21,7 @@ from fsvi.data.toy import Toy1D, oat1d, snelson, subspace, two_moons
 from fsvi.functions.contexts import Context, Dataset, Mixture, Uniform
 from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
-from fsvi.methods import FSVI, MAP, MFVI, Ensemble, Method
+from fsvi.methods import FSVI, MAP, MFVI, Ensemble, Method, Stds
 from fsvi.networks import mlp
 from fsvi.predictive import Predictive
 from fsvi.training import fit
@@ -309,7 +309,7 @@ def _regression(toy: Toy1D, title: str, gaps: tuple[float, ...], epochs: int = 3
         make_net=lambda: mlp(toy.x.shape[1], (100, 100), 1, nn.ReLU),
         likelihood=Gaussian(noise=0.5, learn_noise=True),
         context=Mixture([between, everywhere], [0.5, 0.5]),
-        fsvi_settings={"prior": Constant(10.0), "num_context": 20, "kl_weight": 0.015, "log_std_lr_scale": 10.0},
+        fsvi_settings={"prior": Constant(10.0), "num_context": 20, "kl_weight": 0.015, "stds": Stds(lr_scale=10.0)},
         fit_settings={"epochs": epochs, "batch_size": len(toy.x_raw), "lr": 1e-2},
         toy=toy,
         gaps=gaps,

@@ -91,9 +91,9 @@ class APS(ConformalSets):
     """Adaptive sets: the most probable classes, up to a total probability of q (Romano, Sesia, Candès 2020).
 
     The score of class c is the sum of the probabilities of c and all classes before it, the most probable first. Sets
-    are larger than LAC's, but grow more where the model is unsure. Without `randomized`, confident models get large
-    sets, since the score of the right class is never below its probability. With it, the score is reduced by u p(c|x),
-    u uniform on [0, 1).
+    are larger than LAC's, but grow more where the model is unsure. Without `randomized`, the least probable class always
+    has a score of 1. These ties may raise the coverage above its upper bound if that class is right with a chance of
+    more than α. With `randomized`, the score is reduced by u p(c|x), u uniform on [0, 1).
 
     Here u is a hash of the row's probabilities. So the score is a fixed function of the input, which keeps the
     guarantee, and sets depend neither on a seed nor on the other rows of a batch. Rows with equal probabilities have
@@ -116,7 +116,9 @@ class APS(ConformalSets):
         """Σ p(c'|x) over c and the more probable classes c', minus u p(c|x) if randomized."""
         probabilities = check_probabilities(p)
         ordered, order = probabilities.sort(dim=1, descending=True, stable=True)
-        totals = torch.empty_like(ordered).scatter_(1, order, ordered.cumsum(1))
+        sums = ordered.cumsum(1).clamp_max(1)
+        sums[:, -1] = 1  # rounding would break the ties between rows at random
+        totals = torch.empty_like(sums).scatter_(1, order, sums)
         return totals - uniform_hash(probabilities)[:, None] * probabilities if self.randomized else totals
 
 

@@ -194,9 +194,9 @@ def test_bad_targets():
 
 
 def test_other_numbers_of_outputs():
-    with pytest.raises(InvalidInputError, match="p has 4 classes, but .* 3"):
+    with pytest.raises(InvalidInputError, match=r"p has 4 classes, but .* 3"):
         VectorScaling([1, 1, 1], [0, 0, 0])(class_predictions(5)[0])
-    with pytest.raises(InvalidInputError, match="p has 1 targets, but .* 2"):
+    with pytest.raises(InvalidInputError, match=r"p has 1 targets, but .* 2"):
         VarianceScaling([1, 1])(real_predictions(5)[0])
 
 

@@ -154,7 +154,7 @@ def test_lac_is_mapies(num):
 
 @pytest.mark.parametrize("num", [100, 237])
 def test_randomized_aps_is_mapies_with_its_random_numbers(num, monkeypatch):
-    """MAPIE draws u from one seed for held-out rows and again for new ones; here the same numbers take the hash's place."""
+    """MAPIE draws u from its seed, for held-out and for new rows; the same numbers take the place of the hash."""
     p, y = class_predictions(num)
     fresh, _ = class_predictions(400, seed=1)
     expected = mapie_sets("aps", p, y, fresh, include_last_label="randomized")
@@ -205,7 +205,7 @@ def test_bad_input(kind):
         step.sets(broken)
     with pytest.raises(InvalidInputError, match="at least 99"):
         step.sets(p, 0.01)
-    with pytest.raises(InvalidInputError, match="p has 3 classes, but .* 4"):
+    with pytest.raises(InvalidInputError, match=r"p has 3 classes, but .* 4"):
         step.sets(class_predictions(5, classes=3)[0])
 
 

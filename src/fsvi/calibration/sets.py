@@ -91,9 +91,9 @@ class APS(ConformalSets):
     """Adaptive sets: the most probable classes, up to a total probability of q (Romano, Sesia, Candès 2020).
 
     The score of class c is the sum of the probabilities of c and all classes before it, the most probable first. Sets
-    are larger than LAC's, but grow more where the model is unsure. Without `randomized`, the least probable class always
-    has a score of 1. These ties may raise the coverage above its upper bound if that class is right with a chance of
-    more than α. With `randomized`, the score is reduced by u p(c|x), u uniform on [0, 1).
+    are larger than LAC's, but grow more where the model is unsure. Without `randomized`, the least probable class has a
+    score of 1 in every row. These ties may raise the coverage above its upper bound, if that class is right with a
+    chance of more than α. With `randomized`, the score is reduced by u p(c|x), u uniform on [0, 1).
 
     Here u is a hash of the row's probabilities. So the score is a fixed function of the input, which keeps the
     guarantee, and sets depend neither on a seed nor on the other rows of a batch. Rows with equal probabilities have

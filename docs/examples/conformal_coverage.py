@@ -77,14 +77,16 @@ def report(name: str, steps: str, alpha: float, num: int, num_test: int, found: 
     bounds = f"{1 - alpha:.4f}–{1 - alpha + 1 / (num + 1):.4f}"
     distance = (float(shares.mean()) - expected) / error
     return (
-        f"| {name} | {steps} | {1 - alpha:.0%} | {num} | {shares.mean():.4f} | {bounds} | {error:.4f} | {distance:+.1f} "
-        f"| {shares.std():.4f} / {law.std() / num_test:.4f} | {size:.3g} |"
+        f"| {name} | {steps} | {1 - alpha:.0%} | {num} | {shares.mean():.4f} | {bounds} | {error:.4f} "
+        f"| {distance:+.1f} | {shares.std():.4f} / {law.std() / num_test:.4f} | {size:.3g} |"
     )
 
 
 def main() -> None:
     """Print the table."""
-    print("| data | steps | level | rows | coverage | bounds | standard error | distance | spread / theory | mean size |")
+    print(
+        "| data | steps | level | rows | coverage | bounds | standard error | distance | spread / theory | mean size |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name, kinds in STEPS.items():
         p, y = predictions(name)

@@ -7,7 +7,7 @@ import scipy.stats
 import torch
 
 from fsvi.errors import InvalidInputError
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive
+from fsvi.predictive import CategoricalPredictive, GaussianPredictive, select
 
 S, N, Q = 7, 5, 3
 
@@ -138,3 +138,10 @@ def test_labels_may_be_an_array_and_are_checked():
     torch.testing.assert_close(p.log_prob([0] * N), p.log_prob(torch.zeros(N, dtype=torch.int32)))
     with pytest.raises(InvalidInputError, match=rf"{Q}\.\.{Q}"):
         p.log_prob([Q] * N)
+
+
+def test_selected_rows_are_those_predictions(classes, real):
+    rows = torch.tensor([3, 0])
+    assert torch.equal(select(classes, rows).mean, classes.mean[rows]) and len(select(classes, rows)) == 2
+    chosen = select(real, rows)
+    assert torch.equal(chosen.samples, real.samples[:, rows]) and torch.equal(chosen.variance, real.variance[rows])

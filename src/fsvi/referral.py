@@ -1,4 +1,4 @@
-"""Referral: which predictions to keep, and which to hand to somebody who knows, so that those kept can be relied on."""
+"""Referral: which predictions to keep and which to hand to an expert, so that the kept ones can be relied on."""
 
 from __future__ import annotations
 
@@ -27,20 +27,27 @@ _SETTINGS = ("target_accuracy", "confidence", "score")
 class Referral:
     """A threshold on the uncertainty below which predictions are at least `target_accuracy` accurate.
 
-    It is chosen on held-out data: predictions `p_val` with their labels `y_val`, exchangeable with what will be decided
-    on and not used in training. With probability `confidence` over these data, the accuracy among kept inputs of the
-    same kind is at least `target_accuracy`; for inputs of another kind nothing is promised.
+    It is chosen on held-out predictions and labels, which must be exchangeable with later inputs and not used in
+    training. With probability `confidence` over the held-out data, the accuracy among kept inputs of the same kind is at
+    least `target_accuracy`. Nothing is guaranteed for inputs of another kind.
 
-    The promise takes the choosing into account, by split fixed-sequence testing (Angelopoulos et al. 2021, "Learn then
-    Test"): a fifth of the data, drawn at random, proposes its own uncertainties as thresholds, and a place to start,
-    where its errors are the least likely under a lower accuracy. On the rest, thresholds are tested from there on, each
-    more permissive than the one before, until the first that fails: the errors k among the m kept must satisfy
+    The guarantee accounts for the choice of the threshold by split fixed-sequence testing (Angelopoulos et al. 2021,
+    "Learn then Test"). A random fifth of the data proposes its uncertainties as thresholds, and the one to start with:
+    that with the strongest evidence for the target. The other rows test thresholds from there on, each more permissive
+    than the last, until one fails. With k errors among m kept inputs, a threshold passes if
     P(Binomial(m, 1 − target_accuracy) ≤ k) ≤ 1 − confidence.
+
+    Args:
+        p_val: Predictions for the held-out inputs.
+        y_val: Their labels.
+        target_accuracy: Least accuracy among kept inputs.
+        confidence: Probability with which it is reached.
+        score: Which uncertainty is compared with the threshold; see `fsvi.metrics.uncertainty`.
 
     Attributes:
         threshold: Inputs that are more uncertain than this are referred.
-        referred: Share of inputs to expect to be referred: that of the held-out data.
-        kept_accuracy: Accuracy among the kept inputs of the data that tested the threshold.
+        referred: Share of held-out inputs that are referred.
+        kept_accuracy: Accuracy among the kept inputs of the rows that tested the threshold.
     """
 
     def __init__(

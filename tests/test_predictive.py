@@ -37,6 +37,13 @@ def test_class_probabilities_are_averaged_not_logits(classes, logits):
     assert torch.equal(classes.labels(), classes.mean.argmax(-1)) and len(classes) == N
 
 
+def test_selected_rows_are_those_predictions(classes, real):
+    rows = torch.tensor([3, 0])
+    assert torch.equal(select(classes, rows).mean, classes.mean[rows]) and len(select(classes, rows)) == 2
+    chosen = select(real, rows)
+    assert torch.equal(chosen.samples, real.samples[:, rows]) and torch.equal(chosen.variance, real.variance[rows])
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_left_before_probabilities(dtype, logits):
     """Else the probabilities of many classes do not add up to one."""
@@ -138,10 +145,3 @@ def test_labels_may_be_an_array_and_are_checked():
     torch.testing.assert_close(p.log_prob([0] * N), p.log_prob(torch.zeros(N, dtype=torch.int32)))
     with pytest.raises(InvalidInputError, match=rf"{Q}\.\.{Q}"):
         p.log_prob([Q] * N)
-
-
-def test_selected_rows_are_those_predictions(classes, real):
-    rows = torch.tensor([3, 0])
-    assert torch.equal(select(classes, rows).mean, classes.mean[rows]) and len(select(classes, rows)) == 2
-    chosen = select(real, rows)
-    assert torch.equal(chosen.samples, real.samples[:, rows]) and torch.equal(chosen.variance, real.variance[rows])

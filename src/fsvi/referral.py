@@ -28,8 +28,8 @@ class Referral:
     """A threshold on the uncertainty below which predictions are at least `target_accuracy` accurate.
 
     It is chosen on held-out predictions and labels, which must be exchangeable with later inputs and not used in
-    training. With probability `confidence` over the held-out data, the accuracy among kept inputs of the same kind is at
-    least `target_accuracy`. Nothing is guaranteed for inputs of another kind.
+    training. With probability `confidence` over the held-out data, the accuracy among kept inputs of the same kind is
+    at least `target_accuracy`. Nothing is guaranteed for inputs of another kind.
 
     The guarantee accounts for the choice of the threshold by split fixed-sequence testing (Angelopoulos et al. 2021,
     "Learn then Test"). A random fifth of the data proposes its uncertainties as thresholds, and the one to start with:

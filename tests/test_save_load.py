@@ -310,7 +310,10 @@ def forgeries(tree):
         ("likelihood", 3),
         ("num_context", -1),
         ("context", {"class": "FSVI", "settings": {}}),
-        ("head", []),
+        ("network", []),
+        ("network", {"head": []}),
+        ("network", {**config["settings"]["network"], "output": {}}),
+        ("network", {**config["settings"]["network"], "channels_last": "no"}),
     ):
         yield {**tree, "config": {**config, "settings": {**config["settings"], name: value}}}
     yield {**tree, "tensors": {**tree["tensors"], "posterior.mean": 3.0}}

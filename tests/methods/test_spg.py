@@ -245,7 +245,7 @@ def test_the_context_does_not_touch_batch_norm():
     plain = copy.deepcopy(method.net).train()
     method.train()
     method.terms(x, y)
-    plain(method.arranged(x))
+    plain(method.network.arranged(x))
     assert scenarios.same_bits(dict(method.net.named_buffers()), dict(plain.named_buffers()))
 
 

@@ -271,7 +271,7 @@ def test_other_settings_of_the_run_are_refused(finished, settings, message):
         (lambda: fsvi.MAP(dense(), fsvi.Categorical()), "=.*None"),
         (
             lambda: fsvi.FSVI(nn.Sequential(nn.Linear(2, 7), nn.Linear(7, 2)), fsvi.Categorical(), box(), **FAST),
-            r"0\.weight \(7, 2\)|head='3', not '1'",
+            r"with parameters.0='0.weight \(6, 2\)', not '0.weight \(7, 2\)'|with network.head='3', not '1'",
         ),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_step_trains_what_its_method_says() -> None:
         "jvp": "jvp",
         "conditional": "conditional",
     }
-    assert list(methods["last_layer"].posterior.stds()) == methods["last_layer"].split.head_names
+    assert list(methods["last_layer"].posterior.stds()) == methods["last_layer"].network.head_names
     assert all(m.num_context == 2 for m in methods.values())
     assert Step("cnn", "map", 4, 0).num_parameters == 421_642
 

@@ -278,6 +278,6 @@ def test_a_network_without_end_is_refused():
 
 def test_a_network_larger_than_the_limit_takes_no_memory():
     huge = layers("Linear", in_features=2**21, out_features=2**21)
-    with pytest.raises(FileFormatError, match=f"has {2**42 + 2**21} numbers, for which there are only 100"):
+    with pytest.raises(FileFormatError, match=f"has {2**42 + 2**21} numbers.*only 100"):
         build(huge, limit=100)
     assert build(GOOD, limit=3 * 50 + 50 + 50 + 1)[0].in_features == 3

@@ -6,7 +6,6 @@ from torch.nn import functional as F
 import fsvi
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.networks import Network
-from fsvi.networks.modes import evaluating
 from fsvi.serialization import read_tree, write_tree
 
 HEADS = {
@@ -116,16 +115,6 @@ def test_looking_for_the_head_changes_nothing(make, name, training):
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(buffers[n], b) for n, b in net.named_buffers())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
-
-
-def test_evaluating_brings_each_layers_mode_back_even_after_an_error(make):
-    net, _ = make("dropout")
-    net[2].eval()
-    modes = [module.training for module in net.modules()]
-    with pytest.raises(KeyError), evaluating(net):
-        assert not any(module.training for module in net.modules())
-        raise KeyError
-    assert [module.training for module in net.modules()] == modes
 
 
 @pytest.mark.parametrize(

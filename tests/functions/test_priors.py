@@ -240,7 +240,7 @@ def test_a_prior_of_ones_own_needs_gaussian_alone(make):
         (lambda: Constant(-1.0), "variance=-1.0 .* above 0"),
         (lambda: Constant(0.0), "variance=0.0"),
         (lambda: Induced(variance=-2.0), "variance=-2.0"),
-        (lambda: Induced(feature_variance=-0.1), "feature_variance=-0.1 .* at least 0"),
+        (lambda: Induced(feature_variance=-0.1), "feature_variance=-0.1"),
         (lambda: Empirical(None, variance=float("nan")), "variance=nan"),
     ],
 )
@@ -251,7 +251,7 @@ def test_impossible_variances_are_refused(make_prior, said):
 
 def test_a_source_of_another_architecture_is_refused(make):
     net, x = make("mlp")
-    with pytest.raises(InvalidInputError, match=r"differs from the method's in 2.bias"):
+    with pytest.raises(InvalidInputError, match=r"2\.bias"):
         bound(Empirical(make("no_bias")[0]), net, x)
 
 
@@ -262,9 +262,7 @@ def test_a_trained_point_estimate_is_a_source(make):
     assert all(torch.equal(prior.net.get_parameter(n), p) for n, p in source.net.named_parameters())
 
 
-@pytest.mark.parametrize(
-    ("names", "said"), [(["0.weight"], "leaves out the last layer"), (["fc"], "'fc' is no parameter")]
-)
+@pytest.mark.parametrize(("names", "said"), [(["0.weight"], "last layer"), (["fc"], "'fc'")])
 def test_stochastic_names_are_the_networks(make, names, said):
     net, x = make("mlp")
     with pytest.raises(InvalidInputError, match=said):

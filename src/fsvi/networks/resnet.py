@@ -95,7 +95,5 @@ def _conv_norm(in_channels: int, out_channels: int, kernel: int, stride: int = 1
 
 
 def _init_he(module: nn.Module) -> None:
-    if (
-        isinstance(module, nn.Conv2d) and not module.weight.is_meta
-    ):  # drawing on the meta device is slow and has no effect
+    if isinstance(module, nn.Conv2d) and not module.weight.is_meta:  # drawing on meta is slow and useless
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -29,6 +29,8 @@ from fsvi.serialization import Configurable, building_from, read_tree, write_tre
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from fsvi.cost.estimate import Estimate
 
 _KIND = "fsvi method"
@@ -78,6 +80,13 @@ class Method(Configurable, nn.Module, ABC):
         terms = self.terms(x, y)
         sum_terms(terms).backward()
         return terms
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode; normalization layers whose parameters are all frozen stay in eval mode."""
+        super().train(mode)
+        if mode:
+            self.network.hold_frozen()
+        return self
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """What the optimiser trains, with each group's learning rate."""

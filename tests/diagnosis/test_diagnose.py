@@ -1,6 +1,7 @@
 """Models broken on purpose: the diagnosis must name what is wrong, and find no fault with healthy ones."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,44 @@ def test_text_and_json(spoiled: fsvi.FSVI) -> None:
 def test_bad_input(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(fsvi.InvalidInputError, match=message):
         diagnose(**{"method": scenarios.classifier(), "data": scenarios.points(), **settings})
+
+
+class CountPredictive(fsvi.Predictive):
+    """Counts with Poisson noise around each draw's rate: what a user's own likelihood may predict."""
+
+    def __init__(self, rates: torch.Tensor) -> None:
+        self.samples = rates
+
+    @property
+    def variance(self) -> torch.Tensor:
+        return self.samples.mean(0) + self.samples.var(0, correction=0)
+
+    def log_prob(self, y: Any) -> torch.Tensor:
+        logs = torch.distributions.Poisson(self.samples).log_prob(torch.as_tensor(y)).sum(-1)
+        return logs.logsumexp(0) - math.log(len(logs))
+
+    def uncertainty(self) -> torch.Tensor:
+        return self.variance.mean(-1).sqrt()
+
+
+class Poisson(fsvi.Likelihood):
+    def check_targets(self, y: torch.Tensor, num_outputs: int) -> torch.Tensor:
+        return y.reshape(-1, num_outputs).float()
+
+    def nll(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (f.exp() - y * f).sum(-1).mean()
+
+    def predictive(self, f: torch.Tensor) -> CountPredictive:
+        return CountPredictive(f.exp())
+
+
+def test_a_likelihood_of_the_users_own_is_diagnosed() -> None:
+    torch.manual_seed(0)
+    x = torch.linspace(-2, 2, 60)[:, None]
+    y = torch.poisson((1.5 * x).exp())
+    method = fsvi.MFVI(mlp(1, (16,), 1), Poisson())
+    fsvi.fit(method, (x, y), epochs=100, lr=0.03)
+    found = diagnose(method, (x, y))
+    names = {finding.name for finding in found}
+    assert "calibration" not in names and "learning" not in names
+    assert {"distance", "samples", "variance"} <= names

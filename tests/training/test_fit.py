@@ -1,12 +1,13 @@
 import math
 import random
+import sys
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 
 import fsvi
 from fsvi.methods import Method
@@ -195,7 +196,7 @@ def test_history_is_the_terms_averaged_over_the_examples_seen():
 
 
 def test_a_method_is_told_how_much_data_there_is():
-    method, loader = plain(), DataLoader(TensorDataset(*points(30)), batch_size=8, drop_last=True)
+    method, loader = plain(), DataLoader(TensorDataset(*points(30)), batch_size=8, shuffle=True, drop_last=True)
     fsvi.fit(method, loader, epochs=1)
     assert method.num_data == 30
 
@@ -452,3 +453,58 @@ def test_fitting_again_goes_on_from_what_was_learned():
 def curve_labels():
     x, y = curve()
     return x, (y[:, 0] > 0).long()
+
+
+def normalised_vectors() -> fsvi.MAP:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    return fsvi.MAP(net, fsvi.Categorical())
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: DataLoader(TensorDataset(*d), batch_size=4)])
+def test_a_last_batch_of_one_trains_with_batch_norm(wrap):
+    history = fsvi.fit(normalised_vectors(), wrap(points(9)), epochs=2, batch_size=4)
+    assert history.epochs == 2
+    assert fsvi.fit(normalised_vectors(), points(3), epochs=1, batch_size=2).epochs == 1
+
+
+def test_batches_of_one_with_batch_norm_are_refused_with_a_sentence():
+    with pytest.raises(fsvi.InvalidInputError, match="batch_size"):
+        fsvi.fit(normalised_vectors(), points(4), epochs=1, batch_size=1)
+
+
+def test_the_kl_is_weighed_by_what_the_sampler_can_deliver():
+    data = TensorDataset(*points(30))
+    full, third = (classifier(kl_weight=None) for _ in range(2))
+    fsvi.fit(full, DataLoader(data, batch_size=5), epochs=1)
+    fsvi.fit(third, DataLoader(data, batch_size=5, sampler=RandomSampler(range(10))), epochs=1)
+    assert (full.num_data, third.num_data) == (30, 10)
+    x, _ = points(5)
+    assert third.weight(x) == pytest.approx(3 * full.weight(x))
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: DataLoader(TensorDataset(*d), batch_size=8)])
+def test_the_number_of_examples_can_be_stated(wrap):
+    method = classifier(kl_weight=None)
+    fsvi.fit(method, wrap(points()), epochs=1, num_data=500)
+    assert method.num_data == 500
+    with pytest.raises(fsvi.InvalidInputError, match="num_data"):
+        fsvi.fit(method, wrap(points()), epochs=1, num_data=0)
+
+
+def test_epochs_without_a_number_are_bounded_by_steps(monkeypatch):
+    module = sys.modules["fsvi.training.fit"]  # the package has a function of this name
+    monkeypatch.setattr(module, "DEFAULT_EPOCHS", 10)
+    monkeypatch.setattr(module, "MOST_STEPS", 15)
+    method = fsvi.MAP(dense(), fsvi.Categorical())
+    assert fsvi.fit(method, points(), batch_size=20).epochs == 10
+    assert fsvi.fit(method, TensorDataset(*points()), batch_size=10).epochs == 7
+    assert fsvi.fit(method, points(), batch_size=1).epochs == 1
+
+
+@pytest.mark.parametrize(
+    "loader", [DataLoader(TensorDataset(*points()), batch_size=8), Subset(TensorDataset(*points()), [0, 1])]
+)
+def test_a_loader_needs_a_number_of_epochs(loader):
+    with pytest.raises(fsvi.InvalidInputError, match="epochs"):
+        fsvi.fit(fsvi.MAP(dense(), fsvi.Categorical()), loader)

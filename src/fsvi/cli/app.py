@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 import fsvi
+from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
-from fsvi.training import keep_memory
 from fsvi.validation import check_fraction, first_line
 
 

@@ -14,7 +14,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,6 @@ from fsvi.networks.split import Split, evaluating, split_head
 from fsvi.predictive import Predictive
 from fsvi.serialization import Configurable, building_from, read_tree, write_tree
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
-
-if TYPE_CHECKING:
-    from fsvi.cost.estimate import Estimate
 
 _KIND = "fsvi method"
 
@@ -107,15 +104,6 @@ class Method(Configurable, nn.Module, ABC):
 
     def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
         """Training has ended; `batches()` goes through the training data once more."""
-
-    def estimate(self, batch_size: int, x: Any = None) -> Estimate:
-        """The memory and the time that training needs in batches of `batch_size`, and both as multiples of `MAP`'s.
-
-        `x` are some inputs, where the method knows their shape neither from training nor from its context.
-        """
-        from fsvi.cost.estimate import estimate  # which measures methods, and so imports them
-
-        return estimate(self, batch_size, x)
 
     # Prediction -----------------------------------------------------------------------------------------------------
 

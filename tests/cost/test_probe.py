@@ -11,7 +11,7 @@ from fsvi.cost.probe import Probe, members
 def test_members_of_an_ensemble_and_of_a_single_method() -> None:
     method = scenarios.classifier()
     assert members(method) == [method]
-    ensemble = fsvi.Ensemble([scenarios.classifier() for _ in range(2)])
+    ensemble = fsvi.Ensemble(scenarios.classifier, 2)
     assert members(ensemble) == list(ensemble.members)
 
 

@@ -56,9 +56,9 @@ class CostEstimate:
 
     def __str__(self) -> str:
         return (
-            f"{self.parameters:,} parameters, {self.stochastic_parameters:,} of them with a learned distribution; training "
-            f"needs about {format_bytes(self.peak_memory)}, {self.memory_ratio:.2f} times as much as MAP, and a step "
-            f"costs {self.step_ratio:.2f} times as much."
+            f"{self.parameters:,} parameters, {self.stochastic_parameters:,} of them with a learned distribution; "
+            f"training needs about {format_bytes(self.peak_memory)}, {self.memory_ratio:.2f} times as much as MAP, "
+            f"and a step costs {self.step_ratio:.2f} times as much."
         )
 
 

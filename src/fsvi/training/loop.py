@@ -198,9 +198,7 @@ class Run:
             "num_data": self.batches.num_data,
             "data": self.batches.fingerprint,
             "context_data": self.method.fingerprint(),
-            "validation": None
-            if self.validation is None
-            else (self.validation.num_examples, self.validation.fingerprint),
+            "validation": None if held_out is None else (held_out.num_examples, held_out.fingerprint),
             "optimizer": {"class": type(self.optimizer).__name__, "groups": groups},
             "schedule": [self.schedule(quarter / 4) for quarter in range(5)],
             "epochs": self.epochs,

@@ -36,6 +36,7 @@ from fsvi.methods import (
     make_method,
     method_names,
 )
+from fsvi.networks import Network
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.training import History, cosine, fit
 
@@ -97,6 +98,7 @@ __all__ = [
     "Likelihood",
     "MCDropout",
     "Method",
+    "Network",
     "NonFiniteLossError",
     "Predictive",
     "RadialMFVI",

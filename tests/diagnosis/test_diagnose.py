@@ -82,10 +82,10 @@ def test_a_loaded_method_is_diagnosed_without_its_context(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"data": 3}, "data is a int; a pair"),
+        ({"data": 3}, r"\bint\b"),
         ({"num_samples": 0}, "num_samples=0"),
-        ({"method": nn.Linear(2, 2)}, "method is a Linear"),
-        ({"context": torch.zeros(5, 3)}, "context points have shape"),
+        ({"method": nn.Linear(2, 2)}, "Linear"),
+        ({"context": torch.zeros(5, 3)}, "shape"),
     ],
 )
 def test_bad_input(settings: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
-from fsvi.networks.split import batch_norms
+from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import digest
 from fsvi.training.samplers import deliverable_indices, owned_generators
 from fsvi.validation import check_count
@@ -68,7 +68,7 @@ class TensorBatches(Batches):
         if batch_size > 1 and batch_norms(method):
             self.num_batches = max(1, min(self.num_batches, self.num_examples // 2))
         self.batch_size = math.ceil(self.num_examples / self.num_batches)
-        self._arranged = method.arranged
+        self._arranged = method.network.arranged
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]

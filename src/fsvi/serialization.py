@@ -76,13 +76,11 @@ def building_from(path: str | os.PathLike[str]) -> Iterator[None]:
             raise
         raise type(error)(f"{path} cannot be used: {error}") from error
     except _MALFORMED as error:
-        raise FileFormatError(
-            f"{path} has contents that this version of fsvi cannot use: {first_line(error)}."
-        ) from error
+        raise FileFormatError(f"{path} has contents that this fsvi version cannot use: {first_line(error)}.") from error
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file at `path` by `data` atomically: whatever happens, it has either the old bytes or the new ones."""
+    """Replace the file at `path` atomically: whatever happens, it has either the old bytes or the new `data`."""
     target = Path(path)
     temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
     try:
@@ -142,7 +140,7 @@ def _metadata(data: bytes) -> dict[str, str]:
 
 def _check_metadata(path: str | os.PathLike[str], metadata: Mapping[str, str], kind: str) -> None:
     if metadata.get("kind") != kind:
-        raise FileFormatError(f"{path} has {metadata.get('kind', 'another content')!r}, not {kind!r}.")
+        raise FileFormatError(f"{path} has {metadata.get('kind', 'something else')!r}, not {kind!r}.")
     if metadata.get("format") != str(FORMAT):
         raise FileFormatError(f"{path} has format {metadata.get('format')!r}; this version of fsvi reads {FORMAT}.")
 

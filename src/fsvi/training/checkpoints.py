@@ -34,9 +34,7 @@ class Checkpoints:
         self.path = check_writable(folder) / _NAME
         remove_leftovers(self.path)
         if self.path.exists() and not resume:
-            raise InvalidInputError(
-                f"{self.path} exists: pass resume=True to continue from it, or choose another folder."
-            )
+            raise InvalidInputError(f"{self.path} exists: pass resume=True to continue it, or choose another folder.")
         self._written = -float("inf")
 
     @property

@@ -45,9 +45,7 @@ def make_optimizer(make: MakeOptimizer, groups: list[dict[str, Any]]) -> Optimiz
         raise InvalidInputError(f"optimizer={make!r} made a {type(made).__name__}, not a torch.optim.Optimizer.")
     closure = inspect.signature(made.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise InvalidInputError(
-            f"{type(made).__name__} needs the loss many times per step: use a stochastic optimizer."
-        )
+        raise InvalidInputError(f"{type(made).__name__} needs several losses per step: use a stochastic optimizer.")
     return made
 
 

@@ -223,9 +223,7 @@ def _record(histories: Sequence[History], means: dict[str, Tensor], epoch: int) 
 
 def _check_paired(methods: Sequence[Method], data: Sequence[Pair]) -> None:
     if not methods or len(methods) != len(data):
-        raise InvalidInputError(
-            f"there are {len(methods)} methods and {len(data)} datasets: give one dataset per method."
-        )
+        raise InvalidInputError(f"there are {len(methods)} methods and {len(data)} datasets: give one each.")
 
 
 def _check_alike(methods: Sequence[Method], data: Sequence[Pair]) -> None:
@@ -244,6 +242,4 @@ def _check_alike(methods: Sequence[Method], data: Sequence[Pair]) -> None:
         if other.config() != first.config() or other.network.architecture() != first.network.architecture():
             raise InvalidInputError(f"methods 0 and {index} differ in their settings or their networks.")
     if len({(x.shape, y.shape) for x, y in data}) > 1:
-        raise InvalidInputError(
-            "the datasets differ in shape: fit_together needs the same number of examples for each method."
-        )
+        raise InvalidInputError("the datasets differ in shape: fit_together needs equal shapes for all methods.")

@@ -69,8 +69,8 @@ class Evidence:
     @cached_property
     def pushed(self) -> Tensor:
         """The same inputs, moved away from their mean."""
-        centre = self.few.mean(0, keepdim=True)
-        return torch.cat([centre + factor * (self.few - centre) for factor in _PUSHES])
+        center = self.few.mean(0, keepdim=True)
+        return torch.cat([center + factor * (self.few - center) for factor in _PUSHES])
 
     @cached_property
     def prediction(self) -> Predictive:

@@ -221,8 +221,11 @@ class Method(Configurable, nn.Module, ABC):
             for name, tensor in own.items():
                 tensor.copy_(tensors[name])
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trained method to one file, without pickle and without training data; see `fsvi.load`."""
+    def save(self, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
+        """Write the trained method to one file, without pickle and without training data; see `fsvi.load`.
+
+        `calibrated` is a `fsvi.calibration.Calibrated` of this method, which `load` then returns.
+        """
         tree = {
             "config": self.config(),
             "parameters": self.network.architecture(),
@@ -231,6 +234,8 @@ class Method(Configurable, nn.Module, ABC):
             "num_data": self.num_data,
             "tensors": self.tensors(),
         }
+        if calibrated is not None:
+            tree["calibrated"] = calibrated.config()
         write_tree(path, tree, _KIND)
 
     def _described(self) -> dict[str, Any] | None:
@@ -240,7 +245,7 @@ class Method(Configurable, nn.Module, ABC):
 
 
 def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Any:
-    """Read a method that `save` wrote.
+    """Read a method that `save` wrote, with its calibration if it was saved with one.
 
     A file describes networks that are an `nn.Sequential` of PyTorch's common layers, nested or not, and those of
     `fsvi.networks`. For any other, `net` gives the architecture; its parameters' values do not matter.
@@ -262,7 +267,17 @@ def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -
         if broken:
             raise FileFormatError(f"{path} holds NaN or infinite values in {broken[0]}: train it again.")
         method.load_tensors(tree["tensors"])
-    return method.eval()
+        return _with_calibration(method.eval(), tree.get("calibrated"))
+
+
+def _with_calibration(method: Method, config: Mapping[str, Any] | None) -> Any:
+    """The method, in the object that calibrates it if the file has one."""
+    if config is None:
+        return method
+    calibrated = Configurable.from_config(config, method=method)
+    if getattr(calibrated, "method", None) is not method:
+        raise FileFormatError(f"the file describes {config['class']!r} as its calibration, which it is not.")
+    return calibrated
 
 
 def _network(path: str | os.PathLike[str], tree: dict[str, Any]) -> nn.Module:

@@ -14,7 +14,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from fsvi.networks.network import Network
 from fsvi.predictive import Predictive
 from fsvi.serialization import Configurable, building_from, read_tree, write_tree
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _KIND = "fsvi method"
 _OLD_NETWORK_SETTINGS = ("head", "channels_last")
@@ -75,6 +78,13 @@ class Method(Configurable, nn.Module, ABC):
         terms = self.terms(x, y)
         sum_terms(terms).backward()
         return terms
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode; normalization layers whose parameters are all frozen stay in eval mode."""
+        super().train(mode)
+        if mode:
+            self.network.hold_frozen()
+        return self
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """What the optimiser trains, with each group's learning rate."""

@@ -277,17 +277,9 @@ def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -
         if broken:
             raise FileFormatError(f"{path} holds NaN or infinite values in {broken[0]}: train it again.")
         method.load_tensors(tree["tensors"])
-        return _with_calibration(method.eval(), tree.get("calibrated"))
-
-
-def _with_calibration(method: Method, config: Mapping[str, Any] | None) -> Any:
-    """The method, in the object that calibrates it if the file has one."""
-    if config is None:
-        return method
-    calibrated = Configurable.from_config(config, method=method)
-    if getattr(calibrated, "method", None) is not method:
-        raise FileFormatError(f"the file describes {config['class']!r} as its calibration, which it is not.")
-    return calibrated
+        if "calibrated" in tree:
+            return Configurable.from_config(tree["calibrated"], method=method.eval())
+    return method.eval()
 
 
 def _network(path: str | os.PathLike[str], tree: dict[str, Any]) -> nn.Module:

@@ -43,13 +43,6 @@ class Referral:
         confidence: The probability of the guarantee.
         score: The uncertainty score; see `fsvi.metrics.uncertainty`.
 
-    Args:
-        p_val: Predictions for the held-out inputs.
-        y_val: Their labels.
-        target_accuracy: Least accuracy among kept inputs.
-        confidence: Probability with which it is reached.
-        score: Which uncertainty is compared with the threshold; see `fsvi.metrics.uncertainty`.
-
     Attributes:
         threshold: Inputs that are more uncertain than this are referred.
         referred: The expected fraction of inputs referred, measured on the held-out data.

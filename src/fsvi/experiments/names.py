@@ -1,4 +1,4 @@
-"""Methods and contexts as people write them: `ensemble:fsvi (kmnist)` is an FSVI ensemble with context KMNIST."""
+"""Display names: the label `ensemble:fsvi (kmnist)` is shown as an FSVI ensemble with context KMNIST."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DATASETS = {
 
 
 def split_label(label: str) -> tuple[str, str | None]:
-    """Method and context of a result's label, as people write them."""
+    """The display names of the method and the context in a result's label."""
     method, _, context = label.removesuffix(")").partition(" (")
     return method_name(method), dataset_name(context) if context else None
 
@@ -45,7 +45,7 @@ def full_name(label: str) -> str:
 
 
 def method_name(method: str) -> str:
-    """A method's name for people."""
+    """The display name of a method."""
     member = method.removeprefix(_ENSEMBLE)
     name = _METHODS.get(member, member)
     if method == member:
@@ -54,5 +54,5 @@ def method_name(method: str) -> str:
 
 
 def dataset_name(name: str) -> str:
-    """A dataset's or a context's name for people."""
+    """The display name of a dataset or a context."""
     return _DATASETS.get(name, name)

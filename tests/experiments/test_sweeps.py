@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments import sweeps
 from fsvi.experiments.sweeps import SWEEPS, reproduce
 from fsvi.experiments.tasks.registry import TASKS
+from fsvi.methods.registry import METHODS
 
 
 def test_every_sweep_is_of_tasks_and_methods_that_exist():
@@ -39,7 +42,7 @@ def test_the_paper_says_how_many_seeds(ran, tmp_path):
 
 
 def test_what_cannot_be_trained_together_is_run_alone(ran, tmp_path, monkeypatch):
-    monkeypatch.setattr("fsvi.experiments.runner.runs._TOGETHER", ("map",))
+    monkeypatch.setitem(METHODS, "fbnn", replace(METHODS["fbnn"], can_stack=False))
     reproduce("uci", tmp_path, ["fbnn"], seeds=2, tell=lambda _: None)
     assert len(ran) == 6 * 2 and {order.method for order in ran} == {"fbnn"}
 

@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
-_ENSEMBLE = "ensemble:"
+from fsvi.methods.registry import method_title
 
-_METHODS = {
-    "map": "MAP",
-    "mfvi": "MFVI",
-    "mfvi-tempered": "MFVI tempered",
-    "mfvi-radial": "MFVI radial",
-    "mc-dropout": "MC dropout",
-    "swag": "SWAG",
-    "duq": "DUQ",
-    "laplace": "Laplace",
-    "vogn": "VOGN",
-    "rank1": "Rank-1",
-    "spg": "SPG",
-    "fbnn": "fBNN",
-    "fsvi": "FSVI",
-}
 _DATASETS = {
     "mnist": "MNIST",
     "notmnist": "notMNIST",
@@ -35,22 +20,13 @@ _DATASETS = {
 def split_label(label: str) -> tuple[str, str | None]:
     """The display names of the method and the context in a result's label."""
     method, _, context = label.removesuffix(")").partition(" (")
-    return method_name(method), dataset_name(context) if context else None
+    return method_title(method), dataset_name(context) if context else None
 
 
 def full_name(label: str) -> str:
     """Method and context in one line."""
     method, context = split_label(label)
     return method if context is None else f"{method} ({context})"
-
-
-def method_name(method: str) -> str:
-    """The display name of a method."""
-    member = method.removeprefix(_ENSEMBLE)
-    name = _METHODS.get(member, member)
-    if method == member:
-        return name
-    return "Deep ensemble" if member == "map" else f"{name} ensemble"
 
 
 def dataset_name(name: str) -> str:

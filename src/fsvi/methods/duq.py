@@ -20,12 +20,15 @@ from fsvi.validation import check_count, check_fraction, check_positive
 class KernelPredictive(CategoricalPredictive):
     """Class probabilities K_c / Σ K from `log_kernels` (samples, n, classes); the kernels say how certain they are."""
 
+    score_name = "kernel distance"
+
     def __init__(self, log_kernels: Tensor) -> None:
         super().__init__(log_kernels)
         self.kernels = log_kernels.exp()
 
-    def uncertainty(self) -> Tensor:
-        """−max_c K_c, (n,): how far the nearest centroid is, from −1, on it, to 0, far from all of them."""
+    @property
+    def score(self) -> Tensor:
+        """The kernel distance −max_c K_c, (n,): −1 on the nearest centroid, 0 far from all of them."""
         return -self.kernels.mean(0).amax(-1)
 
 

@@ -37,7 +37,7 @@ class ReferralCurve:
 def referral_curve(p: Probabilities, y: Any, uncertainty: Any = None, rates: Sequence[float] = _RATES) -> ReferralCurve:
     """Accuracy, and AUROC where there are two classes, against the share of inputs referred.
 
-    `uncertainty` (n,) says who is referred first; None takes the prediction's own measure, or the entropy of
+    `uncertainty` (n,) says who is referred first; None takes `Predictive.score`, or the entropy of
     probabilities. A share that falls among equally uncertain inputs keeps each with the same chance, and the curve
     is what is expected then: the order of the data does not matter.
     """

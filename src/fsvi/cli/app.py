@@ -219,7 +219,7 @@ def report(
 
     All results become one HTML page, and Markdown.
     """
-    from fsvi.experiments.report.render import write_report
+    from fsvi.experiments.report.write import write_report
 
     write_report(results, results if out is None else out, tell=typer.echo)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from fsvi.experiments.experiment import Profile
 from fsvi.experiments.report.write import write_report
 from fsvi.experiments.sweeps import reproduce
 from fsvi.experiments.tasks.toy_sweep import TOY_SWEEP
@@ -34,6 +35,6 @@ def run_demo(
     """
     workers = min(_MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers
     tell("Training on the toy tasks: a few minutes on 2 cores.")
-    profile = "smoke" if quick else "paper"
+    profile: Profile = "smoke" if quick else "paper"
     reproduce(TOY_SWEEP.name, out, seeds=[check_seed(seed)], profile=profile, tell=tell, workers=workers)
     return write_report(out, out, tell, introduction="demo_intro.html")

@@ -1,7 +1,7 @@
 """An experiment: a method on a task, complete, from the data to the metrics.
 
-A recipe is a function from an `Order` to an `Experiment`. Only `Experiment.evaluate` loads test data. Code that does not
-call it, such as tuning and early stopping, cannot see any.
+A recipe is a function from an `Order` to an `Experiment`. Only `Experiment.evaluate` loads test data. Code that does
+not call it, such as tuning and early stopping, cannot see any.
 """
 
 from __future__ import annotations

@@ -84,12 +84,13 @@ def _reproduce_at_once(
     results, errors, done, total = [], [], 0, sum(map(len, groups))
     for group, found in each_finished(_run_silently, [(group, out) for group in groups], workers):
         done += len(group[0])
-        failed = isinstance(found, FSVIError)
-        tell(f"[{done}/{total}] {describe(group[0])}: " + (f"failed: {found}" if failed else _summary(found)))
         if isinstance(found, FSVIError):
+            told = f"failed: {found}"
             errors.append(found)
         else:
+            told = _summary(found)
             results += found
+        tell(f"[{done}/{total}] {describe(group[0])}: {told}")
     _raise_if_any(errors)
     return results
 
@@ -122,9 +123,7 @@ def _grouped(orders: Sequence[Order]) -> list[list[Order]]:
     return list(groups.values())
 
 
-def _orders(
-    name: str, methods: Sequence[str], seeds: int | Sequence[int] | None, profile: Profile
-) -> Iterator[Order]:
+def _orders(name: str, methods: Sequence[str], seeds: int | Sequence[int] | None, profile: Profile) -> Iterator[Order]:
     sweeps = list(SWEEPS.values()) if name == "all" else [SWEEPS[name]]
     known = sorted({method for sweep in sweeps for method, _ in sweep.rows})
     for method in methods:

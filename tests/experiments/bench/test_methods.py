@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from fsvi.errors import InvalidInputError
-from fsvi.experiments.bench.methods import ALL, measure_methods, parse_names, run_method_bench
+from fsvi.experiments.bench.method_costs import ALL, measure_methods, parse_names, run_method_bench
 from fsvi.methods.registry import METHODS
 
 

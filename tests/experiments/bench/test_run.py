@@ -10,11 +10,11 @@ import torch
 
 import fsvi
 from fsvi.experiments.bench import run, run_bench
-from fsvi.experiments.bench.costs import PredictionCost, StepCost, measure_steps
+from fsvi.experiments.bench.step_costs import PredictionCost, StepCost, measure_steps
 from fsvi.experiments.bench.goals import Goal, find_goals
 from fsvi.experiments.bench.jacobian import JacobianFSVI
 from fsvi.experiments.bench.memory import Memory, step_memory
-from fsvi.experiments.bench.run import Case, Plan
+from fsvi.experiments.bench.benchmark import Case, Plan
 from fsvi.experiments.bench.steps import FSVI_METHODS, Step
 from fsvi.experiments.bench.timing import Spread, interleave
 

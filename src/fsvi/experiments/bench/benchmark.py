@@ -14,10 +14,10 @@ import torch
 from rich.console import Console
 
 import fsvi
-from fsvi.experiments.bench.costs import PredictionCost, StepCost, measure_predictions, measure_steps
 from fsvi.experiments.bench.goals import find_goals
-from fsvi.experiments.bench.methods import parse_names, run_method_bench
+from fsvi.experiments.bench.method_costs import parse_names, run_method_bench
 from fsvi.experiments.bench.rendering import goal_table, prediction_table, step_table
+from fsvi.experiments.bench.step_costs import PredictionCost, StepCost, measure_predictions, measure_steps
 from fsvi.experiments.bench.steps import FSVI_METHODS, Step
 from fsvi.serialization import check_writable, write_bytes
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from rich import box
 from rich.table import Table
 
-from fsvi.experiments.bench.costs import PredictionCost, StepCost
 from fsvi.experiments.bench.goals import Goal
+from fsvi.experiments.bench.step_costs import PredictionCost, StepCost
 from fsvi.experiments.bench.timing import Spread
 
 

@@ -1,7 +1,7 @@
-"""Tables that set our results beside the paper's: a row for each method, a column for each measure.
+"""Tables that compare our results with the paper's: one row per method, one column per measure.
 
-`build_tables` makes one for every layout and profile of which there are results. A cell holds the paper's value, ours,
-and the difference; what one side has and the other lacks is left empty, never left out.
+`build_tables` makes a table for every layout and profile with results. A cell holds the paper's value, ours, and the
+difference. If one side lacks a value, its place stays empty.
 """
 
 from __future__ import annotations
@@ -13,34 +13,37 @@ from typing import Any
 
 import numpy as np
 
+from fsvi.experiments.columns import Column, MeanOverSeeds, TableLayout, plain_layout
 from fsvi.experiments.experiment import PROFILES
-from fsvi.experiments.report.columns import LAYOUTS, Column, Layout, plain_layout
-from fsvi.experiments.report.paper import PAPER, Estimate
+from fsvi.experiments.paper import PAPER
 from fsvi.experiments.results import Result
-from fsvi.experiments.tasks.uci import PREFIX
+from fsvi.experiments.tasks.registry import TASKS
+from fsvi.experiments.tasks.uci_regression import PREFIX
 
 _DIFFER = "settings differ between seeds"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a method is worth by a measure; `best` says that none of ours is better.
+    """A method by a measure.
 
     Attributes:
         column: The measure.
-        paper: The paper's value; None where it prints none.
-        ours: Ours; None where there is no result.
-        best: Whether none of ours is better.
+        paper: The paper's value; None if it has none.
+        ours: Our value; None if there is no result.
+        by_entropy: Our value computed from predictive entropy, if the method's own score gives another value.
+        best: Whether none of our values is better.
     """
 
     column: Column
-    paper: Estimate | None
-    ours: Estimate | None
+    paper: MeanOverSeeds | None
+    ours: MeanOverSeeds | None
+    by_entropy: MeanOverSeeds | None = None
     best: bool = False
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's, as far as it is shown."""
+        """Ours minus the paper's, rounded as shown."""
         if self.paper is None or self.ours is None:
             return None
         return self.column.rounded(self.ours.mean - self.paper.mean)
@@ -55,15 +58,15 @@ class Cell:
 
     @property
     def verdict(self) -> str:
-        """`better` or `worse` than the paper, or "" where they are equal or cannot be compared."""
+        """`better` or `worse` than the paper, or "" if they are equal or cannot be compared."""
         if not self.difference or math.isnan(self.difference) or not self.column.better:
             return ""
         return "better" if (self.difference > 0) == (self.column.better == "higher") else "worse"
 
 
 @dataclass(frozen=True)
-class Row:
-    """A method, with its context where it has one: a cell for every column, and the results behind them."""
+class TableRow:
+    """A method, with its context if it has one: a cell for every column, and the results behind them."""
 
     label: str
     cells: tuple[Cell, ...]
@@ -71,18 +74,18 @@ class Row:
 
     @property
     def seeds(self) -> list[int]:
-        """Of the results."""
+        """The seeds of the results."""
         return sorted({result.seed for result in self.results})
 
     @property
     def seconds(self) -> float | None:
-        """Mean wall time of a run, training and evaluation; None where there are no results."""
+        """Mean wall time per run, training and evaluation; None without results."""
         times = [sum(result.seconds.values()) for result in self.results]
         return float(np.mean(times)) if times else None
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the numbers must know."""
+        """Differences from the paper that a reader of the numbers must know."""
         tasks: dict[str, dict[str, None]] = {}
         for result in self.results:
             for note in (*_size_of_ensemble(result), *result.notes):
@@ -98,27 +101,32 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A layout filled with the results of one profile, and the paper's."""
+    """A layout filled with the results of one profile and the values of the paper."""
 
-    layout: Layout
+    layout: TableLayout
     profile: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
     @property
     def source(self) -> str:
-        """The number of the paper's table; "" where it has none."""
+        """The number of the paper's table; "" if it has none."""
         return next((PAPER[task].source for task in self.layout.tasks if task in PAPER), "")
 
     @property
     def detailed(self) -> bool:
-        """Whether cells hold more than our mean: an error, or the paper's value."""
+        """Whether cells hold more than our mean: a standard error, or the paper's value."""
         ours = (cell.ours for row in self.rows for cell in row.cells)
         return bool(self.source) or any(each is not None and each.error is not None for each in ours)
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """Differences from the paper that concern every row."""
+        return self.layout.notes
+
+    @property
     def notes(self) -> list[str]:
-        """The rows' notes, each once."""
+        """The notes of the rows, each once."""
         return list(dict.fromkeys(note for row in self.rows for note in row.notes))
 
 
@@ -132,13 +140,13 @@ def _named(tasks: Iterable[str]) -> str:
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two results have the same settings; of a method's, those of earlier versions name fewer."""
+    """Whether two results have the same settings; files of earlier versions name fewer method settings."""
     rest = ({name: value for name, value in each.items() if name != "method"} for each in (one, other))
     return next(rest) == next(rest) and _agree(one.get("method"), other.get("method"))
 
 
 def _agree(one: Any, other: Any) -> bool:
-    """Whether values are the same as far as both name what is in them."""
+    """Whether the values that both sides name are the same."""
     if isinstance(one, dict) and isinstance(other, dict):
         return all(_agree(one[name], other[name]) for name in one.keys() & other.keys())
     if isinstance(one, list) and isinstance(other, list):
@@ -147,16 +155,17 @@ def _agree(one: Any, other: Any) -> bool:
 
 
 def build_tables(results: Sequence[Result]) -> list[Table]:
-    """Every table of which there are results: by layout, then by profile, the paper's first."""
+    """Every table with results: by layout, then by profile, the paper's first."""
     tasks = {result.task for result in results}
-    laid_out = {task for layout in LAYOUTS for task in layout.tasks}
-    layouts = [layout for layout in LAYOUTS if tasks.intersection(layout.tasks)]
+    known = list(dict.fromkeys(layout for task in TASKS.values() for layout in task.section.tables))
+    laid_out = {task for layout in known for task in layout.tasks}
+    layouts = [layout for layout in known if tasks.intersection(layout.tasks)]
     layouts += [plain_layout(task, results) for task in sorted(tasks - laid_out)]
     tables = (_table(layout, profile, results) for layout in layouts for profile in PROFILES)
     return [table for table in tables if any(cell.ours for row in table.rows for cell in row.cells)]
 
 
-def _table(layout: Layout, profile: str, results: Iterable[Result]) -> Table:
+def _table(layout: TableLayout, profile: str, results: Iterable[Result]) -> Table:
     ours: dict[str, list[Result]] = {}
     for result in results:
         if result.task in layout.tasks and result.profile == profile:
@@ -165,13 +174,27 @@ def _table(layout: Layout, profile: str, results: Iterable[Result]) -> Table:
     return _without_empty_columns(Table(layout, profile, layout.columns, tuple(_with_best(rows, layout.columns))))
 
 
-def _row(label: str, columns: Iterable[Column], results: Sequence[Result]) -> Row:
-    cells = tuple(Cell(column, column.printed(label), column.ours(results)) for column in columns)
-    return Row(label, cells, tuple(results))
+def _row(label: str, columns: Iterable[Column], results: Sequence[Result]) -> TableRow:
+    cells = tuple(_cell(column, label, results) for column in columns)
+    return TableRow(label, cells, tuple(results))
 
 
-def _labels(layout: Layout, ours: Sequence[str]) -> list[str]:
-    """Ours in the paper's order, where they compare with it, and the paper's others; ensembles last."""
+def _cell(column: Column, label: str, results: Sequence[Result]) -> Cell:
+    ours, by_entropy = column.mean(results), column.mean_by_entropy(results)
+    if ours is None or by_entropy is None or column.rounded(ours.mean) == column.rounded(by_entropy.mean):
+        by_entropy = None
+    return Cell(column, _printed(column, label), ours, by_entropy)
+
+
+def _printed(column: Column, label: str) -> MeanOverSeeds | None:
+    """The paper's value for a method."""
+    table = PAPER.get(column.task)
+    row = table and table.row(label)
+    return table.rows[row].get(column.name) if table and row else None
+
+
+def _labels(layout: TableLayout, ours: Sequence[str]) -> list[str]:
+    """Our rows in the paper's order, and the paper's other rows; ensembles last."""
     papers = [PAPER[task] for task in layout.tasks if task in PAPER]
     order = [name for paper in papers for name in paper.rows]
     missing = [name for paper in papers[:1] for name in paper.rows_without(ours)]
@@ -183,15 +206,15 @@ def _labels(layout: Layout, ours: Sequence[str]) -> list[str]:
     return sorted([*sorted(ours), *missing], key=place)
 
 
-def _with_best(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
+def _with_best(rows: Sequence[TableRow], columns: Sequence[Column]) -> list[TableRow]:
     best = [_best(column, [row.cells[i].ours for row in rows]) for i, column in enumerate(columns)]
     return [
         replace(row, cells=tuple(_marked(cell, top) for cell, top in zip(row.cells, best, strict=True))) for row in rows
     ]
 
 
-def _best(column: Column, estimates: Iterable[Estimate | None]) -> float | None:
-    """The best value as far as it is shown, where they differ."""
+def _best(column: Column, estimates: Iterable[MeanOverSeeds | None]) -> float | None:
+    """The best of the values as they are shown; None if all are equal."""
     values = [column.rounded(each.mean) for each in estimates if each and math.isfinite(each.mean)]
     if len(set(values)) < 2 or not column.better:
         return None

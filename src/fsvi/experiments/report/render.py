@@ -1,4 +1,4 @@
-"""HTML pages and Markdown from templates; a page is one file that needs nothing else."""
+"""HTML pages and Markdown from templates; a page is a single file without dependencies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 
 def render(template: str, **values: Any) -> str:
-    """The template with its values; text in HTML is escaped."""
+    """The template filled with values; text in HTML is escaped."""
     environment = Environment(
         loader=PackageLoader("fsvi.experiments.report", "templates"),
         autoescape=select_autoescape(),
@@ -22,6 +22,7 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(values)
 
 
-def embed(png: bytes) -> str:
-    """A picture as an address that holds it."""
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+def embed(image: bytes) -> str:
+    """A PNG or SVG image as a data URL."""
+    kind = "png" if image.startswith(b"\x89PNG") else "svg+xml"
+    return f"data:image/{kind};base64," + base64.b64encode(image).decode("ascii")

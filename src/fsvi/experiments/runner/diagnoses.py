@@ -30,7 +30,9 @@ def diagnose_result(path: Path) -> Diagnosis:
     result = read_result(path)
     model = model_path(path.parent.parent, path)
     if not model.exists():
-        raise InvalidInputError(f"there is no model {model}: models stay on the machine that made the run, so run it again.")
+        raise InvalidInputError(
+            f"there is no model {model}: models stay on the machine that made the run, so run it again."
+        )
     order = Order(result.task, result.method, cast(Any, result.profile), result.seed, result.context)
     with building_from(path):
         experiment = TASKS[check_choice("task", order.task, TASKS)].experiment(order)

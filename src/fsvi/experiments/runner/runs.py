@@ -86,7 +86,9 @@ def checked(order: Order) -> Order:
     check_seed(order.seed)
     check_method(order.method)
     if task.context is not None and takes_context(order.method):
-        name = check_choice("context", task.context if order.context is None else order.context, [*GENERATED, *data.names()])
+        name = check_choice(
+            "context", task.context if order.context is None else order.context, [*GENERATED, *data.names()]
+        )
         return replace(order, context=name)
     if order.context is not None:
         reason = f"the context of {order.task!r} is fixed" if task.context is None else f"{order.method!r} takes none"

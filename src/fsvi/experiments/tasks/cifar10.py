@@ -164,7 +164,10 @@ TASK = Task(
     Sweep(
         "table2",
         (
-            *((name, None) for name in ("map", "mfvi", "mfvi-tempered", "mc-dropout", "swag", "duq", "laplace", "vogn")),
+            *(
+                (name, None)
+                for name in ("map", "mfvi", "mfvi-tempered", "mc-dropout", "swag", "duq", "laplace", "vogn")
+            ),
             ("spg", "monochrome"),
             ("fsvi", "monochrome"),
             ("fsvi", "cifar100"),

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from fsvi import data, metrics
 from fsvi.data import Dataset, Normalize
 from fsvi.data.dataset import content_hash
-from fsvi.experiments.columns import Column, TableLayout, percent
+from fsvi.experiments.columns import Column, TableLayout
+from fsvi.experiments.columns import percent as percent_column
 from fsvi.experiments.experiment import Experiment, Order, Outcome
 from fsvi.experiments.task import Section, Sweep, Task
 from fsvi.experiments.tasks.image_classifier import entropy_histogram, make_classifier, predict, reliability_curve
@@ -173,7 +174,7 @@ def _columns(domain: str) -> tuple[Column, ...]:
     shares = {"": "all kept", "_referred_50": "50% referred", "_referred_70": "70% referred"}
     measures = {"auroc": "AUC", "accuracy": "Accuracy"}
     return tuple(
-        percent(NAME, f"{key}{share}{domain}", f"{measure}, {meaning}", f"percent; {meaning}", 1)
+        percent_column(NAME, f"{key}{share}{domain}", f"{measure}, {meaning}", f"percent; {meaning}", 1)
         for share, meaning in shares.items()
         for key, measure in measures.items()
     )

@@ -73,8 +73,8 @@ TASK = Task(
     fashion_mnist,
     Section(
         "FashionMNIST",
-        "A small convolutional network learns to recognize clothes. Can its uncertainty tell digits (MNIST) and letters "
-        "(notMNIST) from clothes?",
+        "A small convolutional network learns to recognize clothes. Can its uncertainty tell digits (MNIST) and "
+        "letters (notMNIST) from clothes?",
         (
             TableLayout(
                 "FashionMNIST",

@@ -55,8 +55,8 @@ _REGRESSIONS = {
         gaps=(2.25,),
         epochs=3000,
         title="Snelson",
-        about="148 points with one input. The points with 1.5 ≤ x ≤ 3 were removed, so the network has to bridge a gap. "
-        "The table is in standardized units, the figure in the original ones.",
+        about="148 points with one input. The points with 1.5 ≤ x ≤ 3 were removed, so the network has to bridge a "
+        "gap. The table is in standardized units, the figure in the original ones.",
     ),
     "oat1d": _Regression(
         oat1d,
@@ -78,8 +78,8 @@ _REGRESSIONS = {
 def toy_regression_recipe(order: Order) -> Experiment:
     """A 100-100 ReLU network on standardized data, with learned noise.
 
-    `fsvi run snelson fsvi` takes up to a minute. Expected: the standard deviation of the function in the gap and 4 units
-    outside is at least 3 times its median on the data; the noise is within 30% of 0.286.
+    `fsvi run snelson fsvi` takes up to a minute. Expected: the standard deviation of the function in the gap and 4
+    units outside is at least 3 times its median on the data; the noise is within 30% of 0.286.
     """
     described = _REGRESSIONS[order.task]
     toy = described.load()

@@ -60,7 +60,7 @@ class _Tuned:
     batch_size: int = 128
     lr: float = 1e-2
     least_noise: float = 0.0
-    """In standard deviations of the targets; 0.05 in the code of FBNN's authors, whose method the paper compares with."""
+    """In standard deviations of the targets; 0.05 in the code of FBNN's authors, with which the paper compares."""
 
 
 _TUNED = {
@@ -148,8 +148,8 @@ def _fsvi_settings(tuned: _Tuned) -> dict[str, Any]:
 # The description ----------------------------------------------------------------------------------------------------
 
 _CONTEXT_NOTE = (
-    f"Context points of FSVI and FBNN are uniform within ±{_WIDTH} standard deviations of each input. The paper uses the "
-    "bounds of the training data. Depending on the table, 34% to 77% of rows have an input outside our box."
+    f"Context points of FSVI and FBNN are uniform within ±{_WIDTH} standard deviations of each input. The paper uses "
+    "the bounds of the training data. Depending on the table, 34% to 77% of rows have an input outside our box."
 )
 
 
@@ -166,6 +166,6 @@ _SECTION = Section(
         _layout("Log-likelihood", "log_likelihood", "mean log density of the targets", "higher"),
     ),
 )
-_SWEEP = Sweep("uci", (("fsvi", None), ("map", None), ("mfvi", None), ("fbnn", None), ("ensemble:fsvi", None)), seeds=10)
+_SWEEP = Sweep("uci", tuple((name, None) for name in ("fsvi", "map", "mfvi", "fbnn", "ensemble:fsvi")), seeds=10)
 
 UCI_TASKS = tuple(Task(PREFIX + name, uci, _SECTION, _SWEEP, can_stack=True) for name in TABLES)

@@ -143,8 +143,8 @@ TASK = Task(
     cifar10,
     Section(
         "CIFAR-10",
-        "A ResNet-18 learns to recognize photographs. Can its uncertainty tell house numbers (SVHN) from them, and does "
-        "it still recognize corrupted photographs?",
+        "A ResNet-18 learns to recognize photographs. Can its uncertainty tell house numbers (SVHN) from them, and "
+        "does it still recognize corrupted photographs?",
         (
             TableLayout(
                 "CIFAR-10",

@@ -6,7 +6,6 @@ everything else from there.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,11 +32,11 @@ from fsvi.methods.search_space import VARIANCE, Choice, Range, Space
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
 from fsvi.methods.vogn import VOGN
-from fsvi.networks.initialise import initialise
+from fsvi.networks.network import Network
 from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_choice
 
-Net = nn.Module | Callable[[], nn.Module]
+Net = nn.Module | Network | Callable[[], nn.Module | Network]
 """A network, or a function that makes one."""
 
 _PARAMETER_SPACE: Space = {VARIANCE: Range(1e-3, 10.0), "num_samples": Choice((1, 5))}
@@ -186,15 +185,15 @@ def method_title(name: str) -> str:
     return "Deep ensemble" if member == "map" else f"{title} ensemble"
 
 
-def default_context(net: nn.Module) -> Context:
+def default_context(net: nn.Module | Network) -> Context:
     """A context that suits the network's inputs: vectors, or images."""
-    if any(isinstance(module, nn.Conv2d) for module in net.modules()):
+    if any(isinstance(module, nn.Conv2d) for module in Network.wrap(net).module.modules()):
         return Mixture([Batch(), Monochrome()], [0.5, 0.5])
     return Uniform(widen=0.5)
 
 
 def _make(
-    name: str, net: nn.Module, likelihood: Likelihood, context: Context | None, settings: dict[str, Any]
+    name: str, net: nn.Module | Network, likelihood: Likelihood, context: Context | None, settings: dict[str, Any]
 ) -> Method:
     entry = METHODS[name]
     for setting in settings:
@@ -205,17 +204,11 @@ def _make(
     return entry.method(net, likelihood, **{**defaults, **settings})
 
 
-def _fresh(net: Net) -> Iterator[nn.Module]:
+def _fresh(net: Net) -> Iterator[nn.Module | Network]:
     """Networks, each with parameters of its own."""
-    if not isinstance(net, nn.Module):
+    if not isinstance(net, (nn.Module, Network)):
         while True:
             yield net()
     yield net
     while True:
-        yield _redrawn(net)
-
-
-def _redrawn(net: nn.Module) -> nn.Module:
-    other = copy.deepcopy(net)
-    initialise(other)
-    return other
+        yield Network.wrap(net).redrawn()

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 from filelock import FileLock
+from fsvi.experiments.tuning.spaces import SPACES
 
 from fsvi.errors import FSVIError
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.experiments.tuning import study as tuning
-from fsvi.experiments.tuning.spaces import SPACES
 from fsvi.experiments.tuning.study import tune
 
 pytest.importorskip("optuna", reason="Optuna is an extra: pip install optuna")

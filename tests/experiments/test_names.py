@@ -2,7 +2,7 @@
 
 import pytest
 
-from fsvi.experiments.report.names import full_name, split_label
+from fsvi.experiments.names import full_name, split_label
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,8 @@
 
 import pytest
 
-from fsvi.experiments.report.columns import LAYOUTS, Column
-from fsvi.experiments.report.demo_report import Metric
-from fsvi.experiments.report.tables import Cell, Estimate, Row, Table, build_tables
+from fsvi.experiments.columns import MeanOverSeeds
+from fsvi.experiments.report.comparison import Cell, Table, TableRow, build_tables
 from made_results import make_result
 
 
@@ -13,7 +12,7 @@ def only(tables: list[Table]) -> Table:
     return table
 
 
-def row(table: Table, label: str) -> Row:
+def row(table: Table, label: str) -> TableRow:
     (found,) = [each for each in table.rows if each.label == label]
     return found
 
@@ -30,7 +29,7 @@ def accuracies(**by_label: float) -> list:
 def test_ours_in_the_papers_units_with_the_difference():
     seeds = [make_result("fsvi", "kmnist", i, metrics={"accuracy": a}) for i, a in enumerate((0.92, 0.93, 0.94))]
     found = cell(only(build_tables(seeds)), "fsvi (kmnist)", "accuracy")
-    assert found.paper == Estimate(93.48, 0.12)
+    assert found.paper == MeanOverSeeds(93.48, 0.12)
     assert (found.ours.mean, found.ours.error, found.ours.count) == pytest.approx((93.0, 1 / 3**0.5, 3))
     assert found.column.show(found.ours) == "93.00 ± 0.58"
     assert found.difference == -0.48 and found.difference_text == "−0.48" and found.verdict == "worse"
@@ -108,10 +107,6 @@ def test_columns_that_nobody_has_are_left_out():
     assert [column.name for column in table.columns] == ["accuracy", "brier"]
 
 
-def test_a_metric_that_was_no_number_is_missing():
-    assert Column("fashion-mnist", "nll", Metric("NLL", "")).ours([make_result(metrics={"nll": None})]) is None
-
-
 def test_seeds_time_and_notes_of_a_row():
     times = ({"train": 10.0, "evaluate": 2.0}, {"train": 20.0, "evaluate": 4.0})
     results = [make_result(seed=s, seconds=each, notes=["a", "b"]) for s, each in zip((3, 1), times, strict=True)]
@@ -155,7 +150,18 @@ def test_tasks_side_by_side_may_have_settings_of_their_own():
     assert only(build_tables(results)).notes == []
 
 
-def test_every_layout_has_columns_of_its_own():
-    for layout in LAYOUTS:
-        keys = [(column.task, column.name) for column in layout.columns]
-        assert len(keys) == len(set(keys)) > 1
+def test_duq_is_ranked_by_its_own_score_with_the_entropy_next_to_it():
+    """Numbers of an earlier version's file, in which `auroc_mnist` is by entropy."""
+    old = {"auroc_mnist": 0.6947, "auroc_entropy_mnist": 0.6947, "auroc_own_mnist": 0.9935}
+    other = dict.fromkeys(old, 0.993)
+    table = only(build_tables([make_result("duq", metrics=old), make_result("fsvi", "kmnist", metrics=other)]))
+    duq, fsvi = (cell(table, label, "auroc_mnist") for label in ("duq", "fsvi (kmnist)"))
+    assert (duq.ours.mean, duq.by_entropy.mean) == pytest.approx((99.35, 69.47))
+    assert duq.best and not fsvi.best
+    assert fsvi.by_entropy is None, "its own score is the entropy"
+    assert duq.difference_text == "+3.85"
+
+
+def test_remarks_concern_every_row():
+    results = [make_result("fsvi", task="uci-yacht", metrics={"rmse": 1.0})]
+    assert "context" in only(build_tables(results)).remarks[0].lower()

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.experiments.bench import run, run_bench
-from fsvi.experiments.bench.step_costs import PredictionCost, StepCost, measure_steps
+from fsvi.experiments.bench import benchmark, run_bench
+from fsvi.experiments.bench.benchmark import Case, Plan
 from fsvi.experiments.bench.goals import Goal, find_goals
 from fsvi.experiments.bench.jacobian import JacobianFSVI
 from fsvi.experiments.bench.memory import Memory, step_memory
-from fsvi.experiments.bench.benchmark import Case, Plan
+from fsvi.experiments.bench.step_costs import PredictionCost, StepCost, measure_steps
 from fsvi.experiments.bench.steps import FSVI_METHODS, Step
 from fsvi.experiments.bench.timing import Spread, interleave
 
@@ -39,7 +39,7 @@ def _spread(value: float) -> Spread:
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict:
     out = tmp_path_factory.mktemp("bench") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "QUICK", TINY)
+        patch.setattr(benchmark, "QUICK", TINY)
         patch.setattr("fsvi.experiments.bench.costs.step_memory", lambda step, repeats: Memory(300.0, 50.0))
         run_bench(out, quick=True)
     return json.loads((out / "bench.json").read_text())
@@ -177,6 +177,6 @@ def test_goals_are_found_among_the_costs() -> None:
 
 def test_an_unwritable_folder_is_found_before_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(run, "_measure", lambda plan, console: pytest.fail("measured before looking at the folder"))
+    monkeypatch.setattr(benchmark, "_measure", lambda plan, console: pytest.fail("measured before looking at the folder"))
     with pytest.raises(fsvi.InvalidInputError, match="written"):
         run_bench(tmp_path / "file" / "out", quick=True)

@@ -1,12 +1,9 @@
 """The paper's tables are whole, and our rows find theirs."""
 
-import math
-
-import numpy as np
 import pytest
-from scipy import stats
 
-from fsvi.experiments.report.paper import PAPER, Estimate
+from fsvi.experiments.columns import MeanOverSeeds
+from fsvi.experiments.paper import PAPER
 from fsvi.methods.registry import check_method
 
 
@@ -26,7 +23,7 @@ from fsvi.methods.registry import check_method
     ],
 )
 def test_figures_are_those_of_the_paper(task, label, metric, mean, error):
-    assert PAPER[task].rows[label][metric] == Estimate(mean, error)
+    assert PAPER[task].rows[label][metric] == MeanOverSeeds(mean, error)
 
 
 def test_what_the_paper_leaves_out_is_absent():
@@ -51,16 +48,3 @@ def test_a_label_finds_its_row_by_context_where_the_paper_names_one():
 def test_rows_that_none_of_ours_compares_with():
     assert PAPER["uci-wine"].rows_without(["fsvi (uniform)", "map"]) == ["fbnn"]
     assert PAPER["uci-wine"].rows_without([]) == ["fbnn", "fsvi"]
-
-
-def test_mean_and_standard_error_are_scipys():
-    values = np.random.default_rng(0).normal(size=7)
-    found = Estimate.of(values.tolist())
-    assert found.mean == pytest.approx(values.mean())
-    assert found.error == pytest.approx(stats.sem(values))
-    assert found.count == 7
-
-
-def test_one_seed_has_no_error_and_infinity_no_warning():
-    assert Estimate.of([0.5]) == Estimate(0.5, None, 1)
-    assert math.isnan(Estimate.of([math.inf, 1.0]).error)

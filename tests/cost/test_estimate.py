@@ -8,7 +8,7 @@ from fsvi.cost.estimate import _OVERHEAD, format_bytes, training_cost
 from fsvi.cost.metering import Meter
 from fsvi.cost.probe import Probe
 from fsvi.experiments.bench.memory import step_memory
-from fsvi.experiments.bench.steps import FSVI_METHODS, Step
+from fsvi.experiments.bench.steps import FSVI_METHODS, BenchStep
 from fsvi.methods.registry import METHODS
 from fsvi.networks import mlp
 
@@ -38,7 +38,7 @@ def test_meter_counts_multiplications_of_both_passes() -> None:
 
 @pytest.mark.parametrize("method", ["map", *FSVI_METHODS])
 def test_step_ratio_is_the_count_of_passes(method: str) -> None:
-    step = Step("cnn", method, 128, 0 if method == "map" else 32)
+    step = BenchStep("cnn", method, 128, 0 if method == "map" else 32)
     assert step.make_method().estimate(128, step.inputs(1)).step_ratio == pytest.approx(step.limit, rel=0.01)
 
 
@@ -46,7 +46,7 @@ def test_step_ratio_is_the_count_of_passes(method: str) -> None:
 def test_memory_is_what_a_step_takes(method: str) -> None:
     # smaller steps are no quicker to measure, and vary more from process to process; the sampler can miss a peak on a
     # busy machine, but cannot make one up, so the largest of three counts
-    step = Step("cnn", method, 128, 0 if method == "map" else 32)
+    step = BenchStep("cnn", method, 128, 0 if method == "map" else 32)
     estimate = step.make_method().estimate(128, step.inputs(1))
     assert estimate.peak_memory / 2**20 == pytest.approx(max(step_memory(step).added for _ in range(3)), rel=0.3)
 

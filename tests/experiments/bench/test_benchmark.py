@@ -15,7 +15,7 @@ from fsvi.experiments.bench.goals import Goal, find_goals
 from fsvi.experiments.bench.jacobian import JacobianFSVI
 from fsvi.experiments.bench.memory import Memory, step_memory
 from fsvi.experiments.bench.step_costs import PredictionCost, StepCost, measure_steps
-from fsvi.experiments.bench.steps import FSVI_METHODS, Step
+from fsvi.experiments.bench.steps import FSVI_METHODS, BenchStep
 from fsvi.experiments.bench.timing import Spread, interleave
 
 TINY = Plan(
@@ -71,19 +71,19 @@ def test_bench_ratios_are_positive_and_map_is_one(document: dict) -> None:
     ("method", "limit"), [("map", 1.0), ("jvp", 1.75), ("conditional", 1.25), ("last_layer", 1.25), ("jacobian", None)]
 )
 def test_limits_count_passes(method: str, limit: float | None) -> None:
-    step = Step("cnn", method, 128, 32)
+    step = BenchStep("cnn", method, 128, 32)
     assert (step.plain if method == "map" else step).limit == limit
 
 
 def test_a_step_trains_what_its_method_says() -> None:
-    methods = {name: Step("cnn", name, 4, 2).make_method() for name in ("jvp", "conditional", "last_layer")}
+    methods = {name: BenchStep("cnn", name, 4, 2).make_method() for name in ("jvp", "conditional", "last_layer")}
     assert {name: m.linearize for name, m in methods.items() if name != "last_layer"} == {
         "jvp": "jvp",
         "conditional": "conditional",
     }
     assert list(methods["last_layer"].posterior.stds()) == methods["last_layer"].network.head_names
     assert all(m.num_context == 2 for m in methods.values())
-    assert Step("cnn", "map", 4, 0).num_parameters == 421_642
+    assert BenchStep("cnn", "map", 4, 0).num_parameters == 421_642
 
 
 def test_rounds_are_interleaved_and_a_turn_begins_with_a_run_that_is_not_counted() -> None:
@@ -106,14 +106,14 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 
 def test_map_steps_are_measured_once_for_all_their_companions(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Step] = []
+    seen: list[BenchStep] = []
 
-    def record(actions: dict[Step, object], rounds: int) -> dict[Step, list[float]]:
+    def record(actions: dict[BenchStep, object], rounds: int) -> dict[BenchStep, list[float]]:
         seen.extend(actions)
         return {step: [4.0 if step.method == "map" else 6.0] for step in actions}
 
     monkeypatch.setattr("fsvi.experiments.bench.costs.interleave", record)
-    costs = measure_steps([Step("mlp 100", "conditional", 4, size) for size in (2, 3)], rounds=1)
+    costs = measure_steps([BenchStep("mlp 100", "conditional", 4, size) for size in (2, 3)], rounds=1)
     assert [step.method for step in seen] == ["map", "conditional", "conditional"]
     assert [cost.ratio.median for cost in costs] == [1.0, 1.5, 1.5]
 
@@ -137,7 +137,7 @@ def test_jacobian_sums_over_independent_outputs() -> None:
 
 
 def test_memory_counts_parameters_gradients_and_the_optimisers_state() -> None:
-    step = Step("mlp 2000-2000", "map", 2, 0)
+    step = BenchStep("mlp 2000-2000", "map", 2, 0)
     vectors = 4 * step.num_parameters * 4 / 2**20
     memory = step_memory(step)
     assert vectors * 0.95 < memory.added < vectors * 2.5
@@ -147,7 +147,7 @@ def test_memory_counts_parameters_gradients_and_the_optimisers_state() -> None:
 def test_memory_is_the_median_over_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([Memory(9.0, 5.0), Memory(1.0, 7.0), Memory(4.0, 6.0)])
     monkeypatch.setattr("fsvi.experiments.bench.memory._in_process", lambda step: next(found))
-    assert step_memory(Step("cnn", "map", 2, 0), repeats=3) == Memory(4.0, 6.0)
+    assert step_memory(BenchStep("cnn", "map", 2, 0), repeats=3) == Memory(4.0, 6.0)
 
 
 def test_goals_compare_with_their_bounds() -> None:
@@ -158,7 +158,7 @@ def test_goals_compare_with_their_bounds() -> None:
 
 
 def test_goals_are_found_among_the_costs() -> None:
-    step = Step("cnn", "jvp", 128, 32)
+    step = BenchStep("cnn", "jvp", 128, 32)
     on_cnn = StepCost(step, _spread(80.0), _spread(1.8), _spread(1.4), Memory(400.0, 60.0), 3.0)
     others = [
         replace(on_cnn, step=replace(step, channels_last=False), layout_gain=None),
@@ -177,6 +177,6 @@ def test_goals_are_found_among_the_costs() -> None:
 
 def test_an_unwritable_folder_is_found_before_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(benchmark, "_measure", lambda plan, console: pytest.fail("measured before looking at the folder"))
+    monkeypatch.setattr(benchmark, "_measure", lambda plan, console: pytest.fail("measured too early"))
     with pytest.raises(fsvi.InvalidInputError, match="written"):
         run_bench(tmp_path / "file" / "out", quick=True)

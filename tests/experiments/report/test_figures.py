@@ -25,11 +25,7 @@ def test_reliability_shows_each_method_before_the_others():
     curve = {"confidence": [None, 0.5, 1.0], "accuracy": [None, 0.25, 0.75], "count": [0, 2, 2], "edges": [0, 0.4, 1]}
     figure = figure_of("reliability", map=curve, fsvi=curve, mfvi=curve)
     assert [chart.title for chart in figure.charts] == ["FSVI", "MAP", "MFVI"]
-    assert [line.style for line in figure.charts[0].lines] == [
-        LineStyle("others"),
-        LineStyle("others"),
-        LineStyle("ink0"),
-    ]
+    assert [line.style.color for line in figure.charts[0].lines] == ["others", "others", "ink0"]
     x, y = drawn(figure)
     assert math.isnan(x[0]) and x[1:] == [0.5, 1.0] and y[1:] == [0.25, 0.75]
     assert figure.charts[0].diagonal

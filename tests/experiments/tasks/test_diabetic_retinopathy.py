@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fsvi.experiments.tasks.retina import photograph_poorly, retina
+from fsvi.experiments.tasks.diabetic_retinopathy import photograph_poorly, retina
 
 import fsvi
 from fsvi.experiments.experiment import Order

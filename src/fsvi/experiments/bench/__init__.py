@@ -1,4 +1,4 @@
-"""The benchmark: what training steps and predictions cost, beside those of plain training."""
+"""The benchmark: the cost of training steps and predictions, compared with plain training."""
 
 from fsvi.experiments.bench.benchmark import run_bench
 

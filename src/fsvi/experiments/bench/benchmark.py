@@ -1,4 +1,4 @@
-"""`fsvi bench`: what FSVI's training steps and predictions cost, beside those of plain training."""
+"""`fsvi bench`: the cost of FSVI's training steps and predictions, compared with plain training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fsvi.experiments.bench.goals import find_goals
 from fsvi.experiments.bench.method_costs import parse_names, run_method_bench
 from fsvi.experiments.bench.rendering import goal_table, prediction_table, step_table
 from fsvi.experiments.bench.step_costs import PredictionCost, StepCost, measure_predictions, measure_steps
-from fsvi.experiments.bench.steps import FSVI_METHODS, Step
+from fsvi.experiments.bench.steps import FSVI_METHODS, BenchStep
 from fsvi.serialization import check_writable, write_bytes
 
 _WIDTH = 130
-"""of the tables where the output is no terminal"""
+"""Width of the tables if the output is not a terminal."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,11 @@ class Case:
     num_context: int
     rounds: int
 
-    def steps(self, channels_last: bool = True) -> list[Step]:
-        """FSVI's steps, one for each way of linearising and one for last-layer mode."""
-        return [Step(self.network, name, self.batch_size, self.num_context, channels_last) for name in FSVI_METHODS]
+    def steps(self, channels_last: bool = True) -> list[BenchStep]:
+        """FSVI's steps, one for each way of linearizing and one for last-layer mode."""
+        return [
+            BenchStep(self.network, name, self.batch_size, self.num_context, channels_last) for name in FSVI_METHODS
+        ]
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def _measure(plan: Plan, console: Console) -> dict[str, list[dict[str, Any]]]:
         for case in plan.cases
         for cost in shown(f"Steps on {case.network}", _measure_case(case, plan.memory_repeats))
     ]
-    jacobian = shown("A step that materialises the Jacobian", _measure_jacobian(plan.jacobian, plan.memory_repeats))
+    jacobian = shown("A step that materializes the Jacobian", _measure_jacobian(plan.jacobian, plan.memory_repeats))
     networks = shown("As the network grows", _measure_networks(plan.networks))
     context = shown("As K grows", _measure_context(plan.context, plan.context_sizes))
     predictions = _measure_predictions(plan)
@@ -136,7 +138,7 @@ def _measure_case(case: Case, memory_repeats: int) -> list[StepCost]:
 
 
 def _measure_jacobian(case: Case, memory_repeats: int) -> list[StepCost]:
-    step = Step(case.network, "jacobian", case.batch_size, case.num_context)
+    step = BenchStep(case.network, "jacobian", case.batch_size, case.num_context)
     return measure_steps([step], case.rounds, memory_repeats)
 
 
@@ -150,7 +152,7 @@ def _measure_context(case: Case, sizes: tuple[int, ...]) -> list[StepCost]:
 
 
 def _measure_predictions(plan: Plan) -> list[PredictionCost]:
-    plain, conditional, last_layer = (Step("cnn", name, 128, 32) for name in ("map", "conditional", "last_layer"))
+    plain, conditional, last_layer = (BenchStep("cnn", name, 128, 32) for name in ("map", "conditional", "last_layer"))
     methods = {"all": conditional.make_method(), "last_layer": last_layer.make_method()}
     x = plain.inputs(plan.num_images)
     return measure_predictions(methods, plain.make_method(), plan.draws, x, plan.prediction_rounds)

@@ -1,4 +1,4 @@
-"""`fsvi bench --methods`: what every method costs beside MAP, on the paper's CNN."""
+"""`fsvi bench --methods`: the cost of every method compared with MAP, on the paper's CNN."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fsvi.errors import InvalidInputError
 from fsvi.experiments.bench.rendering import empty_table, show
-from fsvi.experiments.bench.steps import NETWORKS, Step, training_action
+from fsvi.experiments.bench.steps import NETWORKS, BenchStep, training_action
 from fsvi.experiments.bench.timing import Spread, interleave
 from fsvi.functions.contexts import Dataset
 from fsvi.likelihoods import Categorical
@@ -24,15 +24,15 @@ from fsvi.methods.registry import METHODS, make_method
 from fsvi.serialization import check_writable, write_bytes
 
 ALL = (*METHODS, "ensemble:map")
-_SIZES = Step("cnn", "map", batch_size=128, num_context=0)
+_SIZES = BenchStep("cnn", "map", batch_size=128, num_context=0)
 _CONTEXT_IMAGES = 512
 _SETTINGS: dict[str, dict[str, Any]] = {"spg": {"num_prior_steps": 1}, "ensemble:map": {"size": 5}}
-"""What differs from the methods' defaults: SPG fits its prior before training, which is no part of a step."""
+"""Settings other than the defaults: SPG fits its prior before training, which is not part of a step."""
 
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What a method costs on the CNN: a training step and a prediction, and both as ratios to MAP's."""
+    """The cost of a method on the CNN: a training step and a prediction, and both as ratios to MAP."""
 
     name: str
     step_ms: Spread
@@ -42,7 +42,7 @@ class MethodCost:
 
 
 def run_method_bench(out: Path, names: Sequence[str], quick: bool, console: Console) -> list[MethodCost]:
-    """Measure the methods side by side, print a table, and write `methods.json` into the folder `out`."""
+    """Measure the methods in turn, print a table, and write `methods.json` into the folder `out`."""
     check_writable(out)
     rounds, num_images, num_samples = (2, 64, 4) if quick else (15, 500, 10)
     with torch.random.fork_rng(devices=[]):
@@ -73,10 +73,10 @@ def measure_methods(names: Sequence[str], rounds: int, num_images: int, num_samp
 
 
 def parse_names(text: str) -> list[str]:
-    """The methods that the command line names: "all", or names with commas between them."""
+    """The methods of a command-line option: "all", or names separated by commas."""
     names = list(ALL) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise InvalidInputError(f"--methods {text!r} names no method: say all, or names such as map,swag.")
+        raise InvalidInputError(f"--methods {text!r} names no method: use all, or names such as map,swag.")
     return names
 
 
@@ -86,7 +86,7 @@ def _make(name: str) -> Method:
 
 
 def _end_training(method: Method, x: torch.Tensor) -> None:
-    """What `fit` does after the last epoch, so that the method predicts as a trained one."""
+    """Do what `fit` does after the last epoch, so that the method predicts like a trained one."""
     batch = method.check_batch(x, torch.zeros(len(x), dtype=torch.int64))
     method.progress = 1.0
     method.after_epoch(lambda: [batch])

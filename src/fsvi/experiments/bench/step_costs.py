@@ -1,4 +1,4 @@
-"""Costs of training steps and predictions, measured side by side in one process."""
+"""Costs of training steps and predictions, measured in turn in one process."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import torch
 from torch import Tensor
 
 from fsvi.experiments.bench.memory import Memory, step_memory
-from fsvi.experiments.bench.steps import Step
+from fsvi.experiments.bench.steps import BenchStep
 from fsvi.experiments.bench.timing import Spread, interleave
 from fsvi.methods import Method
 
 _CHUNK = 512
-"""How many inputs a forward pass takes at a time, as `predict` does."""
+"""Inputs per forward pass, as in `predict`."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a training step costs: in milliseconds, and as a ratio to the MAP step in the same memory layout."""
+    """The cost of a training step: in milliseconds, and as a ratio to the MAP step in the same memory layout."""
 
-    step: Step
+    step: BenchStep
     ms: Spread
     ratio: Spread
     layout_gain: Spread | None
-    """how many times as fast as the same step with images in channels-first order"""
+    """Speed relative to the same step with images in channels-first order."""
     memory: Memory | None
     memory_ratio: float | None
-    """memory added by training, as a ratio to the MAP step's"""
+    """Memory added by training, as a ratio to that of the MAP step."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for a file."""
@@ -40,7 +40,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class PredictionCost:
-    """What a prediction costs: in milliseconds, and as a ratio to one forward pass of the network alone."""
+    """The cost of a prediction: in milliseconds, and as a ratio to one forward pass of the network."""
 
     method: str
     num_samples: int
@@ -49,8 +49,8 @@ class PredictionCost:
     ratio: Spread
 
 
-def measure_steps(steps: Iterable[Step], rounds: int, memory_repeats: int = 0) -> list[StepCost]:
-    """The costs of the steps and of their MAP steps, timed in turn; memory in so many processes of their own each."""
+def measure_steps(steps: Iterable[BenchStep], rounds: int, memory_repeats: int = 0) -> list[StepCost]:
+    """The costs of the steps and of their MAP steps, timed in turn; memory in `memory_repeats` separate processes."""
     everything = dict.fromkeys(each for step in steps for each in (step.plain, step))
     seconds = interleave({step: step.make_action() for step in everything}, rounds)
     memories = {step: step_memory(step, memory_repeats) for step in everything} if memory_repeats else {}
@@ -60,7 +60,7 @@ def measure_steps(steps: Iterable[Step], rounds: int, memory_repeats: int = 0) -
 def measure_predictions(
     methods: Mapping[str, Method], plain: Method, draws: Iterable[tuple[str, int]], x: Tensor, rounds: int
 ) -> list[PredictionCost]:
-    """The costs of predicting at `x` with so many draws of each method, beside a forward pass of `plain`'s network."""
+    """The costs of predicting at `x` with the given draws of each method, and of a forward pass of `plain`'s network."""
     forward = ("forward", 1)
     actions: dict[tuple[str, int], Callable[[], Any]] = {forward: partial(_forward, plain, x)}
     actions |= {(name, num): partial(methods[name].predict, x, num_samples=num) for name, num in draws}
@@ -71,7 +71,9 @@ def measure_predictions(
     ]
 
 
-def _step_cost(step: Step, seconds: Mapping[Step, list[float]], memories: Mapping[Step, Memory]) -> StepCost:
+def _step_cost(
+    step: BenchStep, seconds: Mapping[BenchStep, list[float]], memories: Mapping[BenchStep, Memory]
+) -> StepCost:
     values, memory = seconds[step], memories.get(step)
     other = seconds.get(replace(step, channels_last=False)) if step.channels_last else None
     return StepCost(

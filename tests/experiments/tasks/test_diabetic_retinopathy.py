@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from fsvi.experiments.tasks.diabetic_retinopathy import photograph_poorly, retina
 
 import fsvi
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.runner.runs import run
+from fsvi.experiments.tasks.diabetic_retinopathy import photograph_poorly, retina
 from fsvi.experiments.tuning.study import held_out
 from pictures import Oracle, make_up, needs, pretend
 

@@ -60,7 +60,7 @@ def measure_steps(steps: Iterable[BenchStep], rounds: int, memory_repeats: int =
 def measure_predictions(
     methods: Mapping[str, Method], plain: Method, draws: Iterable[tuple[str, int]], x: Tensor, rounds: int
 ) -> list[PredictionCost]:
-    """The costs of predicting at `x` with the given draws of each method, and of a forward pass of `plain`'s network."""
+    """The costs of predicting at `x` with the draws of each method, and of a forward pass of `plain`'s network."""
     forward = ("forward", 1)
     actions: dict[tuple[str, int], Callable[[], Any]] = {forward: partial(_forward, plain, x)}
     actions |= {(name, num): partial(methods[name].predict, x, num_samples=num) for name, num in draws}

@@ -14,7 +14,7 @@ from fsvi.errors import (
     NonFiniteLossError,
     SingularCovarianceError,
 )
-from fsvi.functions import contexts, priors
+from fsvi.functions import contexts, divergences, priors
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods import (
     DUQ,
@@ -108,6 +108,7 @@ __all__ = [
     "cosine",
     "data",
     "diagnose",
+    "divergences",
     "fit",
     "keep_memory",
     "load",

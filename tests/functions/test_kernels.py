@@ -8,12 +8,10 @@ from torch.distributions import MultivariateNormal
 
 import fsvi
 from fsvi.errors import FileFormatError, InvalidInputError
-from fsvi.functions import LINEARIZERS, gaussian_kl
+from fsvi.functions import gaussian_kl
 from fsvi.functions.kernels import fit_hyperparameters, log_marginal_likelihood, median_distance, rbf_kernel
 from fsvi.functions.priors import GaussianProcess
 from fsvi.networks import Network
-
-JVP = LINEARIZERS["jvp"]
 
 
 def scalar(value):
@@ -113,17 +111,20 @@ def test_the_prior_at_points_is_the_kernel_for_every_output(make):
     split = Network(net).examined(x)
     prior = GaussianProcess(lengthscale=1.3, variance=0.6)
     kernel = rbf_kernel(x, scalar(1.3), scalar(0.6))
-    p = prior.gaussian(split, x, JVP, joint=False)
+    prior.bind(split)
+    p = prior.gaussian(x)
     assert p.mean.shape == (6, 2) and not p.mean.any()
     torch.testing.assert_close(p.covariance(), kernel[None])
-    joint = prior.gaussian(split, x, JVP, joint=True)
+    joint = prior.gaussian(x).joint()
     assert joint.mean.shape == (12, 1)
     torch.testing.assert_close(joint.covariance()[0], torch.kron(kernel, torch.eye(2, dtype=torch.float64)))
 
 
 def test_a_singular_kernel_is_no_obstacle(make):
     net, x = make("mlp", 3)
-    p = GaussianProcess(lengthscale=50.0).gaussian(Network(net).examined(x), torch.cat([x, x, x]), JVP, joint=False)
+    prior = GaussianProcess(lengthscale=50.0)
+    prior.bind(Network(net).examined(x))
+    p = prior.gaussian(torch.cat([x, x, x]))
     assert bool((p.weight >= 0).all())
     assert float(gaussian_kl(p, p, 1e-4)) == pytest.approx(0, abs=1e-6)
 
@@ -209,9 +210,7 @@ def test_a_file_keeps_every_lengthscale(tmp_path):
     loaded = fsvi.load(tmp_path / "gp.fsvi")
     assert torch.equal(loaded.prior.hyperparameters, method.prior.hyperparameters)
     points = torch.zeros(1, 2)
-    assert float(loaded.prior.gaussian(loaded.network, points, JVP, joint=False).covariance()) == pytest.approx(
-        float(method.prior.hyperparameters[-1])
-    )
+    assert float(loaded.prior.gaussian(points).covariance()) == pytest.approx(float(method.prior.hyperparameters[-1]))
 
 
 def test_a_file_with_too_many_lengthscales_is_refused_and_changes_nothing():

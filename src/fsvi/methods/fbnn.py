@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fsvi.functions import LINEARIZERS
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.functions.stein import spectral_score
@@ -101,7 +100,7 @@ class FBNN(FunctionSpaceMethod, MeanFieldMethod):
         f = f.double()
         f = f + self.injected_noise * torch.randn_like(f)
         with torch.no_grad():
-            p = self.prior.gaussian(self.network, x, LINEARIZERS["jvp"], joint=False).prepared(self.injected_noise**2)
+            p = self.prior.gaussian(x).prepared(self.injected_noise**2)
             score = spectral_score(f.permute(2, 0, 1), self.fraction).permute(1, 2, 0)
         entropy_gradient = (score * (f - f.detach())).sum((1, 2))
         return (entropy_gradient - p.log_prob(f)).mean()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,18 +20,26 @@ from fsvi.functions import (
     last_layer,
 )
 from fsvi.functions.contexts import Context
+from fsvi.functions.linearize import Parameters, check_linearization
 from fsvi.functions.priors import Constant, Empirical, GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
-from fsvi.methods.base import Method
+from fsvi.methods.base import Method, sum_terms
 from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.mean_field import MeanFieldMethod
 from fsvi.networks.joining import is_joinable
 from fsvi.networks.network import Network
 from fsvi.validation import check_choice, check_count, check_inputs, check_positive
-from fsvi.variational import MeanField, prior_names
+from fsvi.variational import GradientBuffer, MeanField, prior_names
 
 _FEATURE_STD = 0.01
 _PRIOR_VARIANCE = 0.5
+
+
+class Draw(NamedTuple):
+    """A draw of the stochastic parameters: its noise ε, and its distance from the mean, exp(log_std)·ε."""
+
+    noise: Tensor
+    shift: Tensor
 
 
 class FSVI(FunctionSpaceMethod, MeanFieldMethod):
@@ -99,6 +107,11 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
                 'it is not independent of the features: untie them, or use stochastic="all" with linearize="exact".'
             )
 
+    @property
+    def prior_linearization(self) -> str:
+        """The posterior's own."""
+        return self.linearize
+
     def build(self, network: Network) -> None:
         """Make the variational parameters and bind the prior."""
         super().build(network)
@@ -107,6 +120,11 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         self.posterior = MeanField(self.net, names, self.network.channels_last)
         features, last = self.init_std or (_FEATURE_STD, network.linear.in_features**-0.5)
         self.posterior.set_stds({name: last if name in head else features for name in names})
+
+    def see(self, x: Tensor) -> None:
+        """Check that the network can be linearized, before training starts."""
+        super().see(x)
+        check_linearization(self.linearize, self.network, self.posterior, self.network.arranged(x))
 
     @classmethod
     def from_trained(
@@ -152,7 +170,8 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the weighted KL at the worst of S context sets."""
-        return self._joined_terms(x, y) if self._joins else dict(self._each_term(x, y))
+        q = self.posterior
+        return self._joined_terms(q, x, y) if self._joins else dict(self._each_term(q, x, y))
 
     def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """As in `Method`, but gradients are gathered by hand (`Tape`) where features are stochastic.
@@ -162,27 +181,28 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         """
         if not has_stochastic_features(self.network, self.posterior):
             return super().backward(x, y)
-        with self.posterior.taped():
+        with GradientBuffer(self.posterior) as q:
             if self._joins:
-                return super().backward(x, y)
-            terms: dict[str, Tensor] = {}
-            for name, term in self._each_term(x, y):
+                terms = self._joined_terms(q, x, y)
+                sum_terms(terms).backward()
+                return terms
+            terms = {}
+            for name, term in self._each_term(q, x, y):
                 term.backward()
                 terms[name] = term.detach()
         return terms
 
-    def _each_term(self, x: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
-        q = self.posterior
+    def _each_term(self, q: Parameters, x: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
         random = has_stochastic_features(self.network, q)
-        shifts = [q.shift(q.noise()) for _ in range(self.num_samples)] if random else []
+        draws = [self._draw(q) for _ in range(self.num_samples)] if random else []
         sets = [self.draw_context(x) for _ in range(self.num_context_sets)]
         if random:
-            values = self.outputs(x, shifts)
+            values = torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
         else:
             params = q.params()
-            values = self._local_draws(params, self.network.with_features(x, params)[0])
+            values = self._local_draws(q, params, self.network.with_features(x, params)[0])
         yield "nll", self.likelihood.nll(values, y)
-        yield "kl", self.weight(x) * self._largest_kl(sets, shifts)
+        yield "kl", self.weight(x) * self._largest_kl(q, sets, draws)
 
     @property
     def _joins(self) -> bool:
@@ -195,17 +215,17 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         conditional = self.linearize == "conditional" and self.num_samples == self.num_feature_draws == 1
         return self.num_context_sets == 1 and (conditional or self.stochastic == "last_layer")
 
-    def _joined_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The terms by one pass of minibatch and context through the network, which spares calls and small kernels."""
-        q, network = self.posterior, self.network
-        random = has_stochastic_features(network, q)
-        params = q.params(q.shift(q.noise()) if random else None)
+    def _joined_terms(self, q: Parameters, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The terms by one pass of minibatch and context through the network, which saves calls and small kernels."""
+        network = self.network
+        draw = self._draw(q) if has_stochastic_features(network, q) else None
+        params = q.params(None if draw is None else draw.shift)
         points = self.draw_context(x)
         features, outputs = network.with_features(torch.cat([x, points]), params)
-        values = outputs[None, : len(x)] if random else self._local_draws(params, features[: len(x)])
+        values = self._local_draws(q, params, features[: len(x)]) if draw is None else outputs[None, : len(x)]
         nll = self.likelihood.nll(values, y)
-        means = q.params() if random else params
-        kl = self._divergence(last_layer(network, q, means, features[len(x) :]), self._prior_at(points))
+        means = params if draw is None else q.params()
+        kl = self._divergence(last_layer(network, q, means, features[len(x) :]), self._prior_at(points, q, draw))
         return {"nll": nll, "kl": self.weight(x) * kl}
 
     def function_kl(self, x_context: Any) -> Tensor:
@@ -214,15 +234,15 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         x = check_inputs(x_context, self.dtype)
         if x.shape[1:] != self._seen:
             self.see(x[:2])
-        return self._kl(self.network.arranged(x), [])
+        return self._kl(self.posterior, self.network.arranged(x), [])
 
-    def _local_draws(self, params: dict[str, Tensor], features: Tensor) -> Tensor:
+    def _local_draws(self, q: Parameters, params: dict[str, Tensor], features: Tensor) -> Tensor:
         """M function values at every example, (M, n, outputs), where the last layer alone is stochastic.
 
         A draw of the layer would move all examples alike; drawing each value from its own marginal, which is Gaussian,
         leaves the expected log-likelihood as it is and takes most of the noise from its gradient.
         """
-        f = last_layer(self.network, self.posterior, params, features)
+        f = last_layer(self.network, q, params, features)
         tiny = torch.finfo(f.mean.dtype).tiny
         std = (f.variance().T + tiny).sqrt()
         return f.mean + std * torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
@@ -235,29 +255,50 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         values = values.view(len(features), draws, outputs).transpose(0, 1)
         return values + bias[0][:, None] if bias else values
 
-    def _largest_kl(self, sets: list[Tensor], shifts: list[Tensor]) -> Tensor:
+    def _largest_kl(self, q: Parameters, sets: list[Tensor], draws: Sequence[Draw]) -> Tensor:
         """max over sets of the KL summed over outputs; only the largest needs a gradient."""
         if len(sets) == 1:
-            return self._kl(sets[0], shifts)
-        draws = self._feature_draws(shifts)
-        priors = [self._prior_at(x) for x in sets]
+            return self._kl(q, sets[0], draws)
+        feature_draws = self._feature_draws(q, draws)
+        priors = [self._priors_at(x, q, feature_draws) for x in sets]
         with torch.no_grad():
-            values = torch.stack([self._kl(x, draws, p) for x, p in zip(sets, priors, strict=True)])
-        worst = int(values.argmax())
-        return self._kl(sets[worst], draws, priors[worst])
+            values = [self._mean_kl(q, x, feature_draws, p) for x, p in zip(sets, priors, strict=True)]
+        worst = int(torch.stack(values).argmax())
+        return self._mean_kl(q, sets[worst], feature_draws, priors[worst])
 
-    def _kl(self, x: Tensor, shifts: Sequence[Tensor | None], p: FunctionGaussian | None = None) -> Tensor:
-        """The KL from the prior `p` at one context set, averaged over R draws of the feature layers, `shifts` first."""
-        p = self._prior_at(x) if p is None else p
-        q = [self._linearizer(self.network, self.posterior, x, shift) for shift in self._feature_draws(shifts)]
-        return torch.stack([self._divergence(each, p) for each in q]).mean()
+    def _kl(self, q: Parameters, x: Tensor, draws: Sequence[Draw]) -> Tensor:
+        """The KL at one context set, averaged over R draws of the feature layers, `draws` first."""
+        feature_draws = self._feature_draws(q, draws)
+        return self._mean_kl(q, x, feature_draws, self._priors_at(x, q, feature_draws))
+
+    def _mean_kl(
+        self, q: Parameters, x: Tensor, draws: Sequence[Draw | None], priors: Sequence[FunctionGaussian]
+    ) -> Tensor:
+        values = [self._linearizer(self.network, q, x, None if draw is None else draw.shift) for draw in draws]
+        return torch.stack([self._divergence(each, p) for each, p in zip(values, priors, strict=True)]).mean()
 
     def _divergence(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
+        p = p if p.mean.shape == q.mean.shape else p.joint()
         return (gaussian_kl if self.covariance == "full" else diagonal_kl)(q, p, self.nugget)
 
-    def _prior_at(self, x: Tensor) -> FunctionGaussian:
-        joint = self._linearizer is LINEARIZERS["exact"]
-        return self.prior.gaussian(self.network, x, self._linearizer, joint)
+    def _priors_at(self, x: Tensor, q: Parameters, draws: Sequence[Draw | None]) -> list[FunctionGaussian]:
+        """The prior for each draw; a prior that is not random is the same for all."""
+        if not self.prior.is_random:
+            return [self._prior_at(x, q, None)] * len(draws)
+        return [self._prior_at(x, q, draw) for draw in draws]
+
+    def _prior_at(self, x: Tensor, q: Parameters, draw: Draw | None) -> FunctionGaussian:
+        """The prior at `x`, drawn with the noise of the posterior's own draw.
+
+        By the joint convexity of the KL, its average over common draws bounds the KL between the two mixtures.
+        """
+        common = draw is not None and self.prior.is_random
+        return self.prior.gaussian(x, q.layout.views(draw.noise) if draw is not None and common else None)
+
+    @staticmethod
+    def _draw(q: Parameters) -> Draw:
+        noise = q.noise()
+        return Draw(noise, q.shift(noise))
 
     @property
     def _linearizer(self) -> Linearizer:
@@ -267,13 +308,12 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
             "jvp" if exact and not has_stochastic_features(self.network, self.posterior) else self.linearize
         ]
 
-    def _feature_draws(self, shifts: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def _feature_draws(self, q: Parameters, draws: Sequence[Draw]) -> list[Draw | None]:
         """R draws for the KL, those of the likelihood first: each term stays unbiased, and a draw is saved."""
-        q = self.posterior
         if self.linearize == "exact" or not has_stochastic_features(self.network, q):
             return [None]
-        more = self.num_feature_draws - len(shifts)
-        return [*shifts[: self.num_feature_draws], *(q.shift(q.noise()) for _ in range(more))]
+        more = self.num_feature_draws - len(draws)
+        return [*draws[: self.num_feature_draws], *(self._draw(q) for _ in range(more))]
 
     # Prediction -----------------------------------------------------------------------------------------------------
 

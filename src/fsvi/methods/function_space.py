@@ -28,6 +28,11 @@ class FunctionSpaceMethod(Method):
     `learn_prior` a Gaussian process is first fitted to the targets of a regression, by marginal likelihood.
     """
 
+    @property
+    def prior_linearization(self) -> str:
+        """How a prior over parameters becomes a prior over functions."""
+        return "jvp"
+
     def __init__(
         self,
         net: nn.Module | Network,
@@ -56,7 +61,7 @@ class FunctionSpaceMethod(Method):
     def build(self, network: Network) -> None:
         """Bind the prior to the network."""
         super().build(network)
-        self.prior.bind(network)
+        self.prior.bind(network, self.prior_linearization)
 
     def begin(self, x: Tensor, num_data: int) -> None:
         """Let context and prior see the training inputs, and find a bad context before the first step."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fsvi.functions import LINEARIZERS, gaussian_kl
+from fsvi.functions import gaussian_kl
 from fsvi.functions.contexts import Batch, Context
 from fsvi.functions.generator import Generator
 from fsvi.functions.priors import GaussianProcess, Prior
@@ -115,7 +115,7 @@ class SPG(FunctionSpaceMethod):
         """KL(prior(f(x)) ‖ p(f(x))), summed over outputs, of the generator as it is now."""
         with evaluating(self.net):
             p = self.generator.gaussian(x)
-        return gaussian_kl(self.prior.gaussian(self.network, x, LINEARIZERS["jvp"], joint=False), p, _NUGGET)
+        return gaussian_kl(self.prior.gaussian(x), p, _NUGGET)
 
     def _grid(self, x: Tensor) -> Tensor:
         """K points of the context, and as many of `x`."""

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.func import jacrev, vmap
 
-from fsvi.functions import LINEARIZERS
 from fsvi.methods import FSVI, Method
 from fsvi.networks.modes import evaluating
 
@@ -36,7 +35,7 @@ class JacobianFSVI(FSVI):
         scaled = jacobian.transpose(0, 1) * self.posterior.log_std.exp()
         covariance = (scaled @ scaled.mT).double()
         covariance.diagonal(dim1=-2, dim2=-1).add_(self.nugget)
-        p = self.prior.gaussian(self.network, x_context, LINEARIZERS["jvp"], joint=False).prepared(self.nugget)
+        p = self.prior.gaussian(x_context).prepared(self.nugget)
         q = MultivariateNormal(mean.T.double(), covariance)
         return kl_divergence(q, MultivariateNormal(p.mean.T, p.covariance())).sum()
 

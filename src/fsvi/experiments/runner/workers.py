@@ -14,12 +14,12 @@ import torch
 from fsvi.errors import FSVIError
 
 Job = TypeVar("Job")
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 
 def each_finished(
-    function: Callable[[Job], Result], jobs: Sequence[Job], workers: int
-) -> Iterator[tuple[Job, Result | FSVIError]]:
+    function: Callable[[Job], Returned], jobs: Sequence[Job], workers: int
+) -> Iterator[tuple[Job, Returned | FSVIError]]:
     """Each job with its result, or its error, in the order in which jobs finish.
 
     Every process has one thread, since small networks train fastest with one; so results do not depend on the number

@@ -41,7 +41,7 @@ _A_FEW = ("gaussian_noise", "defocus_blur", "fog", "contrast", "pixelate")
 
 
 @dataclass(frozen=True)
-class _Effort(ImageEffort):
+class _CifarEffort(ImageEffort):
     """Adds the batch size, whether the stem keeps the resolution, and how test images are corrupted."""
 
     batch_size: int
@@ -61,9 +61,9 @@ class _Effort(ImageEffort):
 
 
 _EFFORTS = {
-    "paper": _Effort(None, None, 200, 5, 128, small_images=True, kinds=data.CORRUPTIONS, corrupted_images=None),
-    "quick": _Effort(4_000, 1_000, 6, 5, 64, small_images=False, kinds=_A_FEW, corrupted_images=200),
-    "smoke": _Effort(48, 16, 1, 2, 24, small_images=False, kinds=_A_FEW[:1], corrupted_images=4),
+    "paper": _CifarEffort(None, None, 200, 5, 128, small_images=True, kinds=data.CORRUPTIONS, corrupted_images=None),
+    "quick": _CifarEffort(4_000, 1_000, 6, 5, 64, small_images=False, kinds=_A_FEW, corrupted_images=200),
+    "smoke": _CifarEffort(48, 16, 1, 2, 24, small_images=False, kinds=_A_FEW[:1], corrupted_images=4),
 }
 
 _SETTINGS: dict[str, dict[str, Any]] = {"fsvi": {"prior": Induced(0.1), "num_context": 32, "stochastic": "last_layer"}}
@@ -103,7 +103,7 @@ def cifar10(order: Order) -> Experiment:
 
 
 def _measure_corrupted(
-    method: Method, test: Dataset, normalize: Normalize, effort: _Effort
+    method: Method, test: Dataset, normalize: Normalize, effort: _CifarEffort
 ) -> tuple[dict[int, dict[str, float]], Dataset]:
     """Mean scores over kinds by severity, and a record of the images, which may not all fit in memory at once."""
     rows, records = {}, []

@@ -41,7 +41,7 @@ _IMITATED = "shifted images are the test images as an imitated poorer camera tak
 
 
 @dataclass(frozen=True)
-class _Effort(ImageEffort):
+class _PhotographEffort(ImageEffort):
     """Adds the size of the photographs, the batch size, and the network."""
 
     size: int
@@ -58,9 +58,9 @@ class _Effort(ImageEffort):
 
 _small = partial(resnet18, num_classes=2, small_images=False)
 _EFFORTS = {
-    "paper": _Effort(None, None, epochs=90, num_samples=5, size=128, batch_size=256, network=resnet50),
-    "quick": _Effort(1_200, 400, epochs=10, num_samples=5, size=64, batch_size=32, network=_small),
-    "smoke": _Effort(32, 24, epochs=1, num_samples=2, size=32, batch_size=16, network=_small),
+    "paper": _PhotographEffort(None, None, epochs=90, num_samples=5, size=128, batch_size=256, network=resnet50),
+    "quick": _PhotographEffort(1_200, 400, epochs=10, num_samples=5, size=64, batch_size=32, network=_small),
+    "smoke": _PhotographEffort(32, 24, epochs=1, num_samples=2, size=32, batch_size=16, network=_small),
 }
 _STAND_IN_BATCH = 64
 """The largest batch if a small set of photographs replaces EyePACS, so that an epoch has enough steps."""
@@ -153,7 +153,7 @@ def _changed(dataset: Dataset, x: Tensor, y: Tensor) -> Dataset:
     return replace(dataset, x=x, y=y, grade=None, sha256=content_hash(x.numpy(), y.numpy()))
 
 
-def _load_shifted(test: Dataset, effort: _Effort) -> Dataset:
+def _load_shifted(test: Dataset, effort: _PhotographEffort) -> Dataset:
     if data.available(SHIFTED, "test"):
         return _load(SHIFTED, "test", effort.test_images, effort.size)
     return replace(_changed(test, photograph_poorly(test.x), test.y), name="retina-imitated", note=_IMITATED)

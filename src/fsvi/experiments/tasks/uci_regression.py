@@ -27,7 +27,7 @@ _HIDDEN = 50
 
 
 @dataclass(frozen=True)
-class _Effort:
+class _TableEffort:
     most_steps: int | None
     rows: int | None
     num_samples: int
@@ -38,9 +38,9 @@ class _Effort:
 
 
 _EFFORTS = {
-    "paper": _Effort(most_steps=None, rows=None, num_samples=100),
-    "quick": _Effort(most_steps=2_000, rows=5_000, num_samples=100),
-    "smoke": _Effort(most_steps=20, rows=200, num_samples=5),
+    "paper": _TableEffort(most_steps=None, rows=None, num_samples=100),
+    "quick": _TableEffort(most_steps=2_000, rows=5_000, num_samples=100),
+    "smoke": _TableEffort(most_steps=20, rows=200, num_samples=5),
 }
 
 

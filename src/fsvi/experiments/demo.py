@@ -10,6 +10,7 @@ from fsvi.experiments.experiment import Profile
 from fsvi.experiments.report.write import write_report
 from fsvi.experiments.sweeps import reproduce
 from fsvi.experiments.tasks.toy_sweep import TOY_SWEEP
+from fsvi.serialization import check_writable
 from fsvi.validation import check_seed
 
 _MOST_WORKERS = 4
@@ -33,6 +34,7 @@ def run_demo(
         workers: The number of processes that train at the same time; None for one per core, at most 4.
         tell: Receives a line for each run.
     """
+    check_writable(out)
     workers = min(_MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers
     tell("Training on the toy tasks: a few minutes on 2 cores.")
     profile: Profile = "smoke" if quick else "paper"

@@ -69,6 +69,7 @@ def test_settings_of_the_order_come_before_the_recipes(monkeypatch, task, notes)
 class Certain(CategoricalPredictive):
     """Ranks inputs by a score of its own that contradicts the entropy."""
 
+    @property
     def score(self):
         return -self.entropy()
 

@@ -353,9 +353,9 @@ def main() -> None:
 def _sentence(error: Exception) -> str:
     if isinstance(error, FSVIError):
         return str(error)
-    return f"{type(error).__name__}: {first_line(error)}; this is a fault of fsvi, and --debug shows where it is."
+    return f"{type(error).__name__}: {first_line(error)}; this is a bug in fsvi; --debug shows where."
 
 
 def _say(sentence: str) -> None:
-    """To whoever sits at a terminal, in red, unless they want no colours: https://no-color.org."""
+    """Print to the terminal in red, unless NO_COLOR is set (https://no-color.org)."""
     typer.secho(f"Error: {sentence}", fg=None if os.environ.get("NO_COLOR") else "red", err=True)

@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from fsvi import data, networks
+from fsvi.cost.estimate import estimate
 from fsvi.errors import (
     DataNotFoundError,
     FileFormatError,
@@ -31,6 +32,8 @@ from fsvi.methods import (
     Method,
     RadialMFVI,
     Rank1,
+    Stds,
+    Tempered,
     load,
     make_method,
     method_names,
@@ -104,11 +107,14 @@ __all__ = [
     "Rank1",
     "Referral",
     "SingularCovarianceError",
+    "Stds",
+    "Tempered",
     "contexts",
     "cosine",
     "data",
     "diagnose",
     "divergences",
+    "estimate",
     "fit",
     "keep_memory",
     "load",

@@ -69,7 +69,7 @@ def test_a_healthy_regression_has_no_fault() -> None:
         fsvi.priors.Constant(10.0),
         num_context=20,
         kl_weight=0.015,
-        log_std_lr_scale=10.0,
+        stds=fsvi.Stds(lr_scale=10.0),
         linearize="conditional",
     )
     history = trained(method, (toy.x, toy.y), epochs=500)
@@ -89,7 +89,7 @@ def test_variance_collapsed(spoiled: fsvi.FSVI) -> None:
     diagnosis = diagnose(spoiled, MOONS)
     assert faults(diagnosis) == {"variance"}
     assert "6 of 6" in diagnosis["variance"].sentence
-    assert "init_std" in diagnosis["variance"].advice
+    assert "init" in diagnosis["variance"].advice
 
 
 def test_variance_of_one_feature_layer_collapsed_is_a_warning(spoiled: fsvi.FSVI) -> None:

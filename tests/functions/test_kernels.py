@@ -183,11 +183,11 @@ def test_fsvi_takes_the_prior_and_a_file_keeps_what_it_found(make, tmp_path):
     assert float(loaded.prior.hyperparameters[0]) == pytest.approx(float(median_distance(x)))
 
 
-def regression(**settings):
+def regression(learn):
     net = fsvi.networks.mlp(2, (4,), 1)
     context = fsvi.contexts.Uniform([-3.0, -3.0], [3.0, 3.0])
     likelihood = fsvi.Gaussian(0.5, learn_noise=True)
-    return fsvi.FSVI(net, likelihood, context, GaussianProcess(), num_context=4, **settings)
+    return fsvi.FSVI(net, likelihood, context, prior=GaussianProcess(learn=learn), num_context=4)
 
 
 def table():
@@ -197,14 +197,14 @@ def table():
 
 @pytest.mark.parametrize("learn", [False, True])
 def test_fsvi_fits_the_process_where_it_is_told_to(learn):
-    method = regression(learn_prior=learn)
+    method = regression(learn)
     fsvi.fit(method, table(), epochs=1)
     assert method.prior.hyperparameters.shape == ((3,) if learn else (2,))
     assert not learn or method.prior.hyperparameters[0] < method.prior.hyperparameters[1]
 
 
 def test_a_file_keeps_every_lengthscale(tmp_path):
-    method = regression(learn_prior=True)
+    method = regression(learn=True)
     fsvi.fit(method, table(), epochs=1)
     method.save(tmp_path / "gp.fsvi")
     loaded = fsvi.load(tmp_path / "gp.fsvi")
@@ -214,12 +214,12 @@ def test_a_file_keeps_every_lengthscale(tmp_path):
 
 
 def test_a_file_with_too_many_lengthscales_is_refused_and_changes_nothing():
-    method = regression(learn_prior=True)
+    method = regression(learn=True)
     fsvi.fit(method, table(), epochs=1)
     tensors, before = method.tensors(), method.prior.hyperparameters.clone()
     odd = [
-        {**tensors, "prior.hyperparameters": torch.ones(6, dtype=torch.float64)},
-        {**tensors, "prior.hyperparameters": before[:2], "likelihood.log_noise": torch.ones(4)},
+        {**tensors, "function_space.prior.hyperparameters": torch.ones(6, dtype=torch.float64)},
+        {**tensors, "function_space.prior.hyperparameters": before[:2], "likelihood.log_noise": torch.ones(4)},
     ]
     for each in odd:
         with pytest.raises(FileFormatError, match="fit"):
@@ -230,15 +230,12 @@ def test_a_file_with_too_many_lengthscales_is_refused_and_changes_nothing():
 def test_a_noise_from_the_network_leaves_the_process_one():
     net = fsvi.networks.mlp(2, (4,), 2)
     likelihood = fsvi.Gaussian([0.1, 0.2], heteroscedastic=True)
-    method = fsvi.FSVI(net, likelihood, fsvi.contexts.Batch(), GaussianProcess(), num_context=4, learn_prior=True)
+    method = fsvi.FSVI(net, likelihood, fsvi.contexts.Batch(), prior=GaussianProcess(learn=True), num_context=4)
     fsvi.fit(method, table(), epochs=1)
     assert method.prior.hyperparameters.shape == (3,)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"likelihood": fsvi.Categorical()}, {"prior": fsvi.priors.Constant()}], ids=["classes", "constant"]
-)
-def test_learning_what_cannot_be_fitted_is_refused(make, settings):
-    arguments = {"likelihood": fsvi.Gaussian(), "prior": GaussianProcess(), **settings}
-    with pytest.raises(InvalidInputError, match="learn_prior"):
-        fsvi.FSVI(make("mlp")[0], context=fsvi.contexts.Batch(), learn_prior=True, **arguments)
+@pytest.mark.parametrize("method", [fsvi.FSVI, fsvi.FBNN, fsvi.SPG])
+def test_a_process_cannot_be_fitted_to_classes(make, method):
+    with pytest.raises(InvalidInputError, match="learn"):
+        method(make("mlp")[0], fsvi.Categorical(), fsvi.contexts.Batch(), prior=GaussianProcess(learn=True))

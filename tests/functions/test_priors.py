@@ -195,7 +195,7 @@ def test_a_last_layer_tied_to_an_earlier_one(make, prior):
 @pytest.mark.parametrize("prior", [Constant(), Induced(feature_variance=0.1), Empirical(None)])
 def test_a_prior_learns_nothing(make, prior):
     net, x = make("mlp")
-    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior)
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior=prior)
     method.loss(x, torch.tensor([0, 1, 0, 1])).backward()
     assert all(p.grad is None and not p.requires_grad for p in method.prior.parameters())
     trained = {id(p) for group in method.parameter_groups(0.1) for p in group["params"]}
@@ -207,7 +207,7 @@ def test_the_given_prior_is_not_shared_between_methods(make):
     prior = Induced()
     for name in ("mlp", "no_bias"):
         net, x = make(name)
-        fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior)
+        fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior=prior)
     assert not hasattr(prior, "q")
 
 
@@ -221,7 +221,14 @@ def test_a_prior_of_ones_own_needs_gaussian_alone(make):
             return FunctionGaussian(x.new_zeros(len(x), self.num_outputs), factor, x.new_ones(1, len(x)))
 
     net, x = make("mlp", 5)
-    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), Kernel(), stochastic="last_layer", nugget=0.1)
+    method = fsvi.FSVI(
+        net,
+        fsvi.Categorical(),
+        fsvi.contexts.Dataset(x),
+        prior=Kernel(),
+        stochastic="last_layer",
+        divergence=fsvi.divergences.KL(0.1),
+    )
     q = JVP(method.network, method.posterior, x, None)
     eye = torch.eye(5, dtype=torch.float64)
     kernel = (-0.5 * torch.cdist(x, x).square()).exp() + (1e-6 + 0.1) * eye

@@ -9,7 +9,7 @@ from torch import nn
 
 import fsvi
 import scenarios
-from fsvi.methods.joint import JointOptimizer
+from fsvi.methods.ensemble import JointOptimizer
 
 X, Y = scenarios.points(32)
 CURVE = scenarios.curve(32)

@@ -37,7 +37,7 @@ def test_a_line_reaches_the_exact_posterior():
     torch.manual_seed(0)
     (x, y), noise = line(), 0.3
     net = nn.Sequential(nn.Linear(1, 1))
-    settings = {"num_context": 8, "num_samples": 40, "init_std": 0.3, "injected_noise": 0.03}
+    settings = {"num_context": 8, "num_samples": 40, "stds": fsvi.Stds(0.3), "injected_noise": 0.03}
     method = fsvi.FBNN(net, fsvi.Gaussian(noise), LINE, Induced(variance=1.0), **settings)
     fsvi.fit(method, (x, y), epochs=150, lr=0.04)
     design = torch.cat([x, torch.ones_like(x)], dim=1)
@@ -55,7 +55,7 @@ def test_a_network_approaches_the_process_s_posterior():
     net = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))
     prior = GaussianProcess(lengthscale=1.0)
     settings = {"num_context": 8, "num_samples": 20, "injected_noise": 0.03}
-    method = fsvi.FBNN(net, fsvi.Gaussian(0.1), LINE, prior, learn_prior=False, **settings)
+    method = fsvi.FBNN(net, fsvi.Gaussian(0.1), LINE, prior=prior, **settings)
     fsvi.fit(method, (x, y), epochs=200, lr=0.05)
     kernel = method.prior.gaussian(torch.cat([grid, x])).covariance()[0].float()
     weights = torch.linalg.solve(kernel[13:, 13:] + 0.01 * torch.eye(7), kernel[13:, :13]).T
@@ -159,7 +159,7 @@ def test_a_fixed_noise_stays():
     assert float(method.likelihood.noise) == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("settings", [{"learn_prior": False}, {"prior": fsvi.priors.Constant(2.0)}])
+@pytest.mark.parametrize("settings", [{"prior": fsvi.priors.GaussianProcess()}, {"prior": fsvi.priors.Constant(2.0)}])
 def test_a_given_prior_is_kept(settings):
     method = regressor(fsvi.Gaussian(), **settings)
     before = {name: tensor.clone() for name, tensor in method.prior.state_dict().items()}
@@ -209,7 +209,7 @@ def test_the_context_does_not_touch_batch_norm():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"num_samples": 1}, {"injected_noise": 0.0}, {"fraction": 1.0}, {"init_std": 0.0}, {"num_context": 0}]
+    "settings", [{"num_samples": 1}, {"injected_noise": 0.0}, {"fraction": 1.0}, {"num_context": 0}]
 )
 def test_bad_settings_are_refused(settings):
     with pytest.raises(InvalidInputError, match=next(iter(settings))):

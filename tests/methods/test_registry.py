@@ -89,8 +89,8 @@ def test_an_unknown_name_is_refused(typed):
 
 
 def test_tempered_is_a_setting():
-    assert (make("mfvi-tempered").kl_scale, make("mfvi").kl_scale) == (0.1, 1.0)
-    assert make("mfvi-tempered", kl_scale=0.5).kl_scale == 0.5
+    assert make("mfvi-tempered").kl_weight.temperature == 0.1 and make("mfvi").kl_weight is None
+    assert make("mfvi-tempered", kl_weight=0.5).kl_weight == 0.5
 
 
 def test_settings_reach_the_method_and_the_members():

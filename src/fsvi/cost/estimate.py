@@ -17,7 +17,6 @@ from torch import Tensor
 from fsvi.cost.probe import Probe, members
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
-from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.map import MAP
 from fsvi.validation import check_count, check_inputs
 from fsvi.variational import MeanField, RankOne
@@ -69,7 +68,13 @@ class Cost(NamedTuple):
 
 
 def estimate(method: Method, batch_size: int, x: Any = None) -> Estimate:
-    """What training `method` costs; `x` are example inputs, needed where it has seen none."""
+    """What training costs: memory and time, also as multiples of those of `MAP`.
+
+    Args:
+        method: The method.
+        batch_size: The size of the minibatches.
+        x: Example inputs, needed where the method knows their shape neither from training nor from its context.
+    """
     check_count("batch_size", batch_size)
     x = _example_inputs(method) if x is None else check_inputs(x, method.dtype)
     own = training_cost(method, batch_size, x)
@@ -134,9 +139,9 @@ def _num_stochastic(method: Method) -> int:
 
 def _example_inputs(method: Method) -> Tensor:
     """An input of the shape that the method has seen, or that its context has."""
-    if method._seen is not None:
-        return torch.zeros(1, *method._seen, dtype=method.dtype)
-    context = method.context if isinstance(method, FunctionSpaceMethod) else None
+    if method.seen_shape is not None:
+        return torch.zeros(1, *method.seen_shape, dtype=method.dtype)
+    context = getattr(method, "context", None)
     example = None if context is None else context.example()
     if example is None:
         raise InvalidInputError("the shape of the inputs is not known before training: pass x=, some example inputs.")

@@ -31,7 +31,7 @@ def warn_of_memory(method: Method, batch_size: int, x: Tensor) -> None:
     if needed > free:
         warnings.warn(
             f"training needs about {format_bytes(needed)} of memory in batches of {batch_size}, and "
-            f"{format_bytes(free)} are free: lower batch_size, or see method.estimate(batch_size) for what costs it.",
+            f"{format_bytes(free)} are free: lower batch_size, or see fsvi.estimate(method, batch_size).",
             stacklevel=3,
         )
 

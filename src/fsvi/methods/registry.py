@@ -22,6 +22,7 @@ from fsvi.methods.duq import DUQ, KernelPredictive
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
 from fsvi.methods.mc_dropout import MCDropout
@@ -82,7 +83,9 @@ class MethodEntry:
 _ENTRIES = [
     MethodEntry("map", "MAP", MAP, can_stack=True, search={VARIANCE: Range(1e-3, 1e3)}),
     MethodEntry("mfvi", "MFVI", MFVI, can_stack=True, search=_PARAMETER_SPACE),
-    MethodEntry("mfvi-tempered", "MFVI tempered", MFVI, {"kl_scale": 0.1}, can_stack=True, search=_PARAMETER_SPACE),
+    MethodEntry(
+        "mfvi-tempered", "MFVI tempered", MFVI, {"kl_weight": Tempered(0.1)}, can_stack=True, search=_PARAMETER_SPACE
+    ),
     MethodEntry("mfvi-radial", "MFVI radial", RadialMFVI, can_stack=True, search=_PARAMETER_SPACE),
     MethodEntry(
         "mc-dropout",

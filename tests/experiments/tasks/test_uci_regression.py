@@ -36,7 +36,7 @@ def test_the_network_sees_standardised_training_rows(table):
 def test_every_table_has_settings_of_its_own(table, name):
     experiment = TASKS[f"uci-{name}"].experiment(Order(f"uci-{name}", "fsvi"))
     method, tuned = experiment.build(0), _TUNED[name]
-    for setting in ("num_context", "num_samples", "stochastic", "linearize", "kl_weight", "init_std"):
+    for setting in ("num_context", "num_samples", "stochastic", "linearize", "kl_weight"):
         assert getattr(method, setting) == getattr(tuned, setting)
     assert method.prior.variance == tuned.variance and experiment.fit_settings["lr"] == tuned.lr
 

@@ -18,7 +18,7 @@ from fsvi.experiments.tasks.toy_sweep import TOY_SWEEP, toy_fit_settings
 from fsvi.functions.contexts import Context, Dataset, Mixture
 from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Gaussian
-from fsvi.methods import Method, make_method
+from fsvi.methods import Method, Stds, make_method
 from fsvi.networks import mlp
 from fsvi.predictive import Predictive
 
@@ -26,7 +26,7 @@ _OUTSIDE = 4.0
 """How far outside the data the uncertainty is measured, in raw units."""
 _LINE = 201
 """Points along each drawn line."""
-_FSVI_SETTINGS = {"prior": Constant(10.0), "num_context": 20, "kl_weight": 0.015, "log_std_lr_scale": 10.0}
+_FSVI_SETTINGS = {"prior": Constant(10.0), "num_context": 20, "kl_weight": 0.015, "stds": Stds(lr_scale=10.0)}
 """With the prior of published runs."""
 
 

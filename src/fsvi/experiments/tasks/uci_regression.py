@@ -16,7 +16,7 @@ from fsvi.experiments.task import Section, Sweep, Task
 from fsvi.functions.contexts import Uniform
 from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Gaussian
-from fsvi.methods import Method, make_method
+from fsvi.methods import Method, Stds, make_method
 from fsvi.networks import mlp
 from fsvi.predictive import GaussianPredictive
 
@@ -138,10 +138,9 @@ def _fsvi_settings(tuned: _Tuned) -> dict[str, Any]:
         "num_context": tuned.num_context,
         "num_samples": tuned.num_samples,
         "kl_weight": tuned.kl_weight,
-        "log_std_lr_scale": tuned.log_std_lr_scale,
+        "stds": Stds(tuned.init_std, tuned.log_std_lr_scale),
         "stochastic": tuned.stochastic,
         "linearize": tuned.linearize,
-        "init_std": tuned.init_std,
     }
 
 

@@ -32,10 +32,16 @@ def test_settings_of_the_call_override_those_of_the_recipe():
 def test_fit_receives_the_dataset_instead_of_the_tensors():
     asked = []
 
-    class Recorded(torch.utils.data.TensorDataset):
+    class Recorded(torch.utils.data.Dataset):
+        def __init__(self, x, y):
+            self.x, self.y = x, y
+
+        def __len__(self):
+            return len(self.x)
+
         def __getitem__(self, index):
             asked.append(index)
-            return super().__getitem__(index)
+            return self.x[index], self.y[index]
 
     made = experiment(dataset=Recorded)
     made.train(made.build(0), 0, progress=False, batch_size=4)

@@ -212,7 +212,8 @@ def scored(monkeypatch):
     monkeypatch.setattr(tuning._Search, "value", value)
 
 
-def test_another_seed_or_other_contexts_are_another_study(tmp_path, scored, made_up):
+def test_another_seed_or_other_contexts_are_another_study(tmp_path, scored, monkeypatch):
+    pretend(monkeypatch)
     order = Order("fashion-mnist", "fsvi", "smoke")
     asked = [(0, ()), (1, ()), (0, ("monochrome", "kmnist")), (0, ("batch", "kmnist")), (0, ("kmnist", "monochrome"))]
     found = [tune(replace(order, seed=seed), tmp_path, 1, contexts, silent) for seed, contexts in asked]

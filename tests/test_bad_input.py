@@ -250,7 +250,7 @@ def test_a_prior_variance_of_map():
 @pytest.mark.parametrize(
     ("context", "message"),
     [
-        (None, "FSVI.*context="),
+        (None, "context="),
         (contexts.Monochrome(), r"Monochrome.*\(20, 2\)"),
         (contexts.Corrupted(), "Corrupted.*images"),
         (

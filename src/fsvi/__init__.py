@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from fsvi import data, networks
+from fsvi import calibration, data, networks
 from fsvi.cost.estimate import estimate
 from fsvi.errors import (
     DataNotFoundError,
@@ -46,14 +46,16 @@ if TYPE_CHECKING:
     from fsvi import metrics
     from fsvi.diagnosis import Diagnosis, Finding, diagnose
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
-    from fsvi.referral import Referral
+    from fsvi.referral import IntervalReferral, Referral, SetReferral
 
 _LATER = {
     "Diagnosis": "fsvi.diagnosis",
     "FSVIClassifier": "fsvi.estimators",
     "FSVIRegressor": "fsvi.estimators",
     "Finding": "fsvi.diagnosis",
+    "IntervalReferral": "fsvi.referral",
     "Referral": "fsvi.referral",
+    "SetReferral": "fsvi.referral",
     "diagnose": "fsvi.diagnosis",
     "metrics": "fsvi.metrics",
 }
@@ -95,6 +97,7 @@ __all__ = [
     "GaussianPredictive",
     "HeadError",
     "History",
+    "IntervalReferral",
     "InvalidInputError",
     "Laplace",
     "Likelihood",
@@ -106,9 +109,11 @@ __all__ = [
     "RadialMFVI",
     "Rank1",
     "Referral",
+    "SetReferral",
     "SingularCovarianceError",
     "Stds",
     "Tempered",
+    "calibration",
     "contexts",
     "cosine",
     "data",

@@ -38,7 +38,7 @@ def test_a_line_reaches_the_exact_posterior():
     (x, y), noise = line(), 0.3
     net = nn.Sequential(nn.Linear(1, 1))
     settings = {"num_context": 8, "num_samples": 40, "stds": fsvi.Stds(0.3), "injected_noise": 0.03}
-    method = fsvi.FBNN(net, fsvi.Gaussian(noise), LINE, Induced(variance=1.0), **settings)
+    method = fsvi.FBNN(net, fsvi.Gaussian(noise), LINE, prior=Induced(variance=1.0), **settings)
     fsvi.fit(method, (x, y), epochs=150, lr=0.04)
     design = torch.cat([x, torch.ones_like(x)], dim=1)
     precision = torch.eye(2) + design.T @ design / noise**2
@@ -75,7 +75,9 @@ def test_the_surrogate_has_the_gradient_of_the_kl(monkeypatch):
     noise it would be 0.2 off."""
     monkeypatch.setattr(fbnn, "spectral_score", exact_score)
     torch.manual_seed(0)
-    method = fsvi.FBNN(nn.Sequential(nn.Linear(1, 1)), fsvi.Gaussian(), LINE, GaussianProcess(), injected_noise=1.0)
+    method = fsvi.FBNN(
+        nn.Sequential(nn.Linear(1, 1)), fsvi.Gaussian(), LINE, prior=GaussianProcess(), injected_noise=1.0
+    )
     x = torch.tensor([[-1.0], [0.2], [1.0]], dtype=torch.float64)
     features = torch.cat([x, x**2 + 0.3], dim=1)
     mean = torch.tensor([0.7, -0.4], dtype=torch.float64, requires_grad=True)
@@ -190,7 +192,7 @@ def test_draws_together_are_draws_one_by_one():
     assert is_dense(method.net)
     x, _ = scenarios.points(6)
     shifts = 0.3 * torch.randn(3, len(method.posterior.mean))
-    torch.testing.assert_close(method.function_values(x, shifts), method.outputs(x, list(shifts)))
+    torch.testing.assert_close(method.function_values(x, shifts), method.weights.outputs(x, list(shifts)))
 
 
 def test_the_context_does_not_touch_batch_norm():
@@ -217,5 +219,5 @@ def test_bad_settings_are_refused(settings):
 
 
 def test_a_context_is_needed():
-    with pytest.raises(InvalidInputError, match=r"FBNN.*context"):
+    with pytest.raises(InvalidInputError, match=r"context="):
         fsvi.fit(fsvi.FBNN(scenarios.dense(), fsvi.Categorical()), scenarios.points(), epochs=1)

@@ -196,8 +196,8 @@ def test_a_random_prior_is_drawn_once_for_every_set(make, monkeypatch):
     """The largest KL is the one that is differentiated, not another draw of the prior at its set."""
     net, x = make("mlp", 4)
     method = fsvi_on(net, x, prior=Induced(feature_variance=0.5), num_context_sets=3, kl_weight=1.0)
-    values, divergence = [], fsvi.methods.fsvi.gaussian_kl
-    monkeypatch.setattr(fsvi.methods.fsvi, "gaussian_kl", lambda *args: values.append(divergence(*args)) or values[-1])
+    values, between = [], method.divergence.between
+    monkeypatch.setattr(method.divergence, "between", lambda *args: values.append(between(*args)) or values[-1])
     method.terms(x, LABELS)
     assert len(values) == 4
     torch.testing.assert_close(values[3], max(values[:3]))

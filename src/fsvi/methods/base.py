@@ -37,6 +37,9 @@ from fsvi.predictive import Predictive
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _OLD_NETWORK_SETTINGS = ("head", "channels_last")
 """Where files written before `Network` existed keep its settings."""
 
@@ -311,6 +314,13 @@ class NetworkMethod(Method):
         self._saved_shape = shape
 
     # Learning -------------------------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode; normalization layers whose parameters are all frozen stay in eval mode."""
+        super().train(mode)
+        if mode:
+            self.network.hold_frozen()
+        return self
 
     def begin(self, x: Tensor, num_data: int) -> None:
         """Check the network and the parts on training inputs."""

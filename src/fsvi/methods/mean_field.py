@@ -45,7 +45,9 @@ class Stds(Configurable):
         """The initial standard deviation where there is no last layer to tell apart."""
         if isinstance(self.init, float):
             return self.init
-        raise InvalidInputError(f"init={self.init!r} must be one number: this method does not tell layers apart.")
+        raise InvalidInputError(
+            f"stds=Stds(init={self.init!r}) must give one number: this method does not tell layers apart."
+        )
 
 
 class RandomWeights(Part):

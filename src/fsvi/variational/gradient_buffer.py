@@ -92,6 +92,8 @@ class GradientBuffer:
             log_std = _sum(log_std, None if along is None else along * draw.shift)
             mean = _sum(mean, gradient)
         self._means.add_gradient(self.posterior.mean, mean)
+        if self.posterior.free is not None and self.posterior.mean.grad is not None:
+            self.posterior.mean.grad.mul_(self.posterior.free)
         self._logs.add_gradient(self.posterior.log_std, log_std)
         self._points.add_gradient(self.posterior.point, None)
 

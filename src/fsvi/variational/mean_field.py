@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor, nn
 
+from fsvi.networks.parameters import padding_rows
 from fsvi.variational.flat_vector import Layout
 
 
@@ -23,6 +24,9 @@ class MeanField(nn.Module):
         channels_last: Whether convolution weights are kept in channels-last order.
     """
 
+    free: Tensor | None
+    """1 for entries that learn, 0 for padding rows of embeddings; None if there are no padding rows"""
+
     def __init__(self, net: nn.Module, stochastic: Collection[str], channels_last: bool = True) -> None:
         super().__init__()
         trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
@@ -32,7 +36,10 @@ class MeanField(nn.Module):
         self.frozen = {name: p for name, p in net.named_parameters() if not p.requires_grad}
         self.layout = Layout({name: p.shape for name, p in chosen.items()}, channels_last)
         self.point_layout = Layout({name: p.shape for name, p in points.items()}, channels_last)
+        self.register_buffer("free", _free_entries(net, self.layout), persistent=False)
         self.mean = nn.Parameter(self.layout.flatten(chosen))
+        if self.free is not None:
+            self.mean.register_hook(lambda gradient: gradient * self.free)
         self.log_std = nn.Parameter(torch.zeros_like(self.mean))
         self.point = nn.Parameter(self.point_layout.flatten(points))
         self.start: dict[str, float] = {}
@@ -61,7 +68,8 @@ class MeanField(nn.Module):
 
     def shift(self, noise: Tensor) -> Tensor:
         """θ − mean = exp(log_std)·ε for ε = `noise`, as a flat vector."""
-        return self.log_std.exp() * noise
+        shift = self.log_std.exp() * noise
+        return shift if self.free is None else shift * self.free
 
     def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:
         """The trainable parameters by name: mean + `shift`, or their means."""
@@ -76,3 +84,14 @@ class MeanField(nn.Module):
         """The variances of the named parameters, all stochastic, with gradients."""
         logs = self.layout.views(self.log_std)
         return [(2 * logs[name]).exp() for name in names]
+
+
+def _free_entries(net: nn.Module, layout: Layout) -> Tensor | None:
+    """1 for random parameters, 0 for padding rows of embeddings; None if there are no padding rows."""
+    rows = {name: row for name, row in padding_rows(net).items() if name in layout.shapes}
+    if not rows:
+        return None
+    ones = {name: torch.ones(shape, dtype=net.get_parameter(name).dtype) for name, shape in layout.shapes.items()}
+    for name, row in rows.items():
+        ones[name][row] = 0
+    return layout.flatten(ones)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi import data, metrics
-from fsvi.data import Dataset, Normalize
+from fsvi.data import DataSplit, Normalize
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.tasks.image_contexts import check_unseen
 from fsvi.experiments.tasks.image_effort import ImageEffort
@@ -92,8 +92,13 @@ def evaluate_images(
 
 
 def evaluate_test_sets(
-    method: Method, name: str, ood: Sequence[str], normalize: Normalize, effort: ImageEffort, context: Sequence[Dataset]
-) -> tuple[dict[str, float], dict[str, Any], dict[str, Dataset]]:
+    method: Method,
+    name: str,
+    ood: Sequence[str],
+    normalize: Normalize,
+    effort: ImageEffort,
+    context: Sequence[DataSplit],
+) -> tuple[dict[str, float], dict[str, Any], dict[str, DataSplit]]:
     """`evaluate_images` on the test splits of dataset `name` and of those in `ood`, and the splits, loaded here."""
     tests = {each: data.load(each, "test") for each in (name, *ood)}
     check_unseen([tests[each] for each in ood], context)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from fsvi import data
-from fsvi.data import Dataset, Normalize
+from fsvi.data import DataSplit, Normalize
 from fsvi.data.dataset import Split
-from fsvi.data.store.catalogue import entry_of
+from fsvi.data.store.catalog import entry_of
 from fsvi.errors import InvalidInputError
 from fsvi.functions import contexts
 from fsvi.validation import check_choice
@@ -22,7 +22,7 @@ GENERATED: dict[str, Callable[[], contexts.Context]] = {
 
 def make_context(
     name: str | None, normalize: Normalize, ood: Sequence[str]
-) -> tuple[contexts.Context | None, list[Dataset]]:
+) -> tuple[contexts.Context | None, list[DataSplit]]:
     """The context called `name` and the data it was made from; None for a method without a context.
 
     In a dataset context and in the monochrome context, half of the points come from the minibatch.
@@ -54,7 +54,7 @@ def context_notes(name: str | None) -> list[str]:
     return ["half of the context points are from the minibatch"] if is_mixed else []
 
 
-def check_unseen(tests: Iterable[Dataset], context: Iterable[Dataset]) -> None:
+def check_unseen(tests: Iterable[DataSplit], context: Iterable[DataSplit]) -> None:
     """Refuse test images that are also in the context, whatever their datasets are called."""
     seen = {image.tobytes() for each in context for image in each.x.numpy()}
     for test in tests:

@@ -16,7 +16,7 @@ from fsvi.networks.modes import evaluating
 class JacobianFSVI(FSVI):
     """FSVI with q(f_k(X)) = N(f_k(X; μ), J_k S J_kᵀ) for every output k, with J_k = ∂f_k(X)/∂θ held in memory.
 
-    The whole network is linearised, as in the paper's equations, and J has K · outputs · parameters entries. Outputs
+    The whole network is linearized, as in the paper's equations, and J has K · outputs · parameters entries. Outputs
     are taken as independent; for a single output this is `linearize="exact"`.
     """
 

@@ -57,7 +57,7 @@ NETWORKS = {
 
 
 @dataclass(frozen=True)
-class Step:
+class BenchStep:
     """One training step: of `method` ("map", one of `FSVI_METHODS`, or "jacobian") on a network of `NETWORKS`."""
 
     network: str
@@ -67,7 +67,7 @@ class Step:
     channels_last: bool = True
 
     @property
-    def plain(self) -> Step:
+    def plain(self) -> BenchStep:
         """The MAP step that this one is compared with."""
         return replace(self, method="map", num_context=0)
 

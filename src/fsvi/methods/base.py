@@ -14,7 +14,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,10 +42,12 @@ class Method(Configurable, nn.Module, ABC):
     """
 
     transient = ("net",)
+    takes_weights: ClassVar[bool] = True
+    """Whether training can weigh examples: whether all that it takes from targets is `likelihood.nll`"""
     likelihood: Likelihood
     split: Split
     num_data: int | None
-    """how many examples there are, once `fit` has said so"""
+    """how many examples there are, or the sum of their weights, once `fit` has said so"""
     progress: float
     """how much of training is done when the step that `fit` is making is, 0..1"""
     _saved_shape: torch.Size | None = None

@@ -53,6 +53,8 @@ class Laplace(PointEstimate):
     are not shared between inputs.
     """
 
+    takes_weights = False
+
     posterior: GaussNewton | None
 
     def __init__(

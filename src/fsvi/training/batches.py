@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.serialization import digest
+from fsvi.validation import as_tensor
 
 _SAMPLED, _SAMPLED_BYTES = 2_000, 2**28
 """How many examples of a dataset are looked at before training at most, and how much memory they may take."""
@@ -26,6 +28,8 @@ class Batches(ABC):
     """how many examples there are"""
     num_batches: int
     """how many batches make an epoch"""
+    total_weight: int
+    """how many examples the data count as: the sum of their weights, rounded"""
     fingerprint: str | None = None
     """what a checkpoint remembers of the data, where it can be had"""
     generators: tuple[torch.Generator, ...] = ()
@@ -43,20 +47,43 @@ class Batches(ABC):
     def shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch, in an order drawn from torch's global generator, or as the loader has it."""
 
+    def mean(self, values: Tensor) -> float:
+        """The mean of one number per example, in the order of `ordered`."""
+        return float(values.mean())
+
+    def weighted(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """The same with the examples' weights, 1 on average; None where all are equal."""
+        return ((x, y, None) for x, y in self.shuffled())
+
 
 class TensorBatches(Batches):
-    """Batches of tensors held in memory: validated once, indexed each epoch, of sizes as equal as can be."""
+    """Batches of tensors held in memory: validated once, indexed each epoch, of sizes as equal as can be.
 
-    def __init__(self, method: Method, x: Any, y: Any, batch_size: int) -> None:
+    Args:
+        method: What is trained.
+        x: Inputs.
+        y: Targets.
+        batch_size: Examples per batch, at most.
+        weights: How many times each example counts; None for once.
+    """
+
+    def __init__(self, method: Method, x: Any, y: Any, batch_size: int, weights: Any = None) -> None:
         self.x, self.y = method.check_batch(x, y)
         self.num_data = len(self.x)
+        self.total_weight: int = self.num_data
+        self.weights: Tensor | None = None
+        if weights is not None:
+            given = _check_weights(method, weights, self.num_data)
+            self.total_weight = max(1, round(float(given.sum())))
+            self.weights = (given / given.mean()).to(self.x.device, method.dtype)
         self.num_batches = math.ceil(self.num_data / batch_size)
         self._arranged = method.arranged
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
         """The data's checksum."""
-        return digest({"x": self.x, "y": self.y})
+        weights = {} if self.weights is None else {"weights": self.weights}
+        return digest({"x": self.x, "y": self.y, **weights})
 
     def examples(self) -> tuple[Tensor, Tensor]:
         """All of them."""
@@ -66,13 +93,22 @@ class TensorBatches(Batches):
         """All of them at once."""
         yield self.x, self.y
 
+    def mean(self, values: Tensor) -> float:
+        """The weighted mean."""
+        return float((values if self.weights is None else values * self.weights.to(values)).mean())
+
     def shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every example once."""
+        return ((x, y) for x, y, _ in self.weighted())
+
+    def weighted(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Every example once, with its weight."""
         if self.num_batches == 1:
-            yield self.x, self.y
+            yield self.x, self.y, self.weights
             return
         for index in torch.randperm(self.num_data).to(self.x.device).tensor_split(self.num_batches):
-            yield self._arranged(self.x[index]), self.y[index]
+            weights = None if self.weights is None else self.weights[index]
+            yield self._arranged(self.x[index]), self.y[index], weights
 
 
 class LoaderBatches(Batches):
@@ -84,6 +120,7 @@ class LoaderBatches(Batches):
         sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
         self._indices = _indices(loader.dataset, sampler)
         self.num_data = len(self._indices)
+        self.total_weight = self.num_data
         self.num_batches = len(loader)
         owned = (getattr(owner, "generator", None) for owner in (loader, sampler, loader.batch_sampler))
         self.generators = tuple({id(g): g for g in owned if g is not None}.values())
@@ -110,7 +147,7 @@ class LoaderBatches(Batches):
 
 
 def as_batches(method: Method, data: Any, batch_size: int) -> Batches:
-    """Batches of what the user gave: a pair of tensors or arrays, a dataset, or a DataLoader."""
+    """Batches of what the user gave: tensors or arrays (x, y) or (x, y, weights), a dataset, or a DataLoader."""
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, DataLoader):
@@ -118,10 +155,27 @@ def as_batches(method: Method, data: Any, batch_size: int) -> Batches:
     if isinstance(data, Dataset):
         _check_dataset(data)
         return LoaderBatches(method, DataLoader(data, batch_size=batch_size, shuffle=True))
-    if isinstance(data, (tuple, list)) and len(data) == 2:
-        x, y = data
-        return TensorBatches(method, x, y, batch_size)
-    raise InvalidInputError(f"data is {_described(data)}; fit needs a pair (x, y), a Dataset or a DataLoader.")
+    if isinstance(data, (tuple, list)) and len(data) in (2, 3):
+        x, y, *weights = data
+        return TensorBatches(method, x, y, batch_size, *weights)
+    raise InvalidInputError(
+        f"data is {_described(data)}; fit needs (x, y), (x, y, weights), a Dataset or a DataLoader."
+    )
+
+
+def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
+    """Weights (n,) as float64; methods that cannot use them are refused."""
+    weights = as_tensor("weights", weights).detach().double()
+    if weights.shape != (num,):
+        raise InvalidInputError(f"weights have shape {tuple(weights.shape)}; {num} examples need ({num},).")
+    if not bool(weights.isfinite().all()) or bool((weights < 0).any()) or not bool((weights > 0).any()):
+        raise InvalidInputError("weights must be finite numbers of at least 0, and not all of them 0.")
+    for part in method.modules():
+        if isinstance(part, (Method, Likelihood)) and not part.takes_weights:
+            raise InvalidInputError(
+                f"{type(part).__name__} cannot weigh examples: leave the weights out, or repeat the examples instead."
+            )
+    return weights
 
 
 def _indices(dataset: Any, sampler: Any) -> Sequence[int]:

@@ -41,6 +41,8 @@ def fit(
 ) -> History:
     """Train `method` on `data`, a pair (x, y), a Dataset or a DataLoader, and return what happened.
 
+    A triple (x, y, weights) says how many times each example counts: a weight of 2 is the same as having it twice.
+
     `optimizer` is "adam", "sgd" (momentum 0.9), any `torch.optim` class, or a function from parameter groups, which
     carry `lr`, to an optimiser; `schedule` is "cosine", None, or a function from the fraction of training done to a
     factor on the learning rate. The same seed gives the same bits on a CPU, and torch's global random state is left as
@@ -111,5 +113,5 @@ def _begin(method: Method, batches: Batches) -> tuple[Tensor, Tensor]:
     if not y.is_floating_point() and bool((y == y[0]).all()):
         message = f"all {len(y)} labels looked at are {int(y[0])}: nothing can be learned of the other classes."
         warnings.warn(message, stacklevel=3)
-    method.begin(x, batches.num_data)
+    method.begin(x, batches.total_weight)
     return x, y

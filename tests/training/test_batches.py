@@ -142,7 +142,7 @@ def test_generators_are_found_wherever_a_loader_keeps_them(method):
     ("data", "message"),
     [
         (points()[0], "a Tensor; fit needs a pair"),
-        ((*points(), 1), "a tuple of 3; fit needs a pair"),
+        ((*points(), 1, 2), "a tuple of 4; fit needs a pair"),
         (None, "a NoneType; fit needs a pair"),
         (Points(0), "Points, is empty"),
         (TensorDataset(points()[0]), "a tuple of 1; fit needs a pair"),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.base import Estimator
+from fsvi.estimators.files import labels_from, labels_tree
+from fsvi.estimators.rows import merge_rows
+from fsvi.functions.contexts import Context
 from fsvi.likelihoods import Categorical
 from fsvi.predictive import CategoricalPredictive
 
@@ -20,7 +25,14 @@ from fsvi.predictive import CategoricalPredictive
 class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     """A classifier that knows what it does not know; labels may be numbers or strings.
 
-    Its parameters are those of `Estimator`; the labels, sorted, are `classes_`.
+    Its parameters are those of `Estimator`, and:
+
+    Args:
+        class_weight: How much the rows of each class count: a dictionary from labels to weights, "balanced" for weights
+            that make all classes count the same, or None for 1.
+
+    Attributes:
+        classes_: The labels, sorted.
 
     >>> from sklearn.datasets import make_moons
     >>> X, y = make_moons(200, noise=0.2, random_state=0)
@@ -28,24 +40,77 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     >>> model.predict_proba([[20.0, 20.0]])  # far from all data: about one half each
     """
 
-    def fit(self, X: Any, y: Any) -> FSVIClassifier:
-        """Train on inputs (n, features) and labels (n,)."""
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C")
+    def __init__(
+        self,
+        method: str = "fsvi",
+        *,
+        module: nn.Module | Callable[[int, int], nn.Module] | None = None,
+        hidden: Sequence[int] = (50, 50),
+        context: Context | None = None,
+        settings: Mapping[str, Any] | None = None,
+        epochs: int = 300,
+        batch_size: int = 128,
+        lr: float = 1e-2,
+        validation_fraction: float = 0.1,
+        patience: int = 50,
+        num_samples: int = 100,
+        class_weight: Mapping[Any, float] | str | None = None,
+        device: str | torch.device | None = None,
+        progress: bool | None = False,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        super().__init__(
+            method,
+            module=module,
+            hidden=hidden,
+            context=context,
+            settings=settings,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            num_samples=num_samples,
+            device=device,
+            progress=progress,
+            random_state=random_state,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FSVIClassifier:
+        """Train on inputs (n, columns) and labels (n,).
+
+        Args:
+            X: The inputs.
+            y: The labels.
+            sample_weight: How many times each row counts, (n,): a weight of 2 is the same as having the row twice.
+        """
+        x, y, weights = self._gather(X, y, sample_weight)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InvalidInputError(f"y holds one class only, {self.classes_.tolist()[0]!r}: at least two are needed.")
-        self._train(X, labels, Categorical(), len(self.classes_))
+        weights = weights * self._class_weights(y, weights)
+        self._train(*merge_rows(x, labels, weights), Categorical(), len(self.classes_))
         return self
+
+    def _class_weights(self, y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The factor of each row by its class; "balanced" looks at the sum of weights of each class."""
+        if self.class_weight != "balanced":
+            factors: NDArray[np.float64] = compute_sample_weight(self.class_weight, y)
+            return factors
+        totals = np.array([weights[y == label].sum() for label in self.classes_])
+        factors = weights.sum() / (len(totals) * totals)
+        return factors[np.searchsorted(self.classes_, y)]
 
     def predictive(self, X: Any) -> CategoricalPredictive:
         """The predictive distribution: entropies, mutual information, and what `fsvi.metrics` and referral read."""
-        prediction: CategoricalPredictive = self._predict(X, self.num_samples)
+        prediction: CategoricalPredictive = self._predict(self._inputs(X), self.num_samples)
         return prediction
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probability of each of `classes_`, averaged over draws of the function, (n, classes)."""
-        probabilities = self.predictive(X).mean.double()
+        probabilities = torch.cat([part.mean.double() for part in self._parts(X)])
         return (probabilities / probabilities.sum(1, keepdim=True)).numpy()
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -61,3 +126,9 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         chosen = torch.multinomial(probabilities.flatten(0, 1), 1, generator=generator)
         labels: NDArray[Any] = self.classes_[chosen.reshape(probabilities.shape[:2]).numpy()]
         return labels
+
+    def _target_tree(self) -> dict[str, Any]:
+        return {"classes": labels_tree(self.classes_)}
+
+    def _load_target(self, tree: Mapping[str, Any]) -> None:
+        self.classes_ = labels_from(tree["classes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
 from fsvi.estimators.base import Estimator
+from fsvi.estimators.files import scaler_from, scaler_tree
+from fsvi.estimators.rows import merge_rows
 from fsvi.likelihoods import Gaussian
 from fsvi.metrics.regression import unstandardize
 from fsvi.predictive import GaussianPredictive
@@ -34,24 +36,31 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
 
     _activation = nn.ReLU  # saturated features would give the function the same variance everywhere
 
-    def fit(self, X: Any, y: Any) -> FSVIRegressor:
-        """Train on inputs (n, features) and targets (n,) or (n, targets)."""
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C", multi_output=True, y_numeric=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FSVIRegressor:
+        """Train on inputs (n, columns) and targets (n,) or (n, targets).
+
+        Args:
+            X: The inputs.
+            y: The targets.
+            sample_weight: How many times each row counts, (n,): a weight of 2 is the same as having the row twice.
+        """
+        x, y, weights = self._gather(X, y, sample_weight, multi_output=True, y_numeric=True)
         self.target_shape_ = y.shape[1:]
-        y = y.reshape(len(y), -1)
-        self.target_scaler_ = StandardScaler().fit(y)
-        self._train(X, self.target_scaler_.transform(y), Gaussian(_NOISE, learn_noise=True), y.shape[1])
+        x, y, weights = merge_rows(x, y.reshape(len(y), -1), weights)
+        self.target_scaler_ = StandardScaler().fit(y, sample_weight=weights)
+        noise = Gaussian(_NOISE, learn_noise=True)
+        self._train(x, self.target_scaler_.transform(y), weights, noise, y.shape[1])
         return self
 
     def predictive(self, X: Any) -> GaussianPredictive:
         """The predictive distribution: the function's part of the variance, and what `fsvi.metrics` reads."""
-        return self._in_units(self._predict(X, self.num_samples))
+        return self._in_units(self._predict(self._inputs(X), self.num_samples))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """E[y], in the targets' shape; with `return_std` a pair with the standard deviation of y, noise included."""
-        p = self.predictive(X)
-        mean = self._shaped(p.mean)
-        return (mean, self._shaped(p.variance.sqrt())) if return_std else mean
+        moments = [(part.mean, part.variance.sqrt()) for part in map(self._in_units, self._parts(X))]
+        mean, std = (self._shaped(torch.cat(parts)) for parts in zip(*moments, strict=True))
+        return (mean, std) if return_std else mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[np.float64]:
         """Targets drawn from `n_samples` functions, noise included, (n, n_samples) or (n, targets, n_samples).
@@ -69,6 +78,12 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
 
     def _shaped(self, values: Tensor) -> NDArray[np.float64]:
         return values.double().reshape(len(values), *self.target_shape_).numpy()
+
+    def _target_tree(self) -> dict[str, Any]:
+        return {"scaler": scaler_tree(self.target_scaler_), "shape": list(self.target_shape_)}
+
+    def _load_target(self, tree: Mapping[str, Any]) -> None:
+        self.target_scaler_, self.target_shape_ = scaler_from(tree["scaler"]), tuple(tree["shape"])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

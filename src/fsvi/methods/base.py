@@ -239,7 +239,11 @@ class Method(Configurable, nn.Module, ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained method to one file, without pickle and without training data; see `fsvi.load`."""
-        tree = {
+        write_tree(path, self.as_tree(), _KIND)
+
+    def as_tree(self) -> dict[str, Any]:
+        """The trained method as plain values and tensors; see `from_tree`."""
+        return {
             "config": self.config(),
             "parameters": architecture(self.net),
             "network": self._described(),
@@ -247,7 +251,6 @@ class Method(Configurable, nn.Module, ABC):
             "num_data": self.num_data,
             "tensors": self.tensors(),
         }
-        write_tree(path, tree, _KIND)
 
     def _described(self) -> dict[str, Any] | None:
         """The network that this method and its members, if it has any, have in common."""
@@ -261,7 +264,11 @@ def load(path: str | os.PathLike[str], net: nn.Module | None = None) -> Any:
     A file describes networks that are an `nn.Sequential` of PyTorch's common layers, nested or not, and those of
     `fsvi.networks`. For any other, `net` gives the architecture; its parameters' values do not matter.
     """
-    tree = read_tree(path, _KIND)
+    return from_tree(read_tree(path, _KIND), path, net)
+
+
+def from_tree(tree: dict[str, Any], path: str | os.PathLike[str], net: nn.Module | None = None) -> Any:
+    """The method that `Method.as_tree` described, read from the file at `path`, which errors name."""
     with building_from(path):
         net = _network(path, tree) if net is None else net
         for saved, given in zip_longest(tree["parameters"], architecture(net)):

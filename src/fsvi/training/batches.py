@@ -159,7 +159,7 @@ def as_batches(method: Method, data: Any, batch_size: int) -> Batches:
         x, y, *weights = data
         return TensorBatches(method, x, y, batch_size, *weights)
     raise InvalidInputError(
-        f"data is {_described(data)}; fit needs (x, y), (x, y, weights), a Dataset or a DataLoader."
+        f"data is {_described(data)}; fit needs a pair (x, y), a triple (x, y, weights), a Dataset or a DataLoader."
     )
 
 

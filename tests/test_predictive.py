@@ -129,12 +129,12 @@ def test_distant_targets_have_a_finite_log_density():
     "p", [CategoricalPredictive(torch.zeros(S, N, Q)), GaussianPredictive(torch.zeros(S, N, Q), torch.ones(Q))]
 )
 def test_another_number_of_targets_is_refused(p):
-    with pytest.raises(InvalidInputError, match=r"5 predictions, but targets of shape \(4,\)"):
+    with pytest.raises(InvalidInputError, match=r"\(4,\)"):
         p.log_prob(torch.zeros(N - 1, dtype=torch.int64))
 
 
 def test_labels_may_be_an_array_and_are_checked():
     p = CategoricalPredictive(torch.zeros(S, N, Q))
     torch.testing.assert_close(p.log_prob([0] * N), p.log_prob(torch.zeros(N, dtype=torch.int32)))
-    with pytest.raises(InvalidInputError, match=rf"labels lie in {Q}\.\.{Q}"):
+    with pytest.raises(InvalidInputError, match=rf"{Q}\.\.{Q}"):
         p.log_prob([Q] * N)

@@ -35,6 +35,7 @@ from fsvi.methods import (
     make_method,
     method_names,
 )
+from fsvi.networks import Network
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.training import History, cosine, fit, keep_memory
 
@@ -96,6 +97,7 @@ __all__ = [
     "Likelihood",
     "MCDropout",
     "Method",
+    "Network",
     "NonFiniteLossError",
     "Predictive",
     "RadialMFVI",

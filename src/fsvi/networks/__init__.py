@@ -1,8 +1,8 @@
-"""Networks of the paper, and the split of any network into features and its last linear layer."""
+"""The user's network, and the networks of the paper."""
 
 from fsvi.networks.cnn import cnn
 from fsvi.networks.mlp import mlp
+from fsvi.networks.network import Network
 from fsvi.networks.resnet import resnet18, resnet50
-from fsvi.networks.split import Split, split_head
 
-__all__ = ["Split", "cnn", "mlp", "resnet18", "resnet50", "split_head"]
+__all__ = ["Network", "cnn", "mlp", "resnet18", "resnet50"]

@@ -77,7 +77,7 @@ class TensorBatches(Batches):
             self.total_weight = max(1, round(float(given.sum())))
             self.weights = (given / given.mean()).to(self.x.device, method.dtype)
         self.num_batches = math.ceil(self.num_data / batch_size)
-        self._arranged = method.arranged
+        self._arranged = method.network.arranged
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]

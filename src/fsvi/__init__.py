@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from fsvi import data, networks
+from fsvi import calibration, data, networks
 from fsvi.errors import (
     DataNotFoundError,
     FileFormatError,
@@ -43,14 +43,16 @@ if TYPE_CHECKING:
     from fsvi import metrics
     from fsvi.diagnosis import Diagnosis, Finding, diagnose
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
-    from fsvi.referral import Referral
+    from fsvi.referral import IntervalReferral, Referral, SetReferral
 
 _LATER = {
     "Diagnosis": "fsvi.diagnosis",
     "FSVIClassifier": "fsvi.estimators",
     "FSVIRegressor": "fsvi.estimators",
     "Finding": "fsvi.diagnosis",
+    "IntervalReferral": "fsvi.referral",
     "Referral": "fsvi.referral",
+    "SetReferral": "fsvi.referral",
     "diagnose": "fsvi.diagnosis",
     "metrics": "fsvi.metrics",
 }
@@ -92,6 +94,7 @@ __all__ = [
     "GaussianPredictive",
     "HeadError",
     "History",
+    "IntervalReferral",
     "InvalidInputError",
     "Laplace",
     "Likelihood",
@@ -103,7 +106,9 @@ __all__ = [
     "RadialMFVI",
     "Rank1",
     "Referral",
+    "SetReferral",
     "SingularCovarianceError",
+    "calibration",
     "contexts",
     "cosine",
     "data",

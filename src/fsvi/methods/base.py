@@ -235,9 +235,13 @@ class Method(Configurable, nn.Module, ABC):
             for name, tensor in own.items():
                 tensor.copy_(tensors[name])
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trained method to one file, without pickle and without training data; see `fsvi.load`."""
-        write_tree(path, self.as_tree(), _KIND)
+    def save(self, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
+        """Write the trained method to one file, without pickle and without training data; see `fsvi.load`.
+
+        `calibrated` is a `fsvi.calibration.Calibrated` of this method, which `load` then returns.
+        """
+        extra = {} if calibrated is None else {"calibrated": calibrated.config()}
+        write_tree(path, {**self.as_tree(), **extra}, _KIND)
 
     def as_tree(self) -> dict[str, Any]:
         """The trained method as plain values and tensors; see `from_tree`."""
@@ -257,7 +261,7 @@ class Method(Configurable, nn.Module, ABC):
 
 
 def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Any:
-    """Read a method that `save` wrote.
+    """Read a method that `save` wrote, with its calibration if it was saved with one.
 
     A file describes networks that are an `nn.Sequential` of PyTorch's common layers, nested or not, and those of
     `fsvi.networks`. For any other, `net` gives the architecture; its parameters' values do not matter.
@@ -265,7 +269,7 @@ def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -
     return from_tree(read_tree(path, _KIND), path, net)
 
 
-def from_tree(tree: dict[str, Any], path: str | os.PathLike[str], net: nn.Module | None = None) -> Any:
+def from_tree(tree: dict[str, Any], path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Any:
     """The method that `Method.as_tree` described, read from the file at `path`, which errors name."""
     with building_from(path):
         is_described = net is None
@@ -283,7 +287,17 @@ def from_tree(tree: dict[str, Any], path: str | os.PathLike[str], net: nn.Module
         if broken:
             raise FileFormatError(f"{path} holds NaN or infinite values in {broken[0]}: train it again.")
         method.load_tensors(tree["tensors"])
-    return method.eval()
+        return _with_calibration(method.eval(), tree.get("calibrated"))
+
+
+def _with_calibration(method: Method, config: Mapping[str, Any] | None) -> Any:
+    """The method, in the object that calibrates it if the file has one."""
+    if config is None:
+        return method
+    calibrated = Configurable.from_config(config, method=method)
+    if getattr(calibrated, "method", None) is not method:
+        raise FileFormatError(f"the file describes {config['class']!r} as its calibration, which it is not.")
+    return calibrated
 
 
 def _network(path: str | os.PathLike[str], tree: dict[str, Any]) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from fsvi.calibration import Calibration
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.files import Saved
 from fsvi.estimators.rows import repeat_rows
@@ -52,6 +54,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         module: A network to start from, which is copied, or a function (n_inputs, n_outputs) -> network; None makes a
             fully connected one. Its inputs are the encoded columns, `encoder_.outputs`.
         hidden: Widths of that network's hidden layers.
+        columns: What columns hold, by name, where it should not be detected: "number", "category" (for codes that look
+            like numbers), "date", or "ignore".
         context: Where methods that look beyond the data do so, in standardized units; None takes a box four times as
             wide as the data.
         settings: Further arguments of the method, such as {"num_context": 50}; in a grid search, each can be set by
@@ -74,6 +78,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         encoder_: How columns become numbers.
         scaler_: How these numbers are standardized.
         seed_: What `random_state` gave.
+        target_name_: The target's name, if a column of a data frame was given.
+        calibration_: What `calibrate` learned, or None.
         n_features_in_: Number of columns.
         feature_names_in_: Their names, if a data frame gave any.
     """
@@ -87,6 +93,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         *,
         module: nn.Module | Callable[[int, int], nn.Module] | None = None,
         hidden: Sequence[int] = (50, 50),
+        columns: Mapping[str, str] | None = None,
         context: Context | None = None,
         settings: Mapping[str, Any] | None = None,
         epochs: int = 300,
@@ -102,6 +109,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         self.method = method
         self.module = module
         self.hidden = hidden
+        self.columns = columns
         self.context = context
         self.settings = settings
         self.epochs = epochs
@@ -144,19 +152,21 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, sample_weight: Any, **checks: Any
     ) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64]]:
         """Encoded inputs, targets as they were given, and weights, of rows that count at all."""
+        name = getattr(y, "name", None)
+        self.target_name_ = None if name is None else str(name)
         table, y = self._see(X, y, **checks)
         weights = _check_weights(sample_weight, y)
         counted = weights > 0
         if not counted.all():
             table, y, weights = table.take(counted), y[counted], weights[counted]
-        self.encoder_ = TableEncoder.learn(table, weights=weights)
+        self.encoder_ = TableEncoder.learn(table, self.columns, weights)
         for name, reason in self.encoder_.left_out:
             warnings.warn(f"column {name!r} is left out ({reason}).", stacklevel=4)
         return self.encoder_.transform(table, warn=False), y, weights
 
     def _see(self, X: Any, y: Any, **checks: Any) -> tuple[Table, NDArray[Any]]:
         """Training data, validated as scikit-learn does it."""
-        if is_mixed(X):
+        if is_mixed(X) or self.columns:
             validate_data(self, X, skip_check_array=True)
             y = _check_y(y, **checks, estimator=self)
             check_consistent_length(X, y)
@@ -173,7 +183,10 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         else:
             validate_data(self, X, skip_check_array=True, reset=False)
             table = as_table(X)
-        return torch.as_tensor(self.scaler_.transform(self.encoder_.transform(table)))
+        return self._standardized(self.encoder_.transform(table))
+
+    def _standardized(self, encoded: NDArray[np.float64]) -> Tensor:
+        return torch.as_tensor(self.scaler_.transform(encoded))
 
     # Training -------------------------------------------------------------------------------------------------------
 
@@ -187,6 +200,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Train on inputs in their own units and targets as the network is to see them."""
         self.seed_ = int(check_random_state(self.random_state).randint(_SEEDS))
+        self.calibration_: Calibration | None = None
         self.scaler_ = StandardScaler().fit(x, sample_weight=weights)
         x = self.scaler_.transform(x)
         with torch.random.fork_rng(devices=[]):
@@ -256,6 +270,29 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(random_state).randint(_SEEDS))
         p = self._predict(inputs, n_samples, seed)
         return p, torch.arange(n_samples) % len(p.samples), torch.Generator().manual_seed(seed)
+
+    # Calibration ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _raw_predictive(self, X: Any) -> Any:
+        """The prediction before any calibration, in the targets' units."""
+
+    def _in_target_units(self, p: Any) -> Any:
+        """A prediction of the network in the targets' units."""
+        return p
+
+    def _fit_calibration(self, X: Any, y: Any, steps: Sequence[Any]) -> None:
+        """Learn the steps from held-out rows; `y` are labels 0..C−1 or targets."""
+        calibration = Calibration(copy.deepcopy(list(steps)))
+        self.calibration_ = calibration.fit(self._raw_predictive(X), y, seed=self.seed_)
+
+    def _calibrated(self, p: Any) -> Any:
+        """The prediction with the scalings that `calibrate` learned, if it did."""
+        return p if self.calibration_ is None else self.calibration_(p)
+
+    @property
+    def _is_conformal(self) -> bool:
+        return self.calibration_ is not None and self.calibration_.conformal is not None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from fsvi.calibration import LAC, TemperatureScaling
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.base import Estimator
 from fsvi.estimators.files import labels_from, labels_tree
@@ -20,6 +22,7 @@ from fsvi.estimators.rows import merge_rows
 from fsvi.functions.contexts import Context
 from fsvi.likelihoods import Categorical
 from fsvi.predictive import CategoricalPredictive
+from fsvi.validation import check_fraction
 
 
 class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
@@ -46,6 +49,7 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         *,
         module: nn.Module | Callable[[int, int], nn.Module] | None = None,
         hidden: Sequence[int] = (50, 50),
+        columns: Mapping[str, str] | None = None,
         context: Context | None = None,
         settings: Mapping[str, Any] | None = None,
         epochs: int = 300,
@@ -63,6 +67,7 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             method,
             module=module,
             hidden=hidden,
+            columns=columns,
             context=context,
             settings=settings,
             epochs=epochs,
@@ -105,12 +110,16 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def predictive(self, X: Any) -> CategoricalPredictive:
         """The predictive distribution: entropies, mutual information, and what `fsvi.metrics` and referral read."""
+        prediction: CategoricalPredictive = self._calibrated(self._raw_predictive(X))
+        return prediction
+
+    def _raw_predictive(self, X: Any) -> CategoricalPredictive:
         prediction: CategoricalPredictive = self._predict(self._inputs(X), self.num_samples)
         return prediction
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probability of each of `classes_`, averaged over draws of the function, (n, classes)."""
-        probabilities = torch.cat([part.mean.double() for part in self._parts(X)])
+        probabilities = torch.cat([self._calibrated(part).mean.double() for part in self._parts(X)])
         return (probabilities / probabilities.sum(1, keepdim=True)).numpy()
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -119,10 +128,50 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         labels: NDArray[Any] = self.classes_[best]
         return labels
 
+    def calibrate(self, X: Any, y: Any, steps: Sequence[Any] | None = None) -> FSVIClassifier:
+        """Learn from held-out rows how to correct probabilities and how large prediction sets must be.
+
+        From then on, all predictions are corrected, and `predict_set` keeps its promise for rows of the same kind.
+
+        Args:
+            X: Inputs that were not used for training.
+            y: Their labels.
+            steps: Steps of `fsvi.calibration`; None for temperature scaling and then sets by the LAC score.
+        """
+        labels = self._as_indices(y)
+        self._fit_calibration(X, labels, [TemperatureScaling(), LAC()] if steps is None else steps)
+        return self
+
+    def predict_set(self, X: Any, alpha: float = 0.1) -> NDArray[np.bool_]:
+        """Which of `classes_` to expect, (n, classes): as many as it takes to be right for a share 1 − `alpha` of rows.
+
+        After `calibrate` with a conformal step, this holds for rows exchangeable with the calibration rows. Without it,
+        these are the most probable classes whose probabilities sum to 1 − `alpha`, and nothing is promised.
+        """
+        check_fraction("alpha", alpha)
+        if self._is_conformal and self.calibration_ is not None:
+            return torch.cat([self.calibration_.sets(part, alpha) for part in self._parts(X)]).numpy()
+        probabilities = self.predict_proba(X)
+        order = np.argsort(-probabilities, axis=1)
+        ranked = np.take_along_axis(probabilities, order, 1)
+        needed = ranked.cumsum(1) - ranked < 1 - alpha
+        sets = np.zeros_like(needed)
+        np.put_along_axis(sets, order, needed, 1)
+        return sets
+
+    def _as_indices(self, y: Any) -> NDArray[np.int64]:
+        """Labels as their places in `classes_`."""
+        check_is_fitted(self)
+        y = np.asarray(y)
+        unknown = y[~np.isin(y, self.classes_)]
+        if len(unknown):
+            raise InvalidInputError(f"the label {unknown[0]!r} is none of those in training: {self.classes_.tolist()}.")
+        return np.searchsorted(self.classes_, y)
+
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[Any]:
         """Labels drawn from `n_samples` functions, (n, n_samples): those in a column come from one function."""
         p, draws, generator = self._draws(X, n_samples, random_state)
-        probabilities = p.samples[draws].transpose(0, 1)
+        probabilities = self._calibrated(p).samples[draws].transpose(0, 1)
         chosen = torch.multinomial(probabilities.flatten(0, 1), 1, generator=generator)
         labels: NDArray[Any] = self.classes_[chosen.reshape(probabilities.shape[:2]).numpy()]
         return labels

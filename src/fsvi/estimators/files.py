@@ -78,8 +78,10 @@ class Saved:
             "scaler": scaler_tree(this.scaler_),
             "target": self._target_tree(),
             "features": {"count": this.n_features_in_, "names": None if names is None else names.tolist()},
+            "target_name": this.target_name_,
             "seed": this.seed_,
             "history": asdict(this.history_),
+            "calibration": None if this.calibration_ is None else this.calibration_.config(),
             "method": this.method_.as_tree(),
         }
 
@@ -88,7 +90,9 @@ class Saved:
         this.method_ = from_tree(tree["method"], path, net)
         this.encoder_ = Configurable.from_config(tree["encoder"])
         this.scaler_ = scaler_from(tree["scaler"])
-        this.seed_ = tree["seed"]
+        this.seed_, this.target_name_ = tree["seed"], tree["target_name"]
+        calibration = tree["calibration"]
+        this.calibration_ = None if calibration is None else Configurable.from_config(calibration)
         this.history_ = History(**tree["history"])
         this.n_features_in_ = tree["features"]["count"]
         if tree["features"]["names"] is not None:

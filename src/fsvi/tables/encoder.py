@@ -38,30 +38,33 @@ class TableEncoder(Configurable):
         kinds: Mapping[str, str] | None = None,
         weights: NDArray[Any] | None = None,
         read_numbers: bool = False,
-        ignore: Collection[str] = (),
     ) -> TableEncoder:
         """Learn from training rows.
 
         Args:
             table: The rows.
-            kinds: What columns hold, "number", "category" or "date", for those where it should not be detected.
+            kinds: What columns hold, "number", "category" or "date", where it should not be detected; "ignore" leaves a
+                column out.
             weights: How many times each row counts; 1 without them.
             read_numbers: Whether strings that look like numbers are numbers, as in a CSV file.
-            ignore: Columns to leave out.
         """
         weights = np.ones(len(table)) if weights is None else np.asarray(weights, dtype=np.float64)
+        given = dict(kinds or {})
+        for name, kind in given.items():
+            check_choice(f"type of column {name!r}", kind, (*KINDS, "ignore"))
+            check_choice("column", name, table.names)
         columns: list[Column] = []
         left_out: list[tuple[str, str]] = []
         for name, values in table.columns.items():
-            if name in ignore:
-                left_out.append((name, "you asked for it"))
+            kind = given.get(name) or detect_kind(values, read_numbers)
+            if kind == "ignore":
+                left_out.append((name, "ignored on request"))
                 continue
-            kind = (kinds or {}).get(name) or detect_kind(values, read_numbers)
             if kind == "text":
                 distinct = len({value for value in values.tolist() if value is not None})
                 left_out.append((name, f"text: {distinct} different values in {len(values)} rows"))
                 continue
-            columns.append(KINDS[check_choice(f"type of column {name!r}", kind, KINDS)].learn(name, values, weights))
+            columns.append(KINDS[kind].learn(name, values, weights))
         if not columns:
             raise InvalidInputError("no column is left to learn from: " + _reasons(left_out))
         return cls(columns, left_out)

@@ -36,6 +36,11 @@ class Table:
         return len(self.lines)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self), len(self.columns)
+
+    @property
     def names(self) -> list[str]:
         """The columns' names, in order."""
         return list(self.columns)
@@ -51,6 +56,8 @@ class Table:
 
 def is_mixed(x: Any) -> bool:
     """Whether `x` is a frame of pandas or polars, or an array of objects, with more in it than numbers."""
+    if isinstance(x, Table):
+        return True
     if _is_frame(x):
         return any(_dtype_kind(x[name].dtype) not in "iuf" for name in x.columns)
     return isinstance(x, np.ndarray) and x.ndim == 2 and x.dtype.kind in "OUS" and _holds_text(x)
@@ -58,9 +65,12 @@ def is_mixed(x: Any) -> bool:
 
 def as_table(x: Any, names: Sequence[str] | None = None) -> Table:
     """The table that a frame, or an array (rows, columns), holds; `names` are those of an array's columns."""
+    if isinstance(x, Table):
+        return x
     if _is_frame(x):
         columns = {str(name): as_column(_values(x[name])) for name in x.columns}
     else:
+        x = np.asarray(x)
         names = [f"x{index}" for index in range(x.shape[1])] if names is None else names
         columns = {str(name): as_column(x[:, index]) for index, name in enumerate(names)}
     return Table(columns, np.arange(1, len(x) + 1))

@@ -154,7 +154,8 @@ def _examples(table: Table, options: FitOptions, tell: Tell) -> tuple[Examples, 
     weights = None if options.weight is None else _numbers(options.weight, table.columns[options.weight], table)
     names = [options.target, *([options.weight] if options.weight else [])]
     shown = f"{len(np.unique(y))} classes" if task == "classification" else f"{y.min():g} to {y.max():g}"
-    tell(f"Target {options.target!r}: {task} ({shown}){'' if options.task else '; --task says otherwise'}.")
+    how = "" if options.task else ", detected; --task overrides it"
+    tell(f"Target {options.target!r}: {task} ({shown}{how}).")
     return Examples(table.without(names), y, weights), task
 
 

@@ -176,6 +176,7 @@ def _predict(method: Method, x: Tensor, sampling: Sampling) -> Iterator[Predicti
 
 
 def table_of(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
+    """One prediction as columns of a table."""
     if isinstance(p, GaussianPredictive):
         return _table_of_numbers(p)
     if not isinstance(p, CategoricalPredictive):

@@ -25,6 +25,12 @@ METRICS: dict[str, tuple[str, str, str]] = {
     "coverage_0.8": ("80% intervals hold", "should be close to 80%", "{:.1%}"),
     "coverage_0.9": ("90% intervals hold", "should be close to 90%", "{:.1%}"),
     "coverage_0.95": ("95% intervals hold", "should be close to 95%", "{:.1%}"),
+    "conformal": (
+        "calibrated 95% {kind} hold",
+        "at least 95% on average over calibrations, for rows like these",
+        "{:.1%}",
+    ),
+    "set_size": ("classes per set", "1 would be certainty", "{:.2f}"),
 }
 """For each number: its name, what it says, and how it is written."""
 
@@ -98,8 +104,13 @@ def write_report(
 
 def _metric_rows(assessment: Assessment) -> list[tuple[str, str, list[str]]]:
     first = next(iter(assessment.metrics.values()))
+    kind = "sets" if assessment.task == "classification" else "intervals"
     return [
-        (title, meaning, [form.format(each[key]) if key in each else "" for each in assessment.metrics.values()])
+        (
+            title.format(kind=kind),
+            meaning,
+            [form.format(each[key]) if key in each else "" for each in assessment.metrics.values()],
+        )
         for key, (title, meaning, form) in METRICS.items()
         if key in first
     ]
@@ -117,13 +128,13 @@ def _referral(assessment: Assessment) -> Plot:
     is_share = assessment.task == "classification"
     show = (lambda value: f"{value:.0%}") if is_share and highest > 0.05 else (lambda value: f"{value:.2g}")
     name = next(iter(assessment.reliability))
-    title = ("Share of errors" if is_share else "Typical error") + " among rows that are not referred"
+    title = ("Errors" if is_share else "Typical error") + " among the other rows when the least sure are referred"
     return Plot(
         title,
         {name: points},
         (0.0, 0.9),
         (0.0, highest),
-        [(0.0, "0"), (0.3, "30%"), (0.6, "60%"), (0.9, "90% referred")],
+        [(0.0, "0"), (0.3, "30%"), (0.6, "60%"), (0.9, "90%")],
         [(0.0, "0"), (highest, show(highest))],
     )
 

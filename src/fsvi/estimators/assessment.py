@@ -27,6 +27,7 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of intervals whose coverage is measured."""
 _MOVED_ROWS = 200
 _FAR = 8.0
+_ALPHA = 0.05
 _LISTED = 3
 _RELIABILITY_BINS = 10
 _ENOUGH = {"together": {"classes": 0.85, "numbers": 0.7}, "column": {"classes": 0.6, "numbers": 2.0}}
@@ -144,7 +145,7 @@ def assess(models: Mapping[str, Any], table: Table, y: NDArray[Any], num_referre
     first = next(iter(models.values()))
     task = _Classes(first, y) if isinstance(first, FSVIClassifier) else _Numbers(first, y)
     predictions = {name: model.predictive(table) for name, model in models.items()}
-    metrics = {name: task.metrics(p) for name, p in predictions.items()}
+    metrics = {name: {**task.metrics(p), **task.promised(models[name], table)} for name, p in predictions.items()}
     metrics["guess"] = task.guess()
     growth, together = _leave(models, task, table)
     main = next(iter(models))
@@ -172,6 +173,14 @@ class _Classes:
 
     def metrics(self, p: Any) -> dict[str, float]:
         return {"accuracy": accuracy(p, self.y), "nll": nll(p, self.y), "ece": ece(p, self.y, _RELIABILITY_BINS)}
+
+    def promised(self, model: Any, table: Table) -> dict[str, float]:
+        """How often calibrated sets hold the truth, and how large they are."""
+        if not model._is_conformal:
+            return {}
+        sets = torch.as_tensor(model.predict_set(table, _ALPHA))
+        hits = sets[torch.arange(len(self.y)), self.y].double()
+        return {"conformal": float(hits.mean()), "set_size": float(sets.sum(1).double().mean())}
 
     def guess(self) -> dict[str, float]:
         """Always the same probabilities: the held-out rows' own frequencies, which no guess beats."""
@@ -202,7 +211,8 @@ class _Classes:
     def useful(self, metrics: Mapping[str, dict[str, float]], name: str) -> Check:
         own, guess = metrics[name], metrics["guess"]
         sentence = f"It is right for {own['accuracy']:.1%} of held-out rows; always guessing the most frequent class, "
-        passed = own["accuracy"] >= guess["accuracy"] and own["nll"] < guess["nll"]
+        by_chance = 2 * math.sqrt(0.25 / len(self.y))
+        passed = own["nll"] < guess["nll"] or own["accuracy"] > guess["accuracy"] + by_chance
         return Check("Does it beat guessing?", passed, f"{sentence}for {guess['accuracy']:.1%}.")
 
     def row(self, p: Any, at: int) -> tuple[str, str, str, bool]:
@@ -229,6 +239,13 @@ class _Numbers:
         y = self.y
         log_density = float(p.log_prob(y).mean())
         return {"rmse": rmse(p, y), "nll": -log_density, **{f"coverage_{v:g}": coverage(p, y, v) for v in LEVELS}}
+
+    def promised(self, model: Any, table: Table) -> dict[str, float]:
+        """How often calibrated intervals hold the truth."""
+        if not model._is_conformal:
+            return {}
+        low, high = (torch.as_tensor(end).reshape(self.y.shape) for end in model.predict_interval(table, _ALPHA))
+        return {"conformal": float(((low <= self.y) & (self.y <= high)).double().mean())}
 
     def guess(self) -> dict[str, float]:
         """Always the held-out rows' own mean and standard deviation, which no guess beats."""
@@ -264,7 +281,8 @@ class _Numbers:
     def row(self, p: Any, at: int) -> tuple[str, str, str, bool]:
         mean, std, actual = float(p.mean[at, 0]), float(p.variance[at, 0].sqrt()), float(self.y[at, 0])
         low, high = mean - 1.96 * std, mean + 1.96 * std
-        return f"{mean:.4g}", f"{low:.4g} to {high:.4g}", f"{actual:.4g}", not low <= actual <= high
+        shown = [f"{value:.4g}".replace("-", "−") for value in (mean, low, high, actual)]
+        return shown[0], f"{shown[1]} to {shown[2]}", shown[3], not low <= actual <= high
 
     def noticed(self, on_data: float, far: float) -> bool:
         return far >= _ENOUGH["column"]["numbers"] * on_data

@@ -161,7 +161,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
             table, y, weights = table.take(counted), y[counted], weights[counted]
         self.encoder_ = TableEncoder.learn(table, self.columns, weights)
         for name, reason in self.encoder_.left_out:
-            warnings.warn(f"column {name!r} is left out ({reason}).", stacklevel=4)
+            if name not in (self.columns or {}):
+                warnings.warn(f"column {name!r} is left out ({reason}).", stacklevel=4)
         return self.encoder_.transform(table, warn=False), y, weights
 
     def _see(self, X: Any, y: Any, **checks: Any) -> tuple[Table, NDArray[Any]]:

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from fsvi.calibration import LAC, TemperatureScaling
+from fsvi.calibration import LAC
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.base import Estimator
 from fsvi.estimators.files import labels_from, labels_tree
@@ -129,17 +129,19 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return labels
 
     def calibrate(self, X: Any, y: Any, steps: Sequence[Any] | None = None) -> FSVIClassifier:
-        """Learn from held-out rows how to correct probabilities and how large prediction sets must be.
+        """Learn from held-out rows how large prediction sets must be, and with scalings, how to correct probabilities.
 
-        From then on, all predictions are corrected, and `predict_set` keeps its promise for rows of the same kind.
+        From then on, `predict_set` keeps its promise for rows of the same kind, and scalings apply to all predictions.
 
         Args:
             X: Inputs that were not used for training.
             y: Their labels.
-            steps: Steps of `fsvi.calibration`; None for temperature scaling and then sets by the LAC score.
+            steps: Steps of `fsvi.calibration`; None for sets by the LAC score. With a few hundred rows or more,
+                `[TemperatureScaling(), LAC()]` also corrects probabilities; with few, all of which may be right by
+                chance, a temperature would make the model too sure.
         """
         labels = self._as_indices(y)
-        self._fit_calibration(X, labels, [TemperatureScaling(), LAC()] if steps is None else steps)
+        self._fit_calibration(X, labels, [LAC()] if steps is None else steps)
         return self
 
     def predict_set(self, X: Any, alpha: float = 0.1) -> NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,19 +17,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
-from fsvi.functions.contexts import Context, Uniform
+from fsvi.estimators.defaults import HIDDEN, STEPS, fsvi_settings, num_held_out, reestimate_noise, widen
+from fsvi.functions.contexts import Context, ShiftedRows
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.registry import make_method
-from fsvi.networks import mlp
+from fsvi.networks import mlp, table_mlp
 from fsvi.training import fit
 from fsvi.validation import check_count, check_fraction
 
 _SEEDS = 2**31 - 1
-_WIDEN = 1.5
-"""Context points come from this many ranges of the data beyond them on either side."""
-_LEAST_HELD_OUT = 10
-"""Fewer examples than these cannot say when to stop."""
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]
@@ -39,8 +37,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         module: A network to start from, which is copied, or a function (n_features, n_outputs) -> network; None makes a
             fully connected one.
         hidden: Widths of that network's hidden layers.
-        context: Where methods that look beyond the data do so, in standardised units; None takes a box four times as
-            wide as the data.
+        context: Where methods that look beyond the data do so, in standardized units; None takes
+            `fsvi.contexts.ShiftedRows()`: training rows with columns pushed away from the data.
         settings: Further arguments of the method, such as {"num_context": 50}.
         epochs: How often to go through the data, at most.
         batch_size: Examples a step.
@@ -54,14 +52,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         method_: The trained method.
-        history_: What happened in training.
+        history_: What happened in training; for "fsvi", in training the point estimate that it starts from.
+        widening_: For "fsvi", what happened when the last layer became random.
         scaler_: How inputs are standardised.
         seed_: What `random_state` gave.
         n_features_in_: Number of inputs.
         feature_names_in_: Their names, if a data frame gave any.
     """
 
-    _activation: type[nn.Module] = nn.Tanh
+    _activation: str = "tanh"
     """Of the network that is made where none is given."""
 
     def __init__(
@@ -69,7 +68,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         method: str = "fsvi",
         *,
         module: nn.Module | Callable[[int, int], nn.Module] | None = None,
-        hidden: Sequence[int] = (50, 50),
+        hidden: Sequence[int] = HIDDEN,
         context: Context | None = None,
         settings: Mapping[str, Any] | None = None,
         epochs: int = 300,
@@ -102,38 +101,51 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             torch.manual_seed(self.seed_)
             self.method_ = self._make(inputs, likelihood, num_outputs)
             held_out, kept = torch.randperm(len(x)).tensor_split([self._num_held_out(len(x))])
-        settings: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size, "lr": self.lr}
+        rows, settings = (inputs[kept], targets[kept]), self._fit_settings()
+        validation = (inputs[held_out], targets[held_out])
+        more = {"validation": validation, "patience": self.patience} if len(held_out) else {}
+        self.history_ = fit(self.method_, rows, batch_size=self.batch_size, lr=self.lr, **settings, **more)
         if len(held_out):
-            settings |= {"validation": (inputs[held_out], targets[held_out]), "patience": self.patience}
-        self.history_ = fit(self.method_, (inputs[kept], targets[kept]), seed=self.seed_, progress=False, **settings)
+            reestimate_noise(self.method_, *validation)
+        if self.method == "fsvi":
+            settings["steps"] = min(STEPS, settings.pop("epochs") * math.ceil(len(kept) / self.batch_size))
+            self.method_, self.widening_ = widen(
+                self.method_, *rows, copy.deepcopy(self.context), self.settings or {}, **settings
+            )
+
+    def _fit_settings(self) -> dict[str, Any]:
+        return {"epochs": self.epochs, "seed": self.seed_, "progress": False}
 
     def _make(self, x: Tensor, likelihood: Likelihood, num_outputs: int) -> Method:
-        """The method, once its network is known to have the right outputs."""
-        networks = self._networks(x.shape[1], num_outputs)
-        context = Uniform(widen=_WIDEN) if self.context is None else copy.deepcopy(self.context)
-        settings = copy.deepcopy(dict(self.settings or {}))
+        """The method, once its network is known to have the right outputs; for FSVI, the point estimate it starts at."""
+        networks = self._networks(x, num_outputs)
+        context = ShiftedRows() if self.context is None else copy.deepcopy(self.context)
+        given = dict(self.settings or {})
+        is_fsvi = self.method == "fsvi"
+        settings = fsvi_settings(likelihood, num_outputs, given) if is_fsvi else copy.deepcopy(given)
         method = make_method(self.method, networks, likelihood, context=context, **settings)
         method.see(x[:2].to(method.dtype))
         if method.num_outputs != num_outputs:
             raise InvalidInputError(f"module has {method.num_outputs} outputs; the data need {num_outputs}.")
-        return method
+        return make_method("map", method.net, likelihood) if is_fsvi else method
 
-    def _networks(self, num_inputs: int, num_outputs: int) -> nn.Module | Callable[[], nn.Module]:
+    def _networks(self, x: Tensor, num_outputs: int) -> nn.Module | Callable[[], nn.Module]:
         """What `make_method` takes: the network given, or a function that makes fresh ones."""
         module = self.module
         if isinstance(module, nn.Module):
             return module
+        if module is None and not len(self.hidden):
+            return lambda: mlp(x.shape[1], (), num_outputs).double()
         if module is None:
-            return lambda: mlp(num_inputs, self.hidden, num_outputs, self._activation).double()
+            return lambda: table_mlp(x, self.hidden, num_outputs, self._activation).double()
         if not callable(module):
             raise InvalidInputError(
                 f"module={module!r} must be a torch.nn.Module, a function (n_features, n_outputs) -> Module, or None."
             )
-        return lambda: module(num_inputs, num_outputs)
+        return lambda: module(x.shape[1], num_outputs)
 
     def _num_held_out(self, num: int) -> int:
-        held_out = int(check_fraction("validation_fraction", self.validation_fraction) * num)
-        return held_out if held_out >= _LEAST_HELD_OUT else 0
+        return num_held_out(num, check_fraction("validation_fraction", self.validation_fraction))
 
     def _predict(self, x: Any, num_samples: int, seed: int | None = None) -> Any:
         """The network's own prediction, of classes or of standardised targets."""

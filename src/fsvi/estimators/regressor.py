@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
 from fsvi.estimators.base import Estimator
 from fsvi.likelihoods import Gaussian
@@ -32,7 +32,7 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
     >>> mean, std = FSVIRegressor(random_state=0).fit(X, y).predict(X, return_std=True)
     """
 
-    _activation = nn.ReLU  # saturated features would give the function the same variance everywhere
+    _activation = "relu"
 
     def fit(self, X: Any, y: Any) -> FSVIRegressor:
         """Train on inputs (n, features) and targets (n,) or (n, targets)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,22 +20,19 @@ from torch import Tensor, nn
 
 from fsvi.calibration import Calibration
 from fsvi.errors import InvalidInputError
+from fsvi.estimators.defaults import HIDDEN, STEPS, fsvi_settings, num_held_out, reestimate_noise, widen
 from fsvi.estimators.files import Saved
 from fsvi.estimators.rows import repeat_rows
-from fsvi.functions.contexts import Context, Uniform
+from fsvi.functions.contexts import Context, ShiftedRows
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.registry import make_method
-from fsvi.networks import mlp
+from fsvi.networks import mlp, table_mlp
 from fsvi.tables import NumberColumn, Table, TableEncoder, as_table, is_mixed
 from fsvi.training import fit
 from fsvi.validation import check_count, check_fraction
 
 _SEEDS = 2**31 - 1
-_WIDEN = 1.5
-"""Context points come from this many ranges of the data beyond them on either side."""
-_LEAST_HELD_OUT = 10
-"""Fewer examples than these cannot say when to stop."""
 _ROWS = 10_000
 """Rows that are predicted at a time, all their draws in memory."""
 _NESTED = "settings__"
@@ -56,8 +54,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         hidden: Widths of that network's hidden layers.
         columns: What columns hold, by name, where it should not be detected: "number", "category" (for codes that look
             like numbers), "date", or "ignore".
-        context: Where methods that look beyond the data do so, in standardized units; None takes a box four times as
-            wide as the data.
+        context: Where methods that look beyond the data do so, in standardized units; None takes
+            `fsvi.contexts.ShiftedRows()`: training rows with columns pushed away from the data.
         settings: Further arguments of the method, such as {"num_context": 50}; in a grid search, each can be set by
             itself, as `settings__num_context`.
         epochs: How often to go through the data, at most.
@@ -74,7 +72,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         method_: The trained method.
-        history_: What happened in training.
+        history_: What happened in training; for "fsvi", in training the point estimate that it starts from.
+        widening_: For "fsvi", what happened when the last layer became random.
         encoder_: How columns become numbers.
         scaler_: How these numbers are standardized.
         seed_: What `random_state` gave.
@@ -84,7 +83,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         feature_names_in_: Their names, if a data frame gave any.
     """
 
-    _activation: type[nn.Module] = nn.Tanh
+    _activation: str = "tanh"
     """Of the network that is made where none is given."""
 
     def __init__(
@@ -92,7 +91,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         method: str = "fsvi",
         *,
         module: nn.Module | Callable[[int, int], nn.Module] | None = None,
-        hidden: Sequence[int] = (50, 50),
+        hidden: Sequence[int] = HIDDEN,
         columns: Mapping[str, str] | None = None,
         context: Context | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -206,46 +205,59 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         x = self.scaler_.transform(x)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
-            self.method_ = self._make(torch.as_tensor(x), likelihood, num_outputs)
-            if not all(part.takes_weights for part in self.method_.modules() if isinstance(part, Method)):
+            method = self._make(torch.as_tensor(x), likelihood, num_outputs)
+            if not all(part.takes_weights for part in method.modules() if isinstance(part, Method)):
                 x, y, weights = repeat_rows(x, y, weights, self.method)
             data = [torch.as_tensor(part) for part in (x, y, weights)]
             held_out, kept = torch.randperm(len(y)).tensor_split([self._num_held_out(len(y))])
         if bool((data[2] == 1).all()):
             data.pop()
-        settings: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size, "lr": self.lr}
-        if len(held_out):
-            settings |= {"validation": tuple(part[held_out] for part in data), "patience": self.patience}
-        rows = tuple(part[kept] for part in data)
-        self.history_ = fit(self.method_, rows, seed=self.seed_, device=self.device, progress=self.progress, **settings)
+        self._fit_stages(method, tuple(part[kept] for part in data), tuple(part[held_out] for part in data))
+
+    def _fit_stages(self, method: Method, rows: tuple[Tensor, ...], validation: tuple[Tensor, ...]) -> None:
+        """Train; FSVI in two stages, see `fsvi.estimators.defaults`. Rows are (x, y) or (x, y, weights)."""
+        options: dict[str, Any] = {"seed": self.seed_, "device": self.device, "progress": self.progress}
+        has_validation = len(validation[0]) > 0
+        stop: dict[str, Any] = {"validation": validation, "patience": self.patience} if has_validation else {}
+        self.method_ = method
+        self.history_ = fit(method, rows, epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, **stop, **options)
+        if has_validation:
+            reestimate_noise(method, *validation)
+        if self.method == "fsvi":
+            steps = min(STEPS, self.epochs * math.ceil(len(rows[0]) / self.batch_size))
+            context = copy.deepcopy(self.context)
+            self.method_, self.widening_ = widen(method, rows, context, self.settings or {}, steps, **options)
 
     def _make(self, x: Tensor, likelihood: Likelihood, num_outputs: int) -> Method:
-        """The method, once its network is known to have the right outputs."""
-        networks = self._networks(x.shape[1], num_outputs)
-        context = Uniform(widen=_WIDEN) if self.context is None else copy.deepcopy(self.context)
-        settings = copy.deepcopy(dict(self.settings or {}))
+        """The method, once its network is known to have the right outputs; for FSVI, the point estimate before it."""
+        networks = self._networks(x, num_outputs)
+        context = ShiftedRows() if self.context is None else copy.deepcopy(self.context)
+        given = dict(self.settings or {})
+        is_fsvi = self.method == "fsvi"
+        settings = fsvi_settings(likelihood, num_outputs, given) if is_fsvi else copy.deepcopy(given)
         method = make_method(self.method, networks, likelihood, context=context, **settings)
         method.see(x[:2].to(method.dtype))
         if method.num_outputs != num_outputs:
             raise InvalidInputError(f"module has {method.num_outputs} outputs; the data need {num_outputs}.")
-        return method
+        return make_method("map", method.net, likelihood) if is_fsvi else method
 
-    def _networks(self, num_inputs: int, num_outputs: int) -> nn.Module | Callable[[], nn.Module]:
+    def _networks(self, x: Tensor, num_outputs: int) -> nn.Module | Callable[[], nn.Module]:
         """What `make_method` takes: the network given, or a function that makes fresh ones."""
         module = self.module
         if isinstance(module, nn.Module):
             return module
+        if module is None and not len(self.hidden):
+            return lambda: mlp(x.shape[1], (), num_outputs).double()
         if module is None:
-            return lambda: mlp(num_inputs, self.hidden, num_outputs, self._activation).double()
+            return lambda: table_mlp(x, self.hidden, num_outputs, self._activation).double()
         if not callable(module):
             raise InvalidInputError(
                 f"module={module!r} must be a torch.nn.Module, a function (n_inputs, n_outputs) -> Module, or None."
             )
-        return lambda: module(num_inputs, num_outputs)
+        return lambda: module(x.shape[1], num_outputs)
 
     def _num_held_out(self, num: int) -> int:
-        held_out = int(check_fraction("validation_fraction", self.validation_fraction) * num)
-        return held_out if held_out >= _LEAST_HELD_OUT else 0
+        return num_held_out(num, check_fraction("validation_fraction", self.validation_fraction))
 
     # Prediction -----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from torch import nn
 from fsvi.calibration import LAC
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.base import Estimator
+from fsvi.estimators.defaults import HIDDEN
 from fsvi.estimators.files import labels_from, labels_tree
 from fsvi.estimators.rows import merge_rows
 from fsvi.functions.contexts import Context
@@ -48,7 +49,7 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         method: str = "fsvi",
         *,
         module: nn.Module | Callable[[int, int], nn.Module] | None = None,
-        hidden: Sequence[int] = (50, 50),
+        hidden: Sequence[int] = HIDDEN,
         columns: Mapping[str, str] | None = None,
         context: Context | None = None,
         settings: Mapping[str, Any] | None = None,

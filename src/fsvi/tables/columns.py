@@ -96,7 +96,7 @@ class NumberColumn(Column):
 
     @property
     def is_constant(self) -> bool:
-        """Whether all training rows had one value; the output is then 0 for every value."""
+        """Whether all training rows had one value."""
         return self.low == self.high
 
     @property
@@ -116,21 +116,19 @@ class NumberColumn(Column):
     def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """The numbers with the median in gaps."""
         gaps = np.isnan(values)
-        filled = np.zeros(len(values)) if self.is_constant else np.where(gaps, self.middle, values)
+        filled = np.where(gaps, self.middle, values)
         return np.stack([filled, gaps.astype(np.float64)], 1) if self.has_missing else filled[:, None]
 
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """Missing values, and values other than a constant."""
         others = int((values[~np.isnan(values)] != self.low).sum()) if self.is_constant else 0
-        constant = (
-            f"Column {self.name!r} was {label(self.low)} in every training row, so the model ignores it: "
-            f"{others} of {len(values)} values differ."
-        )
+        always = f"Column {self.name!r} was {label(self.low)} in every training row"
+        constant = f"{always}: {others} of {len(values)} values differ."
         return super().surprises(values) + ([constant] if others else [])
 
     def describe(self) -> str:
         """The range."""
-        return f"always {self.low:g}: ignored" if self.is_constant else f"{self.low:g} to {self.high:g}"
+        return f"always {self.low:g}" if self.is_constant else f"{self.low:g} to {self.high:g}"
 
 
 class DateColumn(Column):
@@ -196,7 +194,7 @@ class DateColumn(Column):
         """Days and circles, with the median in gaps."""
         gaps = np.isnan(values)
         filled = np.where(gaps, self.middle, values)
-        parts = [np.zeros(len(values)) if self.low == self.high else filled]
+        parts = [filled]
         for cycle in self.cycles:
             angle = 2 * np.pi * filled / _CYCLES[cycle]
             parts += [np.sin(angle), np.cos(angle)]

@@ -20,6 +20,7 @@ from fsvi.estimators.classifier import FSVIClassifier
 from fsvi.estimators.regressor import FSVIRegressor
 from fsvi.metrics import accuracy, coverage, ece, nll, reliability, rmse
 from fsvi.tables import CategoryColumn, Column, NumberColumn, Table, TableEncoder
+from fsvi.tables.columns import UNKNOWN
 
 SHIFTS = (-8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0, 8.0)
 """How far columns are moved, in standard deviations."""
@@ -344,9 +345,7 @@ def _leave(
         own = next(iter(levels.values()))
         on_data = own[shifts.index(0.0)]
         far = own[-1] if is_category else min(own[0], own[-1])
-        # An unknown category is a much smaller step than 8 standard deviations: it must only add to uncertainty.
-        is_noticed = far >= on_data if is_category else task.noticed(on_data, far)
-        growth.append(Growth(column.name, shifts, levels, is_noticed))
+        growth.append(Growth(column.name, shifts, levels, task.noticed(on_data, far)))
     together = {name: _together(model, task, inputs[name]) for name, model in models.items()}
     return growth, together
 
@@ -365,7 +364,7 @@ def _moved(model: Estimator, inputs: Tensor, places: list[int], shift: float, is
     if not is_category:
         moved[:, places[0]] += shift
     elif shift:
-        unknown = torch.as_tensor(-model.scaler_.mean_ / model.scaler_.scale_)
+        unknown = torch.as_tensor((UNKNOWN - model.scaler_.mean_) / model.scaler_.scale_)
         moved[:, places] = unknown[places]
     return moved
 

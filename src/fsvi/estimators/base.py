@@ -43,9 +43,9 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
 
     Inputs are arrays of numbers, or frames of pandas or polars whose columns may also hold strings, categories, truth
     values and dates. Missing values are allowed: the training median replaces numbers and dates, next to a new input
-    that says where, and in columns of categories they are a category of their own. A category that was never seen
-    belongs to none of the known ones. A column of strings with another value in nearly every row is left out, with a
-    warning.
+    that says where, and in columns of categories they are a category of their own. A category that was never seen is
+    encoded as −1 in all inputs of its column, outside of the training data. A column of strings with another value in
+    nearly every row is left out, with a warning.
 
     Args:
         method: A name that `fsvi.make_method` knows: "fsvi", "map", "laplace", "ensemble:map", …
@@ -181,7 +181,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
             X = validate_data(self, X, dtype=np.float64, order="C", ensure_all_finite="allow-nan", reset=False)
             table = as_table(X, getattr(self, "feature_names_in_", None))
         else:
-            validate_data(self, X, skip_check_array=True, reset=False)
+            if not isinstance(X, Table):  # whose columns may come in any order
+                validate_data(self, X, skip_check_array=True, reset=False)
             table = as_table(X)
         return self._standardized(self.encoder_.transform(table))
 

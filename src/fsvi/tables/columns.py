@@ -2,7 +2,8 @@
 
 Missing values are replaced: numbers and dates by the training median, next to a column that says where; in columns of
 categories they are a category of their own. Categories become one column each, with 1 where the row has that category;
-a category that training never saw is none of them, so all its columns are 0.
+a category that training never saw is −1 in all of them. That is outside of what any training row had, so
+that a model which is unsure outside of the data is unsure about it; with 0 in all of them it would look familiar.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from fsvi.tables.table import label
 
 MOST_CATEGORIES = 30
 """The most frequent categories have columns of their own; all others of the training rows share one."""
+UNKNOWN = -1.0
+"""What all outputs of a column are for a category that training never saw."""
 _SHOWN = 4
 """Categories that a description lists."""
 _YEAR, _WEEK, _DAY = 365.2425, 7.0, 1.0
@@ -260,13 +263,13 @@ class CategoryColumn(Column):
         return np.array([value is None for value in values.tolist()], dtype=bool)
 
     def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """1 in the output of the row's category, 0 in the others."""
+        """1 in the output of the row's category, 0 in the others; `UNKNOWN` in all for a category never seen."""
         width = len(self.outputs)
         gap = width - 1 if self.has_missing else width
-        places = [gap if value is None else self._index.get(value, width) for value in values.tolist()]
-        encoded = np.zeros((len(values), width + 1))
-        encoded[np.arange(len(values)), places] = 1.0
-        return encoded[:, :width]
+        places = np.array([gap if value is None else self._index.get(value, width) for value in values.tolist()])
+        encoded = np.eye(width + 1)[places.astype(np.int64)][:, :width]
+        encoded[places == width] = UNKNOWN
+        return encoded
 
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """Missing values, and categories that training never saw."""

@@ -137,12 +137,12 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         Args:
             X: Inputs that were not used for training.
             y: Their labels.
-            steps: Steps of `fsvi.calibration`; None for sets by the LAC score. With a few hundred rows or more,
-                `[TemperatureScaling(), LAC()]` also corrects probabilities; with few, all of which may be right by
-                chance, a temperature would make the model too sure.
+            steps: Steps of `fsvi.calibration`; None for sets of at least one class by the LAC score. With a few hundred
+                rows or more, `[TemperatureScaling(), LAC()]` also corrects probabilities; with few, all of which may be
+                right by chance, a temperature would make the model too sure.
         """
         labels = self._as_indices(y)
-        self._fit_calibration(X, labels, [LAC()] if steps is None else steps)
+        self._fit_calibration(X, labels, [LAC(nonempty=True)] if steps is None else steps)
         return self
 
     def predict_set(self, X: Any, alpha: float = 0.1) -> NDArray[np.bool_]:

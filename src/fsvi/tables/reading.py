@@ -127,19 +127,25 @@ def _parse(path: Path, file: TextIO, skipped: list[Skipped]) -> tuple[list[str],
     if first is None:
         raise FileFormatError(f"{path} is empty: a line of column names and at least one row are needed.")
     mark = max(_DELIMITERS, key=first.count)
-    reader = csv.reader(_chain(first, lines), delimiter=mark)
+    current = [first]
+    reader = csv.reader(_chain(first, lines, current), delimiter=mark)
     header = _header(path, next(reader))
-    return header, _good_rows(path, reader, blank, len(header), mark, skipped)
+    return header, _good_rows(path, reader, current, blank, len(header), mark, skipped)
 
 
 def _good_rows(
-    path: Path, reader: Any, blank: int, fields: int, mark: str, skipped: list[Skipped]
+    path: Path, reader: Any, current: list[str], blank: int, fields: int, mark: str, skipped: list[Skipped]
 ) -> Iterator[tuple[int, list[Any]]]:
-    """Rows with the right number of fields; the reader has not counted `blank` empty lines at the top."""
+    """Rows with the right number of fields; `current` holds the line that the reader has just read.
+
+    The reader has not counted `blank` empty lines at the top.
+    """
     before = reader.line_num + blank
     try:
         for row in reader:
             line, before = before + 1, reader.line_num + blank
+            if line < before and '"' not in current[0]:  # the end of the file, not a closing mark, ended the cell
+                raise FileFormatError(f"{path} has a quotation mark in line {line} that is never closed: remove it.")
             if len(row) == fields + 1 and not row[-1]:  # a separator at the end of the line
                 row = row[:-1]
             if len(row) == fields:
@@ -246,9 +252,12 @@ def _decoded(path: Path, file: TextIO) -> Iterator[str]:
         raise FileFormatError(f"{path} cannot be read: {first_line(error)}.") from error
 
 
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
+def _chain(first: str, rest: Iterator[str], current: list[str]) -> Iterator[str]:
+    """All lines; the one that was given out last is in `current`."""
     yield first
-    yield from rest
+    for line in rest:
+        current[0] = line
+        yield line
 
 
 def _is_parquet(path: Path) -> bool:

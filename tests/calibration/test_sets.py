@@ -69,6 +69,7 @@ def test_the_hash_is_uniform_and_of_the_row_alone():
     assert abs(scipy.stats.spearmanr(u.numpy(), rows[:, 0].numpy()).statistic) < 4 / 5000**0.5
     assert torch.equal(uniform_hash(rows[100:110]), u[100:110])
     assert torch.equal(uniform_hash(rows.flip(0)), u.flip(0))
+    assert not bool((uniform_hash(rows[:, [0, 2, 1, 3]]) == u).any()), "every class counts"
 
 
 # Coverage

@@ -39,9 +39,9 @@ def test_without_noise_it_is_what_fit_does():
 def test_every_member_learns_its_own_data(name):
     methods = [make(name, seed) for seed in range(2)]
     pairs = [data(seed) for seed in (0, 1)]
-    histories = fit_together(methods, pairs, epochs=150, batch_size=8, lr=0.05)
+    histories = fit_together(methods, pairs, epochs=60, batch_size=8, lr=0.05)
     for index, (method, history) in enumerate(zip(methods, histories, strict=True)):
-        assert history.epochs == 150 and history.loss[-1] < history.loss[0]
+        assert history.epochs == 60 and history.loss[-1] < history.loss[0]
         errors = [(method.predict(x, 20).mean - y).square().mean() for x, y in pairs]
         assert errors[index] < 0.3 * errors[1 - index]
 

@@ -97,7 +97,7 @@ class APS(ConformalSets):
 
     Here u is a hash of the row's probabilities. So the score is a fixed function of the input, which keeps the
     guarantee, and sets depend neither on a seed nor on the other rows of a batch. Rows with equal probabilities have
-    equal u.
+    equal u; a difference in the last bit, as between devices, gives another u.
 
     Args:
         randomized: Reduce scores at random, for smaller sets.

@@ -16,9 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 import fsvi
+from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
 from fsvi.serialization import file_kind
-from fsvi.training import keep_memory
 from fsvi.validation import check_fraction, first_line
 
 
@@ -409,13 +409,13 @@ _Names = _completing(fsvi.data.names)
 @data_app.command("list")
 def list_data(as_json: Annotated[bool, Json] = False) -> None:
     """Show which datasets there are, and which of them are here."""
-    rows = fsvi.data.catalogue()
+    rows = fsvi.data.catalog()
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     for row in rows:
         size = f"{row.size / 1e6:.1f} MB" if row.size else ""
-        typer.echo(f"{row.name:<14} {row.where:<28} {size:>9}  {row.what}; {row.licence}")
+        typer.echo(f"{row.name:<14} {row.where:<28} {size:>9}  {row.description}; {row.license}")
 
 
 @data_app.command("get")

@@ -141,8 +141,9 @@ class Induced(_NetworkPrior):
         self.seed = seed
 
     def bind(self, network: Network) -> None:
-        """Draw the random initialisation."""
+        """Draw the random initialization."""
         net = copy.deepcopy(network.module)
+        self._frozen = (*network.replaced(net).frozen_norms(),)  # a tuple, so that they are not submodules
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             initialize(net)
@@ -156,7 +157,7 @@ class Induced(_NetworkPrior):
     def prepare(self, x: Tensor) -> None:
         """Give the random network BatchNorm statistics of its own, from training inputs."""
         if batch_norms(self.net):
-            with torch.no_grad(), averaging_statistics(self.net):
+            with torch.no_grad(), averaging_statistics(self.net, self._frozen):
                 self.network(x, self.q.params())
 
 

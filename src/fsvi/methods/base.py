@@ -29,7 +29,7 @@ from fsvi.serialization import Configurable, building_from, read_tree, write_tre
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
 if TYPE_CHECKING:
-    from fsvi.cost.estimate import Estimate
+    from typing_extensions import Self
 
 _KIND = "fsvi method"
 _OLD_NETWORK_SETTINGS = ("head", "channels_last")
@@ -81,6 +81,13 @@ class Method(Configurable, nn.Module, ABC):
         sum_terms(terms).backward()
         return terms
 
+    def train(self, mode: bool = True) -> Self:
+        """Training mode; normalization layers whose parameters are all frozen stay in eval mode."""
+        super().train(mode)
+        if mode:
+            self.network.hold_frozen()
+        return self
+
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """What the optimiser trains, with each group's learning rate."""
         return [{"params": [p for p in self.parameters() if p.requires_grad], "lr": lr}]
@@ -105,15 +112,6 @@ class Method(Configurable, nn.Module, ABC):
 
     def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
         """Training has ended; `batches()` goes through the training data once more."""
-
-    def estimate(self, batch_size: int, x: Any = None) -> Estimate:
-        """The memory and the time that training needs in batches of `batch_size`, and both as multiples of `MAP`'s.
-
-        `x` are some inputs, where the method knows their shape neither from training nor from its context.
-        """
-        from fsvi.cost.estimate import estimate  # which measures methods, and so imports them
-
-        return estimate(self, batch_size, x)
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
@@ -287,17 +285,9 @@ def from_tree(tree: dict[str, Any], path: str | os.PathLike[str], net: nn.Module
         if broken:
             raise FileFormatError(f"{path} holds NaN or infinite values in {broken[0]}: train it again.")
         method.load_tensors(tree["tensors"])
-        return _with_calibration(method.eval(), tree.get("calibrated"))
-
-
-def _with_calibration(method: Method, config: Mapping[str, Any] | None) -> Any:
-    """The method, in the object that calibrates it if the file has one."""
-    if config is None:
-        return method
-    calibrated = Configurable.from_config(config, method=method)
-    if getattr(calibrated, "method", None) is not method:
-        raise FileFormatError(f"the file describes {config['class']!r} as its calibration, which it is not.")
-    return calibrated
+        if "calibrated" in tree:
+            return Configurable.from_config(tree["calibrated"], method=method.eval())
+    return method.eval()
 
 
 def _network(path: str | os.PathLike[str], tree: dict[str, Any]) -> nn.Module:

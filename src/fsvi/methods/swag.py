@@ -123,7 +123,7 @@ class SWAG(PointEstimate):
     def _compute_statistics(self, vector: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
         """BatchNorm's statistics over the data with these parameters, one row; they are left in `net`, too."""
         params = self._net_params(vector)
-        with torch.no_grad(), averaging_statistics(self.net):
+        with torch.no_grad(), averaging_statistics(self.net, self.network.frozen_norms()):
             for x, _ in batches:
                 self.network(x, params)
         return self._norms.flatten(dict(self.net.named_buffers()))

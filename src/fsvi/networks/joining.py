@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
@@ -30,7 +30,7 @@ def is_joinable(network: Network, x: Tensor, others: Tensor) -> bool:
             alone = torch.cat([network.with_features(part, copies[i])[0] for i, part in enumerate((x, others))])
         before = (random.getstate(), torch.get_rng_state().tolist())
         try:
-            with _training(network.module):
+            with _training(network):
                 joined = network.with_features(torch.cat([x, others]), copies[2])[0]
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
@@ -41,10 +41,10 @@ def is_joinable(network: Network, x: Tensor, others: Tensor) -> bool:
 
 
 @contextmanager
-def _training(net: nn.Module) -> Iterator[None]:
-    """Put `net` into training mode by its own `train`, as `fit` does, for a while; each layer's mode comes back."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.train()
+def _training(network: Network) -> Iterator[None]:
+    """Put the network into training mode, as `fit` does, for a while; each layer's mode is restored."""
+    modes = [(module, module.training) for module in network.module.modules()]
+    network.train()
     try:
         yield
     finally:

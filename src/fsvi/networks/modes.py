@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from torch import nn
@@ -24,9 +24,12 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def averaging_statistics(net: nn.Module) -> Iterator[None]:
-    """Let BatchNorm's statistics become the average over the batches that follow; other layers are in eval mode."""
-    layers = batch_norms(net)
+def averaging_statistics(net: nn.Module, frozen: Collection[nn.Module] = ()) -> Iterator[None]:
+    """Let BatchNorm's statistics become the average over the batches that follow; other layers are in eval mode.
+
+    Layers that are `frozen` keep their statistics.
+    """
+    layers = [layer for layer in batch_norms(net) if layer not in frozen]
     momenta = [layer.momentum for layer in layers]
     with evaluating(net):
         for layer in layers:

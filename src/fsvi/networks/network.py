@@ -14,12 +14,15 @@ from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.networks.description import describe
 from fsvi.networks.functional import functional_call
 from fsvi.networks.modes import dropping, evaluating
-from fsvi.networks.parameters import freeze_parameters, initialize
+from fsvi.networks.parameters import freeze_parameters, frozen_norms, hold_padding_rows, initialize
 from fsvi.validation import check_type, first_line
 
 Output = str | int | Callable[[Any], Tensor]
 """Where a model's outputs are in what it returns: a key, an attribute, an index, or a function."""
 
+_TOLERANCE = 0.02
+"""How far outputs may be from those of a plain linear layer, relative to the largest: rounding in half precision."""
+_NOT_PLAIN = "the last layer {head!r} is not a plain linear layer, features @ weight.T + bias, because {reason}."
 _FUNCTION = {"function": True}
 """Stands in a file for an `output` that is a function, which a file cannot hold."""
 
@@ -32,7 +35,8 @@ class Network:
     arrive: it is the layer whose output is the model's output.
 
     Args:
-        module: The model. Methods copy it; it never changes.
+        module: The model. Methods copy it; it never changes. A compiled model is used without its compilation, because
+            methods call it with drawn parameters.
         head: The name of the last linear layer; None detects it.
         output: Where the outputs are in what the model returns, if that is not a tensor: a key of a dictionary, an
             attribute, an index of a tuple, or a function. Files record keys, attributes and indices. For a function,
@@ -48,6 +52,8 @@ class Network:
         channels_last: bool = True,
     ) -> None:
         check_type("net", module, nn.Module, "a torch.nn.Module")
+        module = _uncompiled(module)
+        check_supported(module)
         linears = _linears(module)
         if head is not None and head not in linears:
             raise HeadError(f"head={head!r} is not a linear layer of the network; it has {_listed(linears)}.")
@@ -68,10 +74,13 @@ class Network:
         return net if isinstance(net, cls) else cls(net)  # type: ignore[arg-type]
 
     def copied(self) -> Network:
-        """A network with a copy of the module, in the memory layout that was asked for."""
+        """A network with a copy of the module, in the memory layout that was asked for, ready to be trained."""
         module = copy.deepcopy(self.module)
         if self.channels_last:
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for tensor in (*module.parameters(), *module.buffers()):
+                if tensor.dim() == 4:  # the layout is of images; other tensors have none
+                    tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+        hold_padding_rows(module)
         return self.replaced(module)
 
     def replaced(self, module: nn.Module) -> Network:
@@ -91,6 +100,20 @@ class Network:
         other = self.copied()
         initialize(other.module)
         return other
+
+    def train(self) -> None:
+        """Training mode, except that normalization layers whose parameters are all frozen stay in eval mode."""
+        self.module.train()
+        self.hold_frozen()
+
+    def hold_frozen(self) -> None:
+        """Keep frozen normalization layers in eval mode: their running statistics are used and do not move."""
+        for layer in self.frozen_norms():
+            layer.eval()
+
+    def frozen_norms(self) -> list[nn.Module]:
+        """The normalization layers whose parameters are all frozen."""
+        return frozen_norms(self.module, self.head_names)
 
     # Calls ----------------------------------------------------------------------------------------------------------
 
@@ -165,6 +188,7 @@ class Network:
         other = copy.copy(self)
         other.head = name
         other.is_reused = sum(called == name for called, *_ in calls) > 1
+        other._check_plain(x)
         return other
 
     def _trace(self, x: Tensor) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor]:
@@ -201,6 +225,30 @@ class Network:
             handle.remove()
         if not untouched:
             raise HeadError(_explain(outputs, head))
+
+    def _check_plain(self, x: Tensor) -> None:
+        """Refuse a head that is not F.linear(features, weight, bias) for any weight, in eval or training mode."""
+        linear = self.linear
+        odd = {name for name, _ in linear.named_parameters()} - {"weight", "bias"}
+        if odd or "weight" not in linear._parameters:
+            raise HeadError(_NOT_PLAIN.format(head=self.head, reason="its weight is computed from other parameters"))
+        for training in (False, True):
+            drawn = self._drawn_head()
+            with evaluating(self.module), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                linear.train(training)
+                features, outputs = self.with_features(x, drawn)
+                linear.eval()
+            expected = nn.functional.linear(features, *(drawn[name] for name in self.head_names))
+            tolerance = _TOLERANCE * float(expected.abs().max())
+            if not torch.allclose(outputs, expected, rtol=0, atol=tolerance):
+                kind = type(linear).__name__
+                raise HeadError(_NOT_PLAIN.format(head=self.head, reason=f"{kind} computes something else"))
+
+    def _drawn_head(self) -> dict[str, Tensor]:
+        """Random parameters of the head, the same in every call; zeros would hide what the layer computes."""
+        generator = torch.Generator().manual_seed(0)
+        own = zip(self.head_names, self.linear.parameters(), strict=True)
+        return {name: torch.randn(p.shape, generator=generator).to(p) / p.shape[-1] ** 0.5 for name, p in own}
 
     # Parameters and files -------------------------------------------------------------------------------------------
 
@@ -239,6 +287,25 @@ class Network:
             )
         output = saved if own is None else own
         return cls(module, settings.get("head"), output, settings.get("channels_last", True))
+
+
+def check_supported(module: nn.Module) -> None:
+    """Refuse modules that fsvi cannot copy, or cannot call with other parameters."""
+    for part in module.modules():
+        kind, origin = type(part).__name__, type(part).__module__
+        if isinstance(part, (nn.parallel.DistributedDataParallel, nn.DataParallel)) or ".fsdp" in origin:
+            raise InvalidInputError(f"the network is wrapped in {kind}: pass the module inside, net.module, instead.")
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InvalidInputError("the network is scripted or traced: pass the nn.Module that it was made from.")
+        if ".quantized" in origin:
+            raise InvalidInputError(f"the network has a quantized layer, {kind}: pass the network in floating point.")
+        if any(nn.parameter.is_lazy(p) for p in part.parameters(recurse=False)):
+            raise InvalidInputError(f"the network has a lazy layer, {kind}: call it once on an example input first.")
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    """The module inside `torch.compile`, whose names would otherwise all start with `_orig_mod`."""
+    return getattr(module, "_orig_mod", module)
 
 
 def _linears(module: nn.Module) -> dict[str, nn.Linear]:

@@ -103,7 +103,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             held_out, kept = torch.randperm(len(x)).tensor_split([self._num_held_out(len(x))])
         rows, settings = (inputs[kept], targets[kept]), self._fit_settings()
         validation = (inputs[held_out], targets[held_out])
-        more = {"validation": validation, "patience": self.patience} if len(held_out) else {}
+        more: dict[str, Any] = {"validation": validation, "patience": self.patience} if len(held_out) else {}
         self.history_ = fit(self.method_, rows, batch_size=self.batch_size, lr=self.lr, **settings, **more)
         if len(held_out):
             reestimate_noise(self.method_, *validation)

@@ -41,7 +41,7 @@ large variance makes this hold for means that are not quite zero."""
 TARGET_VARIANCE = 9.0
 """The prior variance of a standardized target. Where one column leaves the data, the standard deviation should be at
 least twice that on the data, which is up to 1 for targets that nothing predicts: the variance must be well above 4."""
-STEPS, BATCH_SIZE, RATE = 200, 128, 1e-2
+STEPS, BATCH_SIZE, RATE = 100, 128, 2e-2
 """Steps of the second stage, at most, their minibatches, and their learning rate."""
 _LEAST_HELD_OUT = 10
 """Fewer rows than these cannot say when to stop."""

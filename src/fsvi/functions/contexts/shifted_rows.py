@@ -19,6 +19,8 @@ _NO_CATEGORY = 0.5
 """How often a group of category columns that should move alone shows no category, and not a value out of range."""
 _RIDGE = 1e-3
 """Added to the columns' correlations, which are singular where columns depend on each other."""
+_MOST = 100_000
+"""Training rows whose distances are sorted, at most."""
 _NEW = 0.99
 """Recombined rows count as new if they lie farther out than this share of the training rows."""
 
@@ -131,7 +133,9 @@ class _Scales:
         self.low = x.amin(0)
         self.units = self._find_units()
         self.whitening = self._find_whitening(x)
-        self.threshold = self.distance(x).quantile(_NEW) if len(x) <= 100_000 else self.distance(x[:100_000]).quantile(_NEW)
+        self.threshold = (
+            self.distance(x).quantile(_NEW) if len(x) <= 100_000 else self.distance(x[:100_000]).quantile(_NEW)
+        )
 
     def to(self, batch: Tensor) -> _Scales:
         """The same on the minibatch's device and in its floating type."""

@@ -110,14 +110,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         if self.method == "fsvi":
             settings["steps"] = min(STEPS, settings.pop("epochs") * math.ceil(len(kept) / self.batch_size))
             self.method_, self.widening_ = widen(
-                self.method_, *rows, copy.deepcopy(self.context), self.settings or {}, **settings
+                self.method_, rows[0], copy.deepcopy(self.context), self.settings or {}, **settings
             )
 
     def _fit_settings(self) -> dict[str, Any]:
         return {"epochs": self.epochs, "seed": self.seed_, "progress": False}
 
     def _make(self, x: Tensor, likelihood: Likelihood, num_outputs: int) -> Method:
-        """The method, once its network is known to have the right outputs; for FSVI, the point estimate it starts at."""
+        """The method, once its network is known to have the right outputs; for FSVI, the point estimate before it."""
         networks = self._networks(x, num_outputs)
         context = ShiftedRows() if self.context is None else copy.deepcopy(self.context)
         given = dict(self.settings or {})

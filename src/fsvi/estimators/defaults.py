@@ -29,7 +29,7 @@ from fsvi.methods.base import Method
 from fsvi.methods.fsvi import FSVI
 from fsvi.training import History, fit
 
-HIDDEN = (100, 100)
+HIDDEN = (50, 50)
 """Widths of the hidden layers."""
 BALANCE = 0.2
 """λ: what one nat of a context point's KL counts against one nat of a row's likelihood."""
@@ -43,6 +43,8 @@ TARGET_VARIANCE = 9.0
 least twice that on the data, which is up to 1 for targets that nothing predicts: the variance must be well above 4."""
 STEPS, BATCH_SIZE, RATE = 100, 128, 2e-2
 """Steps of the second stage, at most, their minibatches, and their learning rate."""
+_NARROW = 0.3
+"""The last layer's weights start with this standard deviation over √features: the variance on the data starts small."""
 _LEAST_HELD_OUT = 10
 """Fewer rows than these cannot say when to stop."""
 _ENOUGH_HELD_OUT = 50
@@ -69,7 +71,6 @@ def fsvi_settings(likelihood: Likelihood, num_outputs: int, given: Mapping[str, 
 def widen(
     start: Method,
     x: Tensor,
-    y: Tensor,
     context: Context | None,
     settings: Mapping[str, Any],
     steps: int = STEPS,
@@ -80,7 +81,6 @@ def widen(
     Args:
         start: The point estimate. It does not change.
         x: Training rows as the network sees them.
-        y: Their targets.
         context: Where the function is held to the prior; None for `ShiftedRows`.
         settings: FSVI's arguments that should differ from the defaults. With stochastic="all" the hidden layers are
             trained further, otherwise they are frozen.
@@ -90,12 +90,13 @@ def widen(
     chosen = fsvi_settings(start.likelihood, start.num_outputs, settings)
     context = ShiftedRows() if context is None else context
     freeze = chosen["stochastic"] == "last_layer"
+    width = start.split.linear.in_features
+    chosen.setdefault("init_std", (_NARROW, _NARROW * width**-0.5))
     method = FSVI.from_trained(start.net, _known(start.likelihood), context, freeze=freeze, **chosen)
     epochs = max(1, round(steps / math.ceil(len(x) / BATCH_SIZE)))
-    if isinstance(start.likelihood, Gaussian):
-        # The point estimate itself is the target: noise that early stopping kept out must not be learned now.
-        y = start.predict(x).mean
-    return method, fit(method, (x, y), epochs=epochs, batch_size=BATCH_SIZE, lr=RATE, **options)
+    # The point estimate's own predictions are the targets: noise that early stopping kept out must not be learned now.
+    targets = start.predict(x).mean
+    return method, fit(method, (x, targets), epochs=epochs, batch_size=BATCH_SIZE, lr=RATE, **options)
 
 
 def reestimate_noise(method: Method, x: Tensor, y: Tensor) -> None:

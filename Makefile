@@ -8,16 +8,19 @@ DOCS := $(VENV)/.docs-installed
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test reliability lint bench docs figures clean
+.PHONY: help demo test test-data reliability lint bench docs figures clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(DEV) ## train on the four toy tasks, write demo/report.html
 	$(BIN)/fsvi demo --out demo
 
-test: $(DEV) ## run the tests (PYTEST_ARGS for more options)
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+test: $(DEV) ## run the tests that need no data and no network (PYTEST_ARGS for more options)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m "not data" $(PYTEST_ARGS)
+
+test-data: $(DEV) ## run the tests on real data, which FSVI_DATA must name
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m data $(PYTEST_ARGS)
 
 reliability: $(DEV) ## kill trainings 50 times, spoil 200 files, count what comes of it (a few minutes)
 	$(TEST_ENV) PYTHONPATH=tests $(BIN)/python -m reliability --out reliability
@@ -44,9 +47,10 @@ clean: ## remove the environment and everything generated
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(DEV): pyproject.toml | $(BIN)/python
+$(DEV): pyproject.toml tests/foreign/requirements.txt | $(BIN)/python
 	@echo "Installing fsvi into $(VENV) (once; a few minutes)"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r tests/foreign/requirements.txt
 	@touch $@
 
 $(DOCS): $(DEV)

@@ -1,4 +1,4 @@
-"""Run the tutorials' own code where their pictures belong: `python docs/draw.py`, or with names of pages."""
+"""Run the code of the tutorials and save their figures: `python docs/draw.py [page ...]`."""
 
 import os
 import re
@@ -9,12 +9,12 @@ PAGES = sorted((Path(__file__).parent / "tutorials").glob("*.md"))
 
 
 def code(page: Path) -> str:
-    """Every block of Python on a page, in order."""
+    """All Python blocks of a page, in order."""
     return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL))
 
 
 def pictures(page: Path) -> list[str]:
-    """The pictures that a page shows."""
+    """File names of the figures on a page."""
     return re.findall(r"\]\((\w+\.png)\)", page.read_text("utf-8"))
 
 

@@ -1,5 +1,10 @@
-"""Networks, random state and a way to run commands that several tests share."""
+"""Networks, random state and a way to run commands that several tests share; no network.
 
+pytest-socket (see pyproject.toml) lets tests connect to loopback only. It cannot see processes that a test starts, nor
+the lookup of a host's name; the proxy below, at a port of loopback where nobody listens, stops these.
+"""
+
+import os
 import sys
 from collections.abc import Callable
 
@@ -8,6 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.networks import resnet18
+
+for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+    os.environ[name] = "http://127.0.0.1:9"
 
 
 class Transformer(nn.Module):

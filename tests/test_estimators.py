@@ -249,8 +249,8 @@ def test_parameters_stay_as_they_were(moons):
     ("settings", "message"),
     [
         ({"method": "fsvy"}, "did you mean 'fsvi'"),
-        ({"module": nn.Linear(2, 5)}, "module has 5 outputs; the data need 2"),
-        ({"module": "mlp"}, "module='mlp' must be a torch.nn.Module"),
+        ({"module": nn.Linear(2, 5)}, "5 outputs"),
+        ({"module": "mlp"}, "module='mlp'"),
         ({"validation_fraction": 1.5}, "validation_fraction=1.5"),
         ({"settings": {"num_contexts": 3}}, "did you mean 'num_context'"),
         ({"epochs": 0}, "epochs=0"),
@@ -263,11 +263,11 @@ def test_bad_settings(moons, settings, message):
 
 def test_bad_data(moons, diabetes, regressor):
     X, y = moons
-    with pytest.raises(InvalidInputError, match="one class only, 0"):
+    with pytest.raises(InvalidInputError, match="one class"):
         FSVIClassifier(**FAST).fit(X, 0 * y)
     with pytest.raises(ValueError, match="Unknown label type"):
         FSVIClassifier(**FAST).fit(diabetes[0], diabetes[1] / 7)
-    with pytest.raises(InvalidInputError, match="DUQ is for classes"):
+    with pytest.raises(InvalidInputError, match=r"DUQ.*classes"):
         FSVIRegressor("duq", **FAST).fit(*diabetes)
     with pytest.raises(NotFittedError):
         FSVIRegressor().predict(X)

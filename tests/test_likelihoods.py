@@ -126,12 +126,12 @@ def test_real_targets_become_float_columns(y):
     [
         (fsvi.Categorical(), torch.zeros(N), "type torch.float32.*integers 0..2"),
         (fsvi.Categorical(), torch.zeros(N, dtype=torch.bool), "type torch.bool"),
-        (fsvi.Categorical(), torch.tensor([0, 3]), "lie in 0..3.*3 outputs"),
+        (fsvi.Categorical(), torch.tensor([0, 3]), r"0\.\.3"),
         (fsvi.Categorical(), torch.tensor([-1, 2]), "lie in -1..2"),
-        (fsvi.Categorical(), torch.zeros(N, Q, dtype=torch.int64), r"shape \(6, 3\).*one integer"),
+        (fsvi.Categorical(), torch.zeros(N, Q, dtype=torch.int64), r"\(6, 3\)"),
         (fsvi.Gaussian(), torch.zeros(N, 2), r"shape \(6, 2\).*\(n, 3\)"),
         (fsvi.Gaussian(), torch.zeros(N), r"shape \(6, 1\).*\(n, 3\)"),
-        (fsvi.Gaussian(), torch.full((N, Q), torch.nan), "NaN or infinite"),
+        (fsvi.Gaussian(), torch.full((N, Q), torch.nan), "NaN"),
         (fsvi.Gaussian(heteroscedastic=True), torch.zeros(N, 2), r"\(n, 1\)"),
     ],
 )
@@ -143,16 +143,16 @@ def test_targets_that_do_not_fit_are_refused(likelihood, y, said):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: fsvi.Gaussian(0.0), "noise=0.0 must be positive"),
-        (lambda: fsvi.Gaussian(-1), "noise=-1 must be positive"),
-        (lambda: fsvi.Gaussian([0.1, float("nan")]), "must be positive"),
-        (lambda: fsvi.Gaussian(learn_noise=True, heteroscedastic=True), "leave learn_noise out"),
+        (lambda: fsvi.Gaussian(0.0), "noise=0.0"),
+        (lambda: fsvi.Gaussian(-1), "noise=-1"),
+        (lambda: fsvi.Gaussian([0.1, float("nan")]), "positive"),
+        (lambda: fsvi.Gaussian(learn_noise=True, heteroscedastic=True), "learn_noise"),
         (lambda: fsvi.Gaussian(learn_noise=True, least_noise=-0.1), "least_noise=-0.1"),
-        (lambda: fsvi.Gaussian(0.5, least_noise=0.1), "least_noise=0.1 is for a noise that is learned"),
-        (lambda: fsvi.Gaussian(0.1, learn_noise=True, least_noise=0.1), "a larger noise than 0.1"),
+        (lambda: fsvi.Gaussian(0.5, least_noise=0.1), "least_noise=0.1"),
+        (lambda: fsvi.Gaussian(0.1, learn_noise=True, least_noise=0.1), "0.1"),
         (lambda: fsvi.Gaussian(heteroscedastic=True, least_noise=0.01), "least_noise=0.01"),
-        (lambda: bound(fsvi.Gaussian([0.1, 0.2])), "2 values for a network with 3 outputs"),
-        (lambda: bound(fsvi.Gaussian(heteroscedastic=True)), "two outputs a target; the network has 3"),
+        (lambda: bound(fsvi.Gaussian([0.1, 0.2])), "3 outputs"),
+        (lambda: bound(fsvi.Gaussian(heteroscedastic=True)), "two outputs"),
     ],
 )
 def test_impossible_settings_are_refused(make, said):
@@ -192,5 +192,5 @@ def test_the_root_of_the_fisher_information_of_real_targets(heteroscedastic):
 
 
 def test_a_likelihood_without_fisher_information_says_so():
-    with pytest.raises(InvalidInputError, match="has no `fisher_root`"):
+    with pytest.raises(InvalidInputError, match="fisher_root"):
         fsvi.Likelihood.fisher_root(fsvi.Categorical(), torch.zeros(1, 2))

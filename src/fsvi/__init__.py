@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from fsvi import data, networks
+from fsvi import calibration, data, networks
 from fsvi.errors import (
     DataNotFoundError,
     FileFormatError,
@@ -35,6 +35,7 @@ from fsvi.methods import (
     make_method,
     method_names,
 )
+from fsvi.networks import Network
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.training import History, cosine, fit, keep_memory
 
@@ -42,14 +43,16 @@ if TYPE_CHECKING:
     from fsvi import metrics
     from fsvi.diagnosis import Diagnosis, Finding, diagnose
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
-    from fsvi.referral import Referral
+    from fsvi.referral import IntervalReferral, Referral, SetReferral
 
 _LATER = {
     "Diagnosis": "fsvi.diagnosis",
     "FSVIClassifier": "fsvi.estimators",
     "FSVIRegressor": "fsvi.estimators",
     "Finding": "fsvi.diagnosis",
+    "IntervalReferral": "fsvi.referral",
     "Referral": "fsvi.referral",
+    "SetReferral": "fsvi.referral",
     "diagnose": "fsvi.diagnosis",
     "metrics": "fsvi.metrics",
 }
@@ -91,17 +94,21 @@ __all__ = [
     "GaussianPredictive",
     "HeadError",
     "History",
+    "IntervalReferral",
     "InvalidInputError",
     "Laplace",
     "Likelihood",
     "MCDropout",
     "Method",
+    "Network",
     "NonFiniteLossError",
     "Predictive",
     "RadialMFVI",
     "Rank1",
     "Referral",
+    "SetReferral",
     "SingularCovarianceError",
+    "calibration",
     "contexts",
     "cosine",
     "data",

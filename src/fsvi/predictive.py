@@ -138,6 +138,14 @@ def mixture(parts: Sequence[Predictive]) -> Predictive:
     return joined
 
 
+def select(p: Predictive, rows: Tensor) -> Predictive:
+    """The predictions of some inputs; `rows` are their indices."""
+    chosen = copy.copy(p)
+    for name, values in vars(p).items():
+        setattr(chosen, name, values[:, rows.to(values.device)])
+    return chosen
+
+
 def _precise(values: Tensor) -> Tensor:
     """In float32 at least: probabilities with the eight bits of a bfloat16 do not add up to one."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

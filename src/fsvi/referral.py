@@ -1,4 +1,4 @@
-"""Referral: which predictions to keep, and which to hand to somebody who knows, so that those kept can be relied on."""
+"""Referral: which predictions to keep and which to hand to an expert, so that the kept ones can be relied on."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fsvi.calibration import Calibration
+from fsvi.calibration.conformal import check_alpha
 from fsvi.errors import InvalidInputError
 from fsvi.metrics.detection import UNCERTAINTIES, uncertainty
 from fsvi.metrics.inputs import check_predictions, check_scores
-from fsvi.predictive import CategoricalPredictive
-from fsvi.validation import check_choice, check_fraction, check_positive
+from fsvi.predictive import CategoricalPredictive, GaussianPredictive
+from fsvi.serialization import Configurable
+from fsvi.validation import check_choice, check_count, check_fraction, check_positive, check_type
 
 _PILOT = 0.2
 """Share of the held-out data that proposes thresholds; the rest tests them."""
@@ -24,20 +27,27 @@ _SETTINGS = ("target_accuracy", "confidence", "score")
 class Referral:
     """A threshold on the uncertainty below which predictions are at least `target_accuracy` accurate.
 
-    It is chosen on held-out data: predictions `p_val` with their labels `y_val`, exchangeable with what will be decided
-    on and not used in training. With probability `confidence` over these data, the accuracy among kept inputs of the
-    same kind is at least `target_accuracy`; for inputs of another kind nothing is promised.
+    It is chosen on held-out predictions and labels, which must be exchangeable with later inputs and not used in
+    training. With probability `confidence` over the held-out data, the accuracy among kept inputs of the same kind is
+    at least `target_accuracy`. Nothing is guaranteed for inputs of another kind.
 
-    The promise takes the choosing into account, by split fixed-sequence testing (Angelopoulos et al. 2021, "Learn then
-    Test"): a fifth of the data, drawn at random, proposes its own uncertainties as thresholds, and a place to start,
-    where its errors are the least likely under a lower accuracy. On the rest, thresholds are tested from there on, each
-    more permissive than the one before, until the first that fails: the errors k among the m kept must satisfy
+    The guarantee accounts for the choice of the threshold by split fixed-sequence testing (Angelopoulos et al. 2021,
+    "Learn then Test"). A random fifth of the data proposes its uncertainties as thresholds, and the one to start with:
+    that with the strongest evidence for the target. The other rows test thresholds from there on, each more permissive
+    than the last, until one fails. With k errors among m kept inputs, a threshold passes if
     P(Binomial(m, 1 − target_accuracy) ≤ k) ≤ 1 − confidence.
+
+    Args:
+        p_val: Predictions for the held-out inputs.
+        y_val: Their labels.
+        target_accuracy: Least accuracy among kept inputs.
+        confidence: Probability with which it is reached.
+        score: Which uncertainty is compared with the threshold; see `fsvi.metrics.uncertainty`.
 
     Attributes:
         threshold: Inputs that are more uncertain than this are referred.
-        referred: Share of inputs to expect to be referred: that of the held-out data.
-        kept_accuracy: Accuracy among the kept inputs of the data that tested the threshold.
+        referred: Share of held-out inputs that are referred.
+        kept_accuracy: Accuracy among the kept inputs of the rows that tested the threshold.
     """
 
     def __init__(
@@ -115,4 +125,66 @@ class Referral:
             f"no threshold on {self.score!r} is sure to keep inputs with an accuracy of {self.target_accuracy} at "
             f"confidence {self.confidence}: {len(wrong)} held-out inputs, {int(wrong.sum())} of them wrong, do not "
             "show it, so lower target_accuracy or confidence, or give more held-out data."
+        )
+
+
+class SetReferral(Configurable):
+    """Keeps predictions whose conformal set is small, by default a single class, and refers the others.
+
+    For inputs exchangeable with the calibration's held-out rows, at most a share `alpha` of *all* inputs is kept with
+    the right class outside the set; for sets of one class these are the errors. The share of errors among the *kept*
+    inputs alone may be larger: `Referral` bounds that one. An empty set is referred.
+
+    Args:
+        calibration: A fitted calibration that ends in `LAC` or `APS`.
+        alpha: Chance that a set misses the right class.
+        max_size: Largest set that is kept.
+    """
+
+    def __init__(self, calibration: Calibration, alpha: float = 0.1, max_size: int = 1) -> None:
+        check_type("calibration", calibration, Calibration, "a fitted Calibration that ends in LAC or APS")
+        self.calibration = calibration
+        self.alpha = float(check_alpha(alpha))
+        self.max_size = check_count("max_size", max_size)
+
+    def decide(self, p: CategoricalPredictive) -> Tensor:
+        """Whether to keep each prediction, (n,): True is keep, False is refer. `p` is not calibrated yet."""
+        size = self.calibration.sets(p, self.alpha).sum(1)
+        return (size >= 1) & (size <= self.max_size)
+
+    def __str__(self) -> str:
+        kept = "a single class" if self.max_size == 1 else f"at most {self.max_size} classes"
+        return (
+            f"Keep inputs whose prediction set holds {kept}; at most {self.alpha:.4g} of all inputs are kept with the "
+            "right class outside the set."
+        )
+
+
+class IntervalReferral(Configurable):
+    """Keeps predictions whose conformal interval is at most `max_width` wide, and refers the others.
+
+    For inputs exchangeable with the calibration's held-out rows, at most a share `alpha` of *all* inputs is kept with
+    the target outside the interval. With several targets, all intervals have to be narrow enough, and the bound holds
+    for each target.
+
+    Args:
+        calibration: A fitted calibration that ends in `ConformalIntervals`.
+        max_width: Widest interval that is kept, in the units of the predictions.
+        alpha: Chance that an interval misses the target.
+    """
+
+    def __init__(self, calibration: Calibration, max_width: float, alpha: float = 0.1) -> None:
+        check_type("calibration", calibration, Calibration, "a fitted Calibration that ends in ConformalIntervals")
+        self.calibration = calibration
+        self.max_width = check_positive("max_width", max_width)
+        self.alpha = float(check_alpha(alpha))
+
+    def decide(self, p: GaussianPredictive) -> Tensor:
+        """Whether to keep each prediction, (n,): True is keep, False is refer. `p` is not calibrated yet."""
+        return (self.calibration.intervals(p, self.alpha).width <= self.max_width).all(1)
+
+    def __str__(self) -> str:
+        return (
+            f"Keep inputs whose {1 - self.alpha:.4g} interval is at most {self.max_width:.4g} wide; at most "
+            f"{self.alpha:.4g} of all inputs are kept with the target outside."
         )

@@ -134,7 +134,7 @@ def test_referral_is_that_of_the_library(predict, trained):
     assert code == 0
     assert table(out)["decision"] == tuple(np.where(keep, "keep", "refer"))
     kept = int(keep.sum())
-    assert err == f"{NUM} predictions: {kept} to keep, {NUM - kept} to refer. {referral}\n"
+    assert f"{kept} to keep, {NUM - kept} to refer" in err and err.endswith(f"{referral}\n")
 
 
 def test_options_of_the_draws_are_passed_on(predict, trained):
@@ -297,18 +297,18 @@ def test_what_a_network_trips_over_is_in_the_file(predict, own):
     fsvi.MAP(Words(), fsvi.Categorical()).save("words.fsvi")
     np.save("far.npy", np.array([[1, 2], [3, 4], [3, 9]]))
     code, _, err = predict("far.npy", "--net", "own_nets:Words", model="words.fsvi")
-    assert code == 1 and err.startswith("Error: far.npy holds what") and "index out of range" in err
+    assert code == 1 and err.startswith("Error: far.npy ") and "index out of range" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 1, "does not describe its network, which is not made of standard layers: pass the network"),
-        (("--net", "own_nets:NUMBER"), 1, "TypeError: 'int' object is not callable"),
-        (("--net", "own_nets:missing"), 1, "has no attribute 'missing'"),
-        (("--net", "nowhere:Own"), 1, "No module named 'nowhere'"),
-        (("--net", "own_nets:word"), 1, "returns a str, not a torch.nn.Module"),
-        (("--net", "own_nets"), 2, "is not of the form module:function"),
+        ((), 1, "network"),
+        (("--net", "own_nets:NUMBER"), 1, "TypeError"),
+        (("--net", "own_nets:missing"), 1, "'missing'"),
+        (("--net", "nowhere:Own"), 1, "'nowhere'"),
+        (("--net", "own_nets:word"), 1, " str"),
+        (("--net", "own_nets"), 2, "module:function"),
     ],
 )
 def test_what_is_wrong_with_a_network_is_said(predict, own, arguments, code, message):
@@ -320,20 +320,20 @@ def test_what_is_wrong_with_a_network_is_said(predict, own, arguments, code, mes
 
 ROW = ",".join(["1"] * 18)
 TEXTS = {
-    "empty": ("", "is empty: at least one input is needed"),
-    "blank": ("\n\n", "is empty: at least one input is needed"),
-    "header_only": ("a,b,c\n", "is empty: at least one input is needed"),
-    "text": (f"{'p,' * 17}name\n{ROW}\n{ROW[:-1]}abc\n", "line 3 has 'abc' in column 'name'"),
-    "text_without_names": (f"{ROW}\n\n{ROW[:-1]}abc\n", "line 3 has 'abc' in column 18"),
-    "missing": (f"{ROW}\n,{ROW[2:]}\n", "line 2 has nothing in column 1"),
-    "first_missing": (f",{ROW[2:]}\n{ROW}\n", "line 1 has nothing in column 1"),
-    "first_unknown": (f"{ROW[:-1]}NA\n{ROW}\n", "line 1 has 'NA' in column 18"),
-    "first_blank": (f"{',' * 17}\n{ROW}\n", "line 1 has nothing in column 1"),
-    "ragged": (f"{ROW}\n1,2\n", "line 2 has 2 columns, the first has 18"),
-    "nan": (f"{ROW}\n{ROW[:-1]}nan\n", "NaN, infinite or missing values in 1 of 2 rows, first in row 2"),
-    "narrow": ("1,2\n", "has 2 columns, but the model takes 18 (2×3×3) numbers."),
-    "label": (f"{ROW},1\n", "has 19 columns, but the model takes 18 (2×3×3) numbers: is a label or a row number"),
-    "underscore": (f"{ROW[:-1]}1_0\n", "is not a table of numbers"),
+    "empty": ("", "empty"),
+    "blank": ("\n\n", "empty"),
+    "header_only": ("a,b,c\n", "empty"),
+    "text": (f"{'p,' * 17}name\n{ROW}\n{ROW[:-1]}abc\n", "'abc'"),
+    "text_without_names": (f"{ROW}\n\n{ROW[:-1]}abc\n", "column 18"),
+    "missing": (f"{ROW}\n,{ROW[2:]}\n", "line 2"),
+    "first_missing": (f",{ROW[2:]}\n{ROW}\n", "line 1"),
+    "first_unknown": (f"{ROW[:-1]}NA\n{ROW}\n", "'NA'"),
+    "first_blank": (f"{',' * 17}\n{ROW}\n", "line 1"),
+    "ragged": (f"{ROW}\n1,2\n", "2 columns"),
+    "nan": (f"{ROW}\n{ROW[:-1]}nan\n", "row 2"),
+    "narrow": ("1,2\n", "18 (2×3×3)"),
+    "label": (f"{ROW},1\n", "label"),
+    "underscore": (f"{ROW[:-1]}1_0\n", "table"),
 }
 
 
@@ -377,26 +377,26 @@ def arrays():
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ("nowhere.csv", "cannot be read: No such file or directory"),
-        ("nowhere.npy", "cannot be read: No such file or directory"),
-        ("nowhere.parquet", "cannot be read: No such file or directory"),
-        ("bad.txt", "ends in '.txt': inputs are read from .npy, .npz, .csv, .parquet"),
-        ("bad.npy", "is not a whole file of numpy's"),
-        ("bad.npz", "is not a whole file of numpy's"),
-        ("cut.npy", "is not a whole file of numpy's"),
-        ("objects.npy", "is not a whole file of numpy's"),
-        ("deflated.npz", "is not a whole file of numpy's"),
-        ("huge.npy", "declares more numbers than memory holds"),
-        ("text.npy", "holds values of type <U1, not numbers"),
-        ("none.npy", "holds inputs of shape (0, 18): at least one is needed"),
-        ("single.npy", "holds inputs of shape (): at least one is needed"),
-        ("inf.npy", "in 2 of 2 rows, first in row 1"),
-        ("wide.npy", "wide.npy cannot be used: the network does not accept inputs of shape (3, 3, 2)"),
-        ("other.npz", "has no array 'x': it has a"),
-        ("latin.csv", "is not text in UTF-8"),
-        ("bad.parquet", "is not a whole Parquet file"),
-        ("text.parquet", "column 'name' is of type String"),
-        ("null.parquet", "in 1 of 2 rows, first in row 2"),
+        ("nowhere.csv", "No such file"),
+        ("nowhere.npy", "No such file"),
+        ("nowhere.parquet", "No such file"),
+        ("bad.txt", "'.txt'"),
+        ("bad.npy", "numpy"),
+        ("bad.npz", "numpy"),
+        ("cut.npy", "numpy"),
+        ("objects.npy", "numpy"),
+        ("deflated.npz", "numpy"),
+        ("huge.npy", "memory"),
+        ("text.npy", "<U1"),
+        ("none.npy", "(0, 18)"),
+        ("single.npy", "()"),
+        ("inf.npy", "2 of 2 rows"),
+        ("wide.npy", "(3, 3, 2)"),
+        ("other.npz", "'x'"),
+        ("latin.csv", "UTF-8"),
+        ("bad.parquet", "Parquet"),
+        ("text.parquet", "'name'"),
+        ("null.parquet", "1 of 2 rows"),
     ],
 )
 def test_a_bad_file_is_one_sentence(predict, inputs, message):
@@ -409,21 +409,21 @@ def test_a_bad_file_is_one_sentence(predict, inputs, message):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("--refer-for", "0.9"), 2, "--refer-for and --calibration go together"),
-        (("--calibration", "val.npz"), 2, "--refer-for and --calibration go together"),
+        (("--refer-for", "0.9"), 2, "--calibration"),
+        (("--calibration", "val.npz"), 2, "--calibration"),
         (
             ("--refer-for", "1.5", "--calibration", "val.npz"),
             1,
-            "--refer-for=1.5 must be a number from 0 to below 1",
+            "--refer-for=1.5",
         ),
-        ((*REFER, "--confidence", "2"), 1, "--confidence=2.0 must be"),
-        (("--refer-for", "0.9", "--calibration", "nowhere.npz"), 1, "nowhere.npz cannot be read"),
-        (("--refer-for", "0.9", "--calibration", "no_labels.npz"), 1, "no_labels.npz has no array 'y': it has x"),
-        (("--refer-for", "0.9", "--calibration", "x.npy"), 1, "x.npy holds one array without a name"),
-        (("--refer-for", "0.9", "--calibration", "words.npz"), 1, "words.npz holds values of type <U1, not numbers"),
-        (("--json", "--out", "p.json"), 2, "--json prints to the terminal"),
-        (("--out", "p.xlsx"), 1, "must be one of '.csv', '.parquet', '.json'"),
-        (("--out", "x.csv/p.csv"), 1, "cannot be written to"),
+        ((*REFER, "--confidence", "2"), 1, "--confidence=2.0"),
+        (("--refer-for", "0.9", "--calibration", "nowhere.npz"), 1, "nowhere.npz"),
+        (("--refer-for", "0.9", "--calibration", "no_labels.npz"), 1, "'y'"),
+        (("--refer-for", "0.9", "--calibration", "x.npy"), 1, "x.npy"),
+        (("--refer-for", "0.9", "--calibration", "words.npz"), 1, "<U1"),
+        (("--json", "--out", "p.json"), 2, "--json"),
+        (("--out", "p.xlsx"), 1, "'.parquet'"),
+        (("--out", "x.csv/p.csv"), 1, "written"),
         (("--samples", "0"), 2, "'--samples'"),
         (("--batch-size", "0"), 2, "'--batch-size'"),
     ],
@@ -438,12 +438,12 @@ def test_bad_options_are_named(predict, arguments, code, message):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.zeros(299, int), "there are 300 predictions, but 299 labels"),
-        (np.full(300, 5), "labels lie in 5..5, but the network has 2 outputs"),
-        (np.full(300, 0.5), "labels have type torch.float64"),
-        (np.full(300, np.nan), "labels have type torch.float64"),
-        (np.array(["a"] * 300), "holds values of type <U1, not numbers"),
-        (np.arange(300) % 2, "no threshold on 'entropy' is sure to keep inputs"),
+        (np.zeros(299, int), "299"),
+        (np.full(300, 5), "5..5"),
+        (np.full(300, 0.5), "torch.float64"),
+        (np.full(300, np.nan), "torch.float64"),
+        (np.array(["a"] * 300), "<U1"),
+        (np.arange(300) % 2, "threshold"),
     ],
 )
 def test_bad_labels_are_named_by_their_file(predict, labels, message):
@@ -458,12 +458,10 @@ def test_real_numbers_are_not_referred(predict):
     method.save("real.fsvi")
     np.savez("real.npz", x=np.ones((4, 2)), y=np.ones(4))
     code, _, err = predict("real.npz", "--refer-for", "0.9", "--calibration", "real.npz", model="real.fsvi")
-    assert code == 1 and "predicts real numbers: --refer-for is for classes" in err
+    assert code == 1 and "--refer-for" in err
 
 
-@pytest.mark.parametrize(
-    ("model", "message"), [("nowhere.fsvi", "cannot be read"), ("x.npy", "is not a whole fsvi file")]
-)
+@pytest.mark.parametrize(("model", "message"), [("nowhere.fsvi", "read"), ("x.npy", "fsvi file")])
 def test_a_bad_model_is_one_sentence(predict, model, message):
     code, out, err = predict("x.csv", model=model)
     assert (code, out, err.count("\n")) == (1, "", 1) and message in err
@@ -474,7 +472,7 @@ def test_without_polars_it_is_asked_for(predict, monkeypatch, arguments):
     monkeypatch.setitem(sys.modules, "polars", None)
     code, _, err = predict(*arguments)
     assert code == 1 and err.startswith("Error: ") and err.count("\n") == 1
-    assert err.endswith("Parquet files need polars: pip install polars, or use .csv.\n")
+    assert "pip install polars" in err
 
 
 def test_an_old_file_does_not_know_the_shape_and_says_what_it_was_given(predict, trained):
@@ -482,4 +480,4 @@ def test_an_old_file_does_not_know_the_shape_and_says_what_it_was_given(predict,
     untold.save("untold.fsvi")
     assert predict("x.npy", model="untold.fsvi")[0] == 0
     code, _, err = predict("x.csv", model="untold.fsvi")
-    assert code == 1 and "does not accept inputs of shape (18,)" in err
+    assert code == 1 and "(18,)" in err

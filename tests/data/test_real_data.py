@@ -22,7 +22,6 @@ def load(name, split):
         ("mnist", "test", (10000, 1, 28, 28), 10, None, None),
         ("kmnist", "test", (10000, 1, 28, 28), 10, None, None),
         ("notmnist", "test", (10000, 1, 28, 28), 10, None, None),
-        ("cifar10", "test", (10000, 3, 32, 32), 10, [0.49421, 0.48513, 0.45041], [0.24665, 0.24289, 0.26159]),
         ("retina", "test", (400, 3, 128, 128), 2, None, None),
     ],
 )
@@ -50,11 +49,8 @@ def test_tables(name, rows, features):
     assert found.x.shape == (rows, features) and found.y.shape == (rows, 1)
 
 
-def test_first_cifar10_labels_are_in_the_official_order():
-    assert load("cifar10", "test").y[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
-
-
-@pytest.mark.parametrize("name", sorted(set(data.names()) - {"cifar10", "cifar10-c"}))
+# CIFAR and APTOS are not among the data that tests can have; tests/data/readers reads small files in their formats.
+@pytest.mark.parametrize("name", sorted(set(data.names()) - {"cifar10", "cifar10-c", "cifar100", "aptos"}))
 def test_nothing_here_differs_from_what_was_published(name):
     results = {check.result for check in data.verify(name)}
     if results == {"missing"}:

@@ -46,7 +46,7 @@ def test_what_cannot_be_trained_together_is_run_alone(ran, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("seeds", [0, -1])
 def test_a_number_of_seeds_that_is_none_is_refused(ran, tmp_path, seeds):
-    with pytest.raises(InvalidInputError, match=f"seeds={seeds} must be a whole number of at least 1"):
+    with pytest.raises(InvalidInputError, match=f"seeds={seeds}"):
         reproduce("toy", tmp_path, seeds=seeds)
     assert not ran
 
@@ -61,14 +61,14 @@ def test_one_failure_does_not_stop_the_others(monkeypatch, tmp_path):
 
     monkeypatch.setattr(sweeps, "run", fail_once)
     said = []
-    with pytest.raises(FSVIError, match="1 of the runs failed; the first because no data"):
+    with pytest.raises(FSVIError, match="no data"):
         reproduce("rotated", tmp_path, tell=said.append)
-    assert len(tried) == 4 and "  failed: no data." in said
+    assert len(tried) == 4 and any("no data." in line for line in said)
 
 
 @pytest.mark.parametrize(
     ("name", "methods", "said"),
-    [("tabel1", [], "'table1'"), ("table1", ["mfiv"], "methods='mfiv' must be one of .* did you mean 'mfvi'")],
+    [("tabel1", [], "'table1'"), ("table1", ["mfiv"], "did you mean 'mfvi'")],
 )
 def test_unknown_names_are_refused(ran, tmp_path, name, methods, said):
     with pytest.raises(InvalidInputError, match=said):

@@ -161,8 +161,8 @@ def test_the_nugget_is_on_both_covariances():
 @pytest.mark.parametrize(
     ("q", "said"),
     [
-        (gaussian(5, 2, 1), "5×5 .* is not positive definite.*nugget"),
-        (FunctionGaussian(torch.zeros(2, 1), torch.full((2, 3), torch.nan), torch.ones(1, 3)), "NaN or infinite.*rate"),
+        (gaussian(5, 2, 1), "5×5.*nugget"),
+        (FunctionGaussian(torch.zeros(2, 1), torch.full((2, 3), torch.nan), torch.ones(1, 3)), "NaN"),
     ],
     ids=["singular", "nan"],
 )

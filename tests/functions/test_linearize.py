@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from fsvi.functions import LINEARIZERS
 from fsvi.functions.linearize import features_jvp
-from fsvi.networks.split import deterministic_names, split_head
+from fsvi.networks.network import Network
+from fsvi.networks.parameters import deterministic_names
 from fsvi.variational import MeanField
 
 PLAIN = ["mlp", "no_bias", "one_output", "dropout", "tied_features", "head_first"]
@@ -28,7 +29,7 @@ EVERY = [*PLAIN, *FORWARD_MODE]
 
 def posterior(net, x, only_head=False):
     """A mean-field posterior with random standard deviations, and a draw of θ − mean."""
-    split = split_head(net, x)
+    split = Network(net).examined(x)
     skip = deterministic_names(net)
     names = [name for name, _ in net.named_parameters() if name not in skip]
     q = MeanField(net, split.head_names if only_head else names)
@@ -127,8 +128,8 @@ def test_jvp_equals_central_differences(make, name, training):
     assert net.training == training
     net.eval()
     step = 1e-7 / float(shift.square().mean().sqrt())
-    ends = [split.forward(q.params(sign * step * shift), x)[0] for sign in (1, -1)]
-    features, _ = split.forward(q.params(), x)
+    ends = [split.with_features(x, q.params(sign * step * shift))[0] for sign in (1, -1)]
+    features, _ = split.with_features(x, q.params())
     change = (ends[0] - ends[1]) / (2 * step)
     weight, *bias = (q.means()[n] for n in split.head_names)
     torch.testing.assert_close(values.factor[:, : features.shape[1]], features)

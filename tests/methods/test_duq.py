@@ -45,7 +45,7 @@ def test_the_kernel_averages_over_the_embedding():
     method = fsvi.DUQ(scenarios.dense(), fsvi.Categorical(), embedding_size=5, length_scale=0.7).eval()
     x, _ = scenarios.points(4)
     with torch.no_grad():
-        features, _ = method.split.forward({}, x)
+        features, _ = method.network.with_features(x, {})
         for c in range(2):
             distance = (features @ method.weight[c].T - method.sums[c] / method.counts[c]).norm(dim=1)
             kernel = torch.exp(-(distance**2) / (2 * 5 * 0.7**2))
@@ -148,7 +148,7 @@ def test_the_network_s_last_layer_is_not_used():
     method = fsvi.DUQ(scenarios.dense(), fsvi.Categorical())
     x, y = scenarios.points()
     method.backward(x, y)
-    assert all(method.net.get_parameter(name).grad is None for name in method.split.head_names)
+    assert all(method.net.get_parameter(name).grad is None for name in method.network.head_names)
     assert method.net[0].weight.grad.abs().sum() > 0 and method.weight.grad.abs().sum() > 0
 
 
@@ -179,7 +179,7 @@ def test_embedding_size_is_by_default_the_number_of_features():
 
 
 def test_regression_is_refused_at_construction():
-    with pytest.raises(InvalidInputError, match="DUQ is for classes"):
+    with pytest.raises(InvalidInputError, match=r"DUQ.*classes"):
         fsvi.DUQ(scenarios.dense(1), fsvi.Gaussian())
 
 

@@ -269,13 +269,13 @@ def test_members_of_different_classes():
 
 
 def test_members_of_different_architectures():
-    with pytest.raises(fsvi.InvalidInputError, match="members 0 and 1 differ"):
+    with pytest.raises(fsvi.InvalidInputError, match="members 0 and 1"):
         fsvi.Ensemble.of([fsvi.MAP(plain(outputs), fsvi.Categorical()) for outputs in (2, 3)])
 
 
 def test_one_network_for_all_members():
     net = plain()
-    with pytest.raises(fsvi.InvalidInputError, match="start from the same parameters"):
+    with pytest.raises(fsvi.InvalidInputError, match="same parameters"):
         fsvi.fit(ensemble(2, lambda: fsvi.MAP(net, fsvi.Categorical())), (X, Y), epochs=1)
 
 
@@ -286,10 +286,10 @@ def test_bad_size(size):
 
 
 def test_make_returns_something_else():
-    with pytest.raises(fsvi.InvalidInputError, match=r"make\(\) is a Sequential"):
+    with pytest.raises(fsvi.InvalidInputError, match="Sequential"):
         ensemble(2, plain)
 
 
 def test_make_is_no_function():
-    with pytest.raises(fsvi.InvalidInputError, match="make is a MAP"):
+    with pytest.raises(fsvi.InvalidInputError, match="MAP"):
         ensemble(2, MEMBERS["map"][0]())

@@ -30,7 +30,7 @@ def test_from_trained_starts_at_the_trained_network():
 def test_from_trained_takes_the_methods_likelihood():
     source, x, _ = trained_map()
     assert isinstance(fsvi.FSVI.from_trained(source, context=contexts.Dataset(x)).likelihood, fsvi.Categorical)
-    with pytest.raises(InvalidInputError, match="needs a likelihood"):
+    with pytest.raises(InvalidInputError, match="likelihood"):
         fsvi.FSVI.from_trained(source.net, context=contexts.Dataset(x))
 
 
@@ -57,7 +57,7 @@ def test_from_trained_makes_the_context_uncertain_and_keeps_the_data():
 
 def test_from_trained_names_a_layer_that_is_not_there():
     source, x, _ = trained_map()
-    with pytest.raises(InvalidInputError, match="freeze='conv' is no layer"):
+    with pytest.raises(InvalidInputError, match="freeze='conv'"):
         fsvi.FSVI.from_trained(source, context=contexts.Dataset(x), freeze=["conv"])
 
 
@@ -68,4 +68,4 @@ def test_a_posterior_as_prior_is_where_the_next_task_starts():
     second = fsvi.FSVI(first.net, fsvi.Categorical(), contexts.Dataset(x), prior=first.as_prior(), linearize="exact")
     second.posterior.mean.data.copy_(first.posterior.mean.data)
     second.posterior.log_std.data.copy_(first.posterior.log_std.data)
-    assert abs(float(second.function_kl(x[:6]))) < 1e-6
+    assert abs(float(second.function_kl(x[:6]).detach())) < 1e-6

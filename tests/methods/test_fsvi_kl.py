@@ -80,7 +80,7 @@ def test_kl_at_a_draw_of_the_features(make, linearize, num):
     method = fsvi_on(net, x, prior=Constant(2.0), linearize=linearize)
     shift = method.posterior.layout.views(fix_noise(method))
     means, stds = method.posterior.means(), method.posterior.stds()
-    head = {name: std for name, std in stds.items() if name in method.split.head_names}
+    head = {name: std for name, std in stds.items() if name in method.network.head_names}
     drawn = {name: mean + (0 if name in head else shift[name]) for name, mean in means.items()}
     if linearize == "conditional":
         q = explicit(method.net, drawn, head, x)
@@ -149,7 +149,7 @@ def test_the_prior_itself_has_no_kl(make, linearize):
         net, x, prior=Empirical(net, 0.49), stochastic="last_layer", init_std=(0.1, 0.7), linearize=linearize
     )
     assert method.function_kl(x) > 1
-    method.posterior.set_stds(dict.fromkeys(method.split.head_names, 0.7))
+    method.posterior.set_stds(dict.fromkeys(method.network.head_names, 0.7))
     assert abs(method.function_kl(x)) < 1e-6
 
 

@@ -196,7 +196,7 @@ def test_until_trained_it_predicts_as_map_and_has_no_evidence():
     x, _ = classes()
     method = fsvi.Laplace(dense(), fsvi.Categorical())
     assert torch.equal(method.predict(x).samples, fsvi.MAP(dense(), fsvi.Categorical()).predict(x).samples)
-    with pytest.raises(InvalidInputError, match="no posterior yet"):
+    with pytest.raises(InvalidInputError, match="posterior"):
         method.log_marginal_likelihood()
 
 
@@ -236,7 +236,7 @@ def test_frozen_layers_carry_no_uncertainty(make):
     method = fsvi.Laplace.from_map(fsvi.MAP(net, fsvi.Categorical()), (x, labels), "kron")
     assert {name for layer in method.posterior.layers for name in layer.names} == {"2.weight", "2.bias"}
     net[2].weight.requires_grad_(False)
-    with pytest.raises(InvalidInputError, match=r"no dense layer or convolution .* is trainable"):
+    with pytest.raises(InvalidInputError, match="trainable"):
         fsvi.fit(fsvi.Laplace(net, fsvi.Categorical()), (x, labels), epochs=1)
 
 
@@ -250,10 +250,10 @@ def test_a_frozen_bias_stays_where_it_is(make):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(structure="full"), "structure='full' must be one of 'last_layer', 'kron', 'diagonal'"),
-        (dict(integral="exact"), "integral='exact' must be one of"),
-        (dict(prior_variance=None, optimize_prior=False), "needs a prior"),
-        (dict(likelihood=fsvi.Gaussian(), integral="probit"), "for classes, not for Gaussian"),
+        (dict(structure="full"), "structure='full'"),
+        (dict(integral="exact"), "integral='exact'"),
+        (dict(prior_variance=None, optimize_prior=False), "prior"),
+        (dict(likelihood=fsvi.Gaussian(), integral="probit"), "Gaussian"),
     ],
 )
 def test_bad_settings_are_named(settings, message):
@@ -263,5 +263,5 @@ def test_bad_settings_are_named(settings, message):
 
 @pytest.mark.parametrize(("trained", "data"), [(None, classes()), (fsvi.MAP(dense(), fsvi.Categorical()), 3)])
 def test_from_map_wants_a_map_and_data(trained, data):
-    with pytest.raises(InvalidInputError, match=r"not a trained fsvi\.MAP|data is a int"):
+    with pytest.raises(InvalidInputError, match=r"fsvi\.MAP|int"):
         fsvi.Laplace.from_map(trained, data)

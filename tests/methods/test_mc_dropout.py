@@ -234,5 +234,5 @@ def test_bad_rate(rate):
 
 
 def test_inputs_not_first():
-    with pytest.raises(fsvi.InvalidInputError, match=r"shape \(3, 4, 3\) for 4 inputs"):
+    with pytest.raises(fsvi.InvalidInputError, match=r"\(3, 4, 3\)"):
         method(LengthFirst()).predict(torch.randn(4, 3, 3))

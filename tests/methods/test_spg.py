@@ -245,7 +245,7 @@ def test_the_context_does_not_touch_batch_norm():
     plain = copy.deepcopy(method.net).train()
     method.train()
     method.terms(x, y)
-    plain(method.arranged(x))
+    plain(method.network.arranged(x))
     assert scenarios.same_bits(dict(method.net.named_buffers()), dict(plain.named_buffers()))
 
 
@@ -282,5 +282,5 @@ def test_bad_settings_are_refused(settings):
 
 
 def test_a_context_is_needed():
-    with pytest.raises(InvalidInputError, match="SPG has no context"):
+    with pytest.raises(InvalidInputError, match=r"SPG.*context"):
         fsvi.fit(fsvi.SPG(scenarios.dense(), fsvi.Categorical()), scenarios.points(), epochs=1)

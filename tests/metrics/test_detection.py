@@ -76,10 +76,10 @@ def test_measures_of_uncertainty():
 @pytest.mark.parametrize(
     ("inside", "outside", "message"),
     [
-        ([], [1.0], r"in_scores has shape \(0,\)"),
-        ([1.0], [], r"out_scores has shape \(0,\)"),
-        ([1.0], [[1.0]], r"out_scores has shape \(1, 1\)"),
-        ([1.0, math.nan], [1.0], "in_scores holds 1 NaN"),
+        ([], [1.0], r"in_scores.*\(0,\)"),
+        ([1.0], [], r"out_scores.*\(0,\)"),
+        ([1.0], [[1.0]], r"out_scores.*\(1, 1\)"),
+        ([1.0, math.nan], [1.0], "in_scores.*NaN"),
     ],
 )
 def test_bad_scores(inside, outside, message):
@@ -91,9 +91,9 @@ def test_bad_scores(inside, outside, message):
 @pytest.mark.parametrize(
     ("labels", "scores", "message"),
     [
-        ([1, 1], [0.1, 0.2], "all 2 labels are 1: a ROC curve needs both classes"),
-        ([0, 1], [0.1], "1 scores, but 2 labels"),
-        ([0, 2], [0.1, 0.2], "labels lie in 0..2"),
+        ([1, 1], [0.1, 0.2], "both classes"),
+        ([0, 1], [0.1], "2 labels"),
+        ([0, 2], [0.1, 0.2], r"0\.\.2"),
     ],
 )
 def test_bad_labels(curve, labels, scores, message):
@@ -104,7 +104,7 @@ def test_bad_labels(curve, labels, scores, message):
 def test_bad_predictions():
     with pytest.raises(InvalidInputError, match="did you mean 'entropy'"):
         uncertainty(CategoricalPredictive(torch.zeros(1, 1, 2)), "entropie")
-    with pytest.raises(InvalidInputError, match="p is a Tensor, not a prediction of classes"):
+    with pytest.raises(InvalidInputError, match="Tensor"):
         uncertainty(torch.rand(3, 2))
     with pytest.raises(InvalidInputError, match="no predictions"):
         uncertainty(CategoricalPredictive(torch.zeros(1, 0, 2)))

@@ -126,18 +126,18 @@ def test_large_numbers_in_single_precision_lose_nothing():
 
 @pytest.mark.parametrize("metric", [rmse, log_likelihood, coverage, crps])
 def test_bad_input(metric, prediction, targets):
-    with pytest.raises(InvalidInputError, match=r"targets have shape \(6,\); predicted is \(6, 2\)"):
+    with pytest.raises(InvalidInputError, match=r"\(6,\)"):
         metric(prediction, targets[:, 0])
     with pytest.raises(InvalidInputError, match="1 NaN"):
         metric(prediction, targets.index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(math.nan).double()))
     with pytest.raises(InvalidInputError, match="at least one"):
         metric(GaussianPredictive(torch.zeros(1, 0, 1), torch.ones(1)), torch.zeros(0))
-    with pytest.raises(InvalidInputError, match="p is a CategoricalPredictive, not a prediction of real targets"):
+    with pytest.raises(InvalidInputError, match="CategoricalPredictive"):
         metric(CategoricalPredictive(torch.zeros(1, 6, 2)), targets)
 
 
 def test_bad_settings(prediction, targets):
-    with pytest.raises(InvalidInputError, match=r"level=95 must be a number from 0 to below 1"):
+    with pytest.raises(InvalidInputError, match="level=95"):
         coverage(prediction, targets, 95)
-    with pytest.raises(InvalidInputError, match=r"std=0.0: std must be above 0"):
+    with pytest.raises(InvalidInputError, match=r"std=0\.0"):
         unstandardize(prediction, Standardize(0.0, 0.0))

@@ -71,14 +71,14 @@ def test_labels_may_be_a_column_or_an_array(probabilities, labels):
 @pytest.mark.parametrize(
     ("p", "y", "message"),
     [
-        (torch.zeros(0, 3), torch.zeros(0).long(), r"p has shape \(0, 3\); probabilities .* n ≥ 1"),
-        (torch.rand(3), [0, 1, 0], r"p has shape \(3,\)"),
-        (torch.tensor([[0.5, 0.5], [2.0, -1.0]]), [0, 1], r"row 1 of p is \[2.0, -1.0\]"),
-        (torch.tensor([[math.nan, 1.0]]), [0], "row 0 of p"),
-        (torch.tensor([[0.5, 0.4]]), [0], "row 0 of p"),
-        (torch.tensor([[0.5, 0.5]]), [0, 1], "1 predictions, but 2 labels"),
-        (torch.tensor([[0.5, 0.5]]), [2], r"labels lie in 2..2"),
-        (torch.tensor([[0.5, 0.5]]), [0.0], "labels have type"),
+        (torch.zeros(0, 3), torch.zeros(0).long(), r"\(0, 3\)"),
+        (torch.rand(3), [0, 1, 0], r"\(3,\)"),
+        (torch.tensor([[0.5, 0.5], [2.0, -1.0]]), [0, 1], "row 1"),
+        (torch.tensor([[math.nan, 1.0]]), [0], "row 0"),
+        (torch.tensor([[0.5, 0.4]]), [0], "row 0"),
+        (torch.tensor([[0.5, 0.5]]), [0, 1], "2 labels"),
+        (torch.tensor([[0.5, 0.5]]), [2], r"2\.\.2"),
+        (torch.tensor([[0.5, 0.5]]), [0.0], "labels.*type"),
     ],
 )
 @pytest.mark.parametrize("metric", [accuracy, nll, brier])

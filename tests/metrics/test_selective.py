@@ -106,9 +106,9 @@ def test_uncertainty_of_a_prediction_is_its_own():
 
 
 def test_bad_input():
-    with pytest.raises(InvalidInputError, match="4 predictions, but 3 uncertainties"):
+    with pytest.raises(InvalidInputError, match="3 uncertainties"):
         aurc(P, Y, torch.zeros(3))
-    with pytest.raises(InvalidInputError, match="uncertainty holds 1 NaN"):
+    with pytest.raises(InvalidInputError, match=r"uncertainty.*NaN"):
         referral_curve(P, Y, [0, 1, 2, math.nan])
-    with pytest.raises(InvalidInputError, match=r"rates=\[50\] must lie between 0 and 1"):
+    with pytest.raises(InvalidInputError, match=r"rates=\[50\]"):
         referral_curve(P, Y, rates=[50])

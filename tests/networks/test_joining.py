@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fsvi.networks.joining import is_joinable
-from fsvi.networks.split import Split, split_head
+from fsvi.networks.network import Network
 
 
 class Around(nn.Module):
@@ -63,7 +63,7 @@ def test_found_by_what_the_network_does(name, training):
     g = torch.Generator().manual_seed(0)
     x, others = (torch.randn(2, 3, generator=g) for _ in range(2))
     state = torch.get_rng_state()
-    assert is_joinable(Split(net, "head"), x, others) == expected
+    assert is_joinable(Network(net, "head"), x, others) == expected
     assert (net.training, net.body.training, net.head.training) == (training, training, False)
     assert torch.equal(torch.get_rng_state(), state)
     assert net.seen == 0
@@ -79,7 +79,7 @@ def test_found_by_what_the_network_does(name, training):
 def test_networks_of_all_kinds(make, name, expected):
     net, x = make(name, 4)
     before = {key: value.clone() for key, value in net.state_dict().items()}
-    assert is_joinable(split_head(net, x), x[:2], x[2:]) == expected
+    assert is_joinable(Network(net).examined(x), x[:2], x[2:]) == expected
     assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
 
 
@@ -87,4 +87,4 @@ def test_features_of_zero_say_nothing():
     net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     nn.init.zeros_(net[0].weight)
     nn.init.zeros_(net[0].bias)
-    assert not is_joinable(Split(net, "1"), torch.randn(2, 3), torch.randn(2, 3))
+    assert not is_joinable(Network(net, "1"), torch.randn(2, 3), torch.randn(2, 3))

@@ -196,6 +196,7 @@ def test_a_mixture_weighs_its_parts_by_their_draws(case, first, second):
 # Files --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:all . labels")  # cases may have a single label
 @bounded
 @given(cases(most_outputs=5), st.sampled_from(["classifier", "regressor"]))
 def test_a_saved_method_predicts_the_same_bits(tmp_path_factory, case, kind):

@@ -141,16 +141,16 @@ def test_generators_are_found_wherever_a_loader_keeps_them(method):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (points()[0], "a Tensor; fit needs a pair"),
-        ((*points(), 1), "a tuple of 3; fit needs a pair"),
-        (None, "a NoneType; fit needs a pair"),
-        (Points(0), "Points, is empty"),
-        (TensorDataset(points()[0]), "a tuple of 1; fit needs a pair"),
-        (Stream(), "Stream, has no length"),
-        (DataLoader(Stream()), "Stream, has no length"),
+        (points()[0], "Tensor"),
+        ((*points(), 1), "tuple of 3"),
+        (None, "NoneType"),
+        (Points(0), "Points.*empty"),
+        (TensorDataset(points()[0]), "tuple of 1"),
+        (Stream(), "Stream.*length"),
+        (DataLoader(Stream()), "Stream.*length"),
         (DataLoader(Points(), batch_size=None), "batch_size=None"),
-        (DataLoader(Points(), batch_size=21, drop_last=True), "batch_size=21 is more than the 20 examples"),
-        (DataLoader(Points(), sampler=SubsetRandomSampler([])), "its sampler is empty"),
+        (DataLoader(Points(), batch_size=21, drop_last=True), "batch_size=21"),
+        (DataLoader(Points(), sampler=SubsetRandomSampler([])), "sampler"),
     ],
 )
 def test_data_that_cannot_be_used_is_named(method, data, message):
@@ -160,7 +160,7 @@ def test_data_that_cannot_be_used_is_named(method, data, message):
 
 def test_a_loader_of_other_than_pairs_is_refused(method):
     for loader in (DataLoader(Triples()), DataLoader(points()[0])):
-        with pytest.raises(fsvi.InvalidInputError, match=r"the DataLoader gives a .*, not \(inputs, targets\) pairs"):
+        with pytest.raises(fsvi.InvalidInputError, match=r"DataLoader.*\(inputs, targets\)"):
             as_batches(method, loader, 8).examples()
 
 
@@ -169,7 +169,7 @@ def test_a_bad_batch_is_found_when_it_comes(method):
     data.x[1, 0] = np.nan
     batches = as_batches(method, DataLoader(data, batch_size=100), 8)
     batches.examples()
-    with pytest.raises(fsvi.InvalidInputError, match="1 NaN or infinite"):
+    with pytest.raises(fsvi.InvalidInputError, match="1 NaN"):
         list(batches.shuffled())
 
 

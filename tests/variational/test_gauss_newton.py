@@ -6,6 +6,7 @@ from scipy.optimize import minimize_scalar
 from torch import nn
 from torch.func import functional_call, jacrev
 
+from fsvi.networks import Network
 from fsvi.variational import Diagonal, Full, GaussNewton, Kronecker, record, weight_layers
 
 OUTPUTS = 2
@@ -21,7 +22,7 @@ def fitted(net, x, roots, kind, precision=1.0, among=None, batch=2):
     means = {name: p.detach() for name, p in net.named_parameters()}
     posterior = GaussNewton(weight_layers(net, among), kind)
     for part, root in zip(x.split(batch), roots.split(batch), strict=True):
-        outputs, recording = record(net, means, posterior.layers, part)
+        outputs, recording = record(Network(net), means, posterior.layers, part)
         posterior.add(recording, recording.gradients(outputs, root.movedim(-1, 0)))
     posterior.decompose(means)
     posterior.precision.fill_(precision)
@@ -119,7 +120,7 @@ def test_kronecker_averages_inputs_over_positions_and_adds_up_gradients(make):
     roots = draw_roots(3)
     posterior = fitted(net, x, roots, Kronecker)
     means = dict(net.named_parameters())
-    outputs, recording = record(net, means, posterior.layers, x)
+    outputs, recording = record(Network(net), means, posterior.layers, x)
     gradients = recording.gradients(outputs, roots.movedim(-1, 0))
     layer, patches, positions = next(recording.pairs(gradients))
     assert layer.weight == "0.weight" and patches.shape == (3, 1, 16, 19)
@@ -142,7 +143,7 @@ def small(make, kind, precision=0.7):
 @KINDS
 def test_functions_have_the_moments_that_the_parameters_induce(make, kind):
     net, x, posterior = small(make, kind)
-    mean, covariance = posterior.function_moments(net, dict(net.named_parameters()), x)
+    mean, covariance = posterior.function_moments(Network(net), dict(net.named_parameters()), x)
     rows = jacobian(net, x, posterior.layers)
     precision = dense(posterior) + 0.7 * torch.eye(rows.shape[-1], dtype=torch.float64)
     torch.testing.assert_close(mean, net(x))
@@ -153,7 +154,7 @@ def test_functions_have_the_moments_that_the_parameters_induce(make, kind):
 def test_functions_change_by_the_jacobian_times_the_draw(make, kind):
     net, x, posterior = small(make, kind)
     draws = posterior.draw(5, torch.Generator().manual_seed(0), torch.float64)
-    given = posterior.functions(net, dict(net.named_parameters()), draws, x)
+    given = posterior.functions(Network(net), dict(net.named_parameters()), draws, x)
     change = torch.einsum("nqp,sp->nsq", jacobian(net, x, posterior.layers), parameters(posterior, draws))
     torch.testing.assert_close(given, net(x)[:, None] + change)
 

@@ -123,7 +123,7 @@ def _extrapolate(values: Sequence[int], batch: int, points: int) -> float:
 
 
 def _plain(method: Method) -> MAP:
-    return MAP(method.net, method.likelihood, head=method.split.head, channels_last=method.channels_last)
+    return MAP(method.network, method.likelihood)
 
 
 def _num_stochastic(method: Method) -> int:

@@ -67,7 +67,7 @@ class Probe:
         return Step(self._meter.alive, self._meter.work)
 
     def _inputs(self, num: int) -> Tensor:
-        return self._method.arranged(_Noise().sample(num, self._x))
+        return self._method.network.arranged(_Noise().sample(num, self._x))
 
     def _targets(self, num: int) -> Tensor:
         """What would be predicted by outputs of zero."""

@@ -138,7 +138,7 @@ def _sample(method: Method, context: Context, x: Tensor) -> Tensor:
     if points.shape[1:] != x.shape[1:]:
         shapes = f"{tuple(points.shape[1:])}, but inputs have shape {tuple(x.shape[1:])}"
         raise InvalidInputError(f"context points have shape {shapes}: give a context of the inputs' shape.")
-    return method.arranged(points)
+    return method.network.arranged(points)
 
 
 def _spread(num: int, most: int) -> Tensor:

@@ -11,7 +11,7 @@ from fsvi.diagnosis.findings import Finding
 from fsvi.errors import InvalidInputError
 from fsvi.methods import Method
 from fsvi.methods.function_space import FunctionSpaceMethod
-from fsvi.networks.split import evaluating
+from fsvi.networks.modes import evaluating
 
 _HEAVY, _DOMINANT = 30.0, 10.0
 """times the weight of the evidence lower bound, and times the negative log-likelihood (or a nat, if that is less)"""

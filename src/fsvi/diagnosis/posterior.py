@@ -11,7 +11,7 @@ from fsvi.diagnosis.evidence import Evidence
 from fsvi.diagnosis.findings import Finding
 from fsvi.methods import Method
 from fsvi.methods.mean_field import MeanFieldMethod
-from fsvi.networks.split import batch_norms
+from fsvi.networks.parameters import batch_norms
 
 _COLLAPSED, _BLOWN_UP = 1e-4, 10.0
 """in units of the weights"""
@@ -99,7 +99,7 @@ def _tensors(method: Method) -> list[_Tensor]:
             name,
             ratio=float(stds[name].median()) / _scale(means, name),
             growth=math.exp(float(logs[name].median()) - q.start[name]),
-            in_head=name in method.split.head_names,
+            in_head=name in method.network.head_names,
         )
         for name in stds
     ]

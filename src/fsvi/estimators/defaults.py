@@ -90,9 +90,9 @@ def widen(
     chosen = fsvi_settings(start.likelihood, start.num_outputs, settings)
     context = ShiftedRows() if context is None else context
     freeze = chosen["stochastic"] == "last_layer"
-    width = start.split.linear.in_features
+    width = start.network.linear.in_features
     chosen.setdefault("init_std", (_NARROW, _NARROW * width**-0.5))
-    method = FSVI.from_trained(start.net, _known(start.likelihood), context, freeze=freeze, **chosen)
+    method = FSVI.from_trained(start.network, _known(start.likelihood), context, freeze=freeze, **chosen)
     epochs = max(1, round(steps / math.ceil(len(x) / BATCH_SIZE)))
     # The point estimate's own predictions are the targets: noise that early stopping kept out must not be learned now.
     targets = start.predict(x).mean

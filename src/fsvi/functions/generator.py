@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fsvi.functions.gaussian import FunctionGaussian
-from fsvi.networks.split import Split
+from fsvi.networks.network import Network
 
 
 class Generator(nn.Module):
@@ -15,16 +15,16 @@ class Generator(nn.Module):
     the process is expanded: a Karhunen–Loève expansion that is learned.
     """
 
-    def __init__(self, split: Split, num_latents: int) -> None:
+    def __init__(self, network: Network, num_latents: int) -> None:
         super().__init__()
-        self.split = split
-        size = split.linear.in_features + 1
-        self.basis = nn.Parameter(split.linear.weight.new_empty(size, num_latents).normal_(std=size**-0.5))
-        self.log_noise = nn.Parameter(split.linear.weight.new_zeros(()))
+        self.network = network
+        size = network.linear.in_features + 1
+        self.basis = nn.Parameter(network.linear.weight.new_empty(size, num_latents).normal_(std=size**-0.5))
+        self.log_noise = nn.Parameter(network.linear.weight.new_zeros(()))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """h (n, outputs) and ψ (n, latents)."""
-        features, outputs = self.split.forward({}, x)
+        features, outputs = self.network.with_features(x)
         return outputs, features @ self.basis[:-1] + self.basis[-1]
 
     def gaussian(self, x: Tensor) -> FunctionGaussian:

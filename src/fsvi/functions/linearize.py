@@ -24,8 +24,8 @@ from torch.nn import functional as F
 from fsvi.functions.forward_mode.kernels import plain_kernels
 from fsvi.functions.forward_mode.rules import feature_layers, layers_jvp
 from fsvi.functions.gaussian import FunctionGaussian
-from fsvi.networks.functional import functional_call
-from fsvi.networks.split import Split, evaluating
+from fsvi.networks.modes import evaluating
+from fsvi.networks.network import Network
 from fsvi.variational import MeanField
 
 Linearization = Literal["jvp", "conditional", "exact"]
@@ -34,35 +34,35 @@ Linearization = Literal["jvp", "conditional", "exact"]
 class Linearizer(Protocol):
     """How to get function values' distribution at `x`; `shift` is the draw of the stochastic parameters' offset."""
 
-    def __call__(self, split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
+    def __call__(self, network: Network, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
         """The distribution at `x`."""
 
 
-def linearize_jvp(split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
+def linearize_jvp(network: Network, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
     """The paper's estimator: features linearised about their means along `shift`, last layer in closed form."""
     params = q.params()
-    if shift is None or not has_stochastic_features(split, q):
-        return last_layer(split, q, params, _features(split, params, x))
-    features, change = features_jvp(split, params, q.directions(shift), x)
-    return last_layer(split, q, params, features, change)
+    if shift is None or not has_stochastic_features(network, q):
+        return last_layer(network, q, params, _features(network, params, x))
+    features, change = features_jvp(network, params, q.directions(shift), x)
+    return last_layer(network, q, params, features, change)
 
 
-def linearize_conditional(split: Split, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
+def linearize_conditional(network: Network, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
     """Features of the real network at mean + `shift`, last layer in closed form about its mean."""
-    return last_layer(split, q, q.params(), _features(split, q.params(shift), x))
+    return last_layer(network, q, q.params(), _features(network, q.params(shift), x))
 
 
-def linearize_exact(split: Split, q: MeanField, x: Tensor, shift: Tensor | None = None) -> FunctionGaussian:
+def linearize_exact(network: Network, q: MeanField, x: Tensor, shift: Tensor | None = None) -> FunctionGaussian:
     """The whole Jacobian: all outputs at all points as one joint Gaussian of K·Q values."""
-    if not has_stochastic_features(split, q):
-        return linearize_jvp(split, q, x, None)
+    if not has_stochastic_features(network, q):
+        return linearize_jvp(network, q, x, None)
     points = q.point_layout.views(q.point)
 
     def outputs(mean: Tensor) -> Tensor:
-        tensors = {**q.layout.views(mean), **points, **_buffers(split)}
-        return functional_call(split.net, tensors, (x,)).reshape(-1)
+        tensors = {**q.layout.views(mean), **points, **_buffers(network)}
+        return network(x, tensors).reshape(-1)
 
-    with evaluating(split.net), plain_kernels(split.net):
+    with evaluating(network.module), plain_kernels(network.module):
         jacobian = jacrev(outputs)(q.mean)
         mean = outputs(q.mean)
     return FunctionGaussian(mean[:, None], jacobian, (2 * q.log_std).exp()[None])
@@ -75,41 +75,41 @@ LINEARIZERS: dict[str, Linearizer] = {
 }
 
 
-def has_stochastic_features(split: Split, q: MeanField) -> bool:
+def has_stochastic_features(network: Network, q: MeanField) -> bool:
     """Whether any layer before the head is stochastic."""
-    return any(name not in split.head_names for name in q.layout.shapes)
+    return any(name not in network.head_names for name in q.layout.shapes)
 
 
 def features_jvp(
-    split: Split, params: Mapping[str, Tensor], tangents: Mapping[str, Tensor], x: Tensor
+    network: Network, params: Mapping[str, Tensor], tangents: Mapping[str, Tensor], x: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Φ(x) at `params`, and its derivative in the direction `tangents`, by one forward-mode pass; None is zero."""
-    layers = feature_layers(split)
+    layers = feature_layers(network)
     if layers is not None:
-        with evaluating(split.net):
-            return layers_jvp(split.net, layers, params, tangents, x)
-    moving = [name for name in tangents if name not in split.head_names]
+        with evaluating(network.module):
+            return layers_jvp(network.module, layers, params, tangents, x)
+    moving = [name for name in tangents if name not in network.head_names]
 
     def features(moved: dict[str, Tensor]) -> Tensor:
-        return split.forward({**params, **_buffers(split), **moved}, x)[0]
+        return network.with_features(x, {**params, **_buffers(network), **moved})[0]
 
     # not `autograd.forward_ad`: there softmax works in place, and its derivative cannot be differentiated again
-    with evaluating(split.net), plain_kernels(split.net):
+    with evaluating(network.module), plain_kernels(network.module):
         value, change = jvp(features, ({n: params[n] for n in moving},), ({n: tangents[n] for n in moving},))[:2]
     return value, change
 
 
-def _features(split: Split, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    with evaluating(split.net):
-        features, _ = split.forward({**params, **_buffers(split)}, x)
+def _features(network: Network, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    with evaluating(network.module):
+        features, _ = network.with_features(x, {**params, **_buffers(network)})
     return features
 
 
 def last_layer(
-    split: Split, q: MeanField, params: Mapping[str, Tensor], features: Tensor, change: Tensor | None = None
+    network: Network, q: MeanField, params: Mapping[str, Tensor], features: Tensor, change: Tensor | None = None
 ) -> FunctionGaussian:
     """Mean (Φ + dΦ) Wᵀ + b and, for output k, covariance Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ."""
-    names = split.head_names
+    names = network.head_names
     weight, *bias = (params[name] for name in names)
     weight_variance, *bias_variance = q.variances(names)
     moved = features if change is None else features + change
@@ -120,6 +120,6 @@ def last_layer(
     return FunctionGaussian(mean, factor, torch.cat([weight_variance, bias_variance[0][:, None]], dim=1))
 
 
-def _buffers(split: Split) -> dict[str, Tensor]:
+def _buffers(network: Network) -> dict[str, Tensor]:
     """Copies of the buffers: a later train-mode pass then cannot change what this pass's backward reads."""
-    return {name: buffer.clone() for name, buffer in split.net.named_buffers()}
+    return {name: buffer.clone() for name, buffer in network.module.named_buffers()}

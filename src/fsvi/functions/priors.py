@@ -14,9 +14,9 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.kernels import fit_hyperparameters, median_distance, rbf_kernel
 from fsvi.functions.linearize import Linearizer, has_stochastic_features, linearize_exact
-from fsvi.networks.functional import functional_call
-from fsvi.networks.initialise import initialise
-from fsvi.networks.split import Split, averaging_statistics, batch_norms, deterministic_names
+from fsvi.networks.modes import averaging_statistics
+from fsvi.networks.network import Network
+from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
 from fsvi.serialization import Configurable
 from fsvi.validation import check_positive
 from fsvi.variational import MeanField
@@ -28,7 +28,7 @@ class Prior(Configurable, nn.Module, ABC):
     A prior of your own (a Gaussian process, say) needs `gaussian` alone.
     """
 
-    def bind(self, split: Split) -> None:
+    def bind(self, network: Network) -> None:
         """Get ready for this network; called once, by the method that uses the prior."""
 
     def prepare(self, x: Tensor) -> None:
@@ -38,7 +38,7 @@ class Prior(Configurable, nn.Module, ABC):
         """Give buffers whose size depends on data the size that they have in a file, before it is read."""
 
     @abstractmethod
-    def gaussian(self, split: Split, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
+    def gaussian(self, network: Network, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
         """The prior at the points `x`: (K, Q) values, or (K·Q, 1) when `joint` treats all outputs as one vector."""
 
 
@@ -49,9 +49,9 @@ class Constant(Prior):
         super().__init__()
         self.variance = check_positive("variance", variance)
 
-    def gaussian(self, split: Split, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
+    def gaussian(self, network: Network, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
         """A zero mean and a diagonal covariance."""
-        shape = (len(x) * split.num_outputs, 1) if joint else (len(x), split.num_outputs)
+        shape = (len(x) * network.num_outputs, 1) if joint else (len(x), network.num_outputs)
         mean = torch.zeros(shape, dtype=torch.float64, device=x.device)
         return FunctionGaussian(mean, mean.new_zeros(shape[0], 0), mean.new_zeros(1, 0), self.variance)
 
@@ -94,34 +94,34 @@ class GaussianProcess(Prior):
         if values is not None and values.dim() == 1 and len(values) > 1:
             self.hyperparameters = self.hyperparameters.new_ones(len(values))
 
-    def gaussian(self, split: Split, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
+    def gaussian(self, network: Network, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
         """A zero mean, and the kernel's matrix by its eigenvectors, since it is often singular to rounding."""
         kernel = rbf_kernel(x, self.hyperparameters[:-1], self.hyperparameters[-1])
         roots, vectors = torch.linalg.eigh(kernel)
-        values = FunctionGaussian(roots.new_zeros(len(x), split.num_outputs), vectors, roots.clamp_min(0)[None])
+        values = FunctionGaussian(roots.new_zeros(len(x), network.num_outputs), vectors, roots.clamp_min(0)[None])
         return _as_joint(values) if joint else values
 
 
 class _NetworkPrior(Prior):
     """The function distribution that a Gaussian over the parameters of a second network induces."""
 
-    split: Split
+    network: Network
     q: MeanField
 
-    def _adopt(self, split: Split, net: nn.Module, stds: dict[str, float]) -> None:
+    def _adopt(self, network: Network, net: nn.Module, stds: dict[str, float]) -> None:
         net.requires_grad_(True)
         self.net = net
-        self.split = Split(net, split.head)
+        self.network = network.replaced(net)
         self.q = MeanField(net, list(stds))
         self.q.set_stds(stds)
         self.requires_grad_(False)
 
-    def gaussian(self, split: Split, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
+    def gaussian(self, network: Network, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
         """The same linearisation as the posterior's, at the prior's own mean and variance."""
         with torch.no_grad():
-            random = has_stochastic_features(self.split, self.q)
+            random = has_stochastic_features(self.network, self.q)
             shift = self.q.shift(self.q.noise()) if random and linearizer is not linearize_exact else None
-            values = linearizer(self.split, self.q, x, shift)
+            values = linearizer(self.network, self.q, x, shift)
             return _as_joint(values) if joint and not random else values
 
 
@@ -140,24 +140,25 @@ class Induced(_NetworkPrior):
         self.feature_variance = check_positive("feature_variance", feature_variance, zero=True)
         self.seed = seed
 
-    def bind(self, split: Split) -> None:
-        """Draw the random initialisation."""
-        net = copy.deepcopy(split.net)
+    def bind(self, network: Network) -> None:
+        """Draw the random initialization."""
+        net = copy.deepcopy(network.module)
+        self._frozen = (*network.replaced(net).frozen_norms(),)  # a tuple, so that they are not submodules
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            initialise(net)
-        stds = dict.fromkeys(_last_layer_names(split), math.sqrt(self.variance))
+            initialize(net)
+        stds = dict.fromkeys(_last_layer_names(network), math.sqrt(self.variance))
         if self.feature_variance > 0:
             skip = deterministic_names(net) | stds.keys()
             names = [name for name, _ in net.named_parameters() if name not in skip]
             stds |= dict.fromkeys(names, math.sqrt(self.feature_variance))
-        self._adopt(split, net, stds)
+        self._adopt(network, net, stds)
 
     def prepare(self, x: Tensor) -> None:
         """Give the random network BatchNorm statistics of its own, from training inputs."""
         if batch_norms(self.net):
-            with torch.no_grad(), averaging_statistics(self.net):
-                functional_call(self.net, self.q.params(), (x,))
+            with torch.no_grad(), averaging_statistics(self.net, self._frozen):
+                self.network(x, self.q.params())
 
 
 class Empirical(_NetworkPrior):
@@ -179,45 +180,45 @@ class Empirical(_NetworkPrior):
         # a tuple, so that the source is no submodule: its parameters must not be trained or saved with this method
         self._source = (source,)
 
-    def bind(self, split: Split) -> None:
+    def bind(self, network: Network) -> None:
         """Take over the source's parameters."""
         source = self._source[0]
-        net = copy.deepcopy(split.net)
+        net = copy.deepcopy(network.module)
         posterior = getattr(source, "posterior", None)
         if isinstance(posterior, MeanField):
             self.stochastic = posterior.layout.names
-        names = self.stochastic or _last_layer_names(split)
-        _check_stochastic(names, split)
+        names = self.stochastic or _last_layer_names(network)
+        _check_stochastic(names, network)
         if source is not None:
             trained = _network(source)
             means = posterior.means() if isinstance(posterior, MeanField) else dict(trained.named_parameters())
             _load(net, means, dict(trained.named_buffers()))
-        self._adopt(split, net, dict.fromkeys(names, math.sqrt(self.variance)))
+        self._adopt(network, net, dict.fromkeys(names, math.sqrt(self.variance)))
         if isinstance(posterior, MeanField):
             self.q.log_std.copy_(self.q.layout.flatten(posterior.stds()).log())
 
 
 def _network(source: nn.Module) -> nn.Module:
     """The network of a method, which has a split into features and last layer, or the network itself."""
-    is_method = isinstance(getattr(source, "split", None), Split)
+    is_method = isinstance(getattr(source, "network", None), Network)
     return source.get_submodule("net") if is_method else source
 
 
-def _check_stochastic(names: Sequence[str], split: Split) -> None:
-    known = [name for name, _ in split.net.named_parameters()]
+def _check_stochastic(names: Sequence[str], network: Network) -> None:
+    known = [name for name, _ in network.module.named_parameters()]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InvalidInputError(
             f"stochastic={unknown[0]!r} is no parameter of the network: there are {', '.join(known)}."
         )
-    if not set(_last_layer_names(split)) <= set(names):
+    if not set(_last_layer_names(network)) <= set(names):
         raise InvalidInputError(f"stochastic={list(names)} leaves out the last layer, whose variance the prior needs.")
 
 
-def _last_layer_names(split: Split) -> list[str]:
+def _last_layer_names(network: Network) -> list[str]:
     """The last layer's parameters as `named_parameters` calls them: a tied one bears an earlier layer's name."""
-    names = {id(p): name for name, p in split.net.named_parameters()}
-    return [names[id(p)] for p in split.linear.parameters()]
+    names = {id(p): name for name, p in network.module.named_parameters()}
+    return [names[id(p)] for p in network.linear.parameters()]
 
 
 def _as_joint(values: FunctionGaussian) -> FunctionGaussian:

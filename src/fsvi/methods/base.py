@@ -3,7 +3,7 @@
 A method owns a copy of the user's network and a likelihood. Training needs `terms`, the named parts of the loss;
 prediction needs `function_draws`. The rest has defaults: `parameter_groups` says what the optimiser trains and how
 fast, the hooks `begin`, `fit_prior`, `after_step`, `after_epoch` and `finish` are for methods that watch training,
-`backward` and `own_optimizer` for methods whose update is their own, `check_split` for methods that ask something of
+`backward` and `own_optimizer` for methods whose update is their own, `check_network` for methods that ask something of
 the network's last layer.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +21,21 @@ from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.networks.description import build, describe
-from fsvi.networks.functional import functional_call
-from fsvi.networks.split import Split, evaluating, split_head
+from fsvi.networks.description import build
+from fsvi.networks.modes import evaluating
+from fsvi.networks.network import Network
 from fsvi.predictive import Predictive
 from fsvi.serialization import Configurable, building_from, read_tree, write_tree
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from fsvi.cost.estimate import Estimate
 
 _KIND = "fsvi method"
+_OLD_NETWORK_SETTINGS = ("head", "channels_last")
+"""Where files written before `Network` existed keep its settings."""
 
 
 class Method(Configurable, nn.Module, ABC):
@@ -43,25 +47,19 @@ class Method(Configurable, nn.Module, ABC):
 
     transient = ("net",)
     likelihood: Likelihood
-    split: Split
+    network: Network
     num_data: int | None
     """how many examples there are, once `fit` has said so"""
     progress: float
     """how much of training is done when the step that `fit` is making is, 0..1"""
     _saved_shape: torch.Size | None = None
 
-    def __init__(
-        self, net: nn.Module, likelihood: Likelihood, head: str | None = None, channels_last: bool = True
-    ) -> None:
+    def __init__(self, net: nn.Module | Network, likelihood: Likelihood) -> None:
         super().__init__()
-        check_type("net", net, nn.Module, "a torch.nn.Module")
         check_type("likelihood", likelihood, Likelihood, "a likelihood such as fsvi.Categorical() or fsvi.Gaussian()")
-        self.net = copy.deepcopy(net)
+        self.network = Network.wrap(net).copied()
+        self.net = self.network.module
         self.likelihood = copy.deepcopy(likelihood)
-        self.head = head
-        self.channels_last = channels_last
-        if channels_last:
-            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.num_data = None
         self.progress = 0.0
         self._seen: torch.Size | None = None
@@ -82,6 +80,13 @@ class Method(Configurable, nn.Module, ABC):
         terms = self.terms(x, y)
         sum_terms(terms).backward()
         return terms
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode; normalization layers whose parameters are all frozen stay in eval mode."""
+        super().train(mode)
+        if mode:
+            self.network.hold_frozen()
+        return self
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """What the optimiser trains, with each group's learning rate."""
@@ -140,11 +145,11 @@ class Method(Configurable, nn.Module, ABC):
 
     def batched(self, function: Callable[[Tensor], Tensor], x: Tensor, batch_size: int) -> Tensor:
         """`function` of `x`, computed `batch_size` inputs at a time."""
-        return torch.cat([function(self.arranged(chunk)) for chunk in x.split(batch_size)])
+        return torch.cat([function(self.network.arranged(chunk)) for chunk in x.split(batch_size)])
 
     def draw_functions(self, draws: Iterable[dict[str, Tensor]], x: Tensor, batch_size: int) -> Tensor:
         """The network's outputs under each of these `draws` of its parameters, (draws, n, outputs)."""
-        calls = (lambda inputs, params=params: functional_call(self.net, params, (inputs,)) for params in draws)
+        calls = (lambda inputs, params=params: self.network(inputs, params) for params in draws)
         return torch.stack([self.batched(call, x, batch_size) for call in calls])
 
     # What both need -------------------------------------------------------------------------------------------------
@@ -152,27 +157,22 @@ class Method(Configurable, nn.Module, ABC):
     @property
     def dtype(self) -> torch.dtype:
         """The floating type of the network's parameters."""
-        return next((p.dtype for p in self.net.parameters() if p.is_floating_point()), torch.float32)
+        return self.network.dtype
 
     @property
     def device(self) -> torch.device:
         """Where the parameters are."""
-        return next(self.net.parameters()).device
+        return self.network.device
 
     @property
     def num_outputs(self) -> int:
         """How many outputs the network has."""
-        return self.split.num_outputs
+        return self.network.num_outputs
 
     @property
     def input_shape(self) -> tuple[int, ...] | None:
         """The shape of one input, once the method has seen some, here or before it was saved."""
         return self._saved_shape if self._seen is None else self._seen
-
-    def arranged(self, x: Tensor) -> Tensor:
-        """`x` on the method's device, images in the memory layout in which convolutions are fastest."""
-        layout = torch.channels_last if self.channels_last and x.dim() == 4 else torch.contiguous_format
-        return x.to(self.device).contiguous(memory_format=layout)
 
     def check_batch(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """Inputs and targets, validated, on the method's device."""
@@ -183,34 +183,41 @@ class Method(Configurable, nn.Module, ABC):
         if x.shape[1:] != self._seen:
             self.see(x[:2])
         y = self.likelihood.check_targets(y, self.num_outputs)
-        return self.arranged(x), (y.to(self.dtype) if y.is_floating_point() else y).to(self.device)
+        return self.network.arranged(x), (y.to(self.dtype) if y.is_floating_point() else y).to(self.device)
 
-    def check_split(self, split: Split) -> None:
+    def check_network(self, network: Network) -> None:
         """Refuse a network whose last layer the method cannot work with."""
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """Make what depends on where the network's last layer is."""
-        self.check_split(split)
-        self.split = split
-        self.likelihood.bind(split.num_outputs)
+        self.check_network(network)
+        self.network = network
+        self.likelihood.bind(network.num_outputs)
 
     def see(self, x: Tensor) -> None:
-        """Check the split into features and last layer on example inputs; find the right one if the guess was wrong."""
-        split = split_head(self.net, self.arranged(x), self.head)
-        if split.head != self.split.head:
-            self.build(split)
+        """Find and check the network's last layer on example inputs; build again if the first guess was wrong."""
+        network = self.network.examined(x)
+        if network.head != self.network.head:
+            self.build(network)
         else:
-            self.check_split(split)
-            self.split = split
+            self.check_network(network)
+            self.network = network
         self._seen = x.shape[1:]
 
     # Files ----------------------------------------------------------------------------------------------------------
 
     def config(self) -> dict[str, Any]:
-        """The class and its settings, with the head's name as it was found."""
+        """The class and its settings, with those of its network."""
         config = super().config()
-        config["settings"]["head"] = self.split.head
+        config["settings"]["network"] = self.network.settings()
         return config
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
+        """Build a method from the settings in its `config`, on the network `net`."""
+        own = {name: value for name, value in settings.items() if name not in ("network", *_OLD_NETWORK_SETTINGS)}
+        net = Network.from_settings(settings.get("network", settings), transient.pop("net"))
+        return super().from_settings(own, net=net, **transient)
 
     def fingerprint(self) -> Any:
         """Checksums of the data that a method trains on besides those that `fit` is given; None without any."""
@@ -235,37 +242,45 @@ class Method(Configurable, nn.Module, ABC):
             for name, tensor in own.items():
                 tensor.copy_(tensors[name])
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trained method to one file, without pickle and without training data; see `fsvi.load`."""
+    def save(self, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
+        """Write the trained method to one file, without pickle and without training data; see `fsvi.load`.
+
+        `calibrated` is a `fsvi.calibration.Calibrated` of this method, which `load` then returns.
+        """
         tree = {
             "config": self.config(),
-            "parameters": architecture(self.net),
+            "parameters": self.network.architecture(),
             "network": self._described(),
             "input_shape": self.input_shape,
             "num_data": self.num_data,
             "tensors": self.tensors(),
         }
+        if calibrated is not None:
+            tree["calibrated"] = calibrated.config()
         write_tree(path, tree, _KIND)
 
     def _described(self) -> dict[str, Any] | None:
         """The network that this method and its members, if it has any, have in common."""
-        first, *others = [describe(part.net) for part in self.modules() if isinstance(part, Method)]
+        first, *others = [part.network.description() for part in self.modules() if isinstance(part, Method)]
         return first if all(other == first for other in others) else None
 
 
-def load(path: str | os.PathLike[str], net: nn.Module | None = None) -> Any:
-    """Read a method that `save` wrote.
+def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Any:
+    """Read a method that `save` wrote, with its calibration if it was saved with one.
 
     A file describes networks that are an `nn.Sequential` of PyTorch's common layers, nested or not, and those of
     `fsvi.networks`. For any other, `net` gives the architecture; its parameters' values do not matter.
     """
     tree = read_tree(path, _KIND)
     with building_from(path):
+        is_described = net is None
         net = _network(path, tree) if net is None else net
-        for saved, given in zip_longest(tree["parameters"], architecture(net)):
+        for saved, given in zip_longest(tree["parameters"], Network.wrap(net).architecture()):
             if saved != given:
                 raise FileFormatError(f"{path} is of another architecture: it has {saved}, the network given {given}.")
         method = Configurable.from_config(tree["config"], net=net)
+        if is_described and method.network.output is not None:
+            raise FileFormatError(f"{path} has an output setting, but describes a network that returns a tensor.")
         method.num_data = tree["num_data"]
         shape = tree.get("input_shape")
         method._saved_shape = None if shape is None else torch.Size(shape)
@@ -273,6 +288,8 @@ def load(path: str | os.PathLike[str], net: nn.Module | None = None) -> Any:
         if broken:
             raise FileFormatError(f"{path} holds NaN or infinite values in {broken[0]}: train it again.")
         method.load_tensors(tree["tensors"])
+        if "calibrated" in tree:
+            return Configurable.from_config(tree["calibrated"], method=method.eval())
     return method.eval()
 
 
@@ -285,12 +302,6 @@ def _network(path: str | os.PathLike[str], tree: dict[str, Any]) -> nn.Module:
         return build(tree["network"], limit=sum(tensor.numel() for tensor in tree["tensors"].values()))
     except FileFormatError as error:
         raise FileFormatError(f"{path} cannot be loaded by itself, as {str(error).rstrip('.')}: {wanted}") from error
-
-
-def architecture(net: nn.Module) -> list[str]:
-    """The network's parameters, as names and shapes in their order: what a file must agree with."""
-    check_type("net", net, nn.Module, "a torch.nn.Module")
-    return [f"{name} {tuple(p.shape)}" for name, p in net.named_parameters()]
 
 
 def sum_terms(terms: dict[str, Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import Method
-from fsvi.networks.split import Split, split_head
+from fsvi.networks.network import Network
 from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_count, check_fraction, check_positive
 
@@ -52,29 +52,27 @@ class DUQ(Method):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         length_scale: float = 0.1,
         gradient_penalty: float = 0.05,
         momentum: float = 0.999,
         embedding_size: int | None = None,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
-        super().__init__(net, likelihood, head, channels_last)
+        super().__init__(net, likelihood)
         if not isinstance(likelihood, Categorical):
             raise InvalidInputError(f"DUQ is for classes, not for {type(likelihood).__name__}: use fsvi.Categorical().")
         self.length_scale = check_positive("length_scale", length_scale)
         self.gradient_penalty = check_positive("gradient_penalty", gradient_penalty, zero=True)
         self.momentum = check_fraction("momentum", momentum)
         self.embedding_size = None if embedding_size is None else check_count("embedding_size", embedding_size)
-        self.build(split_head(self.net, head=head))
+        self.build(self.network)
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """Make a random W_c and a random centroid for every class."""
-        super().build(split)
-        linear = split.linear
-        shape = split.num_outputs, self.embedding_size or linear.in_features
+        super().build(network)
+        linear = network.linear
+        shape = network.num_outputs, self.embedding_size or linear.in_features
         self.weight = nn.Parameter(linear.weight.new_empty(*shape, linear.in_features).normal_(std=0.05))
         self.register_buffer("counts", linear.weight.new_ones(shape[0]))
         self.register_buffer("sums", linear.weight.new_empty(shape).normal_())
@@ -111,7 +109,7 @@ class DUQ(Method):
 
     def embed(self, x: Tensor) -> Tensor:
         """W_c Φ(x) for every class, (n, classes, m)."""
-        features, _ = self.split.forward({}, x)
+        features, _ = self.network.with_features(x)
         return torch.einsum("cmf,nf->ncm", self.weight, features)
 
     def log_kernels(self, embeddings: Tensor) -> Tensor:

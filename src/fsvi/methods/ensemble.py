@@ -13,12 +13,12 @@ from torch.func import vmap
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method, architecture
+from fsvi.methods.base import Method
 from fsvi.methods.joint import JointOptimizer
 from fsvi.methods.map import MAP
-from fsvi.networks.dense import is_dense
-from fsvi.networks.functional import functional_call
-from fsvi.networks.split import Split, evaluating
+from fsvi.networks.modes import evaluating
+from fsvi.networks.network import Network
+from fsvi.networks.parameters import is_dense
 from fsvi.predictive import Predictive, mixture
 from fsvi.serialization import Configurable
 from fsvi.validation import check_count, check_type
@@ -120,7 +120,7 @@ class Ensemble(Method):
         members: list[MAP] = self.members  # type: ignore[assignment]
         nets = [dict(member.net.named_parameters()) for member in members]
         stacked = {name: torch.stack([parameters[name] for parameters in nets]) for name in nets[0]}
-        outputs = vmap(lambda parameters: functional_call(members[0].net, parameters, (x,)))(stacked)
+        outputs = vmap(lambda parameters: members[0].network(x, parameters))(stacked)
         nlls = [member.likelihood.nll(f, y) for member, f in zip(members, outputs, strict=True)]
         return {"nll": torch.stack(nlls).sum(), **members[0].prior_terms(stacked, len(x))}
 
@@ -144,7 +144,7 @@ class Ensemble(Method):
 
     @property
     def net(self) -> nn.Module:  # type: ignore[override]
-        """The first member's network."""
+        """The first member's module."""
         return self.members[0].net
 
     @property
@@ -153,14 +153,9 @@ class Ensemble(Method):
         return self.members[0].likelihood
 
     @property
-    def split(self) -> Split:  # type: ignore[override]
-        """The first member's split into features and last layer."""
-        return self.members[0].split
-
-    @property
-    def channels_last(self) -> bool:  # type: ignore[override]
-        """Whether images are kept in channels-last order."""
-        return self.members[0].channels_last
+    def network(self) -> Network:  # type: ignore[override]
+        """The first member's network."""
+        return self.members[0].network
 
     @property
     def input_shape(self) -> tuple[int, ...] | None:
@@ -229,7 +224,7 @@ class Ensemble(Method):
             if type(member) is not type(first):
                 kinds = f"a {type(first).__name__} and a {type(member).__name__}"
                 raise InvalidInputError(f"members 0 and {index} are {kinds}: an ensemble's members are of one class.")
-            if architecture(member.net) != architecture(first.net):
+            if member.network.architecture() != first.network.architecture():
                 raise InvalidInputError(f"the networks of members 0 and {index} differ: all need one architecture.")
 
     def _check_distinct(self) -> None:

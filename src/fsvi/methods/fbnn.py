@@ -13,9 +13,9 @@ from fsvi.functions.stein import spectral_score
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.mean_field import MeanFieldMethod
-from fsvi.networks.dense import is_dense
-from fsvi.networks.functional import functional_call
-from fsvi.networks.split import Split, evaluating
+from fsvi.networks.modes import evaluating
+from fsvi.networks.network import Network
+from fsvi.networks.parameters import is_dense
 from fsvi.validation import check_count, check_fraction, check_positive
 from fsvi.variational import MeanField, prior_names
 
@@ -45,7 +45,7 @@ class FBNN(FunctionSpaceMethod, MeanFieldMethod):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         context: Context | None = None,
         prior: Prior | None = None,
@@ -57,23 +57,21 @@ class FBNN(FunctionSpaceMethod, MeanFieldMethod):
         kl_weight: float | None = None,
         init_std: float = 0.05,
         log_std_lr_scale: float = 3.0,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
         prior = GaussianProcess() if prior is None else prior
-        super().__init__(net, likelihood, context, prior, num_context, kl_weight, head, channels_last, learn_prior)
+        super().__init__(net, likelihood, context, prior, num_context, kl_weight, learn_prior)
         self.num_samples = check_count("num_samples", num_samples, least=2)
         self.injected_noise = check_positive("injected_noise", injected_noise)
         self.fraction = check_fraction("fraction", fraction)
         self.init_std = check_positive("init_std", init_std)
         self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
-        self.build(self.first_split())
+        self.build(self.first_network())
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """Make the variational parameters."""
-        super().build(split)
+        super().build(network)
         names = prior_names(self.net)
-        self.posterior = MeanField(self.net, names, self.channels_last)
+        self.posterior = MeanField(self.net, names, self.network.channels_last)
         self.posterior.set_stds(dict.fromkeys(names, self.init_std))
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -96,14 +94,14 @@ class FBNN(FunctionSpaceMethod, MeanFieldMethod):
             return self.outputs(x, list(shifts))
         points = self.posterior.point_layout.views(self.posterior.point)
         draws = self.posterior.layout.views(self.posterior.mean + shifts)
-        return vmap(lambda draw: functional_call(self.net, {**draw, **points}, (x,)), randomness="different")(draws)
+        return vmap(lambda draw: self.network(x, {**draw, **points}), randomness="different")(draws)
 
     def surrogate_kl(self, x: Tensor, f: Tensor) -> Tensor:
         """−1/S Σ log p(fₛ) of draws `f` (S, M, outputs) at `x`, with the gradient of KL(q ‖ p)."""
         f = f.double()
         f = f + self.injected_noise * torch.randn_like(f)
         with torch.no_grad():
-            p = self.prior.gaussian(self.split, x, LINEARIZERS["jvp"], joint=False).prepared(self.injected_noise**2)
+            p = self.prior.gaussian(self.network, x, LINEARIZERS["jvp"], joint=False).prepared(self.injected_noise**2)
             score = spectral_score(f.permute(2, 0, 1), self.fraction).permute(1, 2, 0)
         entropy_gradient = (score * (f - f.detach())).sum((1, 2))
         return (entropy_gradient - p.log_prob(f)).mean()

@@ -25,9 +25,8 @@ from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.mean_field import MeanFieldMethod
-from fsvi.networks.freeze import frozen
 from fsvi.networks.joining import is_joinable
-from fsvi.networks.split import Split
+from fsvi.networks.network import Network
 from fsvi.validation import check_choice, check_count, check_inputs, check_positive
 from fsvi.variational import MeanField, prior_names
 
@@ -54,7 +53,7 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         context: Context | None = None,
         prior: Prior | None = None,
@@ -69,12 +68,10 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         kl_weight: float | None = None,
         init_std: tuple[float, float] | None = None,
         log_std_lr_scale: float = 3.0,
-        head: str | None = None,
-        channels_last: bool = True,
         learn_prior: bool = False,
     ) -> None:
         prior = Constant(_PRIOR_VARIANCE) if prior is None else prior
-        super().__init__(net, likelihood, context, prior, num_context, kl_weight, head, channels_last, learn_prior)
+        super().__init__(net, likelihood, context, prior, num_context, kl_weight, learn_prior)
         if learn_prior and not (isinstance(likelihood, Gaussian) and isinstance(prior, GaussianProcess)):
             raise InvalidInputError(
                 "learn_prior=True fits a Gaussian process to the targets of a regression: pass "
@@ -89,32 +86,32 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         self.nugget = check_positive("nugget", nugget, zero=True)
         self.init_std = None if init_std is None else _checked_pair("init_std", init_std)
         self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
-        self.build(self.first_split())
+        self.build(self.first_network())
 
-    def check_split(self, split: Split) -> None:
+    def check_network(self, network: Network) -> None:
         """The last layer must be free to move, and independent of the features."""
-        frozen = [name for name, p in split.linear.named_parameters() if not p.requires_grad]
+        frozen = [name for name, p in network.linear.named_parameters() if not p.requires_grad]
         if frozen:
-            raise HeadError(f"the last layer {split.head!r} is frozen, but its parameters carry the uncertainty.")
-        if split.is_tied and (self.stochastic == "last_layer" or self.linearize != "exact"):
+            raise HeadError(f"the last layer {network.head!r} is frozen, but its parameters carry the uncertainty.")
+        if network.is_tied and (self.stochastic == "last_layer" or self.linearize != "exact"):
             raise HeadError(
-                f"the last layer {split.head!r} shares a parameter with an earlier layer, or is called twice, so it is "
-                'not independent of the features: untie them, or use stochastic="all" with linearize="exact".'
+                f"the last layer {network.head!r} shares a parameter with an earlier layer, or is called twice, so "
+                'it is not independent of the features: untie them, or use stochastic="all" with linearize="exact".'
             )
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """Make the variational parameters and bind the prior."""
-        super().build(split)
-        head = split.head_names
+        super().build(network)
+        head = network.head_names
         names = head if self.stochastic == "last_layer" else prior_names(self.net)
-        self.posterior = MeanField(self.net, names, self.channels_last)
-        features, last = self.init_std or (_FEATURE_STD, split.linear.in_features**-0.5)
+        self.posterior = MeanField(self.net, names, self.network.channels_last)
+        features, last = self.init_std or (_FEATURE_STD, network.linear.in_features**-0.5)
         self.posterior.set_stds({name: last if name in head else features for name in names})
 
     @classmethod
     def from_trained(
         cls,
-        net: nn.Module,
+        net: nn.Module | Network | Method,
         likelihood: Likelihood | None = None,
         context: Context | None = None,
         *,
@@ -124,20 +121,19 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
     ) -> FSVI:
         """FSVI that starts from a trained network: a few epochs of `fit` make its uncertainty honest.
 
-        `net` is a trained `nn.Module`, or a trained method such as `MAP`, whose likelihood is then taken too.
+        `net` is a trained network, or a trained method such as `MAP`, whose likelihood is then taken too.
         `freeze=True` trains the last layer alone; names freeze the layers or parameters that bear them. `settings` are
         the constructor's: `prior=fsvi.priors.Empirical(net)` holds the function to the trained network's.
         """
         if isinstance(net, Method):
             likelihood = net.likelihood if likelihood is None else likelihood
-            net = net.net
+            net = net.network
         if likelihood is None:
             raise InvalidInputError("from_trained needs a likelihood, such as fsvi.Categorical().")
         method = cls(net, likelihood, context, stochastic=stochastic, **settings)
         if not freeze:
             return method
-        net = frozen(net, freeze, method.split.head_names)
-        return cls(net, likelihood, context, stochastic=stochastic, **settings)
+        return cls(method.network.frozen(freeze), likelihood, context, stochastic=stochastic, **settings)
 
     def as_prior(self) -> Empirical:
         """This posterior as the prior of the next task; its context is then a coreset of the tasks before."""
@@ -152,7 +148,7 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         if self._shares_features:
             with torch.random.fork_rng(devices=[]):
                 points = self.draw_context(x[: min(len(x), 128)])
-            self._is_joinable = is_joinable(self.split, self.arranged(x[:2]), points[:2])
+            self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the weighted KL at the worst of S context sets."""
@@ -164,7 +160,7 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         And where minibatch and context go through the network one after the other, each term's graph is freed before
         the next is computed, which takes less memory.
         """
-        if not has_stochastic_features(self.split, self.posterior):
+        if not has_stochastic_features(self.network, self.posterior):
             return super().backward(x, y)
         with self.posterior.taped():
             if self._joins:
@@ -177,14 +173,14 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     def _each_term(self, x: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
         q = self.posterior
-        random = has_stochastic_features(self.split, q)
+        random = has_stochastic_features(self.network, q)
         shifts = [q.shift(q.noise()) for _ in range(self.num_samples)] if random else []
         sets = [self.draw_context(x) for _ in range(self.num_context_sets)]
         if random:
             values = self.outputs(x, shifts)
         else:
             params = q.params()
-            values = self._local_draws(params, self.split.forward(params, x)[0])
+            values = self._local_draws(params, self.network.with_features(x, params)[0])
         yield "nll", self.likelihood.nll(values, y)
         yield "kl", self.weight(x) * self._largest_kl(sets, shifts)
 
@@ -201,15 +197,15 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     def _joined_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The terms by one pass of minibatch and context through the network, which spares calls and small kernels."""
-        q, split = self.posterior, self.split
-        random = has_stochastic_features(split, q)
+        q, network = self.posterior, self.network
+        random = has_stochastic_features(network, q)
         params = q.params(q.shift(q.noise()) if random else None)
         points = self.draw_context(x)
-        features, outputs = split.forward(params, torch.cat([x, points]))
+        features, outputs = network.with_features(torch.cat([x, points]), params)
         values = outputs[None, : len(x)] if random else self._local_draws(params, features[: len(x)])
         nll = self.likelihood.nll(values, y)
         means = q.params() if random else params
-        kl = self._divergence(last_layer(split, q, means, features[len(x) :]), self._prior_at(points))
+        kl = self._divergence(last_layer(network, q, means, features[len(x) :]), self._prior_at(points))
         return {"nll": nll, "kl": self.weight(x) * kl}
 
     def function_kl(self, x_context: Any) -> Tensor:
@@ -218,7 +214,7 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         x = check_inputs(x_context, self.dtype)
         if x.shape[1:] != self._seen:
             self.see(x[:2])
-        return self._kl(self.arranged(x), [])
+        return self._kl(self.network.arranged(x), [])
 
     def _local_draws(self, params: dict[str, Tensor], features: Tensor) -> Tensor:
         """M function values at every example, (M, n, outputs), where the last layer alone is stochastic.
@@ -226,14 +222,14 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
         A draw of the layer would move all examples alike; drawing each value from its own marginal, which is Gaussian,
         leaves the expected log-likelihood as it is and takes most of the noise from its gradient.
         """
-        f = last_layer(self.split, self.posterior, params, features)
+        f = last_layer(self.network, self.posterior, params, features)
         tiny = torch.finfo(f.mean.dtype).tiny
         std = (f.variance().T + tiny).sqrt()
         return f.mean + std * torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
 
     def _head_outputs(self, features: Tensor, shifts: Tensor) -> Tensor:
         """Outputs for draws of the last layer alone, (M, n, outputs), by one matrix product."""
-        weight, *bias = (self.posterior.layout.views(self.posterior.mean + shifts)[n] for n in self.split.head_names)
+        weight, *bias = (self.posterior.layout.views(self.posterior.mean + shifts)[n] for n in self.network.head_names)
         draws, outputs, width = weight.shape
         values = features @ weight.reshape(-1, width).T
         values = values.view(len(features), draws, outputs).transpose(0, 1)
@@ -253,7 +249,7 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
     def _kl(self, x: Tensor, shifts: Sequence[Tensor | None], p: FunctionGaussian | None = None) -> Tensor:
         """The KL from the prior `p` at one context set, averaged over R draws of the feature layers, `shifts` first."""
         p = self._prior_at(x) if p is None else p
-        q = [self._linearizer(self.split, self.posterior, x, shift) for shift in self._feature_draws(shifts)]
+        q = [self._linearizer(self.network, self.posterior, x, shift) for shift in self._feature_draws(shifts)]
         return torch.stack([self._divergence(each, p) for each in q]).mean()
 
     def _divergence(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
@@ -261,20 +257,20 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
 
     def _prior_at(self, x: Tensor) -> FunctionGaussian:
         joint = self._linearizer is LINEARIZERS["exact"]
-        return self.prior.gaussian(self.split, x, self._linearizer, joint)
+        return self.prior.gaussian(self.network, x, self._linearizer, joint)
 
     @property
     def _linearizer(self) -> Linearizer:
         """`exact` treats all outputs as one vector, which is needed only where features are stochastic."""
         exact = self.linearize == "exact"
         return LINEARIZERS[
-            "jvp" if exact and not has_stochastic_features(self.split, self.posterior) else self.linearize
+            "jvp" if exact and not has_stochastic_features(self.network, self.posterior) else self.linearize
         ]
 
     def _feature_draws(self, shifts: Sequence[Tensor | None]) -> list[Tensor | None]:
         """R draws for the KL, those of the likelihood first: each term stays unbiased, and a draw is saved."""
         q = self.posterior
-        if self.linearize == "exact" or not has_stochastic_features(self.split, q):
+        if self.linearize == "exact" or not has_stochastic_features(self.network, q):
             return [None]
         more = self.num_feature_draws - len(shifts)
         return [*shifts[: self.num_feature_draws], *(q.shift(q.noise()) for _ in range(more))]
@@ -284,10 +280,10 @@ class FSVI(FunctionSpaceMethod, MeanFieldMethod):
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """Draws of the parameters through the real network; with a stochastic last layer alone, one pass serves all."""
         q = self.posterior
-        if has_stochastic_features(self.split, q):
+        if has_stochastic_features(self.network, q):
             return super().function_draws(x, num_samples, generator, batch_size)
         means = q.params()
-        features = self.batched(lambda b: self.split.forward(means, b)[0], x, batch_size)
+        features = self.batched(lambda b: self.network.with_features(b, means)[0], x, batch_size)
         shifts = torch.stack([q.shift(q.noise(generator)) for _ in range(num_samples)])
         return self._head_outputs(features, shifts)
 

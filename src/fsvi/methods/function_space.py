@@ -13,7 +13,7 @@ from fsvi.functions.kernels import spread
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Method
-from fsvi.networks.split import Split, split_head
+from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_inputs, check_positive, check_type
 
 _EXAMPLES = 512
@@ -30,17 +30,15 @@ class FunctionSpaceMethod(Method):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         context: Context | None,
         prior: Prior,
         num_context: int,
         kl_weight: float | None,
-        head: str | None,
-        channels_last: bool,
         learn_prior: bool = False,
     ) -> None:
-        super().__init__(net, likelihood, head, channels_last)
+        super().__init__(net, likelihood)
         if context is not None:
             check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
         check_type("prior", prior, Prior, "a prior such as fsvi.priors.Constant(variance=1.0)")
@@ -50,17 +48,15 @@ class FunctionSpaceMethod(Method):
         self.kl_weight = None if kl_weight is None else check_positive("kl_weight", kl_weight, zero=True)
         self.learn_prior = learn_prior
 
-    def first_split(self) -> Split:
-        """The network's split, checked on points of the context where it has any before training."""
+    def first_network(self) -> Network:
+        """The network, its head found on points of the context if it has any before training."""
         example = None if self.context is None else self.context.example()
-        if example is not None and any(True for _ in self.net.parameters()):
-            example = self.arranged(check_inputs(example, self.dtype))
-        return split_head(self.net, example, self.head)
+        return self.network if example is None else self.network.examined(check_inputs(example, self.dtype))
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """Bind the prior to the network."""
-        super().build(split)
-        self.prior.bind(split)
+        super().build(network)
+        self.prior.bind(network)
 
     def begin(self, x: Tensor, num_data: int) -> None:
         """Let context and prior see the training inputs, and find a bad context before the first step."""
@@ -68,7 +64,7 @@ class FunctionSpaceMethod(Method):
         if self.context is not None:
             self.context.prepare(x)
         self.draw_context(x[: min(len(x), 128)])
-        self.prior.prepare(self.arranged(spread(x, _EXAMPLES)))
+        self.prior.prepare(self.network.arranged(spread(x, _EXAMPLES)))
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
         """With `learn_prior`, fit the Gaussian process to the targets.
@@ -80,7 +76,7 @@ class FunctionSpaceMethod(Method):
         if self.learn_prior and isinstance(likelihood, Gaussian) and isinstance(prior, GaussianProcess):
             free = likelihood.learn_noise or likelihood.heteroscedastic
             noise = likelihood.noise.mean() if likelihood.heteroscedastic else likelihood.noise
-            prior.fit(self.arranged(x), y, noise.expand(y.shape[1]), free)
+            prior.fit(self.network.arranged(x), y, noise.expand(y.shape[1]), free)
 
     def fingerprint(self) -> Any:
         """The context's."""
@@ -120,4 +116,4 @@ class FunctionSpaceMethod(Method):
                 f"context points have shape {tuple(points.shape[1:])}, but the network's inputs have shape "
                 f"{tuple(x.shape[1:])}: give a context of the inputs' shape."
             )
-        return self.arranged(points.to(x.dtype))
+        return self.network.arranged(points.to(x.dtype))

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.map import MAP, PointEstimate
-from fsvi.networks.split import Split, evaluating, split_head
+from fsvi.networks.modes import evaluating
+from fsvi.networks.network import Network
 from fsvi.validation import check_choice, check_inputs, check_type
 from fsvi.variational import Curvature, Diagonal, Full, GaussNewton, Kronecker, WeightLayer, record, weight_layers
 
@@ -57,16 +58,14 @@ class Laplace(PointEstimate):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         prior_variance: float | None = 1.0,
         structure: Structure = "last_layer",
         integral: Integral = "mc",
         optimize_prior: bool = True,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance, head, channels_last)
+        super().__init__(net, likelihood, prior_variance)
         self.structure = check_choice("structure", structure, _CURVATURES)
         self.integral = check_choice("integral", integral, ("mc", "probit"))
         self.optimize_prior = optimize_prior
@@ -75,11 +74,11 @@ class Laplace(PointEstimate):
         if integral == "probit" and not isinstance(likelihood, Categorical):
             kind = type(likelihood).__name__
             raise InvalidInputError(f'integral="probit" is for classes, not for {kind}: use integral="mc".')
-        self.build(split_head(self.net, head=head))
+        self.build(self.network)
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """No posterior yet."""
-        super().build(split)
+        super().build(network)
         self.posterior = None
 
     @classmethod
@@ -96,8 +95,8 @@ class Laplace(PointEstimate):
         A network that was trained without fsvi becomes one by `fsvi.MAP(net, likelihood)`.
         """
         check_type("trained", trained, MAP, "a trained fsvi.MAP; wrap a trained network as fsvi.MAP(net, likelihood)")
-        settings = (trained.prior_variance, structure, integral, optimize_prior, trained.split.head)
-        method = cls(trained.net, trained.likelihood, *settings, trained.channels_last)
+        settings = (trained.prior_variance, structure, integral, optimize_prior)
+        method = cls(trained.network, trained.likelihood, *settings)
         method.likelihood.load_state_dict(trained.likelihood.state_dict())
         method.num_data = trained.num_data
         method._approximate(method.check_batch(*batch) for batch in _batches(data))
@@ -142,7 +141,7 @@ class Laplace(PointEstimate):
         return 1 / self.prior_variance
 
     def _add(self, posterior: GaussNewton, x: Tensor, y: Tensor) -> None:
-        outputs, recording = record(self.net, self._means(), posterior.layers, self.arranged(x))
+        outputs, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x))
         roots = self.likelihood.fisher_root(outputs.detach())
         posterior.add(recording, recording.gradients(outputs, roots.movedim(-1, 0)))
         posterior.log_likelihood -= len(x) * self.likelihood.nll(outputs.detach().double(), y).detach()
@@ -151,7 +150,7 @@ class Laplace(PointEstimate):
         return GaussNewton(self._layers(), _CURVATURES[self.structure]).to(self.device)
 
     def _layers(self) -> list[WeightLayer]:
-        return weight_layers(self.net, [self.split.linear] if self.structure == "last_layer" else None)
+        return weight_layers(self.net, [self.network.linear] if self.structure == "last_layer" else None)
 
     def _means(self) -> dict[str, Tensor]:
         return {name: p.detach() for name, p in self.net.named_parameters()}
@@ -168,7 +167,7 @@ class Laplace(PointEstimate):
         posterior, means, x = self._trained(), self._means(), check_inputs(x, self.dtype)
         with evaluating(self.net):
             parts = x.split(self._inputs_at_once(posterior, x))
-            moments = [posterior.function_moments(self.net, means, self.arranged(part)) for part in parts]
+            moments = [posterior.function_moments(self.network, means, self.network.arranged(part)) for part in parts]
         values, covariances = zip(*moments, strict=True)
         return torch.cat(values), torch.cat(covariances)
 
@@ -186,12 +185,12 @@ class Laplace(PointEstimate):
         parts = []
         for start in range(0, num_samples, step):
             draws = posterior.draw(min(step, num_samples - start), generator, self.dtype)
-            parts.append(self.batched(partial(posterior.functions, self.net, self._means(), draws), x, size))
+            parts.append(self.batched(partial(posterior.functions, self.network, self._means(), draws), x, size))
         return torch.cat(parts, dim=1).transpose(0, 1)
 
     def _inputs_at_once(self, posterior: GaussNewton, x: Tensor) -> int:
         """For how many inputs memory allows derivatives by every layer's outputs, and by one layer's parameters."""
-        _, recording = record(self.net, self._means(), posterior.layers, self.arranged(x[:1]))
+        _, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x[:1]))
         numbers = sum(output.numel() for output in recording.outputs)
         formed = [layer for layer in posterior.layers if layer.is_convolution or self.structure == "last_layer"]
         largest = max([numbers, *(math.prod(layer.matrix_shape) for layer in formed)])

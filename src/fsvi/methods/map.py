@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
-from fsvi.networks.split import split_head
+from fsvi.networks.network import Network
 from fsvi.validation import check_positive
 from fsvi.variational import negative_log_normal, prior_names
 
@@ -19,19 +19,17 @@ class PointEstimate(Method):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         prior_variance: float | None,
-        head: str | None,
-        channels_last: bool,
     ) -> None:
-        super().__init__(net, likelihood, head, channels_last)
+        super().__init__(net, likelihood)
         self.prior_variance = None if prior_variance is None else check_positive("prior_variance", prior_variance)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The negative log-likelihood, and the negative log prior over N."""
         parameters = dict(self.net.named_parameters())
-        nll = self.likelihood.nll(self.net(x), y)
+        nll = self.likelihood.nll(self.network(x), y)
         return {"nll": nll, **self.prior_terms(parameters, len(x))}
 
     def prior_terms(self, parameters: Mapping[str, Tensor], num: int) -> dict[str, Tensor]:
@@ -43,7 +41,7 @@ class PointEstimate(Method):
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The one function there is: a single draw, whatever `num_samples`."""
-        return self.batched(self.net, x, batch_size).unsqueeze(0)
+        return self.batched(self.network, x, batch_size).unsqueeze(0)
 
 
 class MAP(PointEstimate):
@@ -54,11 +52,9 @@ class MAP(PointEstimate):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         prior_variance: float | None = 1.0,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance, head, channels_last)
-        self.build(split_head(self.net, head=head))
+        super().__init__(net, likelihood, prior_variance)
+        self.build(self.network)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.map import PointEstimate
-from fsvi.networks.split import evaluating, split_head
+from fsvi.networks.modes import evaluating
+from fsvi.networks.network import Network
 from fsvi.validation import check_fraction
 
 _WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
@@ -30,18 +31,16 @@ class MCDropout(PointEstimate):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         rate: float = 0.1,
         prior_variance: float | None = 1.0,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance, head, channels_last)
+        super().__init__(net, likelihood, prior_variance)
         self.rate = check_fraction("rate", rate)
         self._own = [module for module in self.net.modules() if _drops(module)]
         self._sites: dict[nn.Module, nn.Module] = {}
-        self.build(split_head(self.net, head=head))
+        self.build(self.network)
 
     def see(self, x: Tensor) -> None:
         """Find where dropout acts: the order in which layers are called is known only now."""
@@ -49,7 +48,7 @@ class MCDropout(PointEstimate):
         if self._own:
             self._sites = {layer: _active(layer) for layer in self._own}
         elif self.rate > 0:
-            layers = called_layers(self.net, self.arranged(x))
+            layers = called_layers(self.network, self.network.arranged(x))
             self._sites = dict.fromkeys(layers[1:], nn.Dropout(self.rate))
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -71,7 +70,7 @@ class MCDropout(PointEstimate):
 
         def outputs(inputs: Tensor) -> Tensor:
             masks.rewind(len(inputs))
-            return self.net(inputs)
+            return self.network(inputs)
 
         with changing_inputs(self._sites, masks):
             return self.batched(outputs, x, batch_size)
@@ -121,17 +120,17 @@ def changing_inputs(
             handle.remove()
 
 
-def called_layers(net: nn.Module, x: Tensor) -> list[nn.Module]:
-    """The dense layers and convolutions of `net`, in the order in which it calls them."""
-    layers: dict[nn.Module, nn.Module] = {m: m for m in net.modules() if isinstance(m, _WEIGHT_LAYERS)}
+def called_layers(network: Network, x: Tensor) -> list[nn.Module]:
+    """The dense layers and convolutions of the network, in the order in which it calls them."""
+    layers: dict[nn.Module, nn.Module] = {m: m for m in network.module.modules() if isinstance(m, _WEIGHT_LAYERS)}
     calls: list[nn.Module] = []
 
     def record(layer: nn.Module, h: Tensor) -> Tensor:
         calls.append(layer)
         return h
 
-    with torch.no_grad(), evaluating(net), changing_inputs(layers, record):
-        net(x)
+    with torch.no_grad(), evaluating(network.module), changing_inputs(layers, record):
+        network(x)
     return list(dict.fromkeys(calls))
 
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
-from fsvi.networks.functional import functional_call
-from fsvi.networks.split import Split, split_head
+from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_positive
 from fsvi.variational import MeanField, prior_names
 
@@ -38,7 +37,7 @@ class MeanFieldMethod(Method):
 
     def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:
         """The real network's outputs at mean + shift, for each of `shifts`, (M, n, outputs)."""
-        return torch.stack([functional_call(self.net, self.posterior.params(shift), (x,)) for shift in shifts])
+        return torch.stack([self.network(x, self.posterior.params(shift)) for shift in shifts])
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """Draws of the parameters through the real network."""
@@ -68,29 +67,27 @@ class ParameterSpaceVI(MeanFieldMethod):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         prior_variance: float = 1.0,
         kl_scale: float = 1.0,
         num_samples: int = 1,
         init_std: float = 0.01,
         log_std_lr_scale: float = 0.3,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
-        super().__init__(net, likelihood, head, channels_last)
+        super().__init__(net, likelihood)
         self.prior_variance = check_positive("prior_variance", prior_variance)
         self.kl_scale = check_positive("kl_scale", kl_scale, zero=True)
         self.num_samples = check_count("num_samples", num_samples)
         self.init_std = check_positive("init_std", init_std)
         self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
-        self.build(split_head(self.net, head=head))
+        self.build(self.network)
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """Make the variational parameters."""
-        super().build(split)
+        super().build(network)
         names = prior_names(self.net)
-        self.posterior = self.family(self.net, names, self.channels_last)
+        self.posterior = self.family(self.net, names, self.network.channels_last)
         self.posterior.set_stds(dict.fromkeys(names, self.init_std))
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.mean_field import ParameterSpaceVI
-from fsvi.networks.functional import functional_call
+from fsvi.networks.network import Network
 from fsvi.variational import LocalReparametrization, normal_kl
 
 
@@ -29,7 +29,7 @@ class MFVI(ParameterSpaceVI):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         prior_variance: float = 1.0,
         kl_scale: float = 1.0,
@@ -37,12 +37,8 @@ class MFVI(ParameterSpaceVI):
         local_reparametrization: bool = False,
         init_std: float = 0.01,
         log_std_lr_scale: float = 0.3,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
-        super().__init__(
-            net, likelihood, prior_variance, kl_scale, num_samples, init_std, log_std_lr_scale, head, channels_last
-        )
+        super().__init__(net, likelihood, prior_variance, kl_scale, num_samples, init_std, log_std_lr_scale)
         self.local_reparametrization = local_reparametrization
 
     def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:
@@ -57,4 +53,4 @@ class MFVI(ParameterSpaceVI):
 
     def _local_outputs(self, x: Tensor, params: dict[str, Tensor]) -> Tensor:
         with LocalReparametrization(self.posterior, params):
-            return functional_call(self.net, params, (x,))
+            return self.network(x, params)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.map import PointEstimate
-from fsvi.networks.split import Split, split_head
+from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_positive, check_seed
 from fsvi.variational import RankOne
 
@@ -36,7 +36,7 @@ class Rank1(PointEstimate):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         prior_variance: float | None = 1.0,
         num_components: int = 4,
@@ -47,10 +47,8 @@ class Rank1(PointEstimate):
         seed: int = 0,
         init_std: float = 0.05,
         log_std_lr_scale: float = 3.0,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance, head, channels_last)
+        super().__init__(net, likelihood, prior_variance)
         self.num_components = check_count("num_components", num_components)
         self.prior_std = check_positive("prior_std", prior_std)
         self.kl_scale = check_positive("kl_scale", kl_scale, zero=True)
@@ -59,11 +57,11 @@ class Rank1(PointEstimate):
         self.seed = check_seed(seed)
         self.init_std = check_positive("init_std", init_std)
         self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
-        self.build(split_head(self.net, head=head))
+        self.build(self.network)
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """Make the factors' mixture."""
-        super().build(split)
+        super().build(network)
         self.factors = RankOne(self.net, self.num_components, self.init_std, self.random_signs, self.seed)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -91,4 +89,4 @@ class Rank1(PointEstimate):
 
     def _outputs(self, x: Tensor, factors: Tensor) -> Tensor:
         with self.factors.scaling(self.net, factors):
-            return self.net(x)
+            return self.network(x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
@@ -28,10 +27,10 @@ from fsvi.methods.rank1 import Rank1
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
 from fsvi.methods.vogn import VOGN
-from fsvi.networks.initialise import initialise
+from fsvi.networks.network import Network
 from fsvi.validation import check_choice
 
-Net = nn.Module | Callable[[], nn.Module]
+Net = nn.Module | Network | Callable[[], nn.Module | Network]
 """A network, or a function that makes one."""
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -97,15 +96,15 @@ def takes_context(name: str) -> bool:
     return "context" in inspect.signature(METHODS[check_method(name).removeprefix(_ENSEMBLE)]).parameters
 
 
-def default_context(net: nn.Module) -> Context:
+def default_context(net: nn.Module | Network) -> Context:
     """A context that suits the network's inputs: vectors, or images."""
-    if any(isinstance(module, nn.Conv2d) for module in net.modules()):
+    if any(isinstance(module, nn.Conv2d) for module in Network.wrap(net).module.modules()):
         return Mixture([Batch(), Monochrome()], [0.5, 0.5])
     return Uniform(widen=0.5)
 
 
 def _make(
-    name: str, net: nn.Module, likelihood: Likelihood, context: Context | None, settings: dict[str, Any]
+    name: str, net: nn.Module | Network, likelihood: Likelihood, context: Context | None, settings: dict[str, Any]
 ) -> Method:
     known = inspect.signature(METHODS[name]).parameters
     for setting in settings:
@@ -116,17 +115,11 @@ def _make(
     return METHODS[name](net, likelihood, **{**defaults, **settings})
 
 
-def _fresh(net: Net) -> Iterator[nn.Module]:
+def _fresh(net: Net) -> Iterator[nn.Module | Network]:
     """Networks, each with parameters of its own."""
-    if not isinstance(net, nn.Module):
+    if not isinstance(net, (nn.Module, Network)):
         while True:
             yield net()
     yield net
     while True:
-        yield _redrawn(net)
-
-
-def _redrawn(net: nn.Module) -> nn.Module:
-    other = copy.deepcopy(net)
-    initialise(other)
-    return other
+        yield Network.wrap(net).redrawn()

@@ -14,7 +14,9 @@ from fsvi.functions.generator import Generator
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.function_space import FunctionSpaceMethod
-from fsvi.networks.split import Split, batch_norms, evaluating
+from fsvi.networks.modes import evaluating
+from fsvi.networks.network import Network
+from fsvi.networks.parameters import batch_norms
 from fsvi.validation import check_count, check_positive
 
 _NUGGET = 1e-6
@@ -50,7 +52,7 @@ class SPG(FunctionSpaceMethod):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         context: Context | None = None,
         prior: Prior | None = None,
@@ -63,11 +65,9 @@ class SPG(FunctionSpaceMethod):
         kl_weight: float | None = None,
         init_std: float = 1.0,
         log_std_lr_scale: float = 3.0,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
         prior = GaussianProcess() if prior is None else prior
-        super().__init__(net, likelihood, context, prior, num_context, kl_weight, head, channels_last)
+        super().__init__(net, likelihood, context, prior, num_context, kl_weight)
         self.num_latents = check_count("num_latents", num_latents)
         self.num_prior_steps = check_count("num_prior_steps", num_prior_steps)
         self.prior_lr = check_positive("prior_lr", prior_lr)
@@ -75,16 +75,16 @@ class SPG(FunctionSpaceMethod):
         self.num_samples = check_count("num_samples", num_samples)
         self.init_std = check_positive("init_std", init_std)
         self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
-        self.build(self.first_split())
+        self.build(self.first_network())
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """Make the posterior's generator, the prior's, and the latent's distribution."""
-        super().build(split)
-        self.generator = Generator(split, self.num_latents)
+        super().build(network)
+        self.generator = Generator(network, self.num_latents)
         self.prior_net = copy.deepcopy(self.net).requires_grad_(False)
-        self.prior_generator = Generator(Split(self.prior_net, split.head), self.num_latents).requires_grad_(False)
+        self.prior_generator = Generator(network.replaced(self.prior_net), self.num_latents).requires_grad_(False)
         self._keep_generator()
-        shape = split.num_outputs, self.num_latents
+        shape = network.num_outputs, self.num_latents
         self.latent_mean = nn.Parameter(self.generator.basis.new_zeros(shape))
         self.latent_log_std = nn.Parameter(self.generator.basis.new_full(shape, self.init_std).log())
         self.latent_lower = nn.Parameter(self.generator.basis.new_zeros(*shape, self.num_latents))
@@ -99,7 +99,7 @@ class SPG(FunctionSpaceMethod):
         free = [p for p in (*self.net.parameters(), *self.generator.parameters()) if p.requires_grad]
         optimizer = torch.optim.Adam(free, lr=self.prior_lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_prior_steps)
-        self.net.train()
+        self.network.train()
         for _ in range(self.num_prior_steps):
             grid = self._grid(x)
             self._track_statistics(grid[self.num_context :])
@@ -115,17 +115,17 @@ class SPG(FunctionSpaceMethod):
         """KL(prior(f(x)) ‖ p(f(x))), summed over outputs, of the generator as it is now."""
         with evaluating(self.net):
             p = self.generator.gaussian(x)
-        return gaussian_kl(self.prior.gaussian(self.split, x, LINEARIZERS["jvp"], joint=False), p, _NUGGET)
+        return gaussian_kl(self.prior.gaussian(self.network, x, LINEARIZERS["jvp"], joint=False), p, _NUGGET)
 
     def _grid(self, x: Tensor) -> Tensor:
         """K points of the context, and as many of `x`."""
-        return torch.cat([self.draw_context(x), self.arranged(Batch().sample(self.num_context, x))])
+        return torch.cat([self.draw_context(x), self.network.arranged(Batch().sample(self.num_context, x))])
 
     def _track_statistics(self, x: Tensor) -> None:
         """Let BatchNorm, where there is any, see training inputs: no likelihood pass does so yet."""
         if batch_norms(self.net):
             with torch.no_grad():
-                self.net(x)
+                self.network(x)
 
     def _keep_generator(self) -> None:
         self.prior_net.load_state_dict(self.net.state_dict())
@@ -189,5 +189,5 @@ class SPG(FunctionSpaceMethod):
         """Draws of the latent, all from one pass through the network."""
         shape = num_samples, *self.latent_mean.shape
         noise = torch.randn(shape, generator=generator, dtype=self.dtype).to(self.device)
-        parts = [self.generator(self.arranged(chunk)) for chunk in x.split(batch_size)]
+        parts = [self.generator(self.network.arranged(chunk)) for chunk in x.split(batch_size)]
         return torch.cat([self._functions(mean, functions, noise) for mean, functions in parts], dim=1)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.map import PointEstimate
-from fsvi.networks.functional import functional_call
-from fsvi.networks.split import Split, averaging_statistics, batch_norms, split_head
+from fsvi.networks.modes import averaging_statistics
+from fsvi.networks.network import Network
+from fsvi.networks.parameters import batch_norms
 from fsvi.validation import check_count, check_fraction
 from fsvi.variational import Layout, LowRank, prior_names
 
@@ -44,30 +45,28 @@ class SWAG(PointEstimate):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         rank: int = 20,
         start: float = 0.5,
         collect_every: int | None = None,
         num_models: int = 30,
         prior_variance: float | None = 1.0,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance, head, channels_last)
+        super().__init__(net, likelihood, prior_variance)
         self.rank = check_count("rank", rank, least=2)
         self.start = check_fraction("start", start)
         self.collect_every = None if collect_every is None else check_count("collect_every", collect_every)
         self.num_models = check_count("num_models", num_models)
-        self.build(split_head(self.net, head=head))
+        self.build(self.network)
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """Make room for what is collected: parameters that are drawn first, then those that are only averaged."""
-        super().build(split)
+        super().build(network)
         trainable = {name: p for name, p in self.named_parameters() if p.requires_grad}
         drawn = {name: trainable[name] for name in (f"net.{name}" for name in prior_names(self.net))}
         tensors = {**drawn, **trainable}
-        self._layout = Layout({name: p.shape for name, p in tensors.items()}, self.channels_last)
+        self._layout = Layout({name: p.shape for name, p in tensors.items()}, self.network.channels_last)
         vector = self._layout.flatten(tensors)
         self.gaussian = LowRank(vector, sum(p.numel() for p in drawn.values()), self.rank)
         self._norms = Layout(_statistics_shapes(self.net))
@@ -124,9 +123,9 @@ class SWAG(PointEstimate):
     def _compute_statistics(self, vector: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
         """BatchNorm's statistics over the data with these parameters, one row; they are left in `net`, too."""
         params = self._net_params(vector)
-        with torch.no_grad(), averaging_statistics(self.net):
+        with torch.no_grad(), averaging_statistics(self.net, self.network.frozen_norms()):
             for x, _ in batches:
-                functional_call(self.net, params, (x,))
+                self.network(x, params)
         return self._norms.flatten(dict(self.net.named_buffers()))
 
     # Prediction -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.mean_field import MeanFieldMethod
-from fsvi.networks.split import Split, split_head
+from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_fraction, check_positive
 from fsvi.variational import MeanField, Recording, gradient_moments, normal_kl, record, weight_layers
 
@@ -38,7 +38,7 @@ class VOGN(MeanFieldMethod):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | Network,
         likelihood: Likelihood,
         prior_variance: float = 1.0,
         num_samples: int = 1,
@@ -47,10 +47,8 @@ class VOGN(MeanFieldMethod):
         damping: float = 1e-3,
         tempering: float = 1.0,
         augmentation: float = 1.0,
-        head: str | None = None,
-        channels_last: bool = True,
     ) -> None:
-        super().__init__(net, likelihood, head, channels_last)
+        super().__init__(net, likelihood)
         self.prior_variance = check_positive("prior_variance", prior_variance)
         self.num_samples = check_count("num_samples", num_samples)
         self.momentum = check_fraction("momentum", momentum)
@@ -60,14 +58,14 @@ class VOGN(MeanFieldMethod):
         if tempering * scale_rate > 1:
             raise InvalidInputError(f"scale_rate={scale_rate} times tempering={tempering} must not be above 1.")
         self.augmentation = check_positive("augmentation", augmentation)
-        self.build(split_head(self.net, head=head))
+        self.build(self.network)
 
-    def build(self, split: Split) -> None:
+    def build(self, network: Network) -> None:
         """Make q, with the prior's variance until there is data."""
-        super().build(split)
+        super().build(network)
         self._layers = weight_layers(self.net)
         names = [name for layer in self._layers for name in layer.names]
-        self.posterior = MeanField(self.net, names, self.channels_last)
+        self.posterior = MeanField(self.net, names, self.network.channels_last)
         self.posterior.set_stds(dict.fromkeys(names, self.prior_variance**0.5))
         self.posterior.log_std.requires_grad_(False)
         self.scale = nn.Parameter(torch.zeros_like(self.posterior.mean), requires_grad=False)
@@ -144,7 +142,7 @@ class VOGN(MeanFieldMethod):
         """The negative log-likelihood at μ + `shift`, ĝ, ĥ, and the gradients of the points."""
         q = self.posterior
         params = {**q.layout.views((q.mean + shift).detach()), **q.point_layout.views(q.point)}
-        outputs, recording = record(self.net, params, self._layers, x)
+        outputs, recording = record(self.network, params, self._layers, x)
         nll = self.likelihood.nll(outputs, y)
         wanted = [*recording.outputs, *self._points()]
         gradients = torch.autograd.grad(nll, wanted, allow_unused=True, materialize_grads=True)

@@ -31,7 +31,7 @@ class Scale(Protocol):
 
 def unstandardize(p: GaussianPredictive, scale: Scale) -> GaussianPredictive:
     """A prediction of standardised targets in the targets' original units."""
-    _check_gaussian(p)
+    check_gaussian(p)
     mean, std = (as_tensor(name, getattr(scale, name)).to(p.samples) for name in ("mean", "std"))
     if not bool((std > 0).all() and std.isfinite().all() and mean.isfinite().all()):
         raise InvalidInputError(f"the scale has mean={scale.mean} and std={scale.std}: std must be above 0.")
@@ -40,13 +40,13 @@ def unstandardize(p: GaussianPredictive, scale: Scale) -> GaussianPredictive:
 
 def rmse(p: GaussianPredictive, y: Any) -> float:
     """√ of the mean of (E[y] − y)², over inputs and targets: of the mean prediction, not the mean over draws."""
-    p, y = _check_pair(p, y)
+    p, y = check_targets(p, y)
     return float((p.mean - y).square().mean().sqrt())
 
 
 def log_likelihood(p: GaussianPredictive, y: Any) -> float:
     """Mean over inputs of log p(y|x), the log of the mean density over draws, in nats."""
-    p, y = _check_pair(p, y)
+    p, y = check_targets(p, y)
     return float(p.log_prob(y).mean())
 
 
@@ -58,7 +58,7 @@ def coverage(p: GaussianPredictive, y: Any, level: float = 0.95) -> float:
     inside if the jump reaches in: an exact prediction is its own interval.
     """
     tail = (1 - check_fraction("level", level)) / 2
-    p, y = _check_pair(p, y)
+    p, y = check_targets(p, y)
     z = (y - p.samples) / p.noise_variance.sqrt()
     below, up_to = (torch.special.ndtr(torch.where(z.isnan(), end, z)).mean(0) for end in (-math.inf, math.inf))
     return float(((up_to >= tail) & (below <= 1 - tail)).double().mean())
@@ -70,7 +70,7 @@ def crps(p: GaussianPredictive, y: Any) -> float:
     In closed form 1/S Σₛ A(y − fₛ, σₛ²) − 1/(2S²) Σₛₜ A(fₛ − fₜ, σₛ² + σₜ²), where A(m, v) = E|N(m, v)| (Grimit et
     al. 2006). For a prediction without spread it is the absolute error; it has the targets' unit.
     """
-    p, y = _check_pair(p, y)
+    p, y = check_targets(p, y)
     to_target = _mean_absolute(y - p.samples, p.noise_variance).mean()
     draws = zip(p.samples, p.noise_variance, strict=True)
     between = [_mean_absolute(f - p.samples, noise + p.noise_variance).mean() for f, noise in draws]
@@ -85,9 +85,9 @@ def _mean_absolute(mean: Tensor, variance: Tensor) -> Tensor:
     return 2 * std * density + mean * torch.erf(z / math.sqrt(2))
 
 
-def _check_pair(p: GaussianPredictive, y: Any) -> tuple[GaussianPredictive, Tensor]:
+def check_targets(p: GaussianPredictive, y: Any) -> tuple[GaussianPredictive, Tensor]:
     """The prediction, and finite targets (n, targets) for it."""
-    _check_gaussian(p)
+    check_gaussian(p)
     y = as_tensor("y", y, torch.float64).detach().cpu()
     _, num, targets = p.samples.shape
     if num == 0 or y.shape not in ((num, targets), (num,) if targets == 1 else (num, targets)):
@@ -100,5 +100,6 @@ def _check_pair(p: GaussianPredictive, y: Any) -> tuple[GaussianPredictive, Tens
     return GaussianPredictive(samples, noise), y.reshape(num, targets)
 
 
-def _check_gaussian(p: Any) -> None:
+def check_gaussian(p: Any) -> None:
+    """A prediction of real targets."""
     check_type("p", p, GaussianPredictive, "a prediction of real targets, such as method.predict(x) of a regression")

@@ -1,9 +1,9 @@
-"""Networks of the paper, and the split of any network into features and its last linear layer."""
+"""The user's network, and the networks of the paper and for tables."""
 
 from fsvi.networks.cnn import cnn
 from fsvi.networks.mlp import mlp
+from fsvi.networks.network import Network
 from fsvi.networks.ranges import RangeFeatures, table_mlp
 from fsvi.networks.resnet import resnet18, resnet50
-from fsvi.networks.split import Split, split_head
 
-__all__ = ["RangeFeatures", "Split", "cnn", "mlp", "resnet18", "resnet50", "split_head", "table_mlp"]
+__all__ = ["Network", "RangeFeatures", "cnn", "mlp", "resnet18", "resnet50", "table_mlp"]

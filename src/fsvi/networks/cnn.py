@@ -2,8 +2,7 @@
 
 from torch import nn
 
-from fsvi.errors import InvalidInputError
-from fsvi.networks.sizes import check_sizes
+from fsvi.validation import check_count, check_fraction
 
 
 def cnn(in_channels: int = 1, num_classes: int = 10, image_size: int = 28, dropout: float = 0.0) -> nn.Sequential:
@@ -15,11 +14,10 @@ def cnn(in_channels: int = 1, num_classes: int = 10, image_size: int = 28, dropo
         image_size: Height and width of an image, at least 4.
         dropout: Probability of dropping a unit of the dense layer; 0 leaves the dropout layer out.
     """
-    check_sizes(in_channels=in_channels, num_classes=num_classes, image_size=image_size)
-    if image_size < 4:
-        raise InvalidInputError(f"image_size must be at least 4 to be pooled twice, got {image_size}")
-    if not 0.0 <= dropout < 1.0:
-        raise InvalidInputError(f"dropout must lie in [0, 1), got {dropout}")
+    check_count("in_channels", in_channels)
+    check_count("num_classes", num_classes)
+    check_count("image_size", image_size, least=4)  # it is pooled twice
+    check_fraction("dropout", dropout)
     return nn.Sequential(
         *_convolve(in_channels, 32),
         *_convolve(32, 64),
@@ -32,5 +30,5 @@ def cnn(in_channels: int = 1, num_classes: int = 10, image_size: int = 28, dropo
 
 
 def _convolve(in_channels: int, out_channels: int) -> list[nn.Module]:
-    """Pooled before the ReLU: the same function, as both are monotone, and a quarter of the work for the ReLU."""
+    """A convolution, pooled before the ReLU: both are monotone, so the result is the same for a quarter of the work."""
     return [nn.Conv2d(in_channels, out_channels, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]

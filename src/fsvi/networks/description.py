@@ -1,4 +1,4 @@
-"""Networks written down as plain values and built again: no pickle, and nothing that a file names is imported."""
+"""Networks described by plain values and rebuilt from them, without pickle and without importing names from files."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def describe(net: nn.Module) -> dict[str, Any] | None:
-    """The network as plain values, from which `build` makes one with the same outputs once it has the same parameters.
+    """The network as plain values; with the same parameters, what `build` makes of them has the same outputs.
 
     Known are `nn.Sequential`, nested to any depth, of PyTorch's common layers, and the networks of `fsvi.networks`.
-    None is for all others: classes of the user's own, layers that share parameters, have hooks or were changed.
+    The result is None for all others: the user's own classes, and layers that share parameters, have hooks or were
+    changed.
     """
     layers = None if any(map(is_altered, net.modules())) else _describe(net)
     if layers is None:
@@ -49,26 +50,26 @@ def describe(net: nn.Module) -> dict[str, Any] | None:
     description = {"layers": layers, "dtype": str(dtype), "frozen": frozen}
     try:
         return description if _is_sketch(_sketch(description), net) else None
-    except Exception:  # an attribute that somebody changed is no reason not to save the network
+    except Exception:  # a changed attribute must not prevent saving the network
         return None
 
 
 def build(description: Mapping[str, Any], limit: int | None = None) -> nn.Module:
-    """The network that `describe` wrote down, with parameters drawn anew; the global random state stays as it is.
+    """The network that `describe` described, with random parameters; the global random state does not change.
 
-    A description may come from anywhere: whatever is wrong with it raises `FileFormatError`, and so do more than
-    `limit` numbers in parameters and buffers, before any memory is taken. What a pass through the network takes is
-    not bounded.
+    A description can come from an untrusted file. Anything wrong with it raises `FileFormatError`, and so do more than
+    `limit` numbers in parameters and buffers, before any memory is allocated. The memory that a pass through the
+    network needs is not bounded.
     """
     size = sum(tensor.numel() for _, tensor in _tensors(_sketch(description)))
     if limit is not None and size > limit:
-        raise FileFormatError(f"the network described has {size} numbers, for which there are only {limit}.")
+        raise FileFormatError(f"the network described has {size} numbers, but the file holds only {limit}.")
     with torch.random.fork_rng(devices=[]):
         return _build(description)
 
 
 def is_altered(module: nn.Module) -> bool:
-    """Whether it computes something else than its class says."""
+    """Whether hooks or a replaced `forward` change what the module computes."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
@@ -83,7 +84,7 @@ def _describe(module: nn.Module) -> dict[str, Any] | None:
 
 
 def _describe_resnet(net: ResNet) -> dict[str, Any] | None:
-    """Which ResNet it is, by building those that there are: one that was changed is none of them."""
+    """The known ResNet that looks exactly like this one, if any; a changed one does not."""
     first = net.stem[0]
     if not isinstance(first, nn.Conv2d) or not isinstance(net.fc, nn.Linear):
         return None
@@ -98,7 +99,7 @@ def _describe_resnet(net: ResNet) -> dict[str, Any] | None:
 
 
 def _settings(layer: nn.Module) -> dict[str, Any]:
-    """The constructor's arguments where they differ from the defaults; layers keep them under their own names."""
+    """The constructor's arguments that differ from the defaults; layers keep them as attributes of the same name."""
     given: dict[str, Any] = {}
     for name, parameter in inspect.signature(type(layer)).parameters.items():
         if hasattr(layer, name):
@@ -114,7 +115,7 @@ def _build(description: Mapping[str, Any]) -> nn.Module:
             net.get_parameter(name).requires_grad_(False)
     except FileFormatError:
         raise
-    except Exception as error:  # layers' constructors raise whatever a wrong argument makes them trip over
+    except Exception as error:  # constructors raise all kinds of errors for wrong arguments
         raise FileFormatError(f"the network described cannot be built: {first_line(error)}.") from error
     return net
 
@@ -133,7 +134,7 @@ def _build_layer(description: Mapping[str, Any]) -> nn.Module:
 
 
 def _setting(name: str, value: Any) -> Any:
-    """A constructor's argument as the layer had it: JSON has lists in the place of tuples."""
+    """A constructor's argument as the layer had it: JSON turns tuples into lists."""
     if isinstance(value, list):
         return tuple(_setting(name, item) for item in value)
     is_nan = isinstance(value, float) and math.isnan(value)
@@ -143,13 +144,13 @@ def _setting(name: str, value: Any) -> Any:
 
 
 def _sketch(description: Mapping[str, Any]) -> nn.Module:
-    """The network without memory for its parameters."""
+    """The network on the meta device, which allocates no memory for parameters."""
     with torch.device("meta"):
         return _build(description)
 
 
 def _is_sketch(sketch: nn.Module, net: nn.Module) -> bool:
-    """Whether the two have the same layers, of the same classes, with the same settings, and the same tensors."""
+    """Whether both have layers of the same classes and settings, and tensors of the same shapes and types."""
     forms = [[(name, t.shape, t.dtype, t.requires_grad) for name, t in _tensors(each)] for each in (sketch, net)]
     kinds = [[type(module) for _, module in each.named_modules(remove_duplicate=False)] for each in (sketch, net)]
     return forms[0] == forms[1] and kinds[0] == kinds[1] and repr(sketch) == repr(net)

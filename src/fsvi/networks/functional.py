@@ -1,4 +1,4 @@
-"""A network called with other tensors in the place of its own."""
+"""Calling a module with other tensors in place of its own."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 
 def functional_call(net: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...]) -> Any:
-    """`net(*args)` with `tensors` in the place of the parameters and buffers of those names, wherever they are shared.
+    """`net(*args)` with `tensors` in place of the parameters and buffers of those names, wherever they are shared.
 
-    `torch.func.functional_call` (seen with torch 2.13) leaves the tensors in place for good where one module has two
-    names: it takes them for two places to restore. Here every place has one name.
+    `torch.func.functional_call` (seen with torch 2.13) never restores a module's own tensors if the module has two
+    names, because it treats them as two places to restore. Here every place has one name.
     """
     return torch.func.functional_call(net, _spread(net, tensors), args, tie_weights=False)
 
 
 def _spread(net: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`tensors` for every place that holds a tensor so named, under one name for each place."""
+    """`tensors` for every place in the network that holds a tensor of that name, with one name per place."""
     values: dict[int, Tensor] = {}
     places: dict[tuple[int, str], tuple[str, int]] = {}
     for prefix, module in net.named_modules(remove_duplicate=False):

@@ -7,43 +7,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fsvi.networks.split import Split, evaluating
+from fsvi.networks.modes import evaluating
+from fsvi.networks.network import Network
 
 _TOLERANCE = 1e-4
 """what rounding may make of features in batches of two sizes, relative to the largest"""
 
 
 @torch.no_grad()
-def is_joinable(split: Split, x: Tensor, others: Tensor) -> bool:
+def is_joinable(network: Network, x: Tensor, others: Tensor) -> bool:
     """Whether the features of `x` and of `others` in evaluation are those of both as one batch in training.
 
     So it is tried on a few examples of each. BatchNorm and dropout, a mean over the batch or a buffer that learns from
     what it sees let nothing be joined, and neither does a network that draws random numbers in training or fails.
     What a few examples do not show is missed: a layer that a factor of zero still hides.
     """
-    copies = [{name: buffer.clone() for name, buffer in split.net.named_buffers()} for _ in range(3)]
+    copies = [{name: buffer.clone() for name, buffer in network.module.named_buffers()} for _ in range(3)]
     with torch.random.fork_rng(devices=[]):
-        with evaluating(split.net):
-            alone = torch.cat([split.forward(copies[i], part)[0] for i, part in enumerate((x, others))])
+        with evaluating(network.module):
+            alone = torch.cat([network.with_features(part, copies[i])[0] for i, part in enumerate((x, others))])
         before = (random.getstate(), torch.get_rng_state().tolist())
         try:
-            with _training(split.net):
-                joined = split.forward(copies[2], torch.cat([x, others]))[0]
+            with _training(network):
+                joined = network.with_features(torch.cat([x, others]), copies[2])[0]
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
         drawn = before != (random.getstate(), torch.get_rng_state().tolist())
-    changed = any(not torch.equal(buffer, copies[2][name]) for name, buffer in split.net.named_buffers())
+    changed = any(not torch.equal(buffer, copies[2][name]) for name, buffer in network.module.named_buffers())
     size = alone.abs().max()
     return not drawn and not changed and bool(size > 0) and bool((joined - alone).abs().max() <= _TOLERANCE * size)
 
 
 @contextmanager
-def _training(net: nn.Module) -> Iterator[None]:
-    """Put `net` into training mode by its own `train`, as `fit` does, for a while; each layer's mode comes back."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.train()
+def _training(network: Network) -> Iterator[None]:
+    """Put the network into training mode, as `fit` does, for a while; each layer's mode is restored."""
+    modes = [(module, module.training) for module in network.module.modules()]
+    network.train()
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from fsvi.networks.sizes import check_sizes
+from fsvi.validation import check_count
 
 
 def mlp(
@@ -20,11 +20,12 @@ def mlp(
         in_features: Number of inputs.
         hidden: Width of each hidden layer; empty for a linear model.
         out_features: Number of outputs (classes, or regression targets).
-        activation: A module class such as `nn.ReLU` or `nn.Tanh`, made anew after every hidden layer.
+        activation: A module class such as `nn.ReLU` or `nn.Tanh`; each hidden layer gets its own.
     """
-    check_sizes(in_features=in_features, out_features=out_features)
+    check_count("in_features", in_features)
+    check_count("out_features", out_features)
     for i, width in enumerate(hidden):
-        check_sizes(**{f"hidden[{i}]": width})
+        check_count(f"hidden[{i}]", width)
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise((in_features, *hidden)):
         layers += [nn.Linear(fan_in, fan_out), activation()]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fsvi.networks.sizes import check_sizes
+from fsvi.validation import check_count
 
 
 def resnet18(in_channels: int = 3, num_classes: int = 10, small_images: bool = True) -> "ResNet":
@@ -34,11 +34,11 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, four stages of residual blocks, a global average and the linear layer `fc`.
+    """A stem, four stages of residual blocks, a global average pool and the linear layer `fc`.
 
     Args:
         block: Makes a block from its input channels, width and stride.
-        depths: Blocks in each stage; a stage doubles the width and, but for the first, halves the resolution.
+        depths: Blocks in each stage; each stage after the first doubles the width and halves the resolution.
         in_channels: Channels of an image.
         num_classes: Number of outputs.
         small_images: A 3×3 stem that keeps the resolution (32×32 images), instead of the 7×7 stem with max-pool.
@@ -53,7 +53,8 @@ class ResNet(nn.Module):
         small_images: bool,
     ) -> None:
         super().__init__()
-        check_sizes(in_channels=in_channels, num_classes=num_classes)
+        check_count("in_channels", in_channels)
+        check_count("num_classes", num_classes)
         self.stem = nn.Sequential(*_stem(in_channels, small_images))
         blocks: list[Residual] = []
         channels = 64
@@ -94,5 +95,5 @@ def _conv_norm(in_channels: int, out_channels: int, kernel: int, stride: int = 1
 
 
 def _init_he(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d) and not module.weight.is_meta:  # where there is nothing to draw, slowly
+    if isinstance(module, nn.Conv2d) and not module.weight.is_meta:  # drawing on meta is slow and useless
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

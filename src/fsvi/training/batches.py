@@ -51,7 +51,7 @@ class TensorBatches(Batches):
         self.x, self.y = method.check_batch(x, y)
         self.num_data = len(self.x)
         self.num_batches = math.ceil(self.num_data / batch_size)
-        self._arranged = method.arranged
+        self._arranged = method.network.arranged
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]

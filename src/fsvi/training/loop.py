@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fsvi.errors import NonFiniteLossError
-from fsvi.methods.base import Method, architecture
+from fsvi.methods.base import Method
 from fsvi.serialization import building_from
 from fsvi.training.batches import Batches
 from fsvi.training.checkpoints import Checkpoints, capture, copy_tensors, restore
@@ -130,7 +130,7 @@ class Run:
         return {
             **config["settings"],
             "method": config["class"],
-            "parameters": architecture(self.method.net),
+            "parameters": self.method.network.architecture(),
             "num_data": self.batches.num_data,
             "data": self.batches.fingerprint,
             "context_data": self.method.fingerprint(),

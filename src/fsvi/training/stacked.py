@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fsvi.errors import InvalidInputError, NonFiniteLossError
-from fsvi.methods.base import Method, architecture, sum_terms
+from fsvi.methods.base import Method, sum_terms
 from fsvi.methods.ensemble import Ensemble
-from fsvi.networks.dense import is_dense
+from fsvi.networks.parameters import is_dense
 from fsvi.training.history import History
 from fsvi.training.optimizers import Schedule, check_optimizer, make_optimizer, make_schedule
 from fsvi.validation import check_count, check_positive, check_seed
@@ -226,7 +226,7 @@ def _check_alike(methods: Sequence[Method], data: Sequence[Pair]) -> None:
     if getattr(first, "num_context_sets", 1) > 1:
         raise InvalidInputError("num_context_sets above 1 needs a choice that each method makes alone: use fit.")
     for index, other in enumerate(others, start=1):
-        if other.config() != first.config() or architecture(other.net) != architecture(first.net):
+        if other.config() != first.config() or other.network.architecture() != first.network.architecture():
             raise InvalidInputError(f"methods 0 and {index} differ in their settings or their networks.")
     if len({(x.shape, y.shape) for x, y in data}) > 1:
         raise InvalidInputError("the data sets differ in shape: methods are trained together on as many examples each.")

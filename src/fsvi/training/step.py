@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from fsvi.errors import NonFiniteLossError
 from fsvi.methods.base import Method
-from fsvi.networks.split import batch_norms
+from fsvi.networks.parameters import batch_norms
 
 
 def take_step(method: Method, optimizer: Optimizer, x: Tensor, y: Tensor, epoch: int = 1) -> dict[str, float]:

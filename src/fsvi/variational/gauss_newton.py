@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from fsvi.networks.network import Network
 from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearise
 
 _LARGEST_LOG_PRECISION = 20.0
@@ -202,18 +203,18 @@ class GaussNewton(nn.Module):
         return draws
 
     def functions(
-        self, net: nn.Module, means: Mapping[str, Tensor], draws: Mapping[WeightLayer, Tensor], x: Tensor
+        self, network: Network, means: Mapping[str, Tensor], draws: Mapping[WeightLayer, Tensor], x: Tensor
     ) -> Tensor:
         """f(x; θ*) + J (θ − θ*) for these `draws`, (n, num, Q)."""
-        outputs, recording, jacobians = linearise(net, means, self.layers, x)
+        outputs, recording, jacobians = linearise(network, means, self.layers, x)
         values = outputs[:, None]
         for layer, patches, positions in recording.pairs(jacobians):
             values = values + self._block(layer).change(patches, positions, draws[layer])
         return values
 
-    def function_moments(self, net: nn.Module, means: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    def function_moments(self, network: Network, means: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """f(x; θ*), (n, Q), and J (H + δI)⁻¹ Jᵀ between the outputs at each input, (n, Q, Q)."""
-        outputs, recording, jacobians = linearise(net, means, self.layers, x)
+        outputs, recording, jacobians = linearise(network, means, self.layers, x)
         parts = [
             self._block(layer).covariance(patches.double(), positions.double(), self.precision)
             for layer, patches, positions in recording.pairs(jacobians)

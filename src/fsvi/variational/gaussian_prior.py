@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
-from fsvi.networks.split import deterministic_names
+from fsvi.networks.parameters import deterministic_names
 
 
 def prior_names(net: nn.Module) -> list[str]:

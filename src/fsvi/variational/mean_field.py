@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fsvi.networks.parameters import padding_rows
 from fsvi.variational.flat_vector import Layout
 from fsvi.variational.gradient_buffer import Tape
 
@@ -19,6 +20,8 @@ class MeanField(nn.Module):
     Each of `mean`, `log_std` and `point` is one flat vector: a draw costs three tensor operations whatever the depth.
     """
 
+    _free: Tensor | None
+
     def __init__(self, net: nn.Module, stochastic: Collection[str], channels_last: bool = True) -> None:
         super().__init__()
         trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
@@ -28,7 +31,10 @@ class MeanField(nn.Module):
         self.frozen = {name: p for name, p in net.named_parameters() if not p.requires_grad}
         self.layout = Layout({name: p.shape for name, p in chosen.items()}, channels_last)
         self.point_layout = Layout({name: p.shape for name, p in points.items()}, channels_last)
+        self.register_buffer("_free", _free_entries(net, self.layout), persistent=False)
         self.mean = nn.Parameter(self.layout.flatten(chosen))
+        if self._free is not None:
+            self.mean.register_hook(lambda gradient: gradient * self._free)
         self.log_std = nn.Parameter(torch.zeros_like(self.mean))
         self.point = nn.Parameter(self.point_layout.flatten(points))
         self.start: dict[str, float] = {}
@@ -59,7 +65,8 @@ class MeanField(nn.Module):
     def shift(self, noise: Tensor) -> Tensor:
         """θ − mean = exp(log_std)·ε for ε = `noise`, as a flat vector."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self._tape is None):
-            return self.log_std.exp() * noise
+            shift = self.log_std.exp() * noise
+            return shift if self._free is None else shift * self._free
 
     def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:
         """The trainable parameters by name: mean + `shift`, or their means."""
@@ -86,3 +93,14 @@ class MeanField(nn.Module):
             self._tape.add_gradients()
         finally:
             self._tape = None
+
+
+def _free_entries(net: nn.Module, layout: Layout) -> Tensor | None:
+    """1 for random parameters, 0 for padding rows of embeddings; None if there are no padding rows."""
+    rows = {name: row for name, row in padding_rows(net).items() if name in layout.shapes}
+    if not rows:
+        return None
+    ones = {name: torch.ones(shape, dtype=net.get_parameter(name).dtype) for name, shape in layout.shapes.items()}
+    for name, row in rows.items():
+        ones[name][row] = 0
+    return layout.flatten(ones)

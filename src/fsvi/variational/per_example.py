@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.networks.functional import functional_call
+from fsvi.networks.network import Network
 from fsvi.variational.layer_modes import LayerMode
 
 _ROWS_AT_ONCE = 2**24
@@ -160,19 +160,19 @@ class Recording(LayerMode):
 
 
 def record(
-    net: nn.Module, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
+    network: Network, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
 ) -> tuple[Tensor, Recording]:
     """The outputs of the network called with `params`, to be differentiated, and what its `layers` saw."""
     recording = Recording(layers, params, len(x))
     with torch.enable_grad(), recording:
-        return functional_call(net, dict(params), (x,)), recording
+        return network(x, params), recording
 
 
 def linearise(
-    net: nn.Module, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
+    network: Network, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
 ) -> tuple[Tensor, Recording, list[Tensor]]:
     """The network's outputs f, (n, Q), what its `layers` saw, and the derivatives of f by theirs, (Q, n, ...) each."""
-    values, recording = record(net, params, layers, x)
+    values, recording = record(network, params, layers, x)
     units = torch.eye(values.shape[1], dtype=values.dtype, device=values.device)
     return values.detach(), recording, recording.gradients(values, units[:, None].expand(-1, len(x), -1))
 

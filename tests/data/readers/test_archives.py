@@ -27,7 +27,7 @@ def test_links_in_a_tar_are_not_followed(tmp_path):
             link = tarfile.TarInfo("wanted")
             link.type, link.linkname = kind, str(tmp_path / "secret")
             archive.addfile(link, io.BytesIO())
-    with pytest.raises(FileFormatError, match="does not hold wanted"):
+    with pytest.raises(FileFormatError, match="wanted"):
         read_members(tmp_path / "archive.tar", ["wanted"])
 
 

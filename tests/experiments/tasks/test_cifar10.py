@@ -8,7 +8,7 @@ from fsvi.experiments.runner.runs import run
 from fsvi.experiments.tasks.cifar10 import SEVERITIES, cifar10
 from fsvi.experiments.tasks.images import Augmented
 from fsvi.experiments.tuning.study import held_out
-from pictures import Oracle, make_up, needs, pretend
+from pictures import Oracle, make_up, pretend
 from scenarios import images
 
 SMOKE = Order("cifar10", "map", "smoke")
@@ -31,12 +31,6 @@ def test_a_run_from_made_up_images_to_the_table(monkeypatch, tmp_path):
     check(result)
     assert result.context == "monochrome"
     assert result.data[-1]["size"] == 20 and result.data[-1]["sha256"] != "cifar10 test"
-
-
-@pytest.mark.data
-@needs(("cifar10", "train"), ("cifar10", "test"), ("svhn", "test"))
-def test_a_run_on_real_images(tmp_path):
-    check(run(SMOKE, tmp_path, progress=False))
 
 
 def test_test_images_are_loaded_by_the_evaluation_alone(monkeypatch):
@@ -106,7 +100,7 @@ def test_the_papers_settings(monkeypatch):
 @pytest.mark.parametrize("context", ["svhn", "cifar10-c"])
 def test_a_context_that_is_also_the_test_is_refused(monkeypatch, context):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match=f"context '{context}' is also a test set"):
+    with pytest.raises(fsvi.InvalidInputError, match=f"'{context}'.*test"):
         cifar10(Order("cifar10", "fsvi", "smoke", context=context))
 
 

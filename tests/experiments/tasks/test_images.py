@@ -57,7 +57,7 @@ def test_test_images_under_the_name_of_the_context_are_refused(monkeypatch, task
     mixed_up = lambda asked, split="train": load(other, "test") if asked == name else load(asked, split)  # noqa: E731
     monkeypatch.setattr(data, "load", mixed_up)
     experiment = TASKS[task].recipe(Order(task, "fsvi", "smoke", context=name))
-    with pytest.raises(fsvi.InvalidInputError, match=f"48 test images of {other} are context points too"):
+    with pytest.raises(fsvi.InvalidInputError, match=f"48 .*{other}"):
         experiment.evaluate(experiment.build(0))
 
 
@@ -67,7 +67,7 @@ def test_a_context_of_another_kind_is_named_as_the_fault(monkeypatch, name):
     load = data.load
     table = lambda: replace(load("mnist"), x=torch.zeros(5, 13, dtype=torch.float64))  # noqa: E731
     monkeypatch.setattr(data, "load", lambda asked, split: table() if asked == "boston" else load(asked, split))
-    with pytest.raises(fsvi.InvalidInputError, match=f"context '{name}' does not fit this task: images have"):
+    with pytest.raises(fsvi.InvalidInputError, match=f"'{name}'.*images"):
         TASKS["fashion-mnist"].recipe(Order("fashion-mnist", "fsvi", "smoke", context=name))
 
 

@@ -144,7 +144,7 @@ def test_the_samplers_seed_is_one_that_it_takes(tmp_path):
 
 
 def test_the_last_seed_of_several_splits_is_checked_first(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"seed=4294967296 must be"):
+    with pytest.raises(InvalidInputError, match="seed=4294967296"):
         tune(replace(ORDER, seed=2**32 - 1), tmp_path, 1, splits=2)
     assert not list(tmp_path.iterdir())
 
@@ -167,7 +167,7 @@ def test_a_study_of_another_search_space_says_so(tmp_path, monkeypatch):
     order = Order("two-moons", "mfvi", "smoke")
     tune(order, tmp_path, 1, tell=silent)
     monkeypatch.setitem(SPACES, "mfvi", {**SPACES["mfvi"], "num_samples": Choice((1, 7))})
-    with pytest.raises(FSVIError, match="of another search space: choose another --out"):
+    with pytest.raises(FSVIError, match="search space"):
         tune(order, tmp_path, 2, tell=silent)
 
 
@@ -210,7 +210,8 @@ def scored(monkeypatch):
     monkeypatch.setattr(tuning._Search, "value", value)
 
 
-def test_another_seed_or_other_contexts_are_another_study(tmp_path, scored):
+def test_another_seed_or_other_contexts_are_another_study(tmp_path, scored, monkeypatch):
+    pretend(monkeypatch)
     order = Order("fashion-mnist", "fsvi", "smoke")
     asked = [(0, ()), (1, ()), (0, ("monochrome", "kmnist")), (0, ("batch", "kmnist")), (0, ("kmnist", "monochrome"))]
     found = [tune(replace(order, seed=seed), tmp_path, 1, contexts, silent) for seed, contexts in asked]
@@ -335,14 +336,14 @@ def test_a_trial_that_fails_is_kept_as_such(tmp_path, monkeypatch):
         return Experiment(experiment.make, (x, y), {**experiment.fit_settings, "lr": 1e30}, experiment.evaluate)
 
     monkeypatch.setitem(TASKS, "two-moons", Task("", explode))
-    with pytest.raises(FSVIError, match=r"none of the 1 trials in .* could be trained: ask for more --trials"):
+    with pytest.raises(FSVIError, match="--trials"):
         tune(Order("two-moons", "map", "smoke"), tmp_path, 1, tell=silent)
     summary = json.loads((tmp_path / "two-moons.map.smoke.0.json").read_text())
     assert summary["best"] is None and summary["trials"][0] == {"value": None, "state": "pruned", "prior_variance": 1.0}
 
 
 def test_methods_without_a_search_space_say_so(tmp_path):
-    with pytest.raises(InvalidInputError, match="no search space for 'duq'"):
+    with pytest.raises(InvalidInputError, match="'duq'"):
         tune(Order("two-moons", "duq", "smoke"), tmp_path, 1)
 
 

@@ -99,14 +99,14 @@ def test_a_study_of_another_version_of_the_recipe_is_refused(tmp_path, monkeypat
         task.recipe(order), fit_settings={**task.recipe(order).fit_settings, "epochs": 6}
     )
     monkeypatch.setitem(TASKS, "two-moons", replace(task, recipe=longer))
-    with pytest.raises(FSVIError, match="is of another version of the recipe: choose another --out"):
+    with pytest.raises(FSVIError, match="recipe"):
         tune(ORDER, tmp_path, 2, tell=silent)
 
 
 def test_a_study_is_refused_while_another_process_works_on_it(tmp_path):
     lock = tmp_path / ".unfinished" / "two-moons.mfvi.smoke.0.lock"
     lock.parent.mkdir(parents=True)
-    with FileLock(lock), pytest.raises(FSVIError, match=r"mfvi\.smoke\.0\.json is being made by another process: wait"):
+    with FileLock(lock), pytest.raises(FSVIError, match=r"mfvi\.smoke\.0\.json.*process"):
         tune(ORDER, tmp_path, 1, tell=silent)
     assert not list(tmp_path.glob("*.log"))
     tune(ORDER, tmp_path, 1, tell=silent)
@@ -134,7 +134,7 @@ def test_a_later_trial_that_failed_is_neither_counted_nor_made_again(tmp_path, m
 def test_a_likelihood_that_is_no_number_is_a_trial_without_a_value(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(tuning._Search, "_scores", lambda *args: [math.nan])
-        with pytest.raises(FSVIError, match="none of the 2 trials"):
+        with pytest.raises(FSVIError, match="2 trials"):
             tune(ORDER, tmp_path, 2, tell=silent)
     summary = tune(ORDER, tmp_path, 3, tell=silent)
     assert [trial["state"] for trial in summary["trials"]] == ["pruned", "pruned", "complete"]

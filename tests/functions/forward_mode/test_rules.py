@@ -9,7 +9,8 @@ from torch.nn.utils.parametrizations import orthogonal
 from fsvi.functions.forward_mode.rules import feature_layers, layers_jvp
 from fsvi.functions.linearize import features_jvp
 from fsvi.networks import cnn
-from fsvi.networks.split import evaluating, split_head
+from fsvi.networks.modes import evaluating
+from fsvi.networks.network import Network
 
 
 def hooked():
@@ -99,7 +100,7 @@ def build(name, layout):
     net.double().eval()(x)  # lazy layers see their inputs
     if x.dim() == 4:
         net, x = net.to(memory_format=layout), x.contiguous(memory_format=layout)
-    split = split_head(net, x)
+    split = Network(net).examined(x)
     net.train()  # the derivative is that of evaluation, whatever the mode
     params = {n: p.detach().clone().requires_grad_() for n, p in net.named_parameters() if p.requires_grad}
     tangents = {n: torch.randn_like(p).requires_grad_() for n, p in params.items() if n not in split.head_names}
@@ -112,8 +113,8 @@ def by_torch(split, params, tangents, x):
     def features(moving):
         seen = []
         handle = split.linear.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-        with evaluating(split.net):
-            functional_call(split.net, {**params, **moving}, (x,))
+        with evaluating(split.module):
+            functional_call(split.module, {**params, **moving}, (x,))
         handle.remove()
         return seen[-1]
 
@@ -140,22 +141,22 @@ def test_value_change_and_their_gradients_are_those_of_torch(name, layout):
 
 def test_what_does_not_move_has_no_change():
     split, params, _, x = build("dense", torch.contiguous_format)
-    value, change = layers_jvp(split.net, feature_layers(split), params, {}, x)
+    value, change = layers_jvp(split.module, feature_layers(split), params, {}, x)
     assert change is None
-    torch.testing.assert_close(value, split.forward(params, x)[0])
+    torch.testing.assert_close(value, split.with_features(x, params)[0])
 
 
 def test_images_keep_their_memory_order():
     """A change in another order than the value's would be copied at every step."""
     split, params, tangents, x = build("the paper's", torch.channels_last)
-    state = layers_jvp(split.net, feature_layers(split)[:5], params, tangents, x)
+    state = layers_jvp(split.module, feature_layers(split)[:5], params, tangents, x)
     assert all(t.is_contiguous(memory_format=torch.channels_last) for t in state)
 
 
 @pytest.mark.parametrize("name", ["head_first", "tied_features", "transformer", "resnet18"])
 def test_networks_with_a_forward_of_their_own_are_no_sequence(make, name):
     net, x = make(name)
-    assert feature_layers(split_head(net, x)) is None
+    assert feature_layers(Network(net).examined(x)) is None
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -174,8 +175,8 @@ def test_a_sequence_with_a_hook_or_a_forward_of_its_own_is_no_sequence():
     body = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
     whole = nn.Sequential(body, nn.Linear(4, 2))
     x = torch.randn(4, 3)
-    assert len(feature_layers(split_head(whole, x))) == 2
+    assert len(feature_layers(Network(whole).examined(x))) == 2
     own = nn.Sequential(Doubled(*body), nn.Linear(4, 2))
-    assert [type(layer) for layer in feature_layers(split_head(own, x))] == [Doubled]
+    assert [type(layer) for layer in feature_layers(Network(own).examined(x))] == [Doubled]
     whole.register_forward_pre_hook(lambda _, args: (2 * args[0],))
-    assert feature_layers(split_head(whole, x)) is None
+    assert feature_layers(Network(whole).examined(x)) is None

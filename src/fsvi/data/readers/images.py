@@ -48,7 +48,8 @@ def read_mat(paths: Sequence[Path]) -> Arrays:
 def read_npz(paths: Sequence[Path]) -> Arrays:
     """Images (n, height, width, channels) `x` and labels `y` of an .npz file."""
     try:
-        with np.load(paths[0], allow_pickle=False) as content:
+        # NumPy does not close a file that it opened itself when the file turns out to be damaged.
+        with paths[0].open("rb") as file, np.load(file, allow_pickle=False) as content:
             return content["x"].transpose(0, 3, 1, 2), content["y"]
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
         raise FileFormatError(

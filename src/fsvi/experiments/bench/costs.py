@@ -88,7 +88,7 @@ def _forward(method: Method, x: Tensor) -> None:
     method.eval()
     with torch.no_grad():
         for chunk in x.split(_CHUNK):
-            method.net(method.arranged(chunk))
+            method.network(method.network.arranged(chunk))
 
 
 def _milliseconds(seconds: list[float]) -> Spread:

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 
 from fsvi.functions import LINEARIZERS
 from fsvi.methods import FSVI, Method
-from fsvi.networks.split import evaluating
+from fsvi.networks.modes import evaluating
 
 
 class JacobianFSVI(FSVI):
@@ -36,7 +36,7 @@ class JacobianFSVI(FSVI):
         scaled = jacobian.transpose(0, 1) * self.posterior.log_std.exp()
         covariance = (scaled @ scaled.mT).double()
         covariance.diagonal(dim1=-2, dim2=-1).add_(self.nugget)
-        p = self.prior.gaussian(self.split, x_context, LINEARIZERS["jvp"], joint=False).prepared(self.nugget)
+        p = self.prior.gaussian(self.network, x_context, LINEARIZERS["jvp"], joint=False).prepared(self.nugget)
         q = MultivariateNormal(mean.T.double(), covariance)
         return kl_divergence(q, MultivariateNormal(p.mean.T, p.covariance())).sum()
 
@@ -46,7 +46,7 @@ class JacobianFSVI(FSVI):
 
         def outputs(mean: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
             params = {**self.posterior.layout.views(mean), **points}
-            values = functional_call(self.net, params, (point.unsqueeze(0),)).squeeze(0)
+            values = self.network(point.unsqueeze(0), params).squeeze(0)
             return values, values
 
         with evaluating(self.net):

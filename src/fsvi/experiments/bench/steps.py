@@ -14,7 +14,7 @@ from fsvi.experiments.bench.jacobian import JacobianFSVI
 from fsvi.functions.contexts import Dataset
 from fsvi.likelihoods import Categorical
 from fsvi.methods import FSVI, MAP, Method
-from fsvi.networks import cnn, mlp, resnet18
+from fsvi.networks import Network, cnn, mlp, resnet18
 from fsvi.training.optimizers import check_optimizer, make_optimizer
 from fsvi.training.step import take_step
 
@@ -36,23 +36,23 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 FSVI_METHODS = ("jvp", "conditional", "last_layer")
 
 
-class Network(NamedTuple):
+class Architecture(NamedTuple):
     """How to make a network, and the shape of one of its inputs."""
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
 
 
-def _dense(*hidden: int) -> Network:
-    return Network(partial(mlp, 784, hidden, _CLASSES), (784,))
+def _dense(*hidden: int) -> Architecture:
+    return Architecture(partial(mlp, 784, hidden, _CLASSES), (784,))
 
 
 NETWORKS = {
     "mlp 100": _dense(100),
     "mlp 400-400": _dense(400, 400),
     "mlp 2000-2000": _dense(2000, 2000),
-    "cnn": Network(cnn, (1, 28, 28)),
-    "resnet18": Network(resnet18, (3, 32, 32)),
+    "cnn": Architecture(cnn, (1, 28, 28)),
+    "resnet18": Architecture(resnet18, (3, 32, 32)),
 }
 
 
@@ -87,15 +87,13 @@ class Step:
 
     def make_method(self) -> Method:
         """The method, untrained."""
-        net = NETWORKS[self.network].make()
+        net = Network(NETWORKS[self.network].make(), channels_last=self.channels_last)
         if self.method == "map":
-            return MAP(net, Categorical(), channels_last=self.channels_last)
+            return MAP(net, Categorical())
         make = JacobianFSVI if self.method == "jacobian" else FSVI
         context = Dataset(self.inputs(_CONTEXT_IMAGES))
         settings = {**_ONE_DRAW, **_SETTINGS[self.method]}
-        return make(
-            net, Categorical(), context, num_context=self.num_context, channels_last=self.channels_last, **settings
-        )
+        return make(net, Categorical(), context, num_context=self.num_context, **settings)
 
     def make_action(self) -> Callable[[], None]:
         """A function that makes the step, as `fit` does, on random data."""

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fsvi.functions.forward_mode.kernels import plain_kernels
 from fsvi.networks.description import is_altered
 from fsvi.networks.functional import functional_call
-from fsvi.networks.split import Split
+from fsvi.networks.network import Network
 
 Tensors = Mapping[str, Tensor]
 
@@ -33,10 +33,10 @@ Rule = Callable[[Any, Tensors, Tensors, Dual], Dual]
 """A layer, its parameters, the directions in which they move, and its input; gives its output."""
 
 
-def feature_layers(split: Split) -> list[nn.Module] | None:
+def feature_layers(network: Network) -> list[nn.Module] | None:
     """The layers before the head, where the network is nothing but a sequence of layers that ends in it."""
-    *layers, last = _flattened(split.net)
-    plain = last is split.linear and last not in layers and not is_altered(last)
+    *layers, last = _flattened(network.module)
+    plain = last is network.linear and last not in layers and not is_altered(last)
     return layers if plain and not any(getattr(layer, "return_indices", False) for layer in layers) else None
 
 

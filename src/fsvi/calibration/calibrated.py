@@ -1,0 +1,86 @@
+"""A trained method with its calibration: one object, one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fsvi.calibration.calibration import Calibration, Conformal
+from fsvi.calibration.intervals import Intervals
+from fsvi.calibration.scaling import Scaling
+from fsvi.methods.base import Method
+from fsvi.predictive import Predictive
+from fsvi.serialization import Configurable
+from fsvi.validation import check_count, check_seed, check_type
+
+
+class Calibrated(Configurable):
+    """A method whose predictions are calibrated. `save` writes both to one file, which `fsvi.load` restores.
+
+    Sets and intervals always use the draws that the calibration was fitted with: `num_samples` and `seed` fix them.
+    Other draws would be another predictor, for which nothing is guaranteed. Everything that is not defined here is the
+    method's, such as `likelihood`.
+
+    Args:
+        method: The trained method.
+        calibration: Its calibration, fitted on `method.predict(x, num_samples, seed)` for held-out rows.
+        num_samples: Draws per prediction.
+        seed: Seed of the draws.
+    """
+
+    transient = ("method",)
+
+    def __init__(self, method: Method, calibration: Calibration, num_samples: int = 100, seed: int = 0) -> None:
+        check_type("method", method, Method, "a trained method such as fsvi.FSVI(...)")
+        check_type("calibration", calibration, Calibration, "a fitted Calibration")
+        self.method = method
+        self.calibration = calibration
+        self.num_samples = check_count("num_samples", num_samples)
+        self.seed = check_seed(seed)
+
+    @classmethod
+    def fit(
+        cls,
+        method: Method,
+        steps: Sequence[Scaling | Conformal],
+        x: Any,
+        y: Any,
+        num_samples: int = 100,
+        seed: int = 0,
+    ) -> Calibrated:
+        """Calibrate a trained method on held-out inputs `x` and targets `y`; see `Calibration.fit`."""
+        check_type("method", method, Method, "a trained method such as fsvi.FSVI(...)")
+        return cls(method, Calibration(steps).fit(method.predict(x, num_samples, seed), y), num_samples, seed)
+
+    def predict(
+        self, x: Any, num_samples: int | None = None, seed: int | None = None, batch_size: int = 512
+    ) -> Predictive:
+        """The scaled prediction at `x`, by default with the draws that the calibration was fitted with."""
+        samples = self.num_samples if num_samples is None else num_samples
+        p: Predictive = self.calibration(
+            self.method.predict(x, samples, self.seed if seed is None else seed, batch_size)
+        )
+        return p
+
+    def sets(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Tensor:
+        """Which classes are in the prediction set of each input, (n, classes)."""
+        return self.calibration.sets(self._raw(x, batch_size), alpha)
+
+    def intervals(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Intervals:
+        """The prediction interval of each input and target."""
+        return self.calibration.intervals(self._raw(x, batch_size), alpha)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write method and calibration to one file, without pickle; `fsvi.load` restores both."""
+        self.method.save(path, calibrated=self)
+
+    def _raw(self, x: Any, batch_size: int) -> Predictive:
+        return self.method.predict(x, self.num_samples, self.seed, batch_size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "method":  # not set yet, as while a copy is being made
+            raise AttributeError(name)
+        return getattr(self.method, name)

@@ -1,0 +1,230 @@
+"""Scaling: a few numbers, fitted on held-out rows, that correct how confident predictions are.
+
+Class probabilities are scaled draw by draw, before they are averaged. The alternative, scaling the log of the averaged
+probabilities, can sharpen predictions on which the draws disagree: a temperature below 1, fitted where there are data,
+would then make the model more certain far from the data, where disagreement is all that says "unknown". Scaled draws
+still disagree. They also keep mutual information, sampling and mixtures defined. The price: if draws disagree too much
+on the data themselves, no temperature can correct it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fsvi.errors import InvalidInputError
+from fsvi.metrics.inputs import check_categorical, check_predictions, check_scores
+from fsvi.metrics.regression import check_gaussian, check_targets
+from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.serialization import Configurable
+from fsvi.validation import as_tensor, check_positive
+
+_LIMIT = 20.0
+"""Scales stay between 1/20 and 20: without errors among the held-out rows, the best temperature would be 0."""
+_GRID = 17
+"""Starting points per search; the likelihood of a mixture may have more than one minimum."""
+
+
+class Scaling(Configurable, ABC):
+    """A correction of predictions, fitted on held-out rows."""
+
+    @abstractmethod
+    def fit(self, p: Any, y: Any) -> Scaling:
+        """Choose the scale that gives held-out targets `y` the highest likelihood under predictions `p`."""
+
+    @abstractmethod
+    def __call__(self, p: Any) -> Predictive:
+        """The scaled prediction, with the same draws."""
+
+    def _fitted(self, value: Any) -> Any:
+        if value is None:
+            raise InvalidInputError(f"{type(self).__name__} is not fitted: call fit(p, y) with held-out rows first.")
+        return value
+
+
+class TemperatureScaling(Scaling):
+    """Divides every draw's logits by one temperature: p(y|x) = 1/S Σₛ softmax(fₛ(x) / T) (Guo et al. 2017).
+
+    T above 1 makes predictions less confident, T below 1 more confident. It is searched between 1/20 and 20.
+
+    Args:
+        temperature: T; None until `fit` has found it.
+    """
+
+    def __init__(self, temperature: float | None = None) -> None:
+        self.temperature = None if temperature is None else check_positive("temperature", temperature)
+
+    def fit(self, p: CategoricalPredictive, y: Any) -> TemperatureScaling:
+        """Minimize the mean negative log-likelihood of held-out labels `y`."""
+        log_probs, y = _check_classes(p, y)
+        self.temperature = _best_scale(lambda scale: _nll(log_probs / scale, y))
+        return self
+
+    def __call__(self, p: CategoricalPredictive) -> CategoricalPredictive:
+        """The prediction at this temperature."""
+        return _with_logits(p, check_categorical(p).log_probs / self._fitted(self.temperature))
+
+
+class VectorScaling(Scaling):
+    """Scales and shifts every draw's log-probabilities, class by class: softmax(a ⊙ log pₛ + b) (Guo et al. 2017).
+
+    It can also correct classes that are predicted too often, at the price of two numbers per class. Every class has to
+    occur among the held-out labels; use it with at least tens of rows per class.
+
+    Args:
+        scale: a, (classes,), each between 1/20 and 20; None until `fit` has found it.
+        bias: b, (classes,), with mean 0; None until `fit` has found it.
+    """
+
+    def __init__(self, scale: Any = None, bias: Any = None) -> None:
+        self.scale = None if scale is None else check_scores("scale", scale)
+        self.bias = None if bias is None else check_scores("bias", bias)
+        if (self.scale is None) != (self.bias is None) or _length(self.scale) != _length(self.bias):
+            raise InvalidInputError(f"scale={scale} and bias={bias} must have one number per class each.")
+        if self.scale is not None and not bool((self.scale > 0).all()):
+            raise InvalidInputError(f"scale={self.scale.tolist()} must be above 0 for every class.")
+
+    def fit(self, p: CategoricalPredictive, y: Any) -> VectorScaling:
+        """Minimize the mean negative log-likelihood of held-out labels `y`, starting at the best temperature."""
+        log_probs, y = _check_classes(p, y)
+        _check_every_class(y, log_probs.shape[-1])
+        start = 1 / _best_scale(lambda scale: _nll(log_probs / scale, y))
+        self.scale, self.bias = _best_vectors(log_probs, y, start)
+        return self
+
+    def __call__(self, p: CategoricalPredictive) -> CategoricalPredictive:
+        """The prediction with every class scaled and shifted."""
+        log_probs = check_categorical(p).log_probs
+        scale, bias = (self._fitted(value).to(log_probs) for value in (self.scale, self.bias))
+        _check_outputs(log_probs.shape[-1], len(scale), "classes")
+        return _with_logits(p, log_probs * scale + bias)
+
+
+class VarianceScaling(Scaling):
+    """Multiplies the predictive standard deviation of each real target by a factor; the mean stays.
+
+    Draws move to m + k (fₛ − m), where m is their mean, and the noise variance becomes k² σ². So the whole variance
+    grows by k², near the data and far from them. With `noise_only`, only the noise is scaled and the draws stay.
+
+    Args:
+        factor: k, (targets,); None until `fit` has found it.
+        noise_only: Scale the noise alone. Right if the noise was underestimated but the function was not.
+    """
+
+    def __init__(self, factor: Any = None, noise_only: bool = False) -> None:
+        self.factor = None if factor is None else check_scores("factor", factor)
+        self.noise_only = bool(noise_only)
+        if self.factor is not None and not bool((self.factor > 0).all()):
+            raise InvalidInputError(f"factor={self.factor.tolist()} must be above 0 for every target.")
+
+    def fit(self, p: GaussianPredictive, y: Any) -> VarianceScaling:
+        """Minimize the mean negative log-likelihood of held-out targets `y`, each target by itself."""
+        p, y = check_targets(p, y)
+        _check_finite(p)
+        columns = [(_column(p, index), y[:, index]) for index in range(y.shape[1])]
+        factors = [_best_scale(lambda k, c=c, t=t: -float(self._scaled(c, k).log_prob(t).mean())) for c, t in columns]  # type: ignore[misc]
+        self.factor = torch.tensor(factors, dtype=torch.float64)
+        return self
+
+    def __call__(self, p: GaussianPredictive) -> GaussianPredictive:
+        """The prediction with scaled standard deviations."""
+        check_gaussian(p)
+        factor = self._fitted(self.factor).to(p.samples)
+        _check_outputs(p.samples.shape[-1], len(factor), "targets")
+        return self._scaled(p, factor)
+
+    def _scaled(self, p: GaussianPredictive, factor: Any) -> GaussianPredictive:
+        samples = p.samples if self.noise_only else p.mean + factor * (p.samples - p.mean)
+        return GaussianPredictive(samples, p.noise_variance * factor**2)
+
+
+def _best_scale(loss: Callable[[float], float]) -> float:
+    """The scale of the lowest loss: the best point of a grid, refined between its neighbors."""
+    from scipy.optimize import minimize_scalar  # takes long to import
+
+    grid = torch.linspace(-math.log(_LIMIT), math.log(_LIMIT), _GRID, dtype=torch.float64)
+    best = int(torch.tensor([loss(math.exp(point)) for point in grid.tolist()]).argmin())
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
+    found = minimize_scalar(
+        lambda point: loss(math.exp(point)), bounds=(float(low), float(high)), method="bounded", options={"xatol": 1e-9}
+    )
+    return math.exp(found.x)
+
+
+def _best_vectors(log_probs: Tensor, y: Tensor, start: float) -> tuple[Tensor, Tensor]:
+    """The scale and the bias of the lowest loss; a shift of all biases changes nothing, so they get mean 0."""
+    from scipy.optimize import minimize
+
+    def loss(values: Any) -> tuple[float, Any]:
+        vector = torch.tensor(values, requires_grad=True)
+        scale, bias = vector.chunk(2)
+        value = -CategoricalPredictive(log_probs * scale + bias).log_prob(y).mean()
+        (gradient,) = torch.autograd.grad(value, vector)
+        return value.item(), gradient.numpy()
+
+    classes = log_probs.shape[-1]
+    first = [start] * classes + [0.0] * classes
+    bounds = [(1 / _LIMIT, _LIMIT)] * classes + [(-_LIMIT, _LIMIT)] * classes
+    options = {"maxiter": 1000, "ftol": 1e-13, "gtol": 1e-8}
+    found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    scale, bias = torch.as_tensor(found.x).chunk(2)
+    return scale.clone(), bias - bias.mean()
+
+
+def _nll(logits: Tensor, y: Tensor) -> float:
+    return -float(CategoricalPredictive(logits).log_prob(y).mean())
+
+
+def _with_logits(p: CategoricalPredictive, logits: Tensor) -> CategoricalPredictive:
+    """A copy of `p` with other logits; what else a method's own prediction holds stays."""
+    scaled = copy.copy(p)
+    scaled.log_probs = logits.log_softmax(-1)
+    return scaled
+
+
+def _check_classes(p: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Every draw's log-probabilities (samples, n, classes) in float64, and labels to which each row gives a chance."""
+    check_categorical(p)
+    _, y = check_predictions(p, y)
+    log_probs = p.log_probs.detach().cpu().double()
+    impossible = ~CategoricalPredictive(log_probs).log_prob(y).isfinite()
+    if bool(impossible.any()):
+        row = int(impossible.nonzero()[0])
+        raise InvalidInputError(
+            f"row {row} of p gives its label {int(y[row])} probability 0, which no scaling changes."
+        )
+    return log_probs, y
+
+
+def _check_every_class(y: Tensor, num_classes: int) -> None:
+    absent = sorted(set(range(num_classes)) - set(y.tolist()))
+    if absent:
+        raise InvalidInputError(
+            f"class {absent[0]} does not occur among the {len(y)} held-out labels, so VectorScaling would rule it out: "
+            "give more rows or use TemperatureScaling."
+        )
+
+
+def _check_outputs(given: int, fitted: int, kind: str) -> None:
+    if given != fitted:
+        raise InvalidInputError(f"p has {given} {kind}, but the calibration was fitted on {fitted}.")
+
+
+def _check_finite(p: GaussianPredictive) -> None:
+    finite = p.samples.isfinite().all() and (p.noise_variance > 0).all() and p.noise_variance.isfinite().all()
+    if not bool(finite):
+        raise InvalidInputError("p holds NaN or infinite values or no noise: calibration needs finite predictions.")
+
+
+def _column(p: GaussianPredictive, index: int) -> GaussianPredictive:
+    return GaussianPredictive(p.samples[..., index : index + 1], p.noise_variance[..., index : index + 1])
+
+
+def _length(values: Tensor | None) -> int:
+    return 0 if values is None else len(as_tensor("values", values))

@@ -1,0 +1,135 @@
+"""Which parameters a network has, which are frozen or deterministic, and how to draw new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.errors import InvalidInputError
+
+_Norm = nn.modules.batchnorm._NormBase
+_NORMALIZATIONS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+_PLAIN = (
+    nn.Sequential,
+    nn.Linear,
+    nn.Identity,
+    nn.Flatten,
+    nn.LayerNorm,
+    nn.modules.dropout._DropoutNd,
+)
+_ACTIVATIONS = "torch.nn.modules.activation"
+
+
+def deterministic_names(net: nn.Module) -> set[str]:
+    """Trainable parameters that are points in every posterior: the scale and shift of BatchNorm and InstanceNorm."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in net.named_modules()
+        if isinstance(module, _NORMALIZATIONS)
+        for name, _ in module.named_parameters(recurse=False)
+    }
+
+
+def batch_norms(net: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """The layers that keep running statistics of the batches they see."""
+    return [module for module in net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+
+
+def frozen_norms(net: nn.Module, head: Collection[str] = ()) -> list[nn.Module]:
+    """The normalization layers that must not learn: those whose parameters are all frozen.
+
+    A layer without parameters counts as frozen if the smallest module around it that has parameters other than the
+    `head`'s has none that learn.
+    """
+    return [m for name, m in net.named_modules() if isinstance(m, _Norm) and _is_frozen(net, name, head)]
+
+
+def _is_frozen(net: nn.Module, name: str, head: Collection[str]) -> bool:
+    learns: list[bool] = []
+    while True:
+        around = [p.requires_grad for key, p in net.named_parameters() if _is_of(key, name) and key not in head]
+        if around or not name:
+            learns = around
+            break
+        name = name.rpartition(".")[0]
+    return bool(learns) and not any(learns)
+
+
+def padding_rows(net: nn.Module) -> dict[str, int]:
+    """The row of every embedding that stands for padding, by the name of the embedding's weight.
+
+    PyTorch never trains this row. So it has no distribution in a posterior, no prior pulls it, and it keeps its value.
+    """
+    names = {id(p): name for name, p in net.named_parameters()}
+    embeddings = [m for m in net.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+    return {names[id(m.weight)]: m.padding_idx for m in embeddings if m.padding_idx is not None}
+
+
+def hold_padding_rows(net: nn.Module) -> None:
+    """Keep gradients away from the rows of embeddings that stand for padding, wherever they come from."""
+    for name, row in padding_rows(net).items():
+        weight = net.get_parameter(name)
+        if weight.requires_grad:
+            weight.register_hook(lambda gradient, row=row: _without_row(gradient, row))
+
+
+def _without_row(gradient: Tensor, row: int) -> Tensor:
+    gradient = gradient.clone()
+    gradient[row] = 0
+    return gradient
+
+
+def is_dense(net: nn.Module) -> bool:
+    """Whether the network is a sequence of dense layers and activations, which `torch.vmap` runs fast."""
+    return all(
+        isinstance(module, _PLAIN)
+        or (type(module).__module__ == _ACTIVATIONS and not isinstance(module, nn.MultiheadAttention))
+        for module in net.modules()
+    )
+
+
+def freeze_parameters(net: nn.Module, freeze: bool | Sequence[str], head: Collection[str]) -> None:
+    """Freeze the parameters of the layers that `freeze` names, or with True all but `head`."""
+    for name in _names_to_freeze(net, freeze, head):
+        net.get_parameter(name).requires_grad_(False)
+
+
+def initialize(net: nn.Module) -> None:
+    """Draw new values for the parameters, the way PyTorch does when it makes the layers; frozen ones stay.
+
+    Parameters that no layer resets, such as class tokens, are drawn from a normal distribution with the mean and the
+    standard deviation of their present values: how they were initialized is not known, but their scale is. A single
+    number has no standard deviation and stays, and so do the padding rows of embeddings.
+    """
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    own: set[int] = set()
+    for layer in net.modules():
+        # attention names its own method with an underscore
+        reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+        if callable(reset):
+            own |= {id(p) for p in layer.parameters(recurse=False)}
+            if all(p.requires_grad for p in layer.parameters()):
+                reset()
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if p.requires_grad and id(p) not in own and torch.equal(p, before[name]) and p.numel() > 1:
+                p.normal_(float(p.mean()), float(p.std()))
+        for name, row in padding_rows(net).items():
+            net.get_parameter(name)[row] = before[name][row]
+
+
+def _names_to_freeze(net: nn.Module, freeze: bool | Sequence[str], head: Collection[str]) -> list[str]:
+    names = [name for name, _ in net.named_parameters()]
+    if isinstance(freeze, bool):
+        return [name for name in names if freeze and name not in head]
+    for layer in freeze:
+        if not any(_is_of(name, layer) for name in names):
+            known = ", ".join(names)
+            raise InvalidInputError(f"freeze={layer!r} is not a layer or parameter of the network: it has {known}.")
+    return [name for name in names if any(_is_of(name, layer) for layer in freeze)]
+
+
+def _is_of(name: str, layer: str) -> bool:
+    return name == layer or name.startswith(f"{layer}.")

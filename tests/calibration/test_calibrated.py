@@ -1,0 +1,103 @@
+import copy
+
+import pytest
+import torch
+
+import fsvi
+from fsvi.calibration import APS, LAC, Calibrated, Calibration, ConformalIntervals, TemperatureScaling, VarianceScaling
+from fsvi.serialization import read_tree, write_tree
+from scenarios import classifier, curve, dense, points, regressor
+
+KIND = "fsvi method"
+
+
+@pytest.fixture(scope="module")
+def calibrated():
+    method, (x, y) = classifier(), points(80)
+    fsvi.fit(method, (x[:20], y[:20]), epochs=2, batch_size=10, lr=1e-2)
+    return Calibrated.fit(method, [TemperatureScaling(), APS(randomized=True)], x[20:], y[20:], num_samples=7, seed=3)
+
+
+def test_it_is_the_method_and_then_the_calibration(calibrated):
+    x, y = points(80)
+    raw = calibrated.method.predict(x, 7, seed=3)
+    assert torch.equal(calibrated.predict(x).samples, calibrated.calibration(raw).samples)
+    assert torch.equal(calibrated.sets(x, 0.2), calibrated.calibration.sets(raw, 0.2))
+    again = Calibration([TemperatureScaling(), APS(randomized=True)]).fit(
+        calibrated.method.predict(x[20:], 7, seed=3), y[20:]
+    )
+    assert again.steps[0].temperature == calibrated.calibration.steps[0].temperature
+    assert calibrated.calibration.steps[0].temperature != 1
+    assert not torch.equal(calibrated.predict(x).samples, raw.samples)
+
+
+def test_other_draws_can_be_asked_for(calibrated):
+    x, _ = points()
+    assert len(calibrated.predict(x, 4).samples) == 4
+    assert not torch.equal(calibrated.predict(x, seed=4).samples, calibrated.predict(x).samples)
+
+
+@pytest.mark.parametrize("net", [None, dense(seed=9)], ids=["alone", "given"])
+def test_classes_come_back_from_a_file(calibrated, net, tmp_path):
+    calibrated.save(tmp_path / "file")
+    loaded = fsvi.load(tmp_path / "file", net)
+    x, _ = points()
+    assert isinstance(loaded, Calibrated) and type(loaded.method) is type(calibrated.method)
+    assert torch.equal(loaded.predict(x).samples, calibrated.predict(x).samples)
+    assert torch.equal(loaded.sets(x), calibrated.sets(x))
+    assert not loaded.method.training
+
+
+def test_intervals_come_back_from_a_file(tmp_path):
+    x, y = curve(60)
+    calibrated = Calibrated.fit(regressor(), [VarianceScaling(), ConformalIntervals()], x, y, num_samples=5)
+    calibrated.save(tmp_path / "file")
+    loaded = fsvi.load(tmp_path / "file")
+    for first, second in zip(loaded.intervals(x, 0.2), calibrated.intervals(x, 0.2), strict=True):
+        assert torch.equal(first, second)
+    assert torch.equal(loaded.predict(x).variance, calibrated.predict(x).variance)
+
+
+def test_a_method_without_calibration_is_saved_as_before(calibrated, tmp_path):
+    calibrated.method.save(tmp_path / "file")
+    assert isinstance(fsvi.load(tmp_path / "file"), fsvi.FSVI)
+
+
+def test_the_rest_is_the_methods(calibrated):
+    assert calibrated.num_outputs == 2 and calibrated.likelihood is calibrated.method.likelihood
+    assert copy.copy(calibrated).seed == 3
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = calibrated.nothing
+
+
+def forgeries(config):
+    yield 3
+    yield {}
+    yield {**config, "class": "Uniform"}
+    yield {**config, "class": "LAC", "settings": {}}
+    yield {**config, "settings": {}}
+    for name, value in (("calibration", None), ("calibration", {"class": "LAC"}), ("num_samples", 0), ("seed", -1)):
+        yield {**config, "settings": {**config["settings"], name: value}}
+    steps = [{"class": "TemperatureScaling", "settings": {"temperature": -1.0}}]
+    yield {**config, "settings": {"calibration": {"class": "Calibration", "settings": {"steps": steps}}}}
+
+
+def test_a_forged_calibration_raises_only_errors_of_fsvi(calibrated, tmp_path):
+    path = tmp_path / "forged.fsvi"
+    calibrated.save(path)
+    tree = read_tree(path, KIND)
+    for forged in forgeries(tree["calibrated"]):
+        write_tree(path, {**tree, "calibrated": forged}, KIND)
+        with pytest.raises(fsvi.FSVIError, match=r"forged\.fsvi"):
+            fsvi.load(path)
+
+
+def test_bad_arguments(calibrated):
+    with pytest.raises(fsvi.InvalidInputError, match="trained method"):
+        Calibrated(dense(), calibrated.calibration)
+    with pytest.raises(fsvi.InvalidInputError, match="Calibration"):
+        Calibrated(calibrated.method, LAC())
+    with pytest.raises(fsvi.InvalidInputError, match="num_samples"):
+        Calibrated(calibrated.method, calibrated.calibration, num_samples=0)
+    with pytest.raises(fsvi.InvalidInputError, match="trained method"):
+        Calibrated.fit(dense(), [LAC()], *points())

@@ -1,0 +1,160 @@
+import pytest
+import torch
+
+from calibration_cases import LEVELS, assert_covers, class_predictions, real_predictions
+from fsvi.calibration import (
+    APS,
+    LAC,
+    Calibration,
+    ConformalIntervals,
+    TemperatureScaling,
+    VarianceScaling,
+    VectorScaling,
+)
+from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.predictive import select
+from fsvi.serialization import Configurable, read_tree, write_tree
+
+CLASSES = {
+    "temperature": lambda: [TemperatureScaling()],
+    "two scalings": lambda: [TemperatureScaling(), VectorScaling()],
+    "lac": lambda: [LAC()],
+    "temperature, aps": lambda: [TemperatureScaling(), APS(randomized=True)],
+    "vectors, lac": lambda: [VectorScaling(), LAC(nonempty=True)],
+}
+REAL = {
+    "variance": lambda: [VarianceScaling()],
+    "intervals": lambda: [ConformalIntervals()],
+    "noise, intervals": lambda: [VarianceScaling(noise_only=True), ConformalIntervals()],
+}
+
+
+def test_steps_are_applied_in_their_order():
+    p, y = class_predictions(300)
+    calibration = Calibration([TemperatureScaling(), VectorScaling()]).fit(p, y)
+    first = TemperatureScaling().fit(p, y)
+    second = VectorScaling().fit(first(p), y)
+    assert torch.equal(calibration(p).log_probs, second(first(p)).log_probs)
+
+
+def test_scaling_and_conformal_get_rows_of_their_own():
+    p, y = class_predictions(200)
+    calibration = Calibration([TemperatureScaling(), LAC()], scaling_share=0.25).fit(p, y, seed=3)
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(3))
+    first, rest = order[:50], order[50:]
+    scaling = TemperatureScaling().fit(select(p, first), y[first])
+    assert calibration.steps[0].temperature == scaling.temperature
+    expected = LAC().fit(scaling(select(p, rest)), y[rest])
+    assert torch.equal(calibration.steps[1].scores, expected.scores)
+    assert torch.equal(calibration.sets(p), expected.sets(scaling(p)))
+
+
+def test_one_kind_of_step_gets_all_rows():
+    p, y = class_predictions(200)
+    assert len(Calibration([LAC()]).fit(p, y).steps[0].scores) == 200
+    assert (
+        Calibration([TemperatureScaling()]).fit(p, y).steps[0].temperature == TemperatureScaling().fit(p, y).temperature
+    )
+
+
+def test_without_scalings_the_prediction_is_the_same_object():
+    p, y = real_predictions(50)
+    assert Calibration([ConformalIntervals()]).fit(p, y)(p) is p
+
+
+@pytest.mark.parametrize("alpha", LEVELS)
+def test_coverage_with_scaling_is_what_theory_gives(alpha):
+    """The scaling sees only its own share of the held-out rows, so the bounds are those for the others."""
+    num, num_test, shares = 200, 100, []
+    p, y = class_predictions(num + num_test, confidence=1.5, classes=10)
+    for seed in range(200):
+        order = torch.randperm(num + num_test, generator=torch.Generator().manual_seed(seed))
+        first, rest = order[:num], order[num:]
+        calibration = Calibration([RoughTemperature(), LAC()], scaling_share=0.25).fit(select(p, first), y[first], seed)
+        shares.append(calibration.sets(select(p, rest), alpha).gather(1, y[rest, None]).double().mean())
+    assert_covers(torch.stack(shares), alpha, 150, num_test)
+
+
+class RoughTemperature(TemperatureScaling):
+    """A temperature that depends on its rows as one that was searched would, but is fast to find."""
+
+    def fit(self, p, y):
+        self.temperature = float(1 - p.log_prob(y).mean())
+        return self
+
+
+# Files
+
+
+@pytest.mark.parametrize("name", [*CLASSES, *REAL])
+def test_written_and_read_without_pickle(name, tmp_path):
+    data = class_predictions if name in CLASSES else real_predictions
+    p, y = data(200)
+    calibration = Calibration({**CLASSES, **REAL}[name](), scaling_share=0.4).fit(p, y)
+    write_tree(tmp_path / "file", calibration.config(), "calibration")
+    again = Configurable.from_config(read_tree(tmp_path / "file", "calibration"))
+    fresh, _ = data(100, seed=1)
+    assert isinstance(again, Calibration) and again.scaling_share == 0.4
+    for attribute in vars(fresh):
+        assert torch.equal(getattr(again(fresh), attribute), getattr(calibration(fresh), attribute))
+    if isinstance(calibration.conformal, ConformalIntervals):
+        assert torch.equal(again.intervals(fresh).upper, calibration.intervals(fresh).upper)
+    elif calibration.conformal is not None:
+        assert torch.equal(again.sets(fresh), calibration.sets(fresh))
+
+
+def test_an_unfitted_calibration_comes_back_unfitted():
+    again = Configurable.from_config(Calibration([TemperatureScaling(), LAC()]).config())
+    with pytest.raises(InvalidInputError, match="not fitted"):
+        again(class_predictions(5)[0])
+
+
+@pytest.mark.parametrize(
+    "steps", [3, [], [3], [{"class": "Nothing", "settings": {}}], [{"class": "LAC", "settings": {"scores": [[1.0]]}}]]
+)
+def test_forged_settings_raise_only_errors_of_fsvi(steps):
+    config = Calibration([LAC()]).config()
+    config["settings"]["steps"] = steps
+    with pytest.raises(FSVIError):
+        Configurable.from_config(config)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([], "empty"),
+        ([LAC(), TemperatureScaling()], "last"),
+        ([LAC(), APS()], "last"),
+        (["temperature"], "step 0 is a str"),
+        (TemperatureScaling(), "list of calibration steps"),
+    ],
+)
+def test_bad_steps(steps, message):
+    with pytest.raises(InvalidInputError, match=message):
+        Calibration(steps)
+
+
+def test_bad_rows():
+    p, y = class_predictions(20)
+    calibration = Calibration([TemperatureScaling(), LAC()])
+    with pytest.raises(InvalidInputError, match="20 predictions"):
+        calibration.fit(p, y[1:])
+    with pytest.raises(InvalidInputError, match="too few"):
+        calibration.fit(select(p, torch.arange(3)), y[:3])
+    with pytest.raises(InvalidInputError, match="labels"):
+        calibration.fit(p, y + 1)
+    with pytest.raises(InvalidInputError, match="prediction"):
+        calibration.fit(p.mean, y)
+    with pytest.raises(InvalidInputError, match="prediction of classes"):
+        calibration.fit(*real_predictions(20))
+
+
+def test_sets_and_intervals_need_their_step():
+    p, y = class_predictions(50)
+    with pytest.raises(InvalidInputError, match="LAC"):
+        Calibration([TemperatureScaling()]).fit(p, y).sets(p)
+    with pytest.raises(InvalidInputError, match="ConformalIntervals"):
+        Calibration([LAC()]).fit(p, y).intervals(p)

@@ -1,0 +1,144 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin
+
+from calibration_cases import LEVELS, assert_covers, real_predictions
+from fsvi.calibration import ConformalIntervals, Intervals
+from fsvi.errors import InvalidInputError
+from fsvi.predictive import GaussianPredictive, select
+
+
+def prediction(mean, std):
+    mean, std = (torch.as_tensor(values, dtype=torch.float64).reshape(1, -1, 1) for values in (mean, std))
+    return GaussianPredictive(mean, std.square())
+
+
+def test_intervals_by_hand():
+    """Residuals of 1..9 standard deviations: with α = 0.2 the 8th of 9 is the reach."""
+    std = torch.tensor([0.5, 2.0, 1.0, 1.0, 3.0, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+    signs = torch.tensor([1.0, -1.0] * 4 + [1.0], dtype=torch.float64)
+    step = ConformalIntervals().fit(prediction(torch.zeros(9), std), signs * torch.arange(1, 10) * std)
+    assert step.scores.squeeze(1).tolist() == pytest.approx(range(1, 10))
+    lower, upper = step.intervals(prediction([10.0, 20.0], [1.0, 0.5]), alpha=0.2)
+    assert lower.tolist() == [[pytest.approx(2.0)], [pytest.approx(16.0)]]
+    assert upper.tolist() == [[pytest.approx(18.0)], [pytest.approx(24.0)]]
+
+
+def test_the_whole_variance_counts_not_the_noise_alone():
+    p, y = real_predictions(100)
+    fresh, _ = real_predictions(50, seed=1)
+    intervals = ConformalIntervals().fit(p, y).intervals(fresh)
+    ratio = intervals.width / fresh.variance.sqrt()
+    torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
+    torch.testing.assert_close((intervals.lower + intervals.upper) / 2, fresh.mean)
+
+
+def test_every_target_has_its_own_reach():
+    p, y = real_predictions(100, targets=2)
+    y[:, 1] = p.mean[:, 1] + 10 * (y[:, 1] - p.mean[:, 1])
+    both = ConformalIntervals().fit(p, y).intervals(p)
+    for index in range(2):
+        column = GaussianPredictive(p.samples[..., [index]], p.noise_variance[..., [index]])
+        alone = ConformalIntervals().fit(column, y[:, index]).intervals(column)
+        torch.testing.assert_close(both.width[:, [index]], alone.width)
+
+
+def test_edges_are_inside():
+    intervals = Intervals(torch.zeros(3, 1).double(), torch.ones(3, 1).double())
+    assert intervals.contains([0.0, 1.0, 1.1]).tolist() == [[True], [True], [False]]
+    with pytest.raises(InvalidInputError, match="shape"):
+        intervals.contains([0.0, 1.0])
+
+
+@pytest.mark.parametrize("alpha", LEVELS)
+def test_coverage_over_random_splits_is_what_theory_gives(alpha):
+    num, num_test, shares = 150, 150, []
+    p, y = real_predictions(num + num_test)
+    for seed in range(200):
+        order = torch.randperm(num + num_test, generator=torch.Generator().manual_seed(seed))
+        first, rest = order[:num], order[num:]
+        intervals = ConformalIntervals().fit(select(p, first), y[first]).intervals(select(p, rest), alpha)
+        shares.append(intervals.contains(y[rest]).double().mean())
+    assert_covers(torch.stack(shares), alpha, num, num_test)
+
+
+class Column(RegressorMixin, BaseEstimator):
+    """A fitted regressor that predicts one of its inputs; with `return_std` also the one after it."""
+
+    def __init__(self, column=0):
+        self.column = column
+        self.n_features_in_ = 2
+
+    def fit(self, X, y):
+        return self
+
+    def predict(self, X, return_std=False):
+        return (X[:, self.column], X[:, self.column + 1]) if return_std else X[:, self.column]
+
+
+def mapie_intervals(score, p, y, fresh):
+    """MAPIE's intervals for the three levels, (n, 2, levels)."""
+    from mapie.regression import SplitConformalRegressor
+
+    mapie = SplitConformalRegressor(Column(), [1 - alpha for alpha in LEVELS], score, prefit=True)
+    mapie.conformalize(columns(p), y.squeeze(1).numpy())
+    return mapie.predict_interval(columns(fresh))[1]
+
+
+def columns(p):
+    return torch.cat([p.mean, p.variance.sqrt()], 1).numpy()
+
+
+@pytest.mark.parametrize("num", [100, 237])
+def test_intervals_are_mapies(num):
+    from mapie.conformity_scores import ResidualNormalisedScore
+
+    p, y = real_predictions(num)
+    fresh, _ = real_predictions(300, seed=1)
+    expected = mapie_intervals(ResidualNormalisedScore(Column(1), prefit=True), p, y, fresh)
+    step = ConformalIntervals().fit(p, y)
+    for index, alpha in enumerate(LEVELS):
+        np.testing.assert_allclose(torch.cat(step.intervals(fresh, alpha), 1), expected[:, :, index], rtol=1e-12)
+
+
+@pytest.mark.parametrize("num", [100, 237])
+def test_upper_ends_are_those_of_mapies_score_for_standard_deviations(num):
+    """At the lower end MAPIE 1.6 takes the ⌊(n + 1)(1 − α)⌋-th residual with this score, one less than the theory."""
+    from mapie.conformity_scores import StdConformityScore
+
+    p, y = real_predictions(num)
+    fresh, _ = real_predictions(300, seed=1)
+    expected = mapie_intervals(StdConformityScore(), p, y, fresh)
+    step = ConformalIntervals().fit(p, y)
+    for index, alpha in enumerate(LEVELS):
+        np.testing.assert_allclose(step.intervals(fresh, alpha).upper.squeeze(1), expected[:, 1, index], rtol=1e-12)
+
+
+def test_bad_input():
+    p, y = real_predictions(50)
+    step = ConformalIntervals()
+    with pytest.raises(InvalidInputError, match="not fitted"):
+        step.intervals(p)
+    with pytest.raises(InvalidInputError, match="shape"):
+        step.fit(p, y[1:])
+    with pytest.raises(InvalidInputError, match="NaN"):
+        step.fit(p, y.clone().index_fill_(0, torch.tensor([3]), torch.nan))
+    with pytest.raises(InvalidInputError, match="standard deviation"):
+        step.fit(prediction([1.0, 2.0], [1.0, 0.0]), [1.0, 2.0])
+    with pytest.raises(InvalidInputError, match="real targets"):
+        step.fit(p.mean, y)
+    assert step.scores is None
+    step.fit(p, y)
+    with pytest.raises(InvalidInputError, match="row 1"):
+        step.intervals(prediction([0.0, torch.nan], [1.0, 1.0]))
+    with pytest.raises(InvalidInputError, match="at least 99"):
+        step.intervals(p, 0.01)
+    with pytest.raises(InvalidInputError, match=r"p has 2 targets, but .* 1"):
+        step.intervals(real_predictions(5, targets=2)[0])
+
+
+@pytest.mark.parametrize("scores", [[0.1], [[-1.0]], [[float("inf")]], "all", [[]]])
+def test_bad_settings(scores):
+    with pytest.raises(InvalidInputError, match="scores"):
+        ConformalIntervals(scores)

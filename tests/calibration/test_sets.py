@@ -1,0 +1,218 @@
+import warnings
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from calibration_cases import LEVELS, assert_covers, class_predictions
+from fsvi.calibration import APS, LAC
+from fsvi.calibration import sets as sets_module
+from fsvi.calibration.sets import uniform_hash
+from fsvi.errors import InvalidInputError
+from fsvi.predictive import CategoricalPredictive, select
+
+KINDS = {"lac": LAC, "aps": APS, "aps_randomized": lambda: APS(randomized=True)}
+
+
+def prediction(*rows):
+    return CategoricalPredictive(torch.tensor(rows, dtype=torch.float64).log()[None])
+
+
+# Formulas
+
+
+def test_scores_by_hand():
+    p = prediction([0.2, 0.5, 0.3])
+    assert LAC().class_scores(p).tolist() == [pytest.approx([0.8, 0.5, 0.7])]
+    assert APS().class_scores(p).tolist() == [pytest.approx([1.0, 0.5, 0.8])]
+    u = float(uniform_hash(p.mean))
+    expected = [1.0 - 0.2 * u, 0.5 - 0.5 * u, 0.8 - 0.3 * u]
+    assert APS(randomized=True).class_scores(p).tolist() == [pytest.approx(expected)]
+
+
+def test_sets_by_hand():
+    """Held-out scores 0.1..0.9: with α = 0.2 the 8th of 9 bounds the score, so p(c) ≥ 0.2 is in the set."""
+    confidences = np.linspace(0.9, 0.1, 9)
+    step = LAC().fit(prediction(*([c, 1 - c] for c in confidences)), [0] * 9)
+    assert step.scores.tolist() == pytest.approx(np.linspace(0.1, 0.9, 9))
+    fresh = prediction([0.79, 0.21], [0.81, 0.19])
+    assert step.sets(fresh, alpha=0.2).tolist() == [[True, True], [True, False]]
+
+
+def test_nonempty_adds_the_most_probable_class_only():
+    p, y = class_predictions(500, confidence=0.2)
+    fresh, _ = class_predictions(500, seed=1, confidence=0.2)
+    for kind in (LAC, APS):
+        usual, filled = (kind(nonempty=nonempty).fit(p, y).sets(fresh, 0.6) for nonempty in (False, True))
+        assert not bool(usual.any(1).all()) and bool(filled.any(1).all())
+        added = filled & ~usual
+        rows = added.any(1)
+        assert torch.equal(added[rows].int().argmax(1), fresh.labels()[rows])
+        assert added.sum(1).max() == 1 and not bool((usual & ~filled).any())
+
+
+def test_a_stricter_level_only_adds_classes():
+    p, y = class_predictions(300)
+    fresh, _ = class_predictions(300, seed=1)
+    for make in KINDS.values():
+        step = make().fit(p, y)
+        wide, narrow = step.sets(fresh, 0.05), step.sets(fresh, 0.2)
+        assert bool((wide | ~narrow).all()) and wide.sum() > narrow.sum()
+
+
+def test_the_hash_is_uniform_and_of_the_row_alone():
+    rows = class_predictions(5000)[0].mean
+    u = uniform_hash(rows)
+    assert scipy.stats.kstest(u.numpy(), "uniform").pvalue > 1e-3
+    assert abs(scipy.stats.spearmanr(u.numpy(), rows[:, 0].numpy()).statistic) < 4 / 5000**0.5
+    assert torch.equal(uniform_hash(rows[100:110]), u[100:110])
+    assert torch.equal(uniform_hash(rows.flip(0)), u.flip(0))
+    assert not bool((uniform_hash(rows[:, [0, 2, 1, 3]]) == u).any()), "every class counts"
+
+
+# Coverage
+
+
+@pytest.mark.parametrize("alpha", LEVELS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_coverage_over_random_splits_is_what_theory_gives(kind, alpha):
+    num, num_test, shares = 150, 150, []
+    p, y = class_predictions(num + num_test, confidence=1.0, classes=10)
+    for seed in range(200):
+        order = torch.randperm(num + num_test, generator=torch.Generator().manual_seed(seed))
+        first, rest = order[:num], order[num:]
+        chosen = KINDS[kind]().fit(select(p, first), y[first]).sets(select(p, rest), alpha)
+        shares.append(chosen.gather(1, y[rest, None]).double().mean())
+    assert_covers(torch.stack(shares), alpha, num, num_test)
+
+
+def test_ties_only_raise_coverage():
+    """Where the least probable class is often right, plain APS has many scores of 1; its sets then hold all classes."""
+    p, y = class_predictions(2000, confidence=3.0)
+    last = p.mean.gather(1, y[:, None]).squeeze(1) == p.mean.min(1).values
+    assert last.double().mean() > 0.03
+    step = APS().fit(p, y)
+    assert step.scores[-1] == 1 and (step.scores == 1).sum() == last.sum()
+    fresh, _ = class_predictions(2000, seed=1, confidence=3.0)
+    assert bool(step.sets(fresh, 0.02).all()) and not bool(step.sets(fresh, 0.2).all())
+
+
+def test_a_shift_breaks_the_guarantee():
+    """The promise is for exchangeable rows only: labels that no longer follow the logits are not covered."""
+    p, y = class_predictions(1000)
+    fresh, _ = class_predictions(1000, seed=1)
+    shuffled = torch.randint(4, (1000,), generator=torch.Generator().manual_seed(0))
+    covered = LAC().fit(p, y).sets(fresh, 0.1).gather(1, shuffled[:, None])
+    assert covered.double().mean() < 0.7
+
+
+# The same as MAPIE
+
+
+class Given(ClassifierMixin, BaseEstimator):
+    """A fitted classifier whose inputs are its probabilities."""
+
+    def __init__(self, classes=4):
+        self.classes = classes
+        self.classes_ = np.arange(classes)
+
+    def fit(self, X, y):
+        return self
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+    def predict_proba(self, X):
+        return X
+
+    def predict(self, X):
+        return X.argmax(1)
+
+
+def mapie_sets(score, p, y, fresh, **settings):
+    """MAPIE's sets for the three levels, (n, classes, levels)."""
+    from mapie.classification import SplitConformalClassifier
+
+    levels = [1 - alpha for alpha in LEVELS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mapie = SplitConformalClassifier(Given(), levels, score, prefit=True, random_state=7)
+        mapie.conformalize(p.mean.numpy(), y.numpy())
+        return mapie.predict_set(fresh.mean.numpy(), conformity_score_params=settings)[1]
+
+
+@pytest.mark.parametrize("num", [100, 237])
+def test_lac_is_mapies(num):
+    p, y = class_predictions(num)
+    fresh, _ = class_predictions(400, seed=1)
+    expected = mapie_sets("lac", p, y, fresh)
+    step = LAC().fit(p, y)
+    for index, alpha in enumerate(LEVELS):
+        np.testing.assert_array_equal(step.sets(fresh, alpha), expected[:, :, index])
+
+
+@pytest.mark.parametrize("num", [100, 237])
+def test_randomized_aps_is_mapies_with_its_random_numbers(num, monkeypatch):
+    """MAPIE draws u from its seed, for held-out and for new rows; the same numbers take the place of the hash."""
+    p, y = class_predictions(num)
+    fresh, _ = class_predictions(400, seed=1)
+    expected = mapie_sets("aps", p, y, fresh, include_last_label="randomized")
+    monkeypatch.setattr(
+        sets_module, "uniform_hash", lambda rows: torch.as_tensor(np.random.RandomState(7).uniform(size=len(rows)))
+    )
+    step = APS(randomized=True).fit(p, y)
+    for index, alpha in enumerate(LEVELS):
+        np.testing.assert_array_equal(step.sets(fresh, alpha), expected[:, :, index])
+
+
+def test_plain_aps_is_mapies_without_random_numbers(monkeypatch):
+    """With u = 0 MAPIE's scores are the plain sums, and its randomized sets those up to the quantile."""
+    import mapie.conformity_scores.sets.aps as mapie_aps
+
+    class Zero:
+        def uniform(self, size):
+            return np.zeros(size)
+
+    p, y = class_predictions(237)
+    fresh, _ = class_predictions(400, seed=1)
+    monkeypatch.setattr(mapie_aps, "check_random_state", lambda state: Zero())
+    expected = mapie_sets("aps", p, y, fresh, include_last_label="randomized")
+    step = APS().fit(p, y)
+    for index, alpha in enumerate(LEVELS):
+        np.testing.assert_array_equal(step.sets(fresh, alpha), expected[:, :, index])
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_input(kind):
+    p, y = class_predictions(50)
+    step = KINDS[kind]()
+    with pytest.raises(InvalidInputError, match="not fitted"):
+        step.sets(p)
+    with pytest.raises(InvalidInputError, match="labels"):
+        step.fit(p, y + 1)
+    with pytest.raises(InvalidInputError, match="predictions"):
+        step.fit(p, y[1:])
+    broken = CategoricalPredictive(p.log_probs.clone().index_fill_(1, torch.tensor([3]), torch.nan))
+    with pytest.raises(InvalidInputError, match="row 3"):
+        step.fit(broken, y)
+    assert step.scores is None
+    step.fit(p, y)
+    with pytest.raises(InvalidInputError, match="row 3"):
+        step.sets(broken)
+    with pytest.raises(InvalidInputError, match="at least 99"):
+        step.sets(p, 0.01)
+    with pytest.raises(InvalidInputError, match=r"p has 3 classes, but .* 4"):
+        step.sets(class_predictions(5, classes=3)[0])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"scores": [0.1, float("nan")]}, {"scores": "all"}, {"scores": [0.1], "num_classes": 1}]
+)
+def test_bad_settings(settings):
+    with pytest.raises(InvalidInputError):
+        LAC(**settings)

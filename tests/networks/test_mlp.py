@@ -1,0 +1,45 @@
+import pytest
+import torch
+from torch import nn
+
+from fsvi.errors import InvalidInputError
+from fsvi.networks import mlp
+
+NETWORKS = {
+    "hidden": (lambda: mlp(2, (30, 30), 2, nn.Tanh), (2,), 2),
+    "linear": (lambda: mlp(3, (), 4), (3,), 4),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_output_shape_and_gradient_reaches_every_parameter(name):
+    make, shape, outputs = NETWORKS[name]
+    net = make()
+    y = net(torch.randn(4, *shape))
+    assert y.shape == (4, outputs)
+    y.square().sum().backward()
+    unreached = [n for n, p in net.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert unreached == []
+
+
+def test_the_number_of_parameters():
+    expected = (2 * 30 + 30) + (30 * 30 + 30) + (30 * 2 + 2)
+    assert sum(p.numel() for p in mlp(2, (30, 30), 2).parameters()) == expected
+
+
+def test_layers_and_activation():
+    assert [type(m) for m in mlp(1, (5,), activation=nn.Tanh)] == [nn.Linear, nn.Tanh, nn.Linear]
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: mlp(0), "in_features"),
+        (lambda: mlp(1, (5, -3)), r"hidden\[1\]"),
+        (lambda: mlp(1, out_features=0), "out_features"),
+        (lambda: mlp(1.5), "in_features"),
+    ],
+)
+def test_impossible_sizes_are_named(make, named):
+    with pytest.raises(InvalidInputError, match=named):
+        make()

@@ -1,0 +1,418 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fsvi
+from fsvi.errors import FileFormatError, HeadError, InvalidInputError
+from fsvi.networks import Network
+from fsvi.serialization import read_tree, write_tree
+
+HEADS = {
+    "mlp": "2",
+    "no_bias": "2",
+    "dropout": "3",
+    "linear": "0",
+    "head_first": "fc",
+    "tied_features": "fc",
+    "tied_head": "fc",
+    "transformer": "head",
+    "transformer_dropout": "head",
+    "lstm": "head",
+    "gru": "head",
+    "depthwise": "6",
+    "batch_norm": "6",
+    "resnet18": "fc",
+}
+
+
+class Net(nn.Module):
+    """Two dense layers, and whatever `finish` does to their output."""
+
+    def __init__(self, finish):
+        super().__init__()
+        self.body, self.fc, self.finish = nn.Linear(3, 4), nn.Linear(4, 2), finish
+
+    def forward(self, x):
+        return self.finish(self.fc(torch.tanh(self.body(x))))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_head_is_found_and_carries_the_output(make, name):
+    """Φ(x) Wᵀ + b, computed from the split alone, is the network's output."""
+    net, x = make(name)
+    split = Network(net).examined(x)
+    net.eval()
+    features, outputs = split.with_features(x, dict(net.named_parameters()))
+    assert split.head == HEADS[name]
+    assert split.num_outputs == net(x).shape[1]
+    assert torch.equal(outputs, net(x))
+    torch.testing.assert_close(F.linear(features, split.linear.weight, split.linear.bias), net(x))
+    assert Network(net, head=HEADS[name]).examined(x).settings() == split.settings()
+
+
+@pytest.mark.parametrize(("name", "guess"), [("mlp", "2"), ("head_first", "body")])
+def test_without_an_example_the_last_registered_layer_is_the_guess(make, name, guess):
+    net, _ = make(name)
+    assert Network(net).head == guess
+    assert Network(net, head=HEADS[name]).head == HEADS[name]
+
+
+def test_a_bare_linear_layer_is_its_own_head():
+    net = nn.Linear(3, 2)
+    split = Network(net).examined(torch.randn(4, 3))
+    assert split.head == "" and split.head_names == ["weight", "bias"]
+
+
+def test_head_names_are_keys_of_named_parameters(make):
+    for name, expected in {"mlp": ["2.weight", "2.bias"], "no_bias": ["2.weight"]}.items():
+        assert Network(make(name)[0]).head_names == expected
+
+
+def test_a_layer_used_twice_is_the_head_by_its_last_call():
+    """Recursion through one layer: only the input of the call that gives the output is the features."""
+    net, x = Net(lambda f: f), torch.randn(5, 3)
+    net.fc, net.body = nn.Linear(4, 4), nn.Linear(3, 4)
+    net.finish = lambda f: net.fc(torch.relu(f))
+    split = Network(net).examined(x)
+    features, outputs = split.with_features(x, {})
+    torch.testing.assert_close(net.fc(features), outputs)
+    assert split.is_reused and split.is_tied
+
+
+@pytest.mark.parametrize(("name", "tied"), [("tied_head", True), ("tied_features", False), ("mlp", False)])
+def test_a_tied_head_is_noticed(make, name, tied):
+    assert Network(make(name)[0], head=HEADS[name]).is_tied is tied
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "tied_features", "tied_head", "lstm"])
+def test_replaced_parameters_and_buffers_are_used_and_the_network_is_left_alone(make, name):
+    net, x = make(name)
+    split = Network(net).examined(x)
+    before = {key: t.clone() for key, t in net.state_dict().items()}
+    named = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    tensors = {key: torch.rand_like(t) + 0.5 if t.is_floating_point() else t for key, t in named.items()}
+    net.eval()
+    _, outputs = split.with_features(x, tensors)
+    assert all(torch.equal(before[key], t) for key, t in net.state_dict().items())
+    with torch.no_grad():
+        for key, t in named.items():
+            t.copy_(tensors[key])
+    torch.testing.assert_close(outputs, net(x))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["dropout", "batch_norm", "transformer_dropout"])
+def test_looking_for_the_head_changes_nothing(make, name, training):
+    """No hook is left; every layer's mode, the buffers and the random state are as before."""
+    net, x = make(name)
+    net.train(training)
+    next(net.children()).eval()
+    modes, state = [module.training for module in net.modules()], torch.get_rng_state()
+    buffers = {n: b.clone() for n, b in net.named_buffers()}
+    Network(net).examined(x)
+    assert [module.training for module in net.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(buffers[n], b) for n, b in net.named_buffers())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+@pytest.mark.parametrize(
+    ("net", "said"),
+    [
+        (Net(lambda f: f.softmax(-1)), "softmax.*'fc'"),
+        (Net(lambda f: f.log_softmax(-1)), "log-softmax.*'fc'"),
+        (Net(lambda f: f.relu_()), "'fc'"),
+        (Net(lambda f: 2 * f), "'fc'"),
+        (Net(lambda f: (f, f)), "tuple"),
+        (Net(lambda f: f[:, 0]), r"\(5,\)"),
+        (Net(lambda f: f[None]), r"\(1, 5, 2\)"),
+        (Net(lambda f: f[:3]), r"\(3, 2\)"),
+        (nn.Sequential(nn.Conv1d(3, 2, 1)), r"nn\.Linear"),
+        (nn.Sequential(nn.Flatten(), nn.Tanh()), r"nn\.Linear"),
+    ],
+    ids=["softmax", "log_softmax", "in_place", "scaled", "tuple", "vector", "three_dims", "short", "conv", "empty"],
+)
+def test_a_network_without_linear_output_is_refused(net, said):
+    with pytest.raises(HeadError, match=said):
+        Network(net).examined(torch.randn(5, 3))
+
+
+def test_a_change_in_place_is_found_where_it_changes_nothing_yet():
+    net = Net(lambda f: f.relu_())
+    nn.init.constant_(net.fc.bias, 100.0)
+    with pytest.raises(HeadError, match="linear layer"):
+        Network(net).examined(torch.randn(5, 3))
+
+
+def test_linear_layers_that_are_never_called_are_no_head():
+    net = Net(lambda f: f)
+    net.forward = lambda x: x
+    with pytest.raises(HeadError, match="linear layers"):
+        Network(net).examined(torch.randn(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("classifier", "head='classifier'.*'body', 'fc'"),
+        ("body", "head='body'.*'fc'"),
+    ],
+)
+def test_a_wrong_head_name_is_corrected(head, said):
+    with pytest.raises(HeadError, match=said):
+        Network(Net(lambda f: f), head=head).examined(torch.randn(5, 3))
+
+
+def test_inputs_of_another_shape_are_named():
+    with pytest.raises(InvalidInputError, match=r"\(7,\)"):
+        Network(Net(lambda f: f)).examined(torch.randn(5, 7))
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [lambda f: f.clamp(-5, 5), nn.Hardtanh(-50, 50), nn.Dropout(0.5), nn.ReLU6()],
+    ids=["clamp", "hardtanh", "dropout", "relu6"],
+)
+def test_what_changes_only_some_outputs_is_found_too(finish):
+    """On two examples, a bound that is wide enough or dropout in eval mode cannot be told from nothing."""
+    net, x = Net(finish).eval(), torch.randn(2, 3)
+    with torch.no_grad():
+        net.fc.weight.mul_(0.1)
+        net.fc.bias.fill_(2.0)
+    assert torch.equal(net(x), net.fc(torch.tanh(net.body(x)))), "the example shows the change by itself"
+    with pytest.raises(HeadError, match="'fc'"):
+        Network(net).examined(x)
+
+
+def test_looking_for_the_head_leaves_modes_and_random_numbers_alone():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    net[1].eval()
+    modes = [module.training for module in net.modules()]
+    torch.manual_seed(0)
+    Network(net).examined(torch.ones(2, 3))
+    value = torch.rand(1)
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(1), value)
+    assert [module.training for module in net.modules()] == modes
+
+
+# Heads that are not plain linear layers ------------------------------------------------------------------------------
+
+
+class Cosine(nn.Linear):
+    def forward(self, x):
+        return 10 * F.linear(F.normalize(x, dim=1), F.normalize(self.weight, dim=1))
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return 1.5 * super().forward(x)
+
+
+class Noisy(nn.Linear):
+    """Noise in training only."""
+
+    def forward(self, x):
+        out = super().forward(x)
+        return out + torch.randn_like(out) if self.training else out
+
+
+class Adapted(nn.Linear):
+    """A low-rank addition that starts at zero."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs)
+        self.down, self.up = nn.Parameter(torch.randn(2, inputs)), nn.Parameter(torch.zeros(outputs, 2))
+
+    def forward(self, x):
+        return super().forward(x) + F.linear(F.linear(x, self.down), self.up)
+
+
+class Renamed(nn.Linear):
+    """A subclass that computes what its parent does."""
+
+
+def zero_cosine(inputs, outputs):
+    head = Cosine(inputs, outputs)
+    nn.init.zeros_(head.weight)
+    return head
+
+
+ODD_HEADS = {
+    "cosine": Cosine,
+    "cosine with zero weights": zero_cosine,
+    "scaled": Scaled,
+    "noisy": Noisy,
+    "adapted": Adapted,
+    "spectral norm": lambda i, o: nn.utils.parametrizations.spectral_norm(nn.Linear(i, o)),
+    "weight norm": lambda i, o: nn.utils.parametrizations.weight_norm(nn.Linear(i, o)),
+    "old spectral norm": lambda i, o: nn.utils.spectral_norm(nn.Linear(i, o)),
+}
+
+
+@pytest.mark.parametrize("name", ODD_HEADS)
+def test_a_head_that_is_not_a_plain_linear_layer_is_refused(name):
+    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), ODD_HEADS[name](5, 2))
+    with pytest.raises(HeadError, match="plain"):
+        Network(net).examined(torch.randn(4, 3))
+
+
+def test_a_subclass_that_is_a_plain_linear_layer_is_taken():
+    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), Renamed(5, 2))
+    assert Network(net).examined(torch.randn(4, 3)).head == "2"
+
+
+def test_last_layer_predictions_are_the_networks_or_refused():
+    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), Scaled(5, 2))
+    method = fsvi.FSVI(net, fsvi.Categorical(), stochastic="last_layer")
+    with pytest.raises(HeadError, match="plain"):
+        method.predict(torch.randn(4, 3))
+
+
+# Modules that cannot be used -----------------------------------------------------------------------------------------
+
+
+def test_data_parallel_is_refused():
+    with pytest.raises(InvalidInputError, match="DataParallel"):
+        fsvi.MAP(nn.DataParallel(nn.Linear(3, 2)), fsvi.Categorical())
+
+
+def test_distributed_data_parallel_is_refused():
+    wrapped = object.__new__(nn.parallel.DistributedDataParallel)  # a real one needs a process group
+    nn.Module.__init__(wrapped)
+    wrapped.module = nn.Linear(3, 2)
+    with pytest.raises(InvalidInputError, match="DistributedDataParallel"):
+        fsvi.FSVI(wrapped, fsvi.Categorical())
+
+
+def test_lazy_modules_are_refused_until_they_have_seen_an_input():
+    net = nn.Sequential(nn.LazyLinear(5), nn.Tanh(), nn.Linear(5, 2))
+    with pytest.raises(InvalidInputError, match="lazy"):
+        fsvi.MAP(net, fsvi.Categorical())
+    net(torch.randn(4, 3))
+    assert fsvi.MAP(net, fsvi.Categorical()).predict(torch.randn(4, 3), 1).mean.shape == (4, 2)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_modules_are_refused():
+    net = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)), {nn.Linear})
+    with pytest.raises(InvalidInputError, match="quantized"):
+        fsvi.MAP(net, fsvi.Categorical())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda net: torch.jit.trace(net, torch.randn(2, 3))])
+def test_scripted_modules_are_refused(make):
+    with pytest.raises(InvalidInputError, match="scripted"):
+        fsvi.MAP(make(nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))), fsvi.Categorical())
+
+
+def test_a_compiled_network_is_unwrapped(tmp_path):
+    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    method, x = fsvi.MAP(torch.compile(net), fsvi.Categorical()), torch.randn(4, 3)
+    assert list(dict(method.net.named_parameters())) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    method.save(tmp_path / "file")
+    expected = method.predict(x).mean
+    for given in (None, net, torch.compile(net)):
+        assert torch.equal(fsvi.load(tmp_path / "file", given).predict(x).mean, expected)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_three_dimensional_convolutions_work(channels_last):
+    net = nn.Sequential(nn.Conv3d(1, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
+    x, y = torch.randn(6, 1, 3, 3, 3), torch.randint(2, (6,))
+    method = fsvi.FSVI(Network(net, channels_last=channels_last), fsvi.Categorical(), fsvi.contexts.Batch())
+    fsvi.fit(method, (x, y), epochs=1, progress=False)
+    assert method.predict(x, 2).mean.shape == (6, 2)
+
+
+def test_convolution_weights_are_kept_in_the_fast_layout():
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+    arranged, plain = (Network(net, channels_last=flag).copied().module[0].weight for flag in (True, False))
+    assert arranged.is_contiguous(memory_format=torch.channels_last) and plain.is_contiguous()
+    assert net[0].weight.is_contiguous(), "the user's own network does not change"
+
+
+# Outputs that are part of what the model returns ---------------------------------------------------------------------
+
+
+class Result:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+OUTPUTS = {
+    "key": ("logits", lambda f: {"logits": f, "other": 2 * f}),
+    "attribute": ("logits", Result),
+    "index": (1, lambda f: (2 * f, f)),
+    "function": (lambda returned: returned["a"]["b"], lambda f: {"a": {"b": f}}),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_are_found_in_what_the_model_returns(name, tmp_path):
+    """Training, prediction and files are those of the network that returns a tensor."""
+    output, finish = OUTPUTS[name]
+    wrapped, plain = Net(finish), Net(lambda f: f)
+    plain.load_state_dict(wrapped.state_dict())
+    x, y = torch.randn(12, 3), torch.randint(2, (12,))
+    methods = [
+        fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x + 1), num_context=4)
+        for net in (Network(wrapped, output=output), plain)
+    ]
+    for method in methods:
+        fsvi.fit(method, (x, y), epochs=2, seed=0, progress=False)
+    expected = methods[1].predict(x, 3).mean
+    assert torch.equal(methods[0].predict(x, 3).mean, expected)
+    methods[0].save(tmp_path / "file")
+    again = Network(Net(finish), output=output) if callable(output) else Net(finish)
+    assert torch.equal(fsvi.load(tmp_path / "file", again).predict(x, 3).mean, expected)
+
+
+def test_an_output_by_a_function_is_asked_for_when_loading(tmp_path):
+    output, finish = OUTPUTS["function"]
+    fsvi.MAP(Network(Net(finish), output=output), fsvi.Categorical()).save(tmp_path / "file")
+    with pytest.raises(FileFormatError, match="output="):
+        fsvi.load(tmp_path / "file", Net(finish))
+
+
+@pytest.mark.parametrize("output", ["scores", 7])
+def test_an_output_that_is_not_there_is_named(output):
+    with pytest.raises(HeadError, match=f"output={output!r}"):
+        Network(Net(lambda f: {"logits": f}), output=output).examined(torch.randn(4, 3))
+
+
+@pytest.mark.parametrize("settings", [{"output": 1.5}, {"output": True}, {"channels_last": "yes"}])
+def test_settings_of_the_wrong_type_are_refused(settings):
+    with pytest.raises(InvalidInputError, match="must"):
+        Network(nn.Linear(3, 2), **settings)
+
+
+def test_statements_about_the_network_survive_a_file(tmp_path):
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+    method = fsvi.MAP(Network(net, head="2", channels_last=False), fsvi.Categorical())
+    method.save(tmp_path / "file")
+    loaded = fsvi.load(tmp_path / "file")
+    assert loaded.network.settings() == {"head": "2", "output": None, "channels_last": False}
+    x = torch.randn(3, 2, 4, 4)
+    assert torch.equal(loaded.predict(x).mean, method.predict(x).mean)
+
+
+def test_a_file_from_before_networks_were_wrapped_loads(tmp_path):
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+    method = fsvi.MAP(Network(net, channels_last=False), fsvi.Categorical())
+    method.save(tmp_path / "new")
+    tree = read_tree(tmp_path / "new", "fsvi method")
+    settings = tree["config"]["settings"]
+    settings |= {"head": settings["network"]["head"], "channels_last": False}
+    del settings["network"]
+    write_tree(tmp_path / "old", tree, "fsvi method")
+    loaded, x = fsvi.load(tmp_path / "old"), torch.randn(3, 2, 4, 4)
+    assert torch.equal(loaded.predict(x).mean, method.predict(x).mean) and not loaded.network.channels_last
+
+
+@pytest.mark.parametrize(("head", "said"), [("fc2", "head='fc2'"), ("body", "head='body'")])
+def test_a_wrong_head_is_refused_by_methods(head, said):
+    with pytest.raises(HeadError, match=said):
+        fsvi.FSVI(Network(Net(lambda f: f), head), fsvi.Categorical(), fsvi.contexts.Dataset(torch.randn(5, 3)))

@@ -51,20 +51,27 @@ class Likelihood(Configurable, nn.Module, ABC):
 
 
 class Categorical(Likelihood):
-    """Integer labels 0..C−1; the network's outputs are logits."""
+    """Integer labels 0..C−1, or a probability of each class; the network's outputs are logits."""
 
     takes_weights = True
 
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
-        """Labels as int64 (n,)."""
+        """Labels as int64 (n,), or probabilities (n, C)."""
+        if y.dim() == 2 and y.shape[1] == num_outputs > 1 and y.is_floating_point():
+            if not bool((y >= 0).all()) or not torch.allclose(y.sum(1), y.new_ones(len(y)), atol=1e-4):
+                raise InvalidInputError(
+                    "targets with a column per class must be probabilities that sum to 1 in each row."
+                )
+            return y
         return check_labels(y, num_outputs)
 
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """Mean cross-entropy."""
-        flat, labels = f.reshape(-1, f.shape[-1]), y.expand(f.shape[:-1]).reshape(-1)
+        targets = y.expand(f.shape).flatten(0, -2) if y.is_floating_point() else y.expand(f.shape[:-1]).reshape(-1)
+        flat = f.reshape(-1, f.shape[-1])
         if self.weights is None:
-            return F.cross_entropy(flat, labels)
-        return self.average(F.cross_entropy(flat, labels, reduction="none").reshape(f.shape[:-1]))
+            return F.cross_entropy(flat, targets)
+        return self.average(F.cross_entropy(flat, targets, reduction="none").reshape(f.shape[:-1]))
 
     def predictive(self, f: Tensor) -> CategoricalPredictive:
         """Class probabilities averaged over draws."""

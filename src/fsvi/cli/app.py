@@ -132,10 +132,17 @@ def bench(
     methods: Annotated[
         str | None, typer.Option(help='Compare methods instead: "all", or names with commas between them.')
     ] = None,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Check the estimators' promises on tables, next to other models, instead.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, with --tables.")] = 3,
 ) -> None:
-    """Measure what training steps and predictions cost."""
-    from fsvi.experiments.bench import run_bench
+    """Measure what training steps and predictions cost, or how the estimators do on tables."""
+    from fsvi.experiments.bench import run_bench, run_table_bench
 
+    if tables:
+        run_table_bench(out, seeds, tell=typer.echo)
+        return
     run_bench(out, quick, methods)
 
 

@@ -240,7 +240,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         method.see(x[:2].to(method.dtype))
         if method.num_outputs != num_outputs:
             raise InvalidInputError(f"module has {method.num_outputs} outputs; the data need {num_outputs}.")
-        return make_method("map", method.net, likelihood) if is_fsvi else method
+        return make_method("map", method.network, likelihood) if is_fsvi else method
 
     def _networks(self, x: Tensor, num_outputs: int) -> nn.Module | Callable[[], nn.Module]:
         """What `make_method` takes: the network given, or a function that makes fresh ones."""

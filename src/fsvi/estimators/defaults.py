@@ -29,7 +29,7 @@ from fsvi.methods.base import Method
 from fsvi.methods.fsvi import FSVI
 from fsvi.training import History, fit
 
-HIDDEN = (100, 100)
+HIDDEN = (50, 50)
 """Widths of the hidden layers."""
 BALANCE = 0.2
 """λ: what one nat of a context point's KL counts against one nat of a row's likelihood."""
@@ -41,8 +41,10 @@ large variance makes this hold for means that are not quite zero."""
 TARGET_VARIANCE = 9.0
 """The prior variance of a standardized target. Where one column leaves the data, the standard deviation should be at
 least twice that on the data, which is up to 1 for targets that nothing predicts: the variance must be well above 4."""
-STEPS, BATCH_SIZE, RATE = 200, 128, 1e-2
+STEPS, BATCH_SIZE, RATE = 100, 128, 2e-2
 """Steps of the second stage, at most, their minibatches, and their learning rate."""
+_NARROW = 0.3
+"""The last layer's weights start with this standard deviation over √features: the variance on the data starts small."""
 _LEAST_HELD_OUT = 10
 """Fewer rows than these cannot say when to stop."""
 _ENOUGH_HELD_OUT = 50
@@ -78,23 +80,24 @@ def widen(
 
     Args:
         start: The point estimate. It does not change.
-        rows: Training inputs as the network sees them, targets, and weights if there are any.
+        rows: Training inputs as the network sees them, their targets, and their weights if there are any.
         context: Where the function is held to the prior; None for `ShiftedRows`.
         settings: FSVI's arguments that should differ from the defaults. With stochastic="all" the hidden layers are
             trained further, otherwise they are frozen.
         steps: Training steps, at least one epoch.
         options: Further arguments of `fit`, such as `seed` and `progress`.
     """
-    x, y, *weights = rows
+    x, _, *weights = rows
     chosen = fsvi_settings(start.likelihood, start.num_outputs, settings)
     context = ShiftedRows() if context is None else context
     freeze = chosen["stochastic"] == "last_layer"
-    method = FSVI.from_trained(start.net, _known(start.likelihood), context, freeze=freeze, **chosen)
+    width = start.network.linear.in_features
+    chosen.setdefault("init_std", (_NARROW, _NARROW * width**-0.5))
+    method = FSVI.from_trained(start.network, _known(start.likelihood), context, freeze=freeze, **chosen)
     epochs = max(1, round(steps / math.ceil(len(x) / BATCH_SIZE)))
-    if isinstance(start.likelihood, Gaussian):
-        # The point estimate itself is the target: noise that early stopping kept out must not be learned now.
-        y = start.predict(x).mean.to(y)
-    return method, fit(method, (x, y, *weights), epochs=epochs, batch_size=BATCH_SIZE, lr=RATE, **options)
+    # The point estimate's own predictions are the targets: noise that early stopping kept out must not be learned now.
+    targets = start.predict(x).mean
+    return method, fit(method, (x, targets, *weights), epochs=epochs, batch_size=BATCH_SIZE, lr=RATE, **options)
 
 
 def reestimate_noise(method: Method, x: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
@@ -117,8 +120,7 @@ def reestimate_noise(method: Method, x: Tensor, y: Tensor, weights: Tensor | Non
     prediction: Any = method.predict(x)
     learned = likelihood.noise.square()
     squares, variance = (y - prediction.mean).square(), prediction.samples.var(0, correction=0)
-    counts = torch.ones(len(x), dtype=y.dtype) if weights is None else weights
-    counts = counts.to(y)
+    counts = (torch.ones(len(x)) if weights is None else weights).to(y)
     num = float(counts.sum())
     noise = _best_variance(squares, variance, learned, counts) * (num + 2) / num
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The user's network, and the networks of the paper."""
+"""The user's network, and the networks of the paper and for tables."""
 
 from fsvi.networks.cnn import cnn
 from fsvi.networks.mlp import mlp

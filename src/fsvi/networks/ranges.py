@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from fsvi.networks.mlp import mlp
 from fsvi.validation import check_choice, check_count
 
+_REACH = 10.0
+"""How much larger than the hidden units together the distances are. So the variance on the data can be small and that
+far away large with weights of about the same variance, where training starts."""
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
@@ -18,7 +21,7 @@ class RangeFeatures(nn.Module):
     """Hidden layers whose output fades as a row leaves the training range, next to how far each column left it.
 
     With e the distance of each column from the range [low, high] in standard deviations, and h the hidden layers of
-    x, the features are [h, √width · e] / √(1 + |e|²). On the training rows e is zero and the features are h, as in
+    x, the features are [h, 10 √width · e] / √(1 + |e|²). On the training rows e is zero and the features are h, as in
     `mlp`. Far away, h fades and the other features point in the direction in which the row left. A last layer on top
     has a mean that tends to its bias there, and a variance of its own for each column.
 
@@ -65,7 +68,7 @@ class RangeFeatures(nn.Module):
         """Features (n, width of the last hidden layer + columns)."""
         distance = (x - torch.minimum(torch.maximum(x, self.low), self.high)) / self.scale
         fading = torch.rsqrt(1 + distance.square().sum(1, keepdim=True))
-        return torch.cat([self.layers(x), math.sqrt(self.hidden[-1]) * distance], 1) * fading
+        return torch.cat([self.layers(x), _REACH * math.sqrt(self.hidden[-1]) * distance], 1) * fading
 
     def extra_repr(self) -> str:
         """What two such layers may differ in besides their weights."""

@@ -19,6 +19,8 @@ _NO_CATEGORY = 0.5
 """How often a group of category columns that should move alone shows no category, and not a value out of range."""
 _RIDGE = 1e-3
 """Added to the columns' correlations, which are singular where columns depend on each other."""
+_MOST = 100_000
+"""Training rows whose distances are sorted, at most."""
 _NEW = 0.99
 """Recombined rows count as new if they lie farther out than this share of the training rows."""
 

@@ -326,9 +326,14 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="File to write: .csv, .parquet or .json.", show_default="CSV to the terminal")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Draws of the function.", min=1)] = 100,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Draws of the function.", min=1, show_default="100, or as a table's model was made"),
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Inputs in a pass of the network.", min=1)] = 512,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the draws.", show_default="0, or as a table's model was made")
+    ] = None,
     net: Annotated[
         str | None, typer.Option(help="module:function that makes the network, where the file does not describe it.")
     ] = None,
@@ -341,6 +346,7 @@ def predict(
     """
     from fsvi.cli import files
     from fsvi.cli.predict import Sampling, calibrate, load_model, predict_file
+    from fsvi.cli.predict_table import calibrate_table, load_estimator, predict_table
 
     if (refer_for is None) != (calibration is None):
         raise typer.BadParameter("--refer-for and --calibration go together: give both, or neither.")
@@ -353,30 +359,21 @@ def predict(
         check_fraction("--refer-for", refer_for)
     if out is not None:
         files.check_table(out)
-    if file_kind(model) == ESTIMATOR:
-        predictions = _predict_table(
-            model, inputs, Sampling(samples, batch_size, seed), refer_for, calibration, confidence
-        )
-        _show(predictions, out, as_json)
-        return
-    method, sampling = load_model(model, net), Sampling(samples, batch_size, seed)
+    options = {"samples": samples, "seed": seed, "batch_size": batch_size}
+    given = {name: value for name, value in options.items() if value is not None}
     referral = None
+    if file_kind(model) == ESTIMATOR:
+        estimator = load_estimator(model, net)
+        # Its own draws: a calibration promises nothing for others.
+        sampling = Sampling(**{"samples": estimator.num_samples, "seed": estimator.seed_, **given})
+        if refer_for is not None and calibration is not None:
+            referral = calibrate_table(estimator, calibration, sampling, refer_for, confidence)
+        _show(predict_table(estimator, inputs, sampling, _to_stderr, referral), out, as_json)
+        return
+    method, sampling = load_model(model, net), Sampling(**given)
     if refer_for is not None and calibration is not None:
         referral = calibrate(method, calibration, sampling, refer_for, confidence)
     _show(predict_file(method, inputs, sampling, referral), out, as_json)
-
-
-def _predict_table(
-    model: Path, inputs: Path, sampling: Any, refer_for: float | None, calibration: Path | None, confidence: float
-) -> Any:
-    """What a model of a table says about rows in a file."""
-    from fsvi.cli.predict_table import calibrate_table, predict_table
-    from fsvi.estimators.base import Estimator
-
-    estimator, referral = Estimator.load(model), None
-    if refer_for is not None and calibration is not None:
-        referral = calibrate_table(estimator, calibration, sampling, refer_for, confidence, _to_stderr)
-    return predict_table(estimator, inputs, sampling, _to_stderr, referral)
 
 
 def _show(predictions: Any, out: Path | None, as_json: bool) -> None:

@@ -99,9 +99,9 @@ def test_parquet_predicts_the_same(folder, tmp_path):
     [
         ("sizes,color,day\n1,red,2024-01-01\n", r"'size' \(is it 'sizes'\?\)"),
         ("size,color\n1,red\n", "'day' missing"),
-        ("size,color,day\n1,17,2024-01-01\n", "'color' has the number 17 in row 2"),
-        ("size,color,day\nbig,red,2024-01-01\n", "'size' has 'big' in row 2"),
-        ("size,color,day\n1,red,yesterday\n", "'day' has 'yesterday' in row 2"),
+        ("size,color,day\n1,17,2024-01-01\n", "'color' has the number 17 in line 2"),
+        ("size,color,day\nbig,red,2024-01-01\n", "'size' has 'big' in line 2"),
+        ("size,color,day\n1,red,yesterday\n", "'day' has 'yesterday' in line 2"),
         ("", "empty"),
         ("size,color,day\n", "no rows"),
         ("size,color,day\n1,red\n", "wrong number of fields"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from fsvi.estimators.assessment import Assessment, assess
 from fsvi.serialization import building_from, check_writable
 from fsvi.tables import CategoryColumn, NumberColumn, Table, TableEncoder, TableFile, read_table
 from fsvi.tables.columns import detect_kind
+from fsvi.tables.encoder import nearest
 from fsvi.tables.table import label
 from fsvi.validation import check_choice, check_fraction
 
@@ -29,7 +29,7 @@ _FEWEST_ROWS = 20
 _CALIBRATED_FROM = 400
 """With fewer rows, none are held out for calibration."""
 _CALIBRATION = 0.15
-_LISTED = 5
+_LISTED = 10
 Tell = Callable[[str], None]
 
 
@@ -165,9 +165,11 @@ def _examples(table: Table, options: FitOptions, tell: Tell) -> tuple[Examples, 
 def _check_column(name: str, names: Sequence[str]) -> None:
     if name in names:
         return
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise InvalidInputError(f"there is no column {name!r}: there are {', '.join(map(repr, names))}{hint}")
+    near = nearest(name, names)
+    if near is not None:
+        raise InvalidInputError(f"there is no column {name!r}; did you mean {near!r}?")
+    shown = ", ".join(map(repr, names[:_LISTED])) + (", …" if len(names) > _LISTED else "")
+    raise InvalidInputError(f"there is no column {name!r}: there are {shown}.")
 
 
 def _task(options: FitOptions, values: NDArray[Any]) -> str:

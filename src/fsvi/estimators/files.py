@@ -17,7 +17,7 @@ from torch import nn
 
 from fsvi.errors import FileFormatError
 from fsvi.estimators.rows import make_scaler
-from fsvi.methods.base import from_tree
+from fsvi.methods.files import as_tree, from_tree
 from fsvi.serialization import Configurable, building_from, plain, read_tree, write_tree
 from fsvi.training import History
 
@@ -83,7 +83,7 @@ class Saved:
             "seed": this.seed_,
             "history": asdict(this.history_),
             "calibration": None if this.calibration_ is None else this.calibration_.config(),
-            "method": this.method_.as_tree(),
+            "method": as_tree(this.method_),
         }
 
     def _load_tree(self, tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | None) -> None:

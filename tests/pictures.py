@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fsvi import data
-from fsvi.data import Dataset
+from fsvi.data import DataSplit
 from fsvi.predictive import CategoricalPredictive
 
 SHAPES = {
@@ -32,7 +32,7 @@ def pretend(
     """Replace the loading of data; returns the names and splits that are asked for from now on."""
     asked: list[tuple[str, str]] = []
 
-    def load(name: str, split: Any = "train") -> Dataset:
+    def load(name: str, split: Any = "train") -> DataSplit:
         asked.append((name, split))
         return make_up(name, split, num, note)
 
@@ -42,14 +42,14 @@ def pretend(
     return asked
 
 
-def make_up(name: str, split: Any, num: int, note: str = "") -> Dataset:
+def make_up(name: str, split: Any, num: int, note: str = "") -> DataSplit:
     """Images whose brightness grows with their class, the classes in turn."""
     channels, size, classes = SHAPES[name if name in SHAPES else name.partition("-")[0]]
     generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {split}".encode()))
     y = torch.arange(num) % classes
     x = torch.randint(0, 50, (num, channels, size, size), generator=generator)
     x += (y * 200 // classes)[:, None, None, None]
-    return Dataset(x.to(torch.uint8), y, name, split, note, sha256=f"{name} {split}")
+    return DataSplit(x.to(torch.uint8), y, name, split, note, sha256=f"{name} {split}")
 
 
 class Oracle:

@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from fsvi import calibration, data, networks
+from fsvi.cost import estimate_cost, keep_memory
 from fsvi.errors import (
     DataNotFoundError,
     FileFormatError,
@@ -37,7 +38,7 @@ from fsvi.methods import (
 )
 from fsvi.networks import Network
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
-from fsvi.training import History, cosine, fit, keep_memory
+from fsvi.training import History, cosine, fit
 
 if TYPE_CHECKING:
     from fsvi import metrics
@@ -113,6 +114,7 @@ __all__ = [
     "cosine",
     "data",
     "diagnose",
+    "estimate_cost",
     "fit",
     "keep_memory",
     "load",

@@ -1,4 +1,4 @@
-"""Referral: which predictions to keep and which to hand to an expert, so that the kept ones can be relied on."""
+"""Referral: which predictions to keep and which to refer to an expert, so that the ones kept are reliable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fsvi.serialization import Configurable
 from fsvi.validation import check_choice, check_count, check_fraction, check_positive, check_type
 
 _PILOT = 0.2
-"""Share of the held-out data that proposes thresholds; the rest tests them."""
+"""The fraction of held-out data that proposes thresholds; the rest tests them."""
 
 _LEARNED = ("threshold", "referred", "kept_accuracy")
 _SETTINGS = ("target_accuracy", "confidence", "score")
@@ -27,27 +27,26 @@ _SETTINGS = ("target_accuracy", "confidence", "score")
 class Referral:
     """A threshold on the uncertainty below which predictions are at least `target_accuracy` accurate.
 
-    It is chosen on held-out predictions and labels, which must be exchangeable with later inputs and not used in
-    training. With probability `confidence` over the held-out data, the accuracy among kept inputs of the same kind is
-    at least `target_accuracy`. Nothing is guaranteed for inputs of another kind.
+    With probability `confidence` over the held-out data, the accuracy among kept inputs of the same distribution is at
+    least `target_accuracy`. There is no guarantee for inputs of another distribution.
 
     The guarantee accounts for the choice of the threshold by split fixed-sequence testing (Angelopoulos et al. 2021,
-    "Learn then Test"). A random fifth of the data proposes its uncertainties as thresholds, and the one to start with:
-    that with the strongest evidence for the target. The other rows test thresholds from there on, each more permissive
-    than the last, until one fails. With k errors among m kept inputs, a threshold passes if
-    P(Binomial(m, 1 − target_accuracy) ≤ k) ≤ 1 − confidence.
+    "Learn then Test"). A random fifth of the data proposes its own uncertainties as thresholds, and a starting point:
+    the threshold whose errors are least likely under a lower accuracy. The rest of the data tests thresholds from there
+    on, each more permissive than the one before, until the first one fails. The errors k among the m kept inputs must
+    satisfy P(Binomial(m, 1 − target_accuracy) ≤ k) ≤ 1 − confidence.
 
     Args:
-        p_val: Predictions for the held-out inputs.
-        y_val: Their labels.
-        target_accuracy: Least accuracy among kept inputs.
-        confidence: Probability with which it is reached.
-        score: Which uncertainty is compared with the threshold; see `fsvi.metrics.uncertainty`.
+        p_val: Predictions on held-out data, which must not be training data.
+        y_val: Their labels (n,).
+        target_accuracy: The accuracy to guarantee among kept inputs.
+        confidence: The probability of the guarantee.
+        score: The uncertainty score; see `fsvi.metrics.uncertainty`.
 
     Attributes:
         threshold: Inputs that are more uncertain than this are referred.
-        referred: Share of held-out inputs that are referred.
-        kept_accuracy: Accuracy among the kept inputs of the rows that tested the threshold.
+        referred: The expected fraction of inputs referred, measured on the held-out data.
+        kept_accuracy: The accuracy among kept inputs of the data that tested the threshold.
     """
 
     def __init__(
@@ -72,16 +71,20 @@ class Referral:
         self.kept_accuracy = float((~wrong[test][scores[test] <= threshold]).double().mean())
 
     def decide(self, p: CategoricalPredictive) -> Tensor:
-        """Whether to keep each prediction, (n,): True is keep, False is refer; a NaN is referred."""
+        """Whether to keep each prediction, (n,): True is keep, False is refer. NaN is referred.
+
+        Args:
+            p: Predictions of classes.
+        """
         return uncertainty(p, self.score).double() <= self.threshold
 
     def to_dict(self) -> dict[str, Any]:
-        """Settings and what was learned, as plain numbers and strings."""
+        """The settings and the learned threshold as plain numbers and strings."""
         return {name: getattr(self, name) for name in (*_SETTINGS, *_LEARNED)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Referral:
-        """What `to_dict` wrote down."""
+        """The referral that `to_dict` described."""
         if not isinstance(values, Mapping) or set(values) != {*_SETTINGS, *_LEARNED}:
             raise InvalidInputError(f"a referral has {', '.join((*_SETTINGS, *_LEARNED))}, not {values!r}.")
         referral = cls.__new__(cls)
@@ -104,7 +107,7 @@ class Referral:
         self.score = check_choice("score", score, UNCERTAINTIES)
 
     def _choose(self, pilot: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> float | None:
-        """The last threshold of the sequence that the pilot proposes before one fails on the test data."""
+        """The last threshold in the pilot's sequence before the first one that fails on the test data."""
         thresholds = pilot[0].unique()
         start = int(self._p_values(thresholds, *pilot).argmin())
         failed = self._p_values(thresholds[start:], *test) > 1 - self.confidence
@@ -112,7 +115,7 @@ class Referral:
         return float(thresholds[start + passed - 1]) if passed else None
 
     def _p_values(self, thresholds: Tensor, scores: Tensor, wrong: Tensor) -> Tensor:
-        """The chance of so few errors up to each threshold if the accuracy there were just short of the target."""
+        """The probability of so few errors up to each threshold, if the accuracy were just below the target."""
         from scipy.special import bdtr  # takes long to import
 
         ordered, order = scores.sort()

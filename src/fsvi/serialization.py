@@ -1,7 +1,7 @@
-"""Files without pickle: a tree of plain values and tensors, kept as one safetensors file with a checksum.
+"""Files without pickle: a tree of plain values and tensors in one safetensors file with a checksum.
 
-`write_tree` replaces the file atomically, so that a reader sees the old file or the new one and nothing in between.
-`Configurable` turns an object's constructor arguments into such a tree and back.
+`write_tree` replaces the file atomically: a reader sees either the old file or the new one. `Configurable` converts an
+object's constructor arguments to such a tree and back.
 """
 
 from __future__ import annotations
@@ -31,11 +31,17 @@ FORMAT = 1
 _HEADER_LENGTH_BYTES = 8
 _UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _MALFORMED = (SafetensorError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
-"""What a file whose contents are not as expected makes Python raise."""
+"""The errors that Python raises for a file with unexpected contents."""
 
 
 def write_tree(path: str | os.PathLike[str], tree: Any, kind: str) -> None:
-    """Write `tree` (dicts, lists, plain values, tensors) to `path`; `kind` says what it is, for `read_tree`."""
+    """Write a tree to a file.
+
+    Args:
+        path: The file.
+        tree: Dicts, lists, plain values and tensors.
+        kind: The kind of content, which `read_tree` checks.
+    """
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_encode(tree, "", tensors), sort_keys=True)
     metadata = {"fsvi": text, "format": str(FORMAT), "kind": kind, "sha256": digest(tensors, text)}
@@ -43,7 +49,7 @@ def write_tree(path: str | os.PathLike[str], tree: Any, kind: str) -> None:
 
 
 def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
-    """Read what `write_tree` wrote; a file that is anything else raises `FileFormatError` and runs no code."""
+    """Read a file of `write_tree`; any other file raises `FileFormatError` and runs no code."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -52,7 +58,7 @@ def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
         tensors = load_safetensors(data)
         metadata = _metadata(data)
     except _MALFORMED as error:
-        raise FileFormatError(f"{path} is not a whole fsvi file: it is truncated or was changed.") from error
+        raise FileFormatError(f"{path} is not a complete fsvi file: it is truncated or was changed.") from error
     _check_metadata(path, metadata, kind)
     if digest(tensors, metadata.get("fsvi", "")) != metadata.get("sha256"):
         raise FileFormatError(f"{path} was changed after it was written: its checksum does not match.")
@@ -60,9 +66,22 @@ def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
         return _decode(json.loads(metadata["fsvi"]), tensors)
 
 
+def file_kind(path: str | os.PathLike[str]) -> str | None:
+    """What `write_tree` was told that the file holds; None for a file that it did not write, or that is not there."""
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
+            size = os.fstat(file.fileno()).st_size
+            header = json.loads(file.read(length)) if length < size else {}
+        kind: str | None = header["__metadata__"]["kind"]
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+    return kind
+
+
 @contextmanager
 def building_from(path: str | os.PathLike[str]) -> Iterator[None]:
-    """While something is built from a file's contents, every error names the file; fsvi's own stay what they are."""
+    """Make every error inside this context name the file; errors of fsvi keep their class."""
     try:
         yield
     except FSVIError as error:
@@ -70,11 +89,11 @@ def building_from(path: str | os.PathLike[str]) -> Iterator[None]:
             raise
         raise type(error)(f"{path} cannot be used: {error}") from error
     except _MALFORMED as error:
-        raise FileFormatError(f"{path} holds what this version of fsvi cannot use: {first_line(error)}.") from error
+        raise FileFormatError(f"{path} has contents that this fsvi version cannot use: {first_line(error)}.") from error
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file at `path` by `data` atomically: it holds the old bytes or the new ones, whatever happens."""
+    """Replace the file at `path` atomically: whatever happens, it has either the old bytes or the new `data`."""
     target = Path(path)
     temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
     try:
@@ -92,14 +111,14 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
-    """Remove what a process killed in the middle of `write_bytes(path, ...)` left beside the file."""
+    """Remove the temporary files of processes that were killed during `write_bytes(path, ...)`."""
     target = Path(path)
     for temporary in target.parent.glob(f".{escape(target.name)}.{'[0-9a-f]' * 16}"):
         temporary.unlink(missing_ok=True)
 
 
 def check_writable(directory: str | os.PathLike[str]) -> Path:
-    """Make `directory` and write a byte there, so that an unwritable path is found before training, not after."""
+    """Create `directory` and write a byte to it, so that an unwritable path is found before training."""
     folder = Path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +130,7 @@ def check_writable(directory: str | os.PathLike[str]) -> Path:
 
 
 def digest(tensors: Mapping[str, torch.Tensor], text: str = "") -> str:
-    """The SHA-256 of tensors, with their names, types and shapes, and of a text that goes with them."""
+    """The SHA-256 of tensors with their names, types and shapes, and of a text."""
     sha = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = _dense(tensors[name])
@@ -121,7 +140,7 @@ def digest(tensors: Mapping[str, torch.Tensor], text: str = "") -> str:
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in memory of its own, row by row; `contiguous` would leave a single number its stride of 0."""
+    """A contiguous copy; `contiguous` would leave a single number its stride of 0."""
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
@@ -134,7 +153,7 @@ def _metadata(data: bytes) -> dict[str, str]:
 
 def _check_metadata(path: str | os.PathLike[str], metadata: Mapping[str, str], kind: str) -> None:
     if metadata.get("kind") != kind:
-        raise FileFormatError(f"{path} holds {metadata.get('kind', 'something else')!r}, not {kind!r}.")
+        raise FileFormatError(f"{path} has {metadata.get('kind', 'something else')!r}, not {kind!r}.")
     if metadata.get("format") != str(FORMAT):
         raise FileFormatError(f"{path} has format {metadata.get('format')!r}; this version of fsvi reads {FORMAT}.")
 
@@ -153,7 +172,7 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def _encode_mapping(value: Mapping[Any, Any], path: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """JSON's keys are strings; a mapping with whole numbers as keys (an optimiser's state) is marked."""
+    """JSON keys are strings, so a mapping with integer keys (an optimizer's state) is marked."""
     encoded = {str(key): _encode(item, f"{path}/{key}", tensors) for key, item in value.items()}
     whole = bool(value) and all(isinstance(key, int) for key in value)
     return {"$int": encoded} if whole else encoded
@@ -172,9 +191,9 @@ def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 class Configurable:
-    """An object whose constructor arguments are attributes of the same name, so that it can be written down.
+    """An object that can be saved, because each constructor argument is an attribute of the same name.
 
-    Arguments listed in `transient` (data, networks) are not written; they come back as None.
+    Arguments listed in `transient` (data, networks) are not saved; they are None after loading.
     """
 
     transient: ClassVar[tuple[str, ...]] = ()
@@ -194,14 +213,14 @@ class Configurable:
         if not hasattr(self, name):
             kind = type(self).__name__
             raise InvalidInputError(
-                f"{kind} cannot be written down: its argument {name!r} is not kept as an attribute of that name, "
-                f"nor named in {kind}.transient."
+                f"{kind} cannot be saved: its argument {name!r} is neither an attribute of that name nor listed in "
+                f"{kind}.transient."
             )
         return plain(getattr(self, name))
 
     @staticmethod
     def from_config(config: Mapping[str, Any], **transient: Any) -> Any:
-        """Build the object that `config` describes; `transient` supplies what was not written."""
+        """Build the object that `config` describes; `transient` supplies the arguments that were not saved."""
         name = config.get("class")
         if name not in Configurable._registry:
             raise FileFormatError(f"the file describes {name!r}, which this version of fsvi does not know.")
@@ -209,7 +228,7 @@ class Configurable:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
-        """Build an object of this class from the settings in its `config`."""
+        """Build an object of this class from the settings of its `config`."""
         given = {key: _rebuild(value) for key, value in settings.items()}
         absent = {key: None for key in cls.transient}
         return cls(**{**absent, **given, **transient})

@@ -1,4 +1,4 @@
-"""Checks of what users give, each failing with one sentence that names the value."""
+"""Checks of user input; each error is one sentence that names the value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from fsvi.errors import InvalidInputError
 
 LARGEST_SEED = 2**32 - 1
-"""NumPy's, and with it Optuna's and scikit-learn's"""
+"""The limit of NumPy, and so of Optuna and scikit-learn."""
 
 
 def check_count(name: str, value: int, least: int = 1) -> int:
@@ -25,14 +25,14 @@ def check_count(name: str, value: int, least: int = 1) -> int:
 
 
 def check_seed(value: int) -> int:
-    """A whole number that every generator of random numbers takes."""
+    """A whole number that every random number generator accepts."""
     if check_count("seed", value, least=0) > LARGEST_SEED:
         raise InvalidInputError(f"seed={value} must be a whole number of at most {LARGEST_SEED}.")
     return int(value)
 
 
 def check_positive(name: str, value: float, zero: bool = False) -> float:
-    """A finite number above zero, or not below it when `zero` is allowed."""
+    """A finite number above 0, or at least 0 if `zero` is allowed."""
     number = _float(value)
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         raise InvalidInputError(f"{name}={value!r} must be a finite number {'of at least' if zero else 'above'} 0.")
@@ -40,7 +40,7 @@ def check_positive(name: str, value: float, zero: bool = False) -> float:
 
 
 def _float(value: Any) -> float:
-    """A real number as Python's; NaN for anything else, and for integers that are too large."""
+    """A real number as a float; NaN for anything else and for integers that are too large."""
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:
@@ -56,7 +56,7 @@ def check_fraction(name: str, value: float) -> float:
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
-    """One of a few names; the nearest is suggested."""
+    """One of several names; the error suggests the closest one."""
     if not isinstance(value, str) or value not in choices:
         near = get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -65,22 +65,22 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
 
 
 def check_type(name: str, value: Any, kind: type, wanted: str) -> None:
-    """An object of the class `kind`; the error says what was `wanted`."""
+    """An object of the class `kind`; the error names what is `wanted`."""
     if not isinstance(value, kind):
         given = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise InvalidInputError(f"{name} is {given}, not {wanted}.")
 
 
 def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor of what the user gave: a tensor, an array, or nested lists; of its own type, or of `dtype`."""
+    """A tensor from a tensor, an array or nested lists, with its own type or `dtype`."""
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(f"{name} cannot be made a tensor: {first_line(error)}.") from error
+        raise InvalidInputError(f"{name} cannot be converted to a tensor: {first_line(error)}.") from error
 
 
 def check_inputs(x: Any, dtype: torch.dtype) -> Tensor:
-    """Inputs (n, ...), n ≥ 1, all finite; floating ones in the network's own `dtype`."""
+    """Inputs (n, ...), n ≥ 1, all finite; floating ones in the network's `dtype`."""
     x = as_tensor("x", x)
     if x.dim() < 1 or (x.dim() < 2 and x.is_floating_point()):
         raise InvalidInputError(f"inputs have shape {tuple(x.shape)}; a batch (n, ...) is needed, so add a dimension.")
@@ -91,7 +91,7 @@ def check_inputs(x: Any, dtype: torch.dtype) -> Tensor:
     x = x.to(dtype)
     if not bool(x.isfinite().all()):
         bad = int((~x.isfinite()).sum())
-        raise InvalidInputError(f"inputs hold {bad} NaN or infinite values in {dtype}: clean or drop those rows.")
+        raise InvalidInputError(f"inputs have {bad} NaN or infinite values in {dtype}: clean or drop those rows.")
     return x
 
 
@@ -102,7 +102,7 @@ def check_labels(y: Tensor, num_classes: int) -> Tensor:
     if y.dim() == 2 and y.shape[1] == 1:
         y = y.squeeze(1)
     if y.dim() != 1:
-        raise InvalidInputError(f"labels have shape {tuple(y.shape)}; Categorical needs one integer an input.")
+        raise InvalidInputError(f"labels have shape {tuple(y.shape)}; Categorical needs one integer per input.")
     y = y.long()
     if len(y) and (int(y.min()) < 0 or int(y.max()) >= num_classes):
         raise InvalidInputError(
@@ -113,6 +113,6 @@ def check_labels(y: Tensor, num_classes: int) -> Tensor:
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's error says first, as a clause of a sentence of ours."""
+    """The first line of another library's error, for use inside a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0].split(". ")[0].rstrip(". ") if lines else type(error).__name__

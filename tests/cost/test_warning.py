@@ -20,7 +20,7 @@ def train(name: str = "conditional") -> fsvi.Method:
 
 def test_fit_warns_before_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
-    with pytest.warns(UserWarning, match="1 kB") as caught:
+    with pytest.warns(UserWarning, match="1 kB are free") as caught:
         train()
     assert len(caught) == 1
     assert caught[0].filename == __file__

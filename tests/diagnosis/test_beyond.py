@@ -1,9 +1,15 @@
+from typing import Any
+
 import pytest
 import torch
 from scipy.stats import spearmanr
+from torch import nn
 
+import fsvi
+from fsvi.diagnosis import diagnose
 from fsvi.diagnosis.beyond import rank_correlation
-from fsvi.diagnosis.evidence import distances
+from fsvi.networks import mlp
+from moons import MOONS, faults, moons_method, trained
 
 
 @pytest.mark.parametrize("levels", [3, 1000])
@@ -17,7 +23,21 @@ def test_rank_correlation_with_a_constant_is_zero() -> None:
     assert rank_correlation(torch.arange(5.0), torch.ones(5)) == 0.0
 
 
-def test_distances_to_the_nearest() -> None:
-    data = torch.tensor([[0.0], [1.0], [4.0]])
-    assert distances(torch.tensor([[0.5], [10.0], [4.0]]), data).tolist() == [0.5, 6.0, 0.0]
-    assert distances(data, data, own=True).tolist() == [1.0, 1.0, 3.0]
+def test_context_inside_the_data() -> None:
+    method = moons_method(context=fsvi.contexts.Dataset(MOONS[0]))
+    trained(method)
+    assert faults(diagnose(method, MOONS)) >= {"context", "distance"}
+
+
+@pytest.mark.parametrize("context", [MOONS[0], fsvi.contexts.Batch()])
+def test_another_context_can_be_asked_about(healthy: tuple[fsvi.FSVI, fsvi.History], context: Any) -> None:
+    assert diagnose(healthy[0], MOONS, context)["context"].severity == "fault"
+
+
+def test_one_network_is_uncertain_nowhere() -> None:
+    method = fsvi.MAP(mlp(2, (30, 30), 2, nn.Tanh), fsvi.Categorical())
+    trained(method, epochs=200)
+    diagnosis = diagnose(method, MOONS)
+    assert {finding.name for finding in diagnosis} == {"learning", "distance", "calibration"}
+    assert "distance" in faults(diagnosis)
+    assert "use FSVI" in diagnosis["distance"].advice

@@ -93,7 +93,7 @@ def test_the_second_stage_keeps_the_function_and_widens_it_elsewhere():
     x = torch.randn(200, 3).double()
     start = fsvi.MAP(table_mlp(x, (20,), 1).double(), fsvi.Gaussian(0.2, learn_noise=True))
     before = start.predict(x)
-    method, history = widen(start, x, None, {}, steps=60, seed=0, progress=False)
+    method, history = widen(start, (x, x[:, :1]), None, {}, steps=60, seed=0, progress=False)
     after, far = method.predict(x), method.predict(x + 8)
     assert history.epochs == 30 and torch.equal(start.predict(x).mean, before.mean)
     assert (after.mean - before.mean).square().mean().sqrt() < 0.05

@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
-    RandomSampler,
-    Subset,
     SubsetRandomSampler,
     TensorDataset,
 )
@@ -119,30 +116,30 @@ def test_examples_of_large_inputs_are_fewer(method, monkeypatch):
     assert len(as_batches(method, Points(9_000), 8).examples()[0]) == 100
 
 
-def test_examples_that_a_sampler_leaves_out_are_neither_seen_nor_counted(method):
-    chosen = [0, 3, 5, 7]
-    loader = DataLoader(Points(), batch_size=2, sampler=SubsetRandomSampler(chosen))
-    batches = as_batches(method, loader, 8)
-    assert batches.num_data == 4
-    assert torch.equal(batches.examples()[0], points()[0][chosen])
-    assert as_batches(method, DataLoader(Subset(Points(), chosen)), 8).num_data == 4
+@pytest.mark.parametrize("num", [3, 5, 9])
+def test_no_batch_of_one_reaches_batch_norm(num):
+    method = fsvi.MAP(normalised(), fsvi.Categorical())
+    x, y = images(num)
+    tensors = as_batches(method, (x, y), 2)
+    loader = as_batches(method, DataLoader(TensorDataset(x, y), batch_size=2), 8)
+    for batches in (tensors, loader):
+        sizes = [len(part) for part, _ in batches.shuffled()]
+        assert min(sizes) >= 2 and sum(sizes) == num and len(sizes) == batches.num_batches
+    plain = fsvi.MAP(dense(), fsvi.Categorical())
+    assert [len(part) for part, _ in as_batches(plain, DataLoader(Points(5), batch_size=2), 8).shuffled()] == [2, 2, 1]
 
 
-def test_generators_are_found_wherever_a_loader_keeps_them(method):
-    one, other = torch.Generator(), torch.Generator()
-    data = Points()
-    sampler = RandomSampler(data, generator=other)
-    assert as_batches(method, DataLoader(data, shuffle=True), 8).generators == ()
-    assert as_batches(method, DataLoader(data, shuffle=True, generator=one), 8).generators == (one,)
-    assert as_batches(method, DataLoader(data, sampler=sampler), 8).generators == (other,)
-    assert as_batches(method, DataLoader(data, batch_sampler=BatchSampler(sampler, 4, False)), 8).generators == (other,)
+def test_batches_of_one_stay_where_all_of_them_are(method):
+    method = fsvi.MAP(normalised(), fsvi.Categorical())
+    loader = DataLoader(TensorDataset(*images(4)), batch_size=1)
+    assert [len(part) for part, _ in as_batches(method, loader, 8).shuffled()] == [1] * 4
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (points()[0], "Tensor"),
-        ((*points(), 1), "tuple of 3"),
+        ((*points(), 1, 2), "tuple of 4"),
         (None, "NoneType"),
         (Points(0), "Points.*empty"),
         (TensorDataset(points()[0]), "tuple of 1"),

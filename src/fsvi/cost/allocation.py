@@ -1,4 +1,4 @@
-"""Memory that one step frees and the next one needs again."""
+"""Keep freed memory in the process, because the next step needs it again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ _KEPT = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20, _MMAP_MAX: 0}
 
 
 def keep_memory() -> bool:
-    """Have this process keep the memory that it frees, and say whether that could be arranged.
+    """Make this process keep the memory that it frees.
 
-    A training step on images frees hundreds of megabytes that the next step takes again. By default the C library
-    hands them back to the system, which must then clear every page anew: up to a quarter of the step's time. The
-    price is that the process stays as large as it once was. Linux with glibc alone; elsewhere nothing happens. The
-    command line calls it; in a program of your own, call it once before training on a CPU.
+    A training step on images frees hundreds of megabytes that the next step allocates again. By default, the C library
+    returns them to the system, which must then clear every page again. This can take a quarter of the step's time. The
+    price is that the process stays as large as it once was.
+
+    It works on Linux with glibc and does nothing elsewhere. The command line calls it. In your own program, call it
+    once before training on a CPU.
+
+    Returns:
+        Whether it worked.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,8 +1,9 @@
-"""What training will cost, before it starts: a few small steps are counted and extrapolated.
+"""The cost of training, extrapolated from a few small steps before training starts.
 
-A copy of the method makes steps with two and three examples, while the bytes alive after every operation are counted.
-At each moment of a step these grow linearly with the batch, and at most quadratically with the context points; the peak
-is the largest of all moments at full size. Multiplications are extrapolated in the same way.
+A copy of the method makes steps with two and three examples. A meter counts the bytes that are alive after every
+operation. At each moment of a step, this number grows linearly with the batch size and at most quadratically with the
+number of context points. The peak is the maximum over all moments at full size. Multiplications are extrapolated in the
+same way.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ from fsvi.validation import check_count, check_inputs
 from fsvi.variational import MeanField, RankOne
 
 _B, _K = 2, 4
-"""the smallest step; with more context points than examples, which methods may draw from the batch in another way"""
+"""Examples and context points of the smallest step. More points than examples, because some contexts draw from the
+batch, and do so in another way if the batch is large enough."""
 
 _OVERHEAD = 1.25
-"""What kernels and the allocator take beyond the tensors; on a CPU they were 1.0 to 1.4 times as much"""
+"""Measured memory divided by the memory of the tensors; on a CPU it was between 1.0 and 1.4."""
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What training with Adam needs; the data themselves and the libraries are not counted.
+class CostEstimate:
+    """The cost of training with Adam, without the data and the libraries.
 
     Attributes:
-        parameters: Numbers in the network, or in all networks of an ensemble.
-        stochastic_parameters: How many numbers training learns a distribution of.
-        peak_memory: Bytes at most: parameters, gradients, the optimiser's state, and what a step creates.
-        memory_ratio: The same as a multiple of what plain training (`MAP`) of one such network needs.
-        step_ratio: A step's multiplications as a multiple of plain training's. In small networks a step is call
-            overhead instead, and the multiple larger.
+        parameters: The number of parameters of the network, or of all networks of an ensemble.
+        stochastic_parameters: The number of parameters that have a learned distribution.
+        peak_memory: Peak memory in bytes: parameters, gradients, optimizer state, and the tensors of a step.
+        memory_ratio: Peak memory divided by that of plain training (`MAP`) of one such network.
+        step_ratio: Multiplications of a step divided by those of plain training. In small networks, call overhead
+            dominates and the measured ratio is larger.
     """
 
     parameters: int
@@ -54,27 +56,35 @@ class Estimate:
 
     def __str__(self) -> str:
         return (
-            f"{self.parameters:,} parameters, a distribution learned of {self.stochastic_parameters:,}; training needs "
-            f"about {format_bytes(self.peak_memory)}, {self.memory_ratio:.2f} times as much as MAP, and a step costs "
-            f"as much as {self.step_ratio:.2f} of MAP's."
+            f"{self.parameters:,} parameters, {self.stochastic_parameters:,} of them with a learned distribution; "
+            f"training needs about {format_bytes(self.peak_memory)}, {self.memory_ratio:.2f} times as much as MAP, "
+            f"and a step costs {self.step_ratio:.2f} times as much."
         )
 
 
-class Cost(NamedTuple):
-    """Bytes held before the first step, bytes that steps add at most, and the multiplications of one."""
+class TrainingCost(NamedTuple):
+    """Bytes held before the first step, the most bytes that a step adds, and the multiplications of a step."""
 
     held: int
     added: int
     work: float
 
 
-def estimate(method: Method, batch_size: int, x: Any = None) -> Estimate:
-    """What training `method` costs; `x` are example inputs, needed where it has seen none."""
+def estimate_cost(method: Method, batch_size: int, x: Any = None) -> CostEstimate:
+    """Estimate the memory and the time that training needs, also as multiples of plain training's (`MAP`).
+
+    Neither the method nor any random state changes.
+
+    Args:
+        method: The method, before or after training.
+        batch_size: The number of examples per step.
+        x: Example inputs. None is enough if the method has seen data or if its context has points.
+    """
     check_count("batch_size", batch_size)
     x = _example_inputs(method) if x is None else check_inputs(x, method.dtype)
     own = training_cost(method, batch_size, x)
     plain = own if type(method) is MAP else training_cost(_plain(method), batch_size, x)
-    return Estimate(
+    return CostEstimate(
         parameters=sum(p.numel() for member in members(method) for p in member.net.parameters()),
         stochastic_parameters=sum(_num_stochastic(member) for member in members(method)),
         peak_memory=own.held + own.added,
@@ -83,22 +93,24 @@ def estimate(method: Method, batch_size: int, x: Any = None) -> Estimate:
     )
 
 
-def training_cost(method: Method, batch_size: int, x: Tensor) -> Cost:
-    """What training `method` costs in batches of inputs like `x`; neither it nor any random state changes."""
+def training_cost(method: Method, batch_size: int, x: Tensor) -> TrainingCost:
+    """The cost of training `method` in batches of inputs like `x`; neither it nor any random state changes."""
     with torch.random.fork_rng(devices=[method.device] if method.device.type == "cuda" else []):
         probe = Probe(method, x)
-        probe.step(_B, _K)  # makes the optimiser's state
+        probe.step(_B, _K)  # creates the optimizer's state
         steps = [probe.step(_B, _K), probe.step(_B + 1, _K)]
         if probe.num_context:
             steps += [probe.step(_B, _K + 1), probe.step(_B, _K + 2)]
     batch, points = batch_size - _B, probe.num_context - _K
     moments = zip(*_aligned([step.alive for step in steps]), strict=True)
     added = max(_extrapolate(values, batch, points) for values in moments)
-    return Cost(probe.held, round(_OVERHEAD * added), _extrapolate([step.work for step in steps], batch, points))
+    return TrainingCost(
+        probe.held, round(_OVERHEAD * added), _extrapolate([step.work for step in steps], batch, points)
+    )
 
 
 def format_bytes(num: float) -> str:
-    """A size for people: "1.5 GB"."""
+    """A readable size, such as "1.5 GB"."""
     for unit in ("bytes", "kB", "MB"):
         if num < 1000:
             return f"{num:.3g} {unit}"
@@ -107,13 +119,13 @@ def format_bytes(num: float) -> str:
 
 
 def _aligned(timelines: Sequence[list[int]]) -> Sequence[list[int]]:
-    """Timelines of as many moments each; where the steps did not do the same things, their peaks alone."""
+    """The timelines if they all have the same number of moments, else only their peaks."""
     same = len({len(timeline) for timeline in timelines}) == 1
     return timelines if same else [[max(timeline)] for timeline in timelines]
 
 
 def _extrapolate(values: Sequence[int], batch: int, points: int) -> float:
-    """Newton's formula: linear in the examples beyond the least step's, quadratic in the context points beyond."""
+    """Newton's formula: linear in additional examples, quadratic in additional context points."""
     least, wider, *more = values
     total = float(least + batch * (wider - least))
     if more:
@@ -127,17 +139,17 @@ def _plain(method: Method) -> MAP:
 
 
 def _num_stochastic(method: Method) -> int:
-    """The numbers of learned distributions; those of a prior are not learned."""
+    """The number of parameters with a learned distribution; a prior's distributions are not learned."""
     learned = [module for module in method.modules() if isinstance(module, (MeanField, RankOne))]
     return sum(module.mean.numel() for module in learned if module.mean.requires_grad)
 
 
 def _example_inputs(method: Method) -> Tensor:
-    """An input of the shape that the method has seen, or that its context has."""
+    """An input of the shape that the method has seen or that its context has."""
     if method._seen is not None:
         return torch.zeros(1, *method._seen, dtype=method.dtype)
     context = method.context if isinstance(method, FunctionSpaceMethod) else None
     example = None if context is None else context.example()
     if example is None:
-        raise InvalidInputError("the shape of the inputs is not known before training: pass x=, some example inputs.")
+        raise InvalidInputError("the shape of the inputs is unknown before training: pass x=, some example inputs.")
     return check_inputs(example, method.dtype)

@@ -1,4 +1,4 @@
-"""What operations cost: the bytes that are alive after each, and its multiplications."""
+"""A meter of operations: the bytes alive after each one, and its multiplications."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ from torch.utils.flop_counter import flop_registry
 
 
 class Meter(TorchDispatchMode):
-    """Counts what happens within this context, backward passes included.
+    """A context manager that counts the operations inside it, including backward passes.
 
-    `alive` has the bytes of all tensors that exist after each operation, except for those `held` from the beginning.
-    `work` has twice the multiplications of matrix products and convolutions, and one for every number that any other
-    operation makes. What a kernel needs for itself while it runs is not seen.
+    Memory that a kernel allocates for itself while it runs is not counted.
+
+    Attributes:
+        alive: The bytes of all tensors that exist after each operation, without those held from the beginning.
+        held: The bytes of the tensors held from the beginning.
+        work: Twice the multiplications of matrix products and convolutions, plus one for every number that any other
+            operation creates.
+
+    Args:
+        held: Tensors that exist before the first operation.
     """
 
     def __init__(self, held: Iterable[Tensor] = ()) -> None:
@@ -32,7 +39,7 @@ class Meter(TorchDispatchMode):
         self.held, self._bytes = self._bytes, 0
 
     def restart(self) -> None:
-        """Forget the operations, but not what is alive."""
+        """Forget the operations, but keep track of the tensors that are alive."""
         self.alive, self.work = [], 0
 
     def __torch_dispatch__(
@@ -45,7 +52,7 @@ class Meter(TorchDispatchMode):
         return results
 
     def _add(self, tensor: Tensor) -> int:
-        """How many numbers this tensor adds to those known: none where it shares its memory with one of them."""
+        """Register a tensor and return its number of values, or 0 if its memory is already known."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._storages:
@@ -60,6 +67,6 @@ class Meter(TorchDispatchMode):
 
 
 def _multiplications(func: Any) -> Callable[..., int]:
-    """The formula of a matrix product or a convolution."""
+    """The formula for the work of a matrix product or a convolution; 0 for other operations."""
     formula: Callable[..., int] = flop_registry.get(func.overloadpacket, lambda *_, **__: 0)
     return formula

@@ -1,4 +1,4 @@
-"""Small training steps on a copy of a method, counted."""
+"""Small, metered training steps on a copy of a method."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from fsvi.predictive import CategoricalPredictive
 _RATE = 1e-6
 
 
-class Step(NamedTuple):
-    """The bytes alive after each of a step's operations, and its work; see `Meter`."""
+class MeteredStep(NamedTuple):
+    """The bytes alive after each operation of a step, and the step's work; see `Meter`."""
 
     alive: list[int]
     work: int
 
 
 class _Noise(Context):
-    """Points of the inputs' shape, no two the same, in the place of any context: its data need not be copied."""
+    """Distinct points of the inputs' shape. They replace any context, so that its data are not copied."""
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
-        """The batch, repeated, with noise; indices stay as they are."""
+        """The batch, repeated, with noise; integer inputs stay as they are."""
         x = batch[torch.arange(num, device=batch.device) % len(batch)]
         return x + torch.randn_like(x) if x.is_floating_point() else x
 
 
 class Probe:
-    """A copy of a method, whose steps are counted."""
+    """A copy of a method whose steps are metered."""
 
     def __init__(self, method: Method, x: Tensor) -> None:
         spaces = [member for member in members(method) if isinstance(member, FunctionSpaceMethod)]
@@ -52,8 +52,8 @@ class Probe:
         self._meter = Meter([*self._method.parameters(), *self._method.buffers()])
         self.held = self._meter.held
 
-    def step(self, batch_size: int, num_context: int) -> Step:
-        """One training step, counted."""
+    def step(self, batch_size: int, num_context: int) -> MeteredStep:
+        """One metered training step."""
         for space in self._spaces:
             space.num_context = num_context
         self._meter.restart()
@@ -64,13 +64,13 @@ class Probe:
             self._method.backward(x, y)
             self._optimizer.step()
             self._method.after_step()
-        return Step(self._meter.alive, self._meter.work)
+        return MeteredStep(self._meter.alive, self._meter.work)
 
     def _inputs(self, num: int) -> Tensor:
         return self._method.network.arranged(_Noise().sample(num, self._x))
 
     def _targets(self, num: int) -> Tensor:
-        """What would be predicted by outputs of zero."""
+        """Valid targets: the prediction for outputs of zero."""
         method = self._method
         p = method.likelihood.predictive(torch.zeros(1, num, method.num_outputs, dtype=method.dtype).to(method.device))
         y = p.labels() if isinstance(p, CategoricalPredictive) else p.mean
@@ -78,5 +78,5 @@ class Probe:
 
 
 def members(method: Method) -> list[Method]:
-    """The methods that an ensemble consists of, or the one there is."""
+    """The members of an ensemble, or the method itself."""
     return method.members if isinstance(method, Ensemble) else [method]

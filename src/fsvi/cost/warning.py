@@ -1,4 +1,4 @@
-"""Whether training will fit into memory, asked before it starts."""
+"""A warning before training if it needs more memory than is free."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from fsvi.methods.base import Method
 
 _MEMINFO = Path("/proc/meminfo")
 _BYTES_EACH = 256
-"""At most so many bytes does a parameter cost for every example at every position: in a layer's output, what follows
-from it, their gradients, and several passes."""
+"""An upper bound on the bytes per parameter, example and position: a layer's output, the activations after it, their
+gradients, and several passes."""
 
 
 def warn_of_memory(method: Method, batch_size: int, x: Tensor) -> None:
-    """Say so if steps on batches of inputs like `x` need more memory than is free, where that is known."""
+    """Warn if steps on batches of inputs like `x` need more memory than is free."""
     free = free_memory(method.device)
     if free is None or _most(method, batch_size, x) < free:
         return
     try:
         needed = training_cost(method, batch_size, x[:1]).added
     except (FSVIError, RuntimeError):
-        return  # training is about to say the same, about the user's own data
+        return  # training will raise the same error, about the user's own data
     if needed > free:
         warnings.warn(
-            f"training needs about {format_bytes(needed)} of memory in batches of {batch_size}, and "
-            f"{format_bytes(free)} are free: lower batch_size, or see method.estimate(batch_size) for what costs it.",
+            f"training in batches of {batch_size} needs about {format_bytes(needed)} of memory, but only "
+            f"{format_bytes(free)} are free: lower batch_size; fsvi.estimate_cost(method, batch_size) shows the cost.",
             stacklevel=3,
         )
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can still be had on `device`, or None where nobody says."""
+    """Free bytes on `device`; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type != "cpu":
@@ -52,7 +52,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def _most(method: Method, batch_size: int, x: Tensor) -> int:
-    """More than any step needs: for small networks it is known to fit without a trial."""
+    """An upper bound on the memory of a step, which spares small networks the trial steps."""
     channels = min(x.shape[1:], default=1) if x.is_floating_point() else 1
     positions = x[0].numel() // channels
     return _BYTES_EACH * sum(p.numel() for p in method.parameters()) * batch_size * positions

@@ -1,4 +1,4 @@
-"""What every loader returns: inputs, targets, and where they come from."""
+"""The return type of every loader: inputs, targets, and their origin."""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Arrays = tuple[Array, Array]
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class DataSplit:
     """One split of a dataset, in memory.
 
     Attributes:
@@ -25,9 +25,9 @@ class Dataset:
         y: Labels (n,) int64, or the targets of a regression (n, 1) float64.
         name: The dataset's name.
         split: Which split it is.
-        note: A phrase to print beside figures made from it; empty when it is the published split and nothing else.
-        sha256: SHA-256 of `x` and `y`, whatever files they were read from.
-        grade: The retina sets' grades 0..4, (n,) int64, from which `y` is made; None elsewhere.
+        note: A phrase to print next to results; empty if this is exactly the published split.
+        sha256: SHA-256 of `x` and `y`, independent of the files they were read from.
+        grade: The grades 0..4 of the retina datasets, (n,) int64, that `y` is made from; None for other datasets.
     """
 
     x: Tensor
@@ -42,30 +42,30 @@ class Dataset:
         return len(self.x)
 
 
-def build(name: str, split: Split, arrays: Arrays, note: str = "", graded: bool = False) -> Dataset:
-    """A `Dataset` of what a reader returned, once inputs and targets are known to be as many.
+def build(name: str, split: Split, arrays: Arrays, note: str = "", graded: bool = False) -> DataSplit:
+    """A `DataSplit` of a reader's arrays, with a check that there are as many inputs as targets.
 
     Args:
         name: The dataset's name.
         split: Which split it is.
         arrays: Inputs and targets.
-        note: A phrase to print beside figures.
-        graded: Whether the targets are grades, from which the label "2 or worse" is made.
+        note: A phrase to print next to results.
+        graded: Whether the targets are grades; the label is then "2 or worse".
     """
     x, y = arrays
     if len(x) == 0:
-        raise FileFormatError(f"the files of {name} {split} hold no examples: get them again.")
+        raise FileFormatError(f"the files of {name} {split} have no examples: download them again.")
     if len(x) != len(y):
         raise FileFormatError(
             f"{name} {split} has {len(x)} inputs but {len(y)} labels: one of its files belongs to another split or "
-            "dataset, so get both again."
+            "dataset, so download both again."
         )
     regression = np.issubdtype(y.dtype, np.floating)
     x, y = np.require(x, requirements=["C", "W"]), y[:, None] if regression else y.astype(np.int64)
     targets = torch.from_numpy(np.require(y, requirements=["C", "W"]))
     grade = targets if graded else None
     labels = (targets >= 2).long() if graded else targets
-    return Dataset(torch.from_numpy(x), labels, name, split, note, content_hash(x, y), grade)
+    return DataSplit(torch.from_numpy(x), labels, name, split, note, content_hash(x, y), grade)
 
 
 def content_hash(*arrays: Array) -> str:

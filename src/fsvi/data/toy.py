@@ -7,7 +7,7 @@ Sources:
 - OAT-1D: generated as in J. van Amersfoort et al., "On Feature Collapse and Deep Kernel Learning for Single Forward
   Pass Uncertainty", 2021.
 - `subspace.csv`: the 400 points of P. Izmailov et al., "Subspace Inference for Bayesian Deep Learning", UAI 2019,
-  BSD-2 licence.
+  BSD-2 license.
 """
 
 from __future__ import annotations
@@ -25,40 +25,45 @@ from fsvi.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Standardize:
-    """z = (v − mean) / std; the default is the identity."""
+    """z = (v − mean) / std; the default is the identity.
+
+    Args:
+        mean: A number, or one per column.
+        std: A number, or one per column.
+    """
 
     mean: float | Tensor = 0.0
     std: float | Tensor = 1.0
 
     @classmethod
     def of(cls, values: Tensor) -> Standardize:
-        """Column by column of a table (n, d); a column that is constant is only centred."""
+        """The statistics of each column of a table (n, d); constant columns are only centered."""
         std = values.std(0, correction=0)
         return cls(values.mean(0), torch.where(std > 0, std, 1.0))
 
     def __call__(self, value: Tensor) -> Tensor:
-        """To standardised units."""
+        """To standardized units."""
         return (value - self.mean) / self.std
 
     def inverse(self, value: Tensor) -> Tensor:
-        """Back to the original units (a standard deviation only needs the factor `std`)."""
+        """Back to the original units; for a standard deviation, multiply by `std` instead."""
         return value * self.std + self.mean
 
 
 @dataclass(frozen=True)
 class Toy1D:
-    """A regression from one raw input to one target, with what is needed to train on it and to draw it.
+    """A regression from one raw input to one target, with everything needed to train on it and to plot it.
 
     Attributes:
         name: The task's name.
         x_raw: Inputs in original units, (n, 1).
         y_raw: Targets in original units, (n, 1).
-        zoomed: Range of raw inputs for the figure close to the data.
-        wide: Range of raw inputs for the figure that shows extrapolation.
-        context_range: Range of raw inputs that context points come from.
-        features: From raw inputs (n, 1) to what the network sees, (n, inputs).
-        targets: From raw targets to what the network sees.
-        noise: Observation noise (std) that published runs use, in the units of `y`; None where none is stated.
+        zoomed: Range of raw inputs for a figure close to the data.
+        wide: Range of raw inputs for a figure that shows extrapolation.
+        context_range: Range of raw inputs for context points.
+        features: From raw inputs (n, 1) to network inputs (n, inputs).
+        targets: From raw targets to the targets of the network.
+        noise: Observation noise (std) of published runs, in the units of `y`; None if none is stated.
     """
 
     name: str
@@ -73,21 +78,21 @@ class Toy1D:
 
     @property
     def x(self) -> Tensor:
-        """Inputs as the network sees them, (n, inputs)."""
+        """Network inputs, (n, inputs)."""
         return self.features(self.x_raw)
 
     @property
     def y(self) -> Tensor:
-        """Targets as the network sees them, (n, 1)."""
+        """Targets of the network, (n, 1)."""
         return self.targets(self.y_raw)
 
     def context_points(self, num: int = 1001) -> Tensor:
-        """Evenly spaced raw inputs over `context_range` as the network sees them, (num, inputs)."""
+        """Network inputs (num, inputs) of evenly spaced raw inputs over `context_range`."""
         return self.features(torch.linspace(*self.context_range, num)[:, None])
 
     @property
     def context_bounds(self) -> tuple[list[float], list[float]]:
-        """Lowest and highest value of each network input over `context_range`."""
+        """The lowest and the highest value of each network input over `context_range`."""
         points = self.context_points()
         return points.amin(0).tolist(), points.amax(0).tolist()
 
@@ -96,17 +101,17 @@ def two_moons(num: int = 200, noise: float = 0.2, seed: int = 0) -> tuple[Tensor
     """Two interleaved half circles with Gaussian noise.
 
     Args:
-        num: Number of points, half of them in each class.
-        noise: Standard deviation of the noise.
-        seed: Seed of the draw.
+        num: The number of points, half of them in each class.
+        noise: The standard deviation of the noise.
+        seed: The seed of the draw.
 
     Returns:
         Inputs (num, 2) float32 and labels (num,) int64.
     """
     if num < 2:
-        raise InvalidInputError(f"num must be at least 2, one point a class, got {num}")
+        raise InvalidInputError(f"num={num} must be at least 2, one point per class.")
     if not noise >= 0:
-        raise InvalidInputError(f"noise must not be negative, got {noise}")
+        raise InvalidInputError(f"noise={noise} must not be negative.")
     from sklearn.datasets import make_moons  # takes longer to import than all of fsvi
 
     x, y = make_moons(n_samples=num, noise=noise, random_state=seed)
@@ -114,13 +119,13 @@ def two_moons(num: int = 200, noise: float = 0.2, seed: int = 0) -> tuple[Tensor
 
 
 def snelson(remove_gap: bool = True) -> Toy1D:
-    """Snelson's 200 points, inputs and targets standardised.
+    """Snelson's 200 points, with standardized inputs and targets.
 
-    Means and standard deviations (population, not sample) are those of the points kept. The noise of published runs is
-    0.286; a Gaussian process fitted by maximum likelihood finds 0.28 in raw units, which is 0.35 in standardised ones.
+    Means and (population) standard deviations are those of the points kept. The noise of published runs is 0.286. A
+    Gaussian process fitted by maximum likelihood finds 0.28 in raw units, which is 0.35 in standardized units.
 
     Args:
-        remove_gap: Leave out the 52 points with 1.5 ≤ x ≤ 3.
+        remove_gap: Whether to leave out the 52 points with 1.5 ≤ x ≤ 3.
     """
     points = _read_csv("snelson.csv")
     if remove_gap:
@@ -141,17 +146,17 @@ def snelson(remove_gap: bool = True) -> Toy1D:
 
 
 def oat1d(seed: int = 2, num: int = 100) -> Toy1D:
-    """A sum of 30 random cosines, seen on two clusters around −5 and 5; no standardisation.
+    """A sum of 30 random cosines, observed on two clusters around −5 and 5, without standardization.
 
     y = Σ_i cos(W_i x + b_i) + 0.05 ε with W ~ N(0, 1), b ~ U[0, 2π), x = 5 sign(ε') + clip(ε'', −2, 2), drawn in the
-    order W, b, ε', ε'', ε from NumPy's legacy generator, so that a seed gives the published function.
+    order W, b, ε', ε'', ε from NumPy's legacy generator. With it, seed 2 gives the published function.
 
     Args:
-        seed: Seed of function and points; 2 is the published one.
-        num: Number of points (the original notebook draws 1,000). The function does not depend on it.
+        seed: The seed of the function and the points; 2 is the published one.
+        num: The number of points (the original notebook draws 1,000). The function does not depend on it.
     """
     if num < 1:
-        raise InvalidInputError(f"num must be positive, got {num}")
+        raise InvalidInputError(f"num={num} must be at least 1.")
     random = np.random.RandomState(seed)
     W, b = random.randn(30, 1), random.rand(30, 1) * 2 * np.pi
     x = 5 * np.sign(random.randn(num)) + random.randn(num).clip(-2, 2)
@@ -169,7 +174,7 @@ def oat1d(seed: int = 2, num: int = 100) -> Toy1D:
 
 
 def subspace() -> Toy1D:
-    """The 400 points of "Subspace Inference"; the network sees the two features (x/2, (x/2)²), targets are raw."""
+    """The 400 points of "Subspace Inference"; network inputs are the two features (x/2, (x/2)²), targets are raw."""
     x_raw, y_raw = _columns(_read_csv("subspace.csv"))
     return Toy1D(
         name="subspace",

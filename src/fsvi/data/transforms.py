@@ -1,4 +1,4 @@
-"""From stored images to what a network sees: normalisation, augmentation, rotation, held-out splits."""
+"""Transforms from stored images to network inputs: normalization, augmentation, rotation; held-out splits."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _CROP_PADDING = 4
 
 @dataclass(frozen=True)
 class Normalize:
-    """Images as (v / 255 − mean) / std, channel by channel, in float32.
+    """Normalize images: (v / 255 − mean) / std per channel, in float32.
 
-    Attributes:
+    Args:
         mean: Mean of each channel on the scale 0..1.
         std: Standard deviation of each channel on the scale 0..1.
     """
@@ -29,7 +29,7 @@ class Normalize:
 
     @classmethod
     def of(cls, x_train: Tensor) -> Normalize:
-        """The statistics of the training images (n, channels, height, width), exact: made from counts of 256 values."""
+        """The exact statistics of training images (n, channels, height, width), from counts of the 256 values."""
         _check_bytes(x_train)
         values = torch.arange(256, dtype=torch.float64) / 255
         counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in x_train.unbind(1)]).double()
@@ -37,11 +37,11 @@ class Normalize:
         mean = weights @ values
         std = (weights @ values**2 - mean**2).clamp(min=0).sqrt()
         if not bool((std > 0).all()):
-            raise InvalidInputError("a channel of the training images is constant, so it cannot be standardised.")
+            raise InvalidInputError("a channel of the training images is constant, so it cannot be normalized.")
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Standardised float32 images of uint8 ones, with the training set's statistics."""
+        """Normalize uint8 images to float32."""
         _check_bytes(x)
         if x.shape[1] != len(self.mean):
             raise InvalidInputError(
@@ -53,11 +53,11 @@ class Normalize:
 
 
 def augment(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Each image cropped at random after padding by 4 zeros on every side, and mirrored with probability one half.
+    """Crop each image at random after padding it with 4 zeros per side, and mirror it with probability one half.
 
     Args:
-        x: Images (n, channels, height, width) of any type; zero is the mean of standardised ones.
-        generator: Source of the random crops and flips.
+        x: Images (n, channels, height, width) of any type; zero is the mean of normalized ones.
+        generator: The source of random crops and flips; None is torch's global one.
     """
     _check_images(x)
     n, _, height, width = x.shape
@@ -71,10 +71,10 @@ def augment(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:
-    """Images turned counter-clockwise about their centre, bilinear, zeros where nothing was; uint8 is rounded.
+    """Rotate images counterclockwise about their center, with bilinear interpolation and zeros outside.
 
     Args:
-        x: Images (n, channels, height, width), uint8 or floating.
+        x: Images (n, channels, height, width), floating or uint8, which is rounded.
         degrees: The angle.
     """
     _check_images(x)
@@ -82,7 +82,7 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
         raise InvalidInputError(f"degrees={degrees!r} must be a finite number.")
     angle, (height, width) = math.radians(degrees), x.shape[-2:]
     cos, sin = math.cos(angle), math.sin(angle)
-    # affine_grid counts from −1 to 1 along each side, so the turn is scaled to stay one in pixels.
+    # affine_grid counts from −1 to 1 along each side, so the rotation is scaled to be one in pixels.
     aspect = max(height - 1, 1) / max(width - 1, 1)
     pixels = x if x.is_floating_point() else x.float()
     turn = pixels.new_tensor([[cos, -sin * aspect, 0.0], [sin / aspect, cos, 0.0]])
@@ -92,12 +92,12 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
 
 
 def splits(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """A random split of 0..n − 1: the indices to train on and those held out, each in ascending order.
+    """Split the indices 0..n − 1 at random into those to train on and those held out, each in ascending order.
 
     Args:
-        n: How many examples there are.
-        fraction: How much of them is held out, rounded to whole examples.
-        seed: Seed of the draw.
+        n: The number of examples.
+        fraction: The fraction to hold out, rounded to whole examples.
+        seed: The seed of the draw.
     """
     held_out = round(check_count("n", n) * check_fraction("fraction", fraction))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""What is wrong with a trained method's uncertainty, if anything, and which setting to change."""
+"""Find problems with the uncertainty of a trained method, and which setting to change."""
 
 from fsvi.diagnosis.diagnose import diagnose
 from fsvi.diagnosis.findings import Diagnosis, Finding

@@ -1,4 +1,4 @@
-"""Does the uncertainty grow away from the data, and does the context go there?"""
+"""Does the uncertainty grow away from the data, and does the context reach there?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAST_GROWTH = 1.05
 
 
 def check_context(seen: Evidence) -> Finding | None:
-    """The share of context points that are further from the data than data are from each other."""
+    """Count the context points that are further from the data than the data are from each other."""
     if seen.context is None or len(seen.few) < 3 or not seen.x.is_floating_point():
         return None
     own = distances(seen.few, seen.few, own=True)
@@ -28,14 +28,14 @@ def check_context(seen: Evidence) -> Finding | None:
     )
     severity: Severity = "fault" if share < _LEAST_LEAVING else "warning" if share < _FEW_LEAVING else "ok"
     advice = (
-        "The prior is only felt where data speak already: choose a context= that leaves the data, such as "
-        "contexts.Uniform(widen=0.5), or other inputs by contexts.Dataset."
+        "The prior acts only where there are data already: choose a context= that leaves the data, such as "
+        "contexts.Uniform(widen=0.5), or other inputs with contexts.Dataset."
     )
     return Finding("context", severity, sentence, "" if severity == "ok" else advice, {"share": share, "reach": reach})
 
 
 def check_distance(seen: Evidence) -> Finding | None:
-    """The rank correlation of uncertainty with the distance to the nearest data, at data, context and beyond."""
+    """Correlate uncertainty with the distance to the nearest datum, at data, context points and beyond."""
     if not seen.x.is_floating_point() or len(seen.few) < 3:
         return None
     away = seen.pushed if seen.context is None else torch.cat([seen.context, seen.pushed])
@@ -54,7 +54,7 @@ def check_distance(seen: Evidence) -> Finding | None:
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's, with the average rank for ties; 0 where one of them is constant."""
+    """Spearman's correlation, with average ranks for ties; 0 if one of them is constant."""
     a, b = _ranks(a), _ranks(b)
     a, b = a - a.mean(), b - b.mean()
     norm = float(a.norm() * b.norm())
@@ -69,7 +69,9 @@ def _ranks(values: Tensor) -> Tensor:
 
 def _advise(seen: Evidence) -> str:
     if isinstance(seen.method, MAP):
-        return "One network has no uncertainty of its own: use FSVI, an Ensemble, or another method that has."
+        return (
+            "A single network has no uncertainty about its function: use FSVI, an Ensemble, or another method that has."
+        )
     if seen.context is None:
-        return "Nothing holds the function away from the data: use FSVI with a context= that covers such inputs."
+        return "Nothing constrains the function away from the data: use FSVI with a context= that covers such inputs."
     return "Choose a context= that covers such inputs, raise num_context or kl_weight, or train longer."

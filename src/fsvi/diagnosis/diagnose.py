@@ -1,4 +1,4 @@
-"""Look at everything, and say what was found."""
+"""Run all checks on a trained method."""
 
 from __future__ import annotations
 
@@ -25,11 +25,20 @@ def diagnose(
     history: History | None = None,
     num_samples: int = 10,
 ) -> Diagnosis:
-    """What is wrong with the uncertainty of a trained method, if anything.
+    """Find problems with the uncertainty of a trained method.
 
-    `data` is a pair (x, y), best held out. `context` is a context or inputs; None takes the method's own, where it has
-    one. `history` is what `fit` returned, and `num_samples` what predictions are made with. What does not apply to the
-    method is left out; and a model that has learned nothing is not asked how well it knows what it does not know.
+    Checks that do not apply to the method or to its likelihood are left out. If the model has learned nothing, its
+    predictions are not checked further.
+
+    Args:
+        method: The trained method.
+        data: A pair (x, y), preferably held out.
+        context: A context or inputs where the uncertainty should be large. None uses the method's own context.
+        history: The return value of `fit`, if available.
+        num_samples: The number of draws that your predictions use.
+
+    Returns:
+        The findings, each with a severity, a sentence and advice.
     """
     check_type("method", method, Method, "a trained method, such as fsvi.FSVI after fsvi.fit")
     check_count("num_samples", num_samples)
@@ -45,8 +54,8 @@ def _findings(seen: Evidence) -> list[Finding | None]:
     balance = check_balance(seen)
     structure = [balance, check_variance(seen), check_context(seen), check_batch_norm(seen)]
     if balance is not None and balance.severity == "fault":
-        return structure  # which is why nothing was learned
+        return structure  # the KL is the reason why nothing was learned
     learning = check_learning(seen)
-    if learning.severity == "fault":
+    if learning is not None and learning.severity == "fault":
         return [learning, *structure]
     return [learning, *structure, check_distance(seen), check_samples(seen), check_calibration(seen)]

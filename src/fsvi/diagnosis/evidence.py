@@ -1,4 +1,4 @@
-"""What the checks look at, computed once for all of them."""
+"""The data, predictions and context points that the checks read, computed once for all of them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
 from fsvi.methods import Method
 from fsvi.methods.function_space import FunctionSpaceMethod
-from fsvi.predictive import CategoricalPredictive, Predictive
+from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.training import History
 from fsvi.validation import check_inputs
 
 _MOST_DATA = 1000
 _MOST_POINTS = 128
-"""for what takes many draws, or all pairs of points"""
+"""for computations with many draws or with all pairs of points"""
 _DRAWS = 20
 _PUSHES = (2.0, 3.0)
-"""how many times as far from the data's mean as the data"""
+"""factors on the distance from the mean of the data"""
 _LITTLE, _MUCH = 0.02, 0.2
 """in nats"""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A method, data (x, y) it is asked about, and points of its context, if there are any."""
+    """A method, the data (x, y) to check it on, and points of its context, if it has one."""
 
     method: Method
     x: Tensor
@@ -45,7 +45,7 @@ class Evidence:
     def gather(
         cls, method: Method, data: tuple[Any, Any], context: Any, history: History | None, num_samples: int
     ) -> Evidence:
-        """Check what the user gave; of large data, take a part that goes evenly through all of it."""
+        """Validate the arguments; of large data, keep a subset spread evenly over all of it."""
         x, y = method.check_batch(*data)
         chosen = _spread(len(x), _MOST_DATA)
         x, y = x[chosen], y[chosen]
@@ -53,32 +53,32 @@ class Evidence:
 
     @property
     def members(self) -> list[Method]:
-        """The methods that an ensemble consists of, or the one there is."""
+        """The members of an ensemble, or the method itself."""
         return members(self.method)
 
     @property
     def num_data(self) -> int:
-        """How many training examples there were, as far as is known."""
+        """The number of training examples; that of the data given if it is unknown."""
         return self.method.num_data or len(self.x)
 
     @cached_property
     def few(self) -> Tensor:
-        """Some of the inputs."""
+        """A subset of the inputs."""
         return self.x[_spread(len(self.x), _MOST_POINTS)]
 
     @cached_property
     def pushed(self) -> Tensor:
-        """These, further from their mean."""
-        centre = self.few.mean(0, keepdim=True)
-        return torch.cat([centre + factor * (self.few - centre) for factor in _PUSHES])
+        """The same inputs, moved away from their mean."""
+        center = self.few.mean(0, keepdim=True)
+        return torch.cat([center + factor * (self.few - center) for factor in _PUSHES])
 
     @cached_property
     def prediction(self) -> Predictive:
-        """At the data, with many draws."""
+        """The prediction at the data."""
         return self.predict(self.x)
 
     def predict(self, x: Tensor, num_samples: int = _DRAWS) -> Predictive:
-        """At any inputs."""
+        """The prediction at any inputs."""
         return self.method.predict(x, num_samples)
 
     @cached_property
@@ -87,21 +87,23 @@ class Evidence:
         return -float(self.prediction.log_prob(self.y).mean())
 
     @cached_property
-    def constant_nll(self) -> float:
-        """The same of the best prediction that does not look at the input: class frequencies, or one Gaussian."""
+    def constant_nll(self) -> float | None:
+        """The nll of the best constant prediction: class frequencies, or one Gaussian; None for other predictions."""
         if isinstance(self.prediction, CategoricalPredictive):
             shares = torch.bincount(self.y).double() / len(self.y)
             return float(torch.special.entr(shares).sum())
+        if not isinstance(self.prediction, GaussianPredictive):
+            return None
         variances = self.y.double().var(0, correction=0).clamp_min(1e-12)
         return float(0.5 * (2 * math.pi * math.e * variances).log().sum())
 
     @cached_property
     def has_learned(self) -> bool:
-        """Whether predictions beat the best constant by more than chance.
+        """Whether predictions beat the best constant by more than chance; True if no such constant is known.
 
-        A method that `fit` never saw must do so by far: a random network may be right by luck.
+        A method without training must beat it by a wide margin, because a random network may be right by luck.
         """
-        if self.method.num_data is None:
+        if self.method.num_data is None or self.constant_nll is None:
             return self.has_learned_much
         logs = self.prediction.log_prob(self.y)
         error = float(logs.std()) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
@@ -109,18 +111,18 @@ class Evidence:
 
     @property
     def has_learned_much(self) -> bool:
-        """Whether predictions beat the best constant by far."""
-        return self.constant_nll - self.nll > _MUCH
+        """Whether predictions beat the best constant by a wide margin; True if no such constant is known."""
+        return self.constant_nll is None or self.constant_nll - self.nll > _MUCH
 
 
 def distances(points: Tensor, data: Tensor, own: bool = False) -> Tensor:
-    """From each point to the nearest of the data; with `own`, the points are the data, and the next nearest counts."""
+    """The distance from each point to the nearest datum. With `own`, the points are the data; each skips itself."""
     table = torch.cdist(points.double().flatten(1), data.double().flatten(1))
     return table.kthvalue(2 if own else 1, dim=1).values
 
 
 def _context_points(method: Method, context: Any, x: Tensor) -> Tensor | None:
-    """Points of the context that was given, or of the method's own where there is one and its data were kept."""
+    """Points of the given context, else of the method's own; None if it has none or if its data were not saved."""
     if context is not None and not isinstance(context, Context):
         context = Dataset(check_inputs(context, method.dtype))
     if context is not None:

@@ -1,4 +1,4 @@
-"""What a diagnosis says, for people and for programs."""
+"""The result of a diagnosis, for people and for programs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, Literal
 
 Severity = Literal["ok", "warning", "fault"]
 SEVERITIES: tuple[Severity, ...] = ("fault", "warning", "ok")
-"""the worst first"""
+"""worst first"""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: What it is about, such as "context".
-        severity: "ok", "warning" (look at it), or "fault" (the uncertainty is not to be relied on).
-        sentence: What was seen, with its numbers.
-        advice: The setting to change; empty where nothing has to.
+        name: The topic, such as "context".
+        severity: "ok", "warning" (worth a look), or "fault" (do not rely on the uncertainty).
+        sentence: The observation, with its numbers.
+        advice: The setting to change; empty if none.
         values: The numbers by name.
     """
 
@@ -38,18 +38,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All findings, in the order in which they were looked at."""
+    """All findings, in the order of the checks."""
 
     findings: tuple[Finding, ...]
 
     @property
     def faults(self) -> list[Finding]:
-        """What makes the uncertainty useless."""
+        """The findings that make the uncertainty unreliable."""
         return [finding for finding in self.findings if finding.severity == "fault"]
 
     @property
     def summary(self) -> str:
-        """How many findings of each kind there are, in one line."""
+        """The number of findings of each severity, in one line."""
         counts = Counter(finding.severity for finding in self.findings)
         return f"{_count(counts['fault'], 'fault')}, {_count(counts['warning'], 'warning')}, {counts['ok']} ok"
 
@@ -61,16 +61,16 @@ class Diagnosis:
         return next(finding for finding in self.findings if finding.name == name)
 
     def __str__(self) -> str:
-        """For a terminal: the worst first."""
+        """Text for a terminal, worst findings first."""
         worst_first = sorted(self.findings, key=lambda finding: SEVERITIES.index(finding.severity))
         return "\n".join([self.summary, *map(str, worst_first)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: what a file, or a section of a page, needs."""
+        """Plain values, for a file or a page."""
         return {"summary": self.summary, "findings": [asdict(finding) for finding in self.findings]}
 
     def to_json(self) -> str:
-        """The same as JSON."""
+        """The findings as JSON."""
         return json.dumps(self.to_dict(), indent=1)
 
 

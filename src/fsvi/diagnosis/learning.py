@@ -1,4 +1,4 @@
-"""Has anything been learned, and did the divergence from the prior leave room for it?"""
+"""Has the method learned anything, and does the KL to the prior leave room for it?"""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.networks.modes import evaluating
 
 _HEAVY, _DOMINANT = 30.0, 10.0
-"""times the weight of the evidence lower bound, and times the negative log-likelihood (or a nat, if that is less)"""
+"""Multiples of the weight in the evidence lower bound, and of the negative log-likelihood (at least one nat)."""
 
 
-def check_learning(seen: Evidence) -> Finding:
-    """The predictions' log-likelihood next to that of the best constant."""
+def check_learning(seen: Evidence) -> Finding | None:
+    """Compare the log-likelihood of the predictions with that of the best constant prediction, if there is one."""
+    if seen.constant_nll is None:
+        return None
     values = {"nll": seen.nll, "constant_nll": seen.constant_nll}
     if seen.has_learned:
         sentence = (
@@ -27,13 +29,13 @@ def check_learning(seen: Evidence) -> Finding:
         return Finding("learning", "ok", sentence, values=values)
     sentence = (
         f"The negative log-likelihood, {seen.nll:.3f}, is no better than that of the best constant prediction, "
-        f"{seen.constant_nll:.3f}: the model is untrained, or was trained in vain."
+        f"{seen.constant_nll:.3f}: the model is untrained, or training failed."
     )
-    return Finding("learning", "fault", sentence, "Train it by fsvi.fit, for more epochs or with another lr.", values)
+    return Finding("learning", "fault", sentence, "Train it with fsvi.fit, for more epochs or with another lr.", values)
 
 
 def check_balance(seen: Evidence) -> Finding | None:
-    """The weighted divergence next to the negative log-likelihood, over training or now; and its weight."""
+    """Compare the weighted KL with the negative log-likelihood, over training or now, and check its weight."""
     member = seen.members[0]
     terms = _terms(seen)
     weight = _weight(member, seen)
@@ -58,7 +60,7 @@ def check_balance(seen: Evidence) -> Finding | None:
 
 
 def _weight(method: Method, seen: Evidence) -> float | None:
-    """The divergence's weight as a multiple of 1/N."""
+    """The weight of the KL as a multiple of 1/N."""
     if isinstance(method, FunctionSpaceMethod):
         return method.weight(seen.x) * seen.num_data
     scale = getattr(method, "kl_scale", None)
@@ -77,5 +79,5 @@ def _terms(seen: Evidence) -> tuple[float, float] | None:
         with torch.no_grad(), evaluating(member.net):
             found = member.terms(seen.x, seen.y)
     except InvalidInputError:
-        return None  # its context's data were not saved
+        return None  # the data of its context were not saved
     return float(found["nll"]), float(found["kl"])

@@ -1,4 +1,4 @@
-"""Are the parameters' deviations of a reasonable size, and was BatchNorm treated well?"""
+"""Do the standard deviations of the parameters have a reasonable size, and does BatchNorm have statistics?"""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fsvi.methods.mean_field import MeanFieldMethod
 from fsvi.networks.parameters import batch_norms
 
 _COLLAPSED, _BLOWN_UP = 1e-4, 10.0
-"""in units of the weights"""
+"""multiples of the weights"""
 _SHRUNK, _GROWN = 1e-3, 100.0
-"""in units of the start"""
+"""multiples of the initial value"""
 
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A stochastic tensor, and its median standard deviation in units of its layer's weights and of its start."""
+    """A stochastic tensor, with its median standard deviation relative to its layer's weights and to its start."""
 
     name: str
     ratio: float
@@ -41,7 +41,7 @@ class _Tensor:
 
 
 def check_variance(seen: Evidence) -> Finding | None:
-    """Standard deviations next to the scale of the weights they belong to, and to where they started."""
+    """Compare standard deviations with the scale of their weights and with their initial values."""
     tensors = [tensor for member in seen.members for tensor in _tensors(member)]
     if not tensors:
         return None
@@ -66,7 +66,7 @@ def _named(some: list[_Tensor], tensors: list[_Tensor]) -> str:
 
 
 def check_batch_norm(seen: Evidence) -> Finding | None:
-    """Whether BatchNorm predicts with statistics that it has learned."""
+    """Check that BatchNorm layers predict with learned statistics."""
     layers = [layer for member in seen.members for layer in batch_norms(member.net)]
     if not layers:
         return None
@@ -79,12 +79,12 @@ def check_batch_norm(seen: Evidence) -> Finding | None:
         return Finding("batch_norm", "fault", sentence, "Set track_running_stats=True, or use GroupNorm.")
     if unseen:
         sentence = (
-            f"{len(unseen)} of {len(layers)} BatchNorm layers have seen no batch, and predict with made-up statistics."
+            f"{len(unseen)} of {len(layers)} BatchNorm layers have seen no batch and predict with initial statistics."
         )
-        return Finding("batch_norm", "fault", sentence, "Train the method by fsvi.fit before it predicts.")
+        return Finding("batch_norm", "fault", sentence, "Train the method with fsvi.fit before it predicts.")
     sentence = (
-        f"{len(layers)} BatchNorm layers learned their statistics from training batches alone, and predict with them; "
-        "their scales and shifts are points."
+        f"{len(layers)} BatchNorm layers learned their statistics from training batches only and predict with them; "
+        "their scales and shifts are not random."
     )
     return Finding("batch_norm", "ok", sentence)
 
@@ -106,7 +106,7 @@ def _tensors(method: Method) -> list[_Tensor]:
 
 
 def _scale(means: dict[str, Tensor], name: str) -> float:
-    """The root mean square of the layer's weight, or of PyTorch's initial ones where training made them smaller."""
+    """The root mean square of the layer's weights, but at least that of PyTorch's initialization."""
     layer = name.rpartition(".")[0]
     weight = max((means[other] for other in means if other.rpartition(".")[0] == layer), key=Tensor.numel)
     return max(float(weight.double().square().mean().sqrt()), (3 * weight[0].numel()) ** -0.5)

@@ -1,4 +1,4 @@
-"""Are there draws enough for a prediction, and is its confidence deserved?"""
+"""Does a prediction have enough draws, and is its confidence justified?"""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictiv
 
 _GROUPS = 5
 _TOO_NOISY, _NOISY = 0.5, 0.25
-"""in units of the spread"""
+"""multiples of the spread"""
 _NEGLIGIBLE = 0.05
-"""in units of the uncertainty itself"""
+"""a multiple of the mean uncertainty"""
 _BINS = 10
 _MISCALIBRATED, _SLIGHTLY = 0.15, 0.05
 _LEVELS = (0.5, 0.9)
 
 
 def check_samples(seen: Evidence) -> Finding | None:
-    """The error of the uncertainty over disjoint sets of draws, in units of its spread over inputs."""
+    """Compare the Monte-Carlo error of the uncertainty, from disjoint sets of draws, with its spread over inputs."""
     x = seen.few if seen.context is None else torch.cat([seen.few, seen.context])
     p = seen.predict(x, _GROUPS * seen.num_samples)
     if len(p.samples) != _GROUPS * seen.num_samples:
-        return None  # the method has its own number of functions
+        return None  # the method decides the number of draws
     whole = p.uncertainty()
     parts = torch.stack([_part(p, slice(first, None, _GROUPS)).uncertainty() for first in range(_GROUPS)])
     error = float((parts - whole).square().mean().sqrt())
@@ -47,13 +47,16 @@ def check_samples(seen: Evidence) -> Finding | None:
     return Finding("samples", severity, sentence, advice, {"error": error, "spread": spread})
 
 
-def check_calibration(seen: Evidence) -> Finding:
-    """Confidence next to accuracy, bin by bin; for real targets, intervals next to how often they hold them."""
+def check_calibration(seen: Evidence) -> Finding | None:
+    """Compare confidence with accuracy, or intervals with their coverage; None for other kinds of predictions."""
     p = seen.prediction
     if isinstance(p, GaussianPredictive):
         return _check_intervals(p, seen.y)
-    assert isinstance(p, CategoricalPredictive)
-    bins = reliability(p, seen.y, _BINS)
+    return _check_confidence(p, seen.y) if isinstance(p, CategoricalPredictive) else None
+
+
+def _check_confidence(p: CategoricalPredictive, y: Tensor) -> Finding:
+    bins = reliability(p, y, _BINS)
     chance = bins.accuracy.nan_to_num(0.5)
     noise = (bins.count * chance * (1 - chance)).sqrt() * math.sqrt(2 / math.pi) / bins.count.sum()
     excess = bins.ece - float(noise.sum())
@@ -76,11 +79,11 @@ def _check_intervals(p: GaussianPredictive, y: Tensor) -> Finding:
     kind = "overconfident" if gaps[worst] > 0 else "underconfident"
     shares = ", ".join(f"{share:.0%} of targets in the {level:.0%} interval" for level, share in found.items())
     values = {f"coverage_{level:.0%}".rstrip("%"): share for level, share in found.items()}
-    return _calibration(f"There are {shares}: {kind}, if anything.", abs(gaps[worst]) - noise, kind, values)
+    return _calibration(f"There are {shares}: {kind} on average.", abs(gaps[worst]) - noise, kind, values)
 
 
 def _calibration(sentence: str, excess: float, kind: str, values: dict[str, float]) -> Finding:
-    """`excess` is the miscalibration beyond what chance would show."""
+    """`excess` is the miscalibration minus the amount that chance explains."""
     if excess <= _SLIGHTLY:
         return Finding("calibration", "ok", sentence, values=values)
     more, less = "raise kl_weight or num_context, or stop training earlier", "lower kl_weight, or train longer"
@@ -89,7 +92,7 @@ def _calibration(sentence: str, excess: float, kind: str, values: dict[str, floa
 
 
 def _part(p: Predictive, chosen: slice) -> Predictive:
-    """The prediction by some of the draws."""
+    """The prediction from some of the draws."""
     part = copy.copy(p)
     for name, values in vars(p).items():
         setattr(part, name, values[chosen])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,8 +41,9 @@ large variance makes this hold for means that are not quite zero."""
 TARGET_VARIANCE = 9.0
 """The prior variance of a standardized target. Where one column leaves the data, the standard deviation should be at
 least twice that on the data, which is up to 1 for targets that nothing predicts: the variance must be well above 4."""
-STEPS, BATCH_SIZE, RATE = 100, 128, 2e-2
-"""Steps of the second stage, at most, their minibatches, and their learning rate."""
+STEPS, BATCH_SIZE, RATE, STD_RATE = 100, 128, 5e-3, 6e-2
+"""Steps of the second stage, at most, their minibatches, and the learning rates of the last layer's means, which should
+stay close to the point estimate, and of their standard deviations."""
 _NARROW = 0.3
 """The last layer's weights start with this standard deviation over √features: the variance on the data starts small."""
 _LEAST_HELD_OUT = 10
@@ -50,6 +51,8 @@ _LEAST_HELD_OUT = 10
 _SHARE, _ENOUGH_HELD_OUT = 0.1, 50
 """The share of rows held out by default. Fifty rows tell the noise to a tenth: small tables hold out up to twice the
 share for them."""
+_MOST_NOISE_ROWS = 5_000
+"""Held-out rows that tell the noise, at most: more would only take memory."""
 _OPTIMISM = 6.0
 """By this much over the number of held-out rows their error underestimates that of new rows."""
 _NOISE_ROWS = 5.0
@@ -57,9 +60,9 @@ _NOISE_ROWS = 5.0
 
 
 def num_held_out(num: int, fraction: float | None = None) -> int:
-    """How many of `num` rows are held out: `fraction` of them, or by default a tenth, and up to a fifth of small tables.
+    """How many of `num` rows are held out: `fraction` of them, or a tenth and up to a fifth of small tables.
 
-    Fewer than ten are none.
+    Where these would be fewer than ten, none are.
     """
     if fraction is None:
         held_out = int(max(_SHARE * num, min(2 * _SHARE * num, _ENOUGH_HELD_OUT)))
@@ -71,7 +74,10 @@ def num_held_out(num: int, fraction: float | None = None) -> int:
 def fsvi_settings(likelihood: Likelihood, num_outputs: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """FSVI's arguments for a table: those `given` by the user, and the defaults and the rule for all others."""
     variance = TARGET_VARIANCE if isinstance(likelihood, Gaussian) else LOGIT_VARIANCE
-    settings = {"stochastic": "last_layer", "num_context": NUM_CONTEXT, "covariance": "diagonal", **given}
+    settings = {
+        **{"stochastic": "last_layer", "num_context": NUM_CONTEXT, "covariance": "diagonal"},
+        **{"log_std_lr_scale": STD_RATE / RATE, **given},
+    }
     settings.setdefault("prior", Constant(variance))
     settings.setdefault("kl_weight", BALANCE / (settings["num_context"] * num_outputs))
     return copy.deepcopy(settings)
@@ -79,7 +85,7 @@ def fsvi_settings(likelihood: Likelihood, num_outputs: int, given: Mapping[str, 
 
 def widen(
     start: Method,
-    x: Tensor,
+    rows: Sequence[Tensor],
     context: Context | None,
     settings: Mapping[str, Any],
     steps: int = STEPS,
@@ -89,13 +95,14 @@ def widen(
 
     Args:
         start: The point estimate. It does not change.
-        x: Training rows as the network sees them.
+        rows: Training inputs as the network sees them, their targets, and their weights if there are any.
         context: Where the function is held to the prior; None for `ShiftedRows`.
         settings: FSVI's arguments that should differ from the defaults. With stochastic="all" the hidden layers are
             trained further, otherwise they are frozen.
         steps: Training steps, at least one epoch.
         options: Further arguments of `fit`, such as `seed` and `progress`.
     """
+    x, _, *weights = rows
     chosen = fsvi_settings(start.likelihood, start.num_outputs, settings)
     context = ShiftedRows() if context is None else context
     freeze = chosen["stochastic"] == "last_layer"
@@ -105,10 +112,10 @@ def widen(
     epochs = max(1, round(steps / math.ceil(len(x) / BATCH_SIZE)))
     # The point estimate's own predictions are the targets: noise that early stopping kept out must not be learned now.
     targets = start.predict(x).mean
-    return method, fit(method, (x, targets), epochs=epochs, batch_size=BATCH_SIZE, lr=RATE, **options)
+    return method, fit(method, (x, targets, *weights), epochs=epochs, batch_size=BATCH_SIZE, lr=RATE, **options)
 
 
-def reestimate_noise(method: Method, x: Tensor, y: Tensor) -> None:
+def reestimate_noise(method: Method, x: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
     """Set a learned noise to what held-out rows say, since errors on rows that were trained on are too small.
 
     The noise variance s maximizes the likelihood of the held-out targets, with the function's own variance v as it is,
@@ -121,25 +128,27 @@ def reestimate_noise(method: Method, x: Tensor, y: Tensor) -> None:
         method: A trained method.
         x: Held-out inputs.
         y: Their targets, as the network sees them.
+        weights: How many rows each of them counts as; None for 1.
     """
     likelihood = method.likelihood
     if not isinstance(likelihood, Gaussian) or not likelihood.learn_noise or likelihood.least_noise:
         return
-    x, y = method.check_batch(x, y)
+    x, y = method.check_batch(x[:_MOST_NOISE_ROWS], y[:_MOST_NOISE_ROWS])
     prediction: Any = method.predict(x)
     learned = likelihood.noise.square()
     squares, variance = (y - prediction.mean).square(), prediction.samples.var(0, correction=0)
-    noise = _best_variance(squares, variance, learned) * (1 + _OPTIMISM / len(x))
+    counts = (torch.ones(len(x)) if weights is None else weights[:_MOST_NOISE_ROWS]).to(y)
+    noise = _best_variance(squares, variance, learned, counts) * (1 + _OPTIMISM / float(counts.sum()))
     with torch.no_grad():
         likelihood.log_noise.copy_(0.5 * noise.log())
 
 
-def _best_variance(squares: Tensor, variance: Tensor, learned: Tensor) -> Tensor:
+def _best_variance(squares: Tensor, variance: Tensor, learned: Tensor, counts: Tensor) -> Tensor:
     """argmax over s of Σ log N(residual; 0, variance + s), for each output, on a fine logarithmic grid."""
     grid = learned.new_tensor(2.0).pow(torch.linspace(-10, 10, 801, dtype=learned.dtype, device=learned.device))
     s = grid[:, None] * squares.mean(0).clamp_min(1e-12)
     total = variance + s[:, None]
-    rows = (squares / total + total.log()).sum(1)
+    rows = ((squares / total + total.log()) * counts[:, None]).sum(1)
     prior = _NOISE_ROWS * (learned / s + s.log())
     best = (rows + prior).argmin(0)
     return s.gather(0, best[None])[0]

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from fsvi.data import Dataset
+from fsvi.data import DataSplit
 from fsvi.methods import Method
 from fsvi.training import History, fit
 
@@ -63,7 +63,7 @@ class Outcome:
 
     metrics: dict[str, float]
     curves: dict[str, Any]
-    sources: Sequence[Dataset] = ()
+    sources: Sequence[DataSplit] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Experiment:
     data: tuple[Tensor, Tensor]
     fit_settings: Mapping[str, Any]
     evaluate: Callable[[Method], Outcome]
-    sources: Sequence[Dataset] = ()
+    sources: Sequence[DataSplit] = ()
     notes: Sequence[str] = ()
     dataset: Callable[[Tensor, Tensor], Any] | None = None
     validation: Callable[[], tuple[Tensor, Tensor]] | None = None

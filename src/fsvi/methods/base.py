@@ -14,7 +14,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,6 @@ from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from fsvi.cost.estimate import Estimate
-
 _KIND = "fsvi method"
 _OLD_NETWORK_SETTINGS = ("head", "channels_last")
 """Where files written before `Network` existed keep its settings."""
@@ -46,10 +44,12 @@ class Method(Configurable, nn.Module, ABC):
     """
 
     transient = ("net",)
+    takes_weights: ClassVar[bool] = True
+    """Whether training can weigh examples: whether all that it takes from targets is `likelihood.nll`"""
     likelihood: Likelihood
     network: Network
     num_data: int | None
-    """how many examples there are, once `fit` has said so"""
+    """how many examples there are, or the sum of their weights, once `fit` has said so"""
     progress: float
     """how much of training is done when the step that `fit` is making is, 0..1"""
     _saved_shape: torch.Size | None = None
@@ -112,15 +112,6 @@ class Method(Configurable, nn.Module, ABC):
 
     def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
         """Training has ended; `batches()` goes through the training data once more."""
-
-    def estimate(self, batch_size: int, x: Any = None) -> Estimate:
-        """The memory and the time that training needs in batches of `batch_size`, and both as multiples of `MAP`'s.
-
-        `x` are some inputs, where the method knows their shape neither from training nor from its context.
-        """
-        from fsvi.cost.estimate import estimate  # which measures methods, and so imports them
-
-        return estimate(self, batch_size, x)
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
@@ -247,7 +238,12 @@ class Method(Configurable, nn.Module, ABC):
 
         `calibrated` is a `fsvi.calibration.Calibrated` of this method, which `load` then returns.
         """
-        tree = {
+        extra = {} if calibrated is None else {"calibrated": calibrated.config()}
+        write_tree(path, {**self.as_tree(), **extra}, _KIND)
+
+    def as_tree(self) -> dict[str, Any]:
+        """The trained method as plain values and tensors; see `from_tree`."""
+        return {
             "config": self.config(),
             "parameters": self.network.architecture(),
             "network": self._described(),
@@ -255,9 +251,6 @@ class Method(Configurable, nn.Module, ABC):
             "num_data": self.num_data,
             "tensors": self.tensors(),
         }
-        if calibrated is not None:
-            tree["calibrated"] = calibrated.config()
-        write_tree(path, tree, _KIND)
 
     def _described(self) -> dict[str, Any] | None:
         """The network that this method and its members, if it has any, have in common."""
@@ -271,7 +264,11 @@ def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -
     A file describes networks that are an `nn.Sequential` of PyTorch's common layers, nested or not, and those of
     `fsvi.networks`. For any other, `net` gives the architecture; its parameters' values do not matter.
     """
-    tree = read_tree(path, _KIND)
+    return from_tree(read_tree(path, _KIND), path, net)
+
+
+def from_tree(tree: dict[str, Any], path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Any:
+    """The method that `Method.as_tree` described, read from the file at `path`, which errors name."""
     with building_from(path):
         is_described = net is None
         net = _network(path, tree) if net is None else net

@@ -43,6 +43,8 @@ class DUQ(Method):
     Classification only. The network's own last layer is not used.
     """
 
+    takes_weights = False
+
     weight: nn.Parameter
     """W, (classes, m, features)"""
     counts: Tensor

@@ -54,6 +54,8 @@ class Laplace(PointEstimate):
     are not shared between inputs.
     """
 
+    takes_weights = False
+
     posterior: GaussNewton | None
 
     def __init__(

@@ -34,6 +34,8 @@ class VOGN(MeanFieldMethod):
     training: gᵢ is what passes through example i's own activations, and the mean of these is the exact gradient.
     """
 
+    takes_weights = False
+
     scale: nn.Parameter
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a prediction is worth: accuracy and proper scores, calibration, detection, referral, regression."""
+"""The quality of predictions: accuracy and proper scores, calibration, detection, referral, regression."""
 
 from fsvi.metrics.calibration import Reliability, ece, reliability
 from fsvi.metrics.detection import Detection, Roc, auroc, ood, roc, uncertainty

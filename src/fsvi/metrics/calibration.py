@@ -1,4 +1,4 @@
-"""Whether a predicted confidence of 80% is right 80% of the time."""
+"""Calibration: are predictions with a confidence of 80% right 80% of the time?"""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fsvi.validation import check_count
 
 @dataclass(frozen=True)
 class Reliability:
-    """Inputs grouped by confidence, the largest class probability; bins without inputs hold NaN.
+    """Inputs grouped by confidence, the largest class probability; empty bins have NaN.
 
     Attributes:
-        confidence: Mean confidence in each bin, (bins,).
-        accuracy: Share of right answers in each bin, (bins,).
-        count: Inputs in each bin, (bins,).
+        confidence: The mean confidence per bin, (bins,).
+        accuracy: The fraction of right answers per bin, (bins,).
+        count: The number of inputs per bin, (bins,).
         edges: Bin b is (edges[b], edges[b + 1]], (bins + 1,).
     """
 
@@ -36,10 +36,16 @@ class Reliability:
 
 
 def reliability(p: Probabilities, y: Any, bins: int = 15, adaptive: bool = False) -> Reliability:
-    """The reliability diagram, on bins of equal width, or `adaptive` ones of about equal count.
+    """The reliability diagram: confidence and accuracy per bin.
 
-    Inputs of equal confidence share a bin, so that the order of the data does not matter; adaptive bins that would be
-    empty for that reason are left out.
+    Inputs of equal confidence share a bin, so the order of the data does not matter. Adaptive bins that would be empty
+    for this reason are left out.
+
+    Args:
+        p: Predictions, or class probabilities (n, classes).
+        y: Labels (n,).
+        bins: The number of bins.
+        adaptive: Whether bins have about equal counts instead of equal widths.
     """
     check_count("bins", bins)
     probabilities, y = check_predictions(p, y)
@@ -54,11 +60,18 @@ def reliability(p: Probabilities, y: Any, bins: int = 15, adaptive: bool = False
 
 
 def ece(p: Probabilities, y: Any, bins: int = 15, adaptive: bool = False) -> float:
-    """Expected calibration error of the most probable class (Guo et al. 2017); see `reliability` for the bins."""
+    """Expected calibration error of the most probable class (Guo et al. 2017).
+
+    Args:
+        p: Predictions, or class probabilities (n, classes).
+        y: Labels (n,).
+        bins: The number of bins.
+        adaptive: Whether bins have about equal counts; see `reliability`.
+    """
     return reliability(p, y, bins, adaptive).ece
 
 
 def _quantiles(values: Tensor, bins: int) -> Tensor:
-    """Edges between which lie about equally many of `values`: each bin's last value in their order, each once."""
+    """Bin edges with about equal counts of `values` between them: the last value of each bin, without repetitions."""
     ends = (torch.arange(1, bins + 1) * len(values) + bins - 1) // bins
     return torch.cat([values.new_zeros(1), values.sort().values[ends - 1].unique()])

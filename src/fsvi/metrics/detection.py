@@ -1,6 +1,6 @@
-"""Telling inputs of one kind from those of another by a score; above all, what is out of distribution."""
+"""Detection: separate two kinds of inputs by a score, such as inputs in and out of distribution."""
 
-# scikit-learn is imported where it is used: it takes longer to import than all of fsvi.
+# scikit-learn is imported inside functions, because its import takes longer than that of fsvi.
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -27,7 +27,13 @@ _ACCEPTED = 0.95
 
 @dataclass(frozen=True)
 class Roc:
-    """A ROC curve: rates at which negatives and positives score at least each of falling `thresholds`."""
+    """A ROC curve, with one point per threshold, in descending order.
+
+    Attributes:
+        false_positive_rate: The fraction of negatives with a score of at least the threshold.
+        true_positive_rate: The fraction of positives with a score of at least the threshold.
+        thresholds: The thresholds.
+    """
 
     false_positive_rate: Tensor
     true_positive_rate: Tensor
@@ -36,13 +42,13 @@ class Roc:
 
 @dataclass(frozen=True)
 class Detection:
-    """How well a score tells inputs out of distribution from those in it.
+    """How well a score separates inputs out of distribution from inputs in distribution.
 
     Attributes:
-        auroc: Chance that an input out of distribution scores higher than one in it; ties count half.
-        aupr: Average precision with inputs out of distribution as the positives.
-        aupr_in: The same with inputs in distribution as the positives, found by low scores.
-        fpr95: Share of inputs out of distribution that pass as in it when 95% of those in it do.
+        auroc: The probability that an input out of distribution scores higher than one in it; ties count half.
+        aupr: The average precision with inputs out of distribution as positives.
+        aupr_in: The average precision with inputs in distribution as positives, detected by low scores.
+        fpr95: The fraction of inputs out of distribution that a threshold accepts which accepts 95% of the others.
     """
 
     auroc: float
@@ -52,17 +58,25 @@ class Detection:
 
 
 def uncertainty(p: CategoricalPredictive, kind: str = "entropy") -> Tensor:
-    """One score an input, (n,), larger where less is certain.
+    """One score per input, (n,), larger for less certain inputs.
 
-    `kind` is "entropy" (all uncertainty), "expected_entropy" (what would remain if the function were known),
-    "mutual_information" (what is not known of the function) or "own" (the method's own measure).
+    Args:
+        p: Predictions of classes.
+        kind: "entropy" (total uncertainty), "expected_entropy" (the part that would remain if the function were known),
+            "mutual_information" (the part due to the unknown function) or "own" (the score that the method's authors
+            use).
     """
     check_choice("kind", kind, UNCERTAINTIES)
     return UNCERTAINTIES[kind](check_categorical(p))
 
 
 def ood(in_scores: Any, out_scores: Any) -> Detection:
-    """Detection of inputs out of distribution by scores that should be higher for them than for those in it."""
+    """Detection of inputs out of distribution by a score that should be higher for them.
+
+    Args:
+        in_scores: Scores of inputs in distribution, (n,).
+        out_scores: Scores of inputs out of distribution, (m,).
+    """
     from sklearn.metrics import average_precision_score
 
     inside, outside = check_scores("in_scores", in_scores), check_scores("out_scores", out_scores)
@@ -78,7 +92,12 @@ def ood(in_scores: Any, out_scores: Any) -> Detection:
 
 
 def roc(labels: Any, scores: Any) -> Roc:
-    """The ROC curve of `scores` for `labels` 0 and 1, every threshold kept."""
+    """The ROC curve with all thresholds.
+
+    Args:
+        labels: 0 (negative) or 1 (positive), (n,).
+        scores: Scores that should be higher for positives, (n,).
+    """
     from sklearn.metrics import roc_curve
 
     curve = roc_curve(*_check_binary(labels, scores), drop_intermediate=False)
@@ -86,7 +105,12 @@ def roc(labels: Any, scores: Any) -> Roc:
 
 
 def auroc(labels: Any, scores: Any) -> float:
-    """The area under `roc`: the chance that a positive scores higher than a negative, ties counting half."""
+    """The area under the ROC curve: the probability that a positive scores higher than a negative; ties count half.
+
+    Args:
+        labels: 0 (negative) or 1 (positive), (n,).
+        scores: Scores that should be higher for positives, (n,).
+    """
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(*_check_binary(labels, scores)))

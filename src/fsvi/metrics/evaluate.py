@@ -1,4 +1,4 @@
-"""All metrics of a task at once, as numbers by name."""
+"""All metrics of a task at once, by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ _LEVELS = (50, 90, 95)
 
 
 def evaluate_classification(p: Probabilities, y: Any) -> dict[str, float]:
-    """Accuracy, scores, calibration, selective prediction; with two classes also `auroc`, NaN where one is absent."""
+    """Accuracy, proper scores, calibration and selective prediction.
+
+    With two classes there is also `auroc`, which is NaN if one of them does not occur.
+
+    Args:
+        p: Predictions, or class probabilities (n, classes).
+        y: Labels (n,).
+    """
     metrics = {
         "accuracy": accuracy(p, y),
         "nll": nll(p, y),
@@ -32,7 +39,12 @@ def evaluate_classification(p: Probabilities, y: Any) -> dict[str, float]:
 
 
 def evaluate_ood(p_in: CategoricalPredictive, p_out: CategoricalPredictive) -> dict[str, float]:
-    """`auroc_entropy`, `aupr_mutual_information`, …: every field of `Detection` for every measure of uncertainty."""
+    """Every field of `Detection` for every uncertainty score: `auroc_entropy`, `aupr_mutual_information`, …
+
+    Args:
+        p_in: Predictions for inputs in distribution.
+        p_out: Predictions for inputs out of distribution.
+    """
     found = {kind: ood(uncertainty(p_in, kind), uncertainty(p_out, kind)) for kind in UNCERTAINTIES}
     return {f"{name}_{kind}": value for kind, each in found.items() for name, value in asdict(each).items()}
 
@@ -40,7 +52,10 @@ def evaluate_ood(p_in: CategoricalPredictive, p_out: CategoricalPredictive) -> d
 def evaluate_regression(p: GaussianPredictive, y: Any, scale: Scale | None = None) -> dict[str, float]:
     """Error, likelihood, CRPS and coverage in the units of `y`.
 
-    With `scale`, `p` predicts standardised targets while `y` are the original ones, which the scale leads back to.
+    Args:
+        p: Predictions.
+        y: Targets in original units, (n, targets).
+        scale: How targets were standardized, if `p` predicts standardized ones.
     """
     p = p if scale is None else unstandardize(p, scale)
     metrics = {"rmse": rmse(p, y), "log_likelihood": log_likelihood(p, y), "crps": crps(p, y)}

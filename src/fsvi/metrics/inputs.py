@@ -1,6 +1,6 @@
-"""What metrics take: class probabilities with labels, and scores, checked once for all of them.
+"""Checks of the inputs of metrics: class probabilities, labels and scores.
 
-Everything is computed in float64 on the CPU, where sums over a whole test set lose nothing.
+Metrics are computed in float64 on the CPU, so that sums over a large test set stay accurate.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Probabilities: TypeAlias = CategoricalPredictive | Tensor
 """A prediction, or its class probabilities (n, classes)."""
 
 _ROUNDING = 1e-3
-"""How far from 1 the sum of an input's probabilities may be: half precision still passes."""
+"""The tolerance for sums of probabilities; half precision passes."""
 
 
 def check_predictions(p: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """Class probabilities (n, classes) and as many labels (n,)."""
+    """Class probabilities (n, classes) and labels (n,)."""
     probabilities = check_probabilities(p)
     y = check_labels(as_tensor("y", y).cpu(), probabilities.shape[1])
     if len(y) != len(probabilities):
@@ -47,17 +47,17 @@ def check_scores(name: str, scores: Any) -> Tensor:
     """Finite scores (n,), n ≥ 1."""
     values = as_tensor(name, scores, torch.float64).detach().cpu()
     if values.dim() != 1 or len(values) == 0:
-        raise InvalidInputError(f"{name} has shape {tuple(values.shape)}; one score an input is needed, (n,), n ≥ 1.")
+        raise InvalidInputError(f"{name} has shape {tuple(values.shape)}; one score per input is needed, (n,), n ≥ 1.")
     if not bool(values.isfinite().all()):
-        raise InvalidInputError(f"{name} holds {int((~values.isfinite()).sum())} NaN or infinite values.")
+        raise InvalidInputError(f"{name} has {int((~values.isfinite()).sum())} NaN or infinite values.")
     return values
 
 
 def check_categorical(p: Any) -> CategoricalPredictive:
-    """A prediction of classes, with the draws that its entropies need."""
+    """A prediction of classes with at least one input."""
     check_type("p", p, CategoricalPredictive, "a prediction of classes, such as method.predict(x) of a classifier")
     if len(p) == 0:
-        raise InvalidInputError("p holds no predictions: at least one is needed.")
+        raise InvalidInputError("p has no predictions: at least one is needed.")
     prediction: CategoricalPredictive = p
     return prediction
 

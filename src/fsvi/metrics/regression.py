@@ -1,7 +1,7 @@
-"""How good predictions of real targets are, with the mixture over draws as the predictive distribution.
+"""The quality of predictions of real targets. The predictive distribution is the mixture over draws.
 
-Prediction and targets are in the same units. A network trained on standardised targets predicts standardised ones:
-`unstandardize` takes its prediction back to the original units, where all of these are to be reported.
+Predictions and targets have the same units. A network trained on standardized targets predicts standardized ones.
+`unstandardize` converts its predictions to the original units, in which these metrics should be reported.
 """
 
 from __future__ import annotations
@@ -18,19 +18,24 @@ from fsvi.validation import as_tensor, check_fraction, check_type
 
 
 class Scale(Protocol):
-    """How targets were standardised, z = (y − mean) / std, by one number or one for each target."""
+    """How targets were standardized: z = (y − mean) / std, with one number or one per target."""
 
     @property
     def mean(self) -> Any:
-        """What was taken away."""
+        """The mean that was subtracted."""
 
     @property
     def std(self) -> Any:
-        """What was divided by."""
+        """The standard deviation that was divided by."""
 
 
 def unstandardize(p: GaussianPredictive, scale: Scale) -> GaussianPredictive:
-    """A prediction of standardised targets in the targets' original units."""
+    """Convert a prediction of standardized targets to the original units.
+
+    Args:
+        p: The prediction.
+        scale: How the targets were standardized, such as `fsvi.data.Standardize`.
+    """
     check_gaussian(p)
     mean, std = (as_tensor(name, getattr(scale, name)).to(p.samples) for name in ("mean", "std"))
     if not bool((std > 0).all() and std.isfinite().all() and mean.isfinite().all()):
@@ -39,23 +44,38 @@ def unstandardize(p: GaussianPredictive, scale: Scale) -> GaussianPredictive:
 
 
 def rmse(p: GaussianPredictive, y: Any) -> float:
-    """√ of the mean of (E[y] − y)², over inputs and targets: of the mean prediction, not the mean over draws."""
+    """The root of the mean of (E[y] − y)² over inputs and targets, with E[y] the mean over draws.
+
+    Args:
+        p: Predictions.
+        y: Targets (n, targets).
+    """
     p, y = check_targets(p, y)
     return float((p.mean - y).square().mean().sqrt())
 
 
 def log_likelihood(p: GaussianPredictive, y: Any) -> float:
-    """Mean over inputs of log p(y|x), the log of the mean density over draws, in nats."""
+    """The mean over inputs of log p(y|x), the log of the mean density over draws, in nats.
+
+    Args:
+        p: Predictions.
+        y: Targets (n, targets).
+    """
     p, y = check_targets(p, y)
     return float(p.log_prob(y).mean())
 
 
 def coverage(p: GaussianPredictive, y: Any, level: float = 0.95) -> float:
-    """Share of targets inside the central interval that should hold a share `level` of them.
+    """The fraction of targets inside the central interval with probability `level`.
 
-    y is inside exactly where the distribution function 1/S Σₛ Φ((y − fₛ)/σₛ) lies between (1 − level)/2 and
-    (1 + level)/2, so that no quantile of the mixture has to be found. Where σₛ is 0 that function jumps at fₛ, and y is
-    inside if the jump reaches in: an exact prediction is its own interval.
+    y is inside if the distribution function 1/S Σₛ Φ((y − fₛ)/σₛ) is between (1 − level)/2 and (1 + level)/2, so no
+    quantile of the mixture is needed. If σₛ is 0, the function jumps at fₛ, and y is inside if the jump overlaps these
+    bounds: the interval of an exact prediction is one point.
+
+    Args:
+        p: Predictions.
+        y: Targets (n, targets).
+        level: The probability of the interval.
     """
     tail = (1 - check_fraction("level", level)) / 2
     p, y = check_targets(p, y)
@@ -65,10 +85,14 @@ def coverage(p: GaussianPredictive, y: Any, level: float = 0.95) -> float:
 
 
 def crps(p: GaussianPredictive, y: Any) -> float:
-    """Mean of ∫ (F(t) − 1[t ≥ y])² dt over inputs and targets, F the mixture's distribution function.
+    """The mean of ∫ (F(t) − 1[t ≥ y])² dt over inputs and targets, with F the mixture's distribution function.
 
-    In closed form 1/S Σₛ A(y − fₛ, σₛ²) − 1/(2S²) Σₛₜ A(fₛ − fₜ, σₛ² + σₜ²), where A(m, v) = E|N(m, v)| (Grimit et
-    al. 2006). For a prediction without spread it is the absolute error; it has the targets' unit.
+    The closed form is 1/S Σₛ A(y − fₛ, σₛ²) − 1/(2S²) Σₛₜ A(fₛ − fₜ, σₛ² + σₜ²), with A(m, v) = E|N(m, v)| (Grimit et
+    al. 2006). It has the units of the targets; for a prediction without spread it is the absolute error.
+
+    Args:
+        p: Predictions.
+        y: Targets (n, targets).
     """
     p, y = check_targets(p, y)
     to_target = _mean_absolute(y - p.samples, p.noise_variance).mean()
@@ -92,10 +116,10 @@ def check_targets(p: GaussianPredictive, y: Any) -> tuple[GaussianPredictive, Te
     _, num, targets = p.samples.shape
     if num == 0 or y.shape not in ((num, targets), (num,) if targets == 1 else (num, targets)):
         raise InvalidInputError(
-            f"targets have shape {tuple(y.shape)}; predicted is {(num, targets)}, of which at least one is needed."
+            f"targets have shape {tuple(y.shape)}; predictions have {(num, targets)}, and at least one is needed."
         )
     if not bool(y.isfinite().all()):
-        raise InvalidInputError(f"targets hold {int((~y.isfinite()).sum())} NaN or infinite values.")
+        raise InvalidInputError(f"targets have {int((~y.isfinite()).sum())} NaN or infinite values.")
     samples, noise = (values.detach().cpu().double() for values in (p.samples, p.noise_variance))
     return GaussianPredictive(samples, noise), y.reshape(num, targets)
 

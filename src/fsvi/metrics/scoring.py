@@ -1,4 +1,4 @@
-"""How good class probabilities are: accuracy and the two usual proper scores."""
+"""The quality of class probabilities: accuracy and two proper scores."""
 
 from __future__ import annotations
 
@@ -11,16 +11,25 @@ from fsvi.predictive import CategoricalPredictive
 
 
 def accuracy(p: Probabilities, y: Any) -> float:
-    """The share of inputs whose most probable class is right; of equally probable classes the first counts."""
+    """The fraction of inputs whose most probable class is right; of equally probable classes, the first counts.
+
+    Args:
+        p: Predictions, or class probabilities (n, classes).
+        y: Labels (n,).
+    """
     probabilities, y = check_predictions(p, y)
     return float((probabilities.argmax(1) == y).double().mean())
 
 
 def nll(p: Probabilities, y: Any) -> float:
-    """Mean of −log p(y|x), in nats, with p(y|x) = 1/S Σₛ p(y|fₛ(x)): the log of the mean over draws.
+    """The mean of −log p(y|x) in nats, with p(y|x) = 1/S Σₛ p(y|fₛ(x)): the log of the mean over draws.
 
-    It is infinite where a label was given probability 0. A prediction knows its log probabilities, so that what would
-    underflow as a probability stays finite.
+    It is infinite if a label has probability 0. Predictions have log probabilities, so tiny probabilities that would
+    underflow stay finite.
+
+    Args:
+        p: Predictions, or class probabilities (n, classes).
+        y: Labels (n,).
     """
     probabilities, y = check_predictions(p, y)
     if isinstance(p, CategoricalPredictive):
@@ -29,6 +38,11 @@ def nll(p: Probabilities, y: Any) -> float:
 
 
 def brier(p: Probabilities, y: Any) -> float:
-    """Mean of Σ_c (p_c − 1[y = c])², from 0 to 2: of two classes both count (Brier 1950)."""
+    """The mean of Σ_c (p_c − 1[y = c])² (Brier 1950), from 0 to 2, because the sum is over all classes.
+
+    Args:
+        p: Predictions, or class probabilities (n, classes).
+        y: Labels (n,).
+    """
     probabilities, y = check_predictions(p, y)
     return float((probabilities - one_hot(y, probabilities.shape[1])).square().sum(1).mean())

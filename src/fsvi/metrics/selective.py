@@ -1,4 +1,4 @@
-"""Selective prediction: what is gained by referring the most uncertain inputs to somebody who knows."""
+"""Selective prediction: the benefit of referring the most uncertain inputs to an expert."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fsvi.metrics.inputs import Probabilities, check_predictions, check_scores, 
 
 _RATES = tuple(percent / 100 for percent in range(101))
 _DIGITS = 6
-"""of how many inputs are kept: (1 − 0.7) · 10 is 3.0000000000000004, and a fourth input is not meant"""
+"""Rounding of the number of inputs kept, because (1 − 0.7) · 10 is 3.0000000000000004."""
 
 
 @dataclass(frozen=True)
 class ReferralCurve:
-    """What the inputs that are kept are worth when a share of all, the most uncertain ones, is referred.
+    """The quality of predictions on the inputs that are kept, if the most uncertain ones are referred.
 
     Attributes:
-        rate: Share referred, (rates,).
-        accuracy: Accuracy of what is kept, (rates,); NaN where nothing is.
-        auroc: With two classes, AUROC of the second class's probability on what is kept, (rates,); NaN where only one
-            of the classes is left, and None with more than two.
+        rate: The fraction of inputs referred, (rates,).
+        accuracy: The accuracy on the inputs kept, (rates,); NaN if none is kept.
+        auroc: With two classes, the AUROC of the second class's probability on the inputs kept, (rates,), NaN if only
+            one class is left; None with more than two classes.
     """
 
     rate: Tensor
@@ -35,11 +35,17 @@ class ReferralCurve:
 
 
 def referral_curve(p: Probabilities, y: Any, uncertainty: Any = None, rates: Sequence[float] = _RATES) -> ReferralCurve:
-    """Accuracy, and AUROC where there are two classes, against the share of inputs referred.
+    """Accuracy, and AUROC with two classes, against the fraction of inputs referred.
 
-    `uncertainty` (n,) says who is referred first; None takes the prediction's own measure, or the entropy of
-    probabilities. A share that falls among equally uncertain inputs keeps each with the same chance, and the curve
-    is what is expected then: the order of the data does not matter.
+    Equally uncertain inputs are kept with equal probability, and the curve is the expectation. So the order of the data
+    does not matter.
+
+    Args:
+        p: Predictions, or class probabilities (n, classes).
+        y: Labels (n,).
+        uncertainty: Scores (n,); the largest are referred first. None is the prediction's own score, or the entropy of
+            plain probabilities.
+        rates: The fractions to refer.
     """
     probabilities, y = check_predictions(p, y)
     scores = _check_uncertainty(p, uncertainty)
@@ -55,10 +61,14 @@ def referral_curve(p: Probabilities, y: Any, uncertainty: Any = None, rates: Seq
 
 
 def aurc(p: Probabilities, y: Any, uncertainty: Any = None) -> float:
-    """Area under the risk-coverage curve, 1/n Σₖ (share of errors among the k most certain); lower is better.
+    """The area under the risk-coverage curve, 1/n Σₖ (fraction of errors among the k most certain); lower is better.
 
-    1 − aurc is the area under accuracy against referral rate (Geifman and El-Yaniv 2017). `uncertainty` and ties are
-    treated as in `referral_curve`.
+    1 − aurc is the area under the curve of accuracy against referral rate (Geifman and El-Yaniv 2017).
+
+    Args:
+        p: Predictions, or class probabilities (n, classes).
+        y: Labels (n,).
+        uncertainty: Scores (n,); see `referral_curve`.
     """
     probabilities, y = check_predictions(p, y)
     errors = (probabilities.argmax(1) != y).double()
@@ -69,7 +79,7 @@ def aurc(p: Probabilities, y: Any, uncertainty: Any = None) -> float:
 
 
 def _kept(scores: Tensor, rate: float) -> Tensor:
-    """The chance that each input is kept, (n,): 1 below the threshold, 0 above, equal among those that tie on it."""
+    """The probability that each input is kept, (n,): 1 below the threshold, 0 above, equal for ties on it."""
     _, group, size = scores.unique(return_inverse=True, return_counts=True)
     before = (size.cumsum(0) - size).double()
     num = round((1 - rate) * len(scores), _DIGITS)
@@ -77,7 +87,7 @@ def _kept(scores: Tensor, rate: float) -> Tensor:
 
 
 def _auroc(y: Tensor, score: Tensor, weight: Tensor) -> float:
-    from sklearn.metrics import roc_auc_score  # takes longer to import than all of fsvi
+    from sklearn.metrics import roc_auc_score  # its import takes longer than that of fsvi
 
     kept = weight > 0
     if len(y[kept].unique()) < 2:

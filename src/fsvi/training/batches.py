@@ -4,142 +4,242 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
+from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import digest
+from fsvi.training.samplers import deliverable_indices, owned_generators
+from fsvi.validation import as_tensor, check_count
 
 _SAMPLED, _SAMPLED_BYTES = 2_000, 2**28
-"""How many examples of a dataset are looked at before training at most, and how much memory they may take."""
+"""The most examples of a dataset that are read before training, and the most memory they may take."""
+
+Pair = tuple[Tensor, Tensor]
 
 
 class Batches(ABC):
-    """What `fit` goes through: pairs of inputs and targets, validated and on the method's device."""
+    """The minibatches that `fit` trains on: validated pairs of inputs and targets on the method's device.
 
+    BatchNorm layers cannot normalize a single example. If the network has any, a last batch of one example is merged
+    into the batch before it.
+    """
+
+    num_examples: int
+    """the number of different examples found in the data"""
     num_data: int
-    """how many examples there are"""
+    """N, the number that sets the weight of the KL: the same, unless the user stated another one"""
     num_batches: int
-    """how many batches make an epoch"""
+    """the number of batches per epoch"""
+    batch_size: int
+    """the size of most batches"""
     fingerprint: str | None = None
-    """what a checkpoint remembers of the data, where it can be had"""
+    """a checksum of the data for checkpoints; None if the data are not in memory"""
     generators: tuple[torch.Generator, ...] = ()
-    """random states of its own, which a checkpoint must keep"""
+    """random generators of the data source, whose states a checkpoint must keep"""
 
     @abstractmethod
-    def examples(self) -> tuple[Tensor, Tensor]:
+    def examples(self) -> Pair:
         """Inputs and targets: all of them, or a sample."""
 
     @abstractmethod
-    def ordered(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every example once, in no random order of ours."""
+    def ordered(self) -> Iterator[Pair]:
+        """One epoch, without shuffling by fsvi."""
 
     @abstractmethod
-    def shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch, in an order drawn from torch's global generator, or as the loader has it."""
+    def shuffled(self) -> Iterator[Pair]:
+        """One epoch, in an order drawn from torch's global generator, or in the loader's own order."""
+
+    def mean(self, values: Tensor) -> float:
+        """The mean of one number per example, in the order of `ordered`."""
+        return float(values.mean())
+
+    def weighted(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """As `shuffled`, with the examples' weights, 1 on average; None if all are equal."""
+        return ((x, y, None) for x, y in self.shuffled())
 
 
 class TensorBatches(Batches):
-    """Batches of tensors held in memory: validated once, indexed each epoch, of sizes as equal as can be."""
+    """Batches of tensors in memory: validated once, indexed each epoch, with sizes that differ by at most one.
 
-    def __init__(self, method: Method, x: Any, y: Any, batch_size: int) -> None:
+    Args:
+        method: The method to train.
+        x: Inputs.
+        y: Targets.
+        batch_size: The number of examples per batch, at most.
+        num_data: N; None for the number of examples, or the sum of their weights.
+        weights: How many times each example counts; None for once.
+    """
+
+    def __init__(
+        self, method: Method, x: Any, y: Any, batch_size: int, num_data: int | None = None, weights: Any = None
+    ) -> None:
         self.x, self.y = method.check_batch(x, y)
-        self.num_data = len(self.x)
-        self.num_batches = math.ceil(self.num_data / batch_size)
+        self.num_examples = len(self.x)
+        total: float = self.num_examples
+        self.weights: Tensor | None = None
+        if weights is not None:
+            given = _check_weights(method, weights, self.num_examples)
+            total = float(given.sum())
+            self.weights = (given / given.mean()).to(self.x.device, method.dtype)
+        self.num_data = max(1, round(total)) if num_data is None else num_data
+        self.num_batches = math.ceil(self.num_examples / batch_size)
+        if batch_size > 1 and batch_norms(method):
+            self.num_batches = max(1, min(self.num_batches, self.num_examples // 2))
+        self.batch_size = math.ceil(self.num_examples / self.num_batches)
         self._arranged = method.network.arranged
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
         """The data's checksum."""
-        return digest({"x": self.x, "y": self.y})
+        weights = {} if self.weights is None else {"weights": self.weights}
+        return digest({"x": self.x, "y": self.y, **weights})
 
-    def examples(self) -> tuple[Tensor, Tensor]:
-        """All of them."""
+    def examples(self) -> Pair:
+        """All examples."""
         return self.x, self.y
 
-    def ordered(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """All of them at once."""
+    def ordered(self) -> Iterator[Pair]:
+        """All examples as one batch."""
         yield self.x, self.y
 
-    def shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def mean(self, values: Tensor) -> float:
+        """The weighted mean."""
+        return float((values if self.weights is None else values * self.weights.to(values)).mean())
+
+    def shuffled(self) -> Iterator[Pair]:
         """Every example once."""
+        return ((x, y) for x, y, _ in self.weighted())
+
+    def weighted(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Every example once, with its weight."""
         if self.num_batches == 1:
-            yield self.x, self.y
+            yield self.x, self.y, self.weights
             return
-        for index in torch.randperm(self.num_data).to(self.x.device).tensor_split(self.num_batches):
-            yield self._arranged(self.x[index]), self.y[index]
+        for index in torch.randperm(self.num_examples).to(self.x.device).tensor_split(self.num_batches):
+            weights = None if self.weights is None else self.weights[index]
+            yield self._arranged(self.x[index]), self.y[index], weights
 
 
 class LoaderBatches(Batches):
-    """Batches of a DataLoader, each validated as it comes."""
+    """Batches of a DataLoader, each validated when it is read."""
 
-    def __init__(self, method: Method, loader: DataLoader[Any]) -> None:
+    def __init__(self, method: Method, loader: DataLoader[Any], num_data: int | None = None) -> None:
         _check_loader(loader)
         self._method, self._loader = method, loader
-        sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-        self._indices = _indices(loader.dataset, sampler)
-        self.num_data = len(self._indices)
-        self.num_batches = len(loader)
-        owned = (getattr(owner, "generator", None) for owner in (loader, sampler, loader.batch_sampler))
-        self.generators = tuple({id(g): g for g in owned if g is not None}.values())
+        self._indices: Sequence[Any] = deliverable_indices(loader, required=num_data is None)
+        self.num_examples = len(self._indices)
+        self.num_data = self.num_examples if num_data is None else num_data
+        self.batch_size = loader.batch_size or math.ceil(self.num_examples / len(loader))
+        self._merges = bool(batch_norms(method))
+        self.num_batches = max(1, len(loader) - (self._merges and _ends_with_one(loader)))
+        self.generators = owned_generators(loader)
 
-    def examples(self) -> tuple[Tensor, Tensor]:
+    def examples(self) -> Pair:
         """A sample, spread evenly over the dataset."""
         first = self._checked(self._loader.collate_fn([self._loader.dataset[self._indices[0]]]))[0]
         most = max(2, min(_SAMPLED, _SAMPLED_BYTES // max(1, first.nbytes)))
-        chosen = self._indices[:: math.ceil(self.num_data / most)]
+        chosen = self._indices[:: math.ceil(self.num_examples / most)]
         return self._checked(self._loader.collate_fn([self._loader.dataset[i] for i in chosen]))
 
-    def ordered(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def ordered(self) -> Iterator[Pair]:
         """One pass over the loader."""
         return self.shuffled()
 
-    def shuffled(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def shuffled(self) -> Iterator[Pair]:
         """One pass over the loader."""
-        return map(self._checked, self._loader)
+        batches = map(self._checked, self._loader)
+        return _merge_single(batches) if self._merges else batches
 
-    def _checked(self, batch: Any) -> tuple[Tensor, Tensor]:
+    def _checked(self, batch: Any) -> Pair:
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise InvalidInputError(f"the DataLoader gives {_described(batch)}, not (inputs, targets) pairs.")
         return self._method.check_batch(*batch)
 
 
-def as_batches(method: Method, data: Any, batch_size: int) -> Batches:
-    """Batches of what the user gave: a pair of tensors or arrays, a dataset, or a DataLoader."""
+def as_batches(method: Method, data: Any, batch_size: int, num_data: int | None = None) -> Batches:
+    """Batches of the user's data.
+
+    Args:
+        method: The method to train, which validates the data.
+        data: Tensors or arrays (x, y) or (x, y, weights), a map-style Dataset, or a DataLoader.
+        batch_size: The size of batches; a DataLoader has its own.
+        num_data: N, the number of examples that the KL is weighed by. None derives it from the data.
+    """
+    if num_data is not None:
+        check_count("num_data", num_data)
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, DataLoader):
-        return LoaderBatches(method, data)
+        return LoaderBatches(method, data, num_data)
     if isinstance(data, Dataset):
         _check_dataset(data)
-        return LoaderBatches(method, DataLoader(data, batch_size=batch_size, shuffle=True))
-    if isinstance(data, (tuple, list)) and len(data) == 2:
-        x, y = data
-        return TensorBatches(method, x, y, batch_size)
-    raise InvalidInputError(f"data is {_described(data)}; fit needs a pair (x, y), a Dataset or a DataLoader.")
+        return LoaderBatches(method, DataLoader(data, batch_size=batch_size, shuffle=True), num_data)
+    if isinstance(data, (tuple, list)) and len(data) in (2, 3):
+        x, y, *weights = data
+        return TensorBatches(method, x, y, batch_size, num_data, *weights)
+    raise InvalidInputError(
+        f"data is {_described(data)}; fit needs a pair (x, y), a triple (x, y, weights), a Dataset or a DataLoader."
+    )
 
 
-def _indices(dataset: Any, sampler: Any) -> Sequence[int]:
-    """The examples that a loader goes through: a sampler may leave some out, for validation."""
-    return sampler.indices if isinstance(sampler, SubsetRandomSampler) else range(len(dataset))
+def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
+    """Weights (n,) as float64; methods that cannot use them are refused."""
+    weights = as_tensor("weights", weights).detach().double()
+    if weights.shape != (num,):
+        raise InvalidInputError(f"weights have shape {tuple(weights.shape)}; {num} examples need ({num},).")
+    if not bool(weights.isfinite().all()) or bool((weights < 0).any()) or not bool((weights > 0).any()):
+        raise InvalidInputError("weights must be finite numbers of at least 0, and not all of them 0.")
+    for part in method.modules():
+        if isinstance(part, (Method, Likelihood)) and not part.takes_weights:
+            raise InvalidInputError(
+                f"{type(part).__name__} cannot weigh examples: leave the weights out, or repeat the examples instead."
+            )
+    return weights
+
+
+def _merge_single(batches: Iterable[Pair]) -> Iterator[Pair]:
+    """The batches, with each one of a single example merged into the larger batch before it."""
+    held: Pair | None = None
+    for batch in batches:
+        if held is not None and len(batch[0]) == 1 < len(held[0]):
+            held = torch.cat([held[0], batch[0]]), torch.cat([held[1], batch[1]])
+            continue
+        if held is not None:
+            yield held
+        held = batch
+    if held is not None:
+        yield held
+
+
+def _ends_with_one(loader: DataLoader[Any]) -> bool:
+    """Whether the loader's last batch has one example; False if its batch sampler decides."""
+    size = loader.batch_size
+    return size is not None and size > 1 and not loader.drop_last and len(loader.sampler) % size == 1  # type: ignore[arg-type]
 
 
 def _check_loader(loader: DataLoader[Any]) -> None:
     _check_dataset(loader.dataset)
-    if not isinstance(loader.batch_sampler, Sized):
+    try:
+        num_batches = None if loader.batch_sampler is None else len(loader)
+    except TypeError:  # a sampler without a length
+        num_batches = None
+    if num_batches is None:
         raise InvalidInputError(
             f"the DataLoader (batch_size={loader.batch_size}) does not say how many batches it gives: "
-            "let it make the batches, or give its batch sampler a length."
+            "set its batch_size, and give its sampler or batch sampler a length."
         )
-    if len(loader) == 0:
+    if num_batches == 0:
         raise InvalidInputError(
             f"the DataLoader gives no batches: its sampler is empty, or drop_last is set and "
-            f"batch_size={loader.batch_size} is more than the {len(loader.dataset)} examples."
+            f"batch_size={loader.batch_size} is more than the {len(loader.dataset)} examples."  # type: ignore[arg-type]
         )
 
 

@@ -1,4 +1,4 @@
-"""Everything that training needs to go on as if it had never stopped."""
+"""Checkpoints: the complete state of training, so that a resumed run has the same result."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ _NAME = "checkpoint.fsvi"
 
 
 class Checkpoints:
-    """The newest checkpoint of a run, in a folder, written when `interval` seconds have gone by since the last one.
+    """The newest checkpoint of a run, in a folder.
 
-    `resume` says whether an earlier run's checkpoint is to be used; otherwise it is not overwritten, but refused.
+    Args:
+        folder: The folder, which is created if necessary.
+        interval: The least number of seconds between two checkpoints.
+        resume: Whether to use the checkpoint of an earlier run. False refuses a folder that has one.
     """
 
     def __init__(self, folder: str | PathLike[str], interval: float, resume: bool) -> None:
@@ -31,16 +34,16 @@ class Checkpoints:
         self.path = check_writable(folder) / _NAME
         remove_leftovers(self.path)
         if self.path.exists() and not resume:
-            raise InvalidInputError(f"{self.path} exists: pass resume=True to go on from it, or choose another folder.")
+            raise InvalidInputError(f"{self.path} exists: pass resume=True to continue it, or choose another folder.")
         self._written = -float("inf")
 
     @property
     def is_due(self) -> bool:
-        """Whether the last one is old enough."""
+        """Whether the interval since the last checkpoint has passed."""
         return time.monotonic() - self._written >= self.interval
 
     def read(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The state that was written last, or None; one of a run with other settings is refused."""
+        """The last state, or None without a checkpoint; one from a run with other settings is refused."""
         if not self.path.exists():
             return None
         tree = read_tree(self.path, _KIND)
@@ -64,7 +67,7 @@ class Checkpoints:
 
 
 def flatten(settings: Any, name: str = "") -> dict[str, Any]:
-    """Nested settings as plain values under dotted names; anything else is known by its type's name."""
+    """Nested settings as plain values under dotted names; other objects become the name of their type."""
     if isinstance(settings, Mapping):
         items = {str(key): value for key, value in settings.items()}
     elif isinstance(settings, (list, tuple)):
@@ -76,7 +79,7 @@ def flatten(settings: Any, name: str = "") -> dict[str, Any]:
 
 
 def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]) -> dict[str, Any]:
-    """Parameters, optimiser and random states."""
+    """The parameters, the optimizer's state and the random states."""
     states = [torch.get_rng_state(), *(generator.get_state() for generator in generators)]
     return {"method": method.tensors(), "optimizer": optimizer.state_dict(), "random": states}
 
@@ -84,7 +87,7 @@ def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Gen
 def restore(
     state: Mapping[str, Any], method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]
 ) -> None:
-    """Undo `capture`."""
+    """Restore what `capture` returned."""
     method.load_tensors(state["method"])
     optimizer.load_state_dict(state["optimizer"])
     _arrange(optimizer)
@@ -98,7 +101,7 @@ def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _arrange(optimizer: Optimizer) -> None:
-    """Files keep no memory layout; fused optimisers walk a parameter and its state together, so they must agree."""
+    """Give the optimizer's state the memory layout of its parameters, which files do not keep and fused steps need."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from os import PathLike
 from typing import Any
@@ -13,19 +12,23 @@ from torch import Tensor
 from fsvi.cost.warning import warn_of_memory
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
-from fsvi.training.batches import Batches, as_batches
+from fsvi.training.batches import Batches, TensorBatches, as_batches
 from fsvi.training.checkpoints import Checkpoints
 from fsvi.training.history import History
 from fsvi.training.loop import Run
 from fsvi.training.optimizers import MakeOptimizer, Schedule, check_optimizer, make_optimizer, make_schedule
 from fsvi.validation import check_count, check_positive, check_seed, check_type, first_line
 
+DEFAULT_EPOCHS = 1000
+MOST_STEPS = 20_000
+"""Without `epochs`, tensors are trained on for `DEFAULT_EPOCHS`, but for about `MOST_STEPS` steps at most."""
+
 
 def fit(
     method: Method,
     data: Any,
     *,
-    epochs: int = 1000,
+    epochs: int | None = None,
     batch_size: int = 128,
     lr: float = 1e-2,
     optimizer: str | MakeOptimizer = "adam",
@@ -33,28 +36,53 @@ def fit(
     seed: int = 0,
     device: str | torch.device | None = None,
     progress: bool | None = None,
+    num_data: int | None = None,
     validation: Any = None,
     patience: int | None = None,
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
     checkpoint_interval: float = 10.0,
 ) -> History:
-    """Train `method` on `data`, a pair (x, y), a Dataset or a DataLoader, and return what happened.
+    """Train a method.
 
-    `optimizer` is "adam", "sgd" (momentum 0.9), any `torch.optim` class, or a function from parameter groups, which
-    carry `lr`, to an optimiser; `schedule` is "cosine", None, or a function from the fraction of training done to a
-    factor on the learning rate. The same seed gives the same bits on a CPU, and torch's global random state is left as
-    it was found; a DataLoader with a generator of its own keeps to that.
+    The same seed gives the same bits on a CPU. Torch's global random state is the same before and after. A DataLoader
+    that has its own generator keeps its own order.
 
-    With `validation` data, in any of the same forms, the mean log-likelihood is recorded every epoch; `patience`
-    epochs without a better one end training and bring the best parameters back.
+    If the network has BatchNorm layers, a last batch of one example is merged into the batch before it.
 
-    With `checkpoint`, a folder, the state is kept at ends of epochs, `checkpoint_interval` seconds apart or more: so
-    much, and the epoch that was running, is lost to Ctrl-C or a crash. `resume=True` goes on from there, if anything is
-    there, to the same bits as if nothing had happened.
+    Args:
+        method: The method to train, such as `fsvi.FSVI`.
+        data: A pair (x, y) of tensors or arrays, a map-style Dataset, or a DataLoader of (inputs, targets) pairs. A
+            triple (x, y, weights) says how many times each example counts: a weight of 2 is like having it twice.
+        epochs: The number of passes over the data. None is for tensors only: 1,000 passes, or as many as fit into
+            20,000 steps if that is less, but at least one. A Dataset or a DataLoader needs a number.
+        batch_size: The number of examples per step; a DataLoader makes its own batches.
+        lr: The learning rate at the start.
+        optimizer: "adam", "sgd" (momentum 0.9), a `torch.optim` class, or a function from parameter groups, each with
+            its `lr`, to an optimizer. Methods with their own update rule ignore it.
+        schedule: "cosine" (down to 5% of `lr`), None (constant), or a function from the fraction of training done,
+            0..1, to a factor on the learning rate.
+        seed: The seed of all random numbers: the order of the data, the draws of weights and context points.
+        device: Where to train; the method is moved there. None leaves it where it is.
+        progress: Whether to show a progress bar. None shows it on a terminal.
+        num_data: N, the number of examples that the KL is weighed by. None counts the different examples that the data
+            can deliver, also through a sampler that leaves some out. Pass a number if this cannot be known (for
+            example, when a sampler draws a new part of the data each epoch) or if `data` is a part of all data.
+        validation: Held-out data in any form that `data` can have. The mean log-likelihood is recorded every epoch.
+        patience: Stop after this many epochs without a better validation log-likelihood, and restore the best
+            parameters. It needs `validation`.
+        checkpoint: A folder to save the training state to at ends of epochs. After an interruption, at most
+            `checkpoint_interval` seconds plus the running epoch are lost.
+        resume: Whether to continue from the checkpoint in that folder, if there is one. The result has the same bits as
+            a run without interruption.
+        checkpoint_interval: The least number of seconds between two checkpoints.
+
+    Returns:
+        The loss and its terms per epoch, and the validation results.
     """
     check_type("method", method, Method, "a method such as fsvi.FSVI(net, likelihood=..., context=...)")
-    check_count("epochs", epochs)
+    if epochs is not None:
+        check_count("epochs", epochs)
     check_count("batch_size", batch_size)
     check_seed(seed)
     check_positive("lr", lr)
@@ -65,10 +93,11 @@ def fit(
         _move(method, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        batches = as_batches(method, data, batch_size)
+        batches = as_batches(method, data, batch_size, num_data)
+        epochs = _default_epochs(batches) if epochs is None else epochs
         held_out = None if validation is None else _hold_out(method, validation, batch_size)
         examples = _begin(method, batches)
-        warn_of_memory(method, math.ceil(batches.num_data / batches.num_batches), examples[0])
+        warn_of_memory(method, batches.batch_size, examples[0])
         made = method.own_optimizer(lr) or make_optimizer(make, method.parameter_groups(lr))
         run = Run(method, batches, held_out, made, factor, epochs, patience, checkpoints)
         run.resume(dict(seed=seed, batch_size=batch_size, lr=lr))
@@ -77,14 +106,23 @@ def fit(
         return run.train(progress)
 
 
+def _default_epochs(batches: Batches) -> int:
+    if not isinstance(batches, TensorBatches):
+        raise InvalidInputError(
+            f"epochs is needed with a Dataset or a DataLoader: pass a number, such as epochs=30 for "
+            f"{30 * batches.num_batches:,} steps."
+        )
+    return max(1, min(DEFAULT_EPOCHS, MOST_STEPS // batches.num_batches))
+
+
 def _check_companions(validation: Any, patience: int | None, checkpoint: Any, resume: bool) -> None:
-    """Arguments that mean nothing without another."""
+    """Refuse arguments that mean nothing without another one."""
     if patience is not None and validation is None:
         raise InvalidInputError(f"patience={patience} needs validation data: pass validation=(x, y).")
     if patience is not None:
         check_count("patience", patience)
     if resume and checkpoint is None:
-        raise InvalidInputError("resume=True needs a folder to go on from: pass checkpoint=.")
+        raise InvalidInputError("resume=True needs a folder to continue from: pass checkpoint=.")
 
 
 def _move(method: Method, device: str | torch.device) -> None:
@@ -95,10 +133,10 @@ def _move(method: Method, device: str | torch.device) -> None:
 
 
 def _hold_out(method: Method, validation: Any, batch_size: int) -> Batches:
-    """The validation data, looked at before training; drawing from it changes no random state."""
+    """The validation data, checked before training without changing any random state."""
     try:
         with torch.random.fork_rng(devices=[]):
-            batches = as_batches(method, validation, batch_size)
+            batches = as_batches(method, validation, batch_size, num_data=1)  # its size weighs nothing
             batches.examples()
     except InvalidInputError as error:
         raise InvalidInputError(f"validation: {error}") from error
@@ -106,10 +144,10 @@ def _hold_out(method: Method, validation: Any, batch_size: int) -> Batches:
 
 
 def _begin(method: Method, batches: Batches) -> tuple[Tensor, Tensor]:
-    """Let the method look at examples of the data, so that what is wrong with it is found before the first step."""
+    """Show the method examples of the data, so that problems are found before the first step."""
     x, y = batches.examples()
     if not y.is_floating_point() and bool((y == y[0]).all()):
-        message = f"all {len(y)} labels looked at are {int(y[0])}: nothing can be learned of the other classes."
+        message = f"all {len(y)} labels checked are {int(y[0])}: nothing can be learned about the other classes."
         warnings.warn(message, stacklevel=3)
     method.begin(x, batches.num_data)
     return x, y

@@ -1,4 +1,4 @@
-"""What a training run leaves behind."""
+"""The record of a training run."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from dataclasses import dataclass, field
 
 @dataclass
 class History:
-    """What happened, one entry an epoch: the loss and its terms averaged over the epoch's examples, and more."""
+    """The record of a training run, with one entry per epoch.
+
+    Attributes:
+        loss: The loss, averaged over the epoch's examples.
+        terms: The terms of the loss by name, averaged in the same way.
+        validation: The mean log-likelihood of the validation data.
+        best_epoch: The epoch, from 1, with the best validation log-likelihood. With `patience`, its parameters were
+            restored.
+        seconds: The training time.
+    """
 
     loss: list[float] = field(default_factory=list)
     terms: dict[str, list[float]] = field(default_factory=dict)
     validation: list[float] = field(default_factory=list)
-    """mean log-likelihood of the validation set"""
     best_epoch: int | None = None
-    """the epoch, from 1, with the best of these; where `patience` was given, its parameters were kept"""
     seconds: float = 0.0
 
     @property
     def epochs(self) -> int:
-        """How many epochs were trained."""
+        """The number of epochs trained."""
         return len(self.loss)
 
     @property

@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules by name, by class, or by function."""
+"""Optimizers and learning-rate schedules, given by name, class or function."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fsvi.errors import InvalidInputError
 from fsvi.validation import check_choice, check_positive, first_line
 
 Schedule = Callable[[float], float]
-"""From the fraction of training done, 0..1, to a factor on the learning rate."""
+"""A function from the fraction of training done, 0..1, to a factor on the learning rate."""
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
-"""From parameter groups, each with its learning rate, to an optimiser; a `torch.optim` class is one."""
+"""A function from parameter groups, each with its learning rate, to an optimizer, such as a `torch.optim` class."""
 
 _OPTIMIZERS: dict[str, MakeOptimizer] = {
     "adam": partial(torch.optim.Adam, fused=True),
@@ -36,7 +36,7 @@ def check_optimizer(optimizer: str | MakeOptimizer) -> MakeOptimizer:
 
 
 def make_optimizer(make: MakeOptimizer, groups: list[dict[str, Any]]) -> Optimizer:
-    """The optimiser for parameter groups, or an error that says why it cannot be used."""
+    """The optimizer of parameter groups; the error says why it cannot be used."""
     try:
         made = make(groups)
     except (TypeError, ValueError) as error:
@@ -45,12 +45,16 @@ def make_optimizer(make: MakeOptimizer, groups: list[dict[str, Any]]) -> Optimiz
         raise InvalidInputError(f"optimizer={make!r} made a {type(made).__name__}, not a torch.optim.Optimizer.")
     closure = inspect.signature(made.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise InvalidInputError(f"{type(made).__name__} needs the loss many times a step: use a stochastic optimizer.")
+        raise InvalidInputError(f"{type(made).__name__} needs several losses per step: use a stochastic optimizer.")
     return made
 
 
 def cosine(final: float = 0.05) -> Schedule:
-    """From 1 to `final` along half a cosine, the paper's schedule."""
+    """The paper's schedule: from 1 to `final` along half a cosine.
+
+    Args:
+        final: The factor on the learning rate at the end of training.
+    """
     return lambda done: final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
 

@@ -1,4 +1,4 @@
-"""A progress bar for terminals, silence elsewhere."""
+"""A progress bar on terminals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class ProgressBar:
-    """Epochs done, the loss's terms and the time left, on the standard error stream."""
+    """The number of epochs done, the terms of the loss and the time left, on standard error.
+
+    Args:
+        epochs: The total number of epochs.
+        show: Whether to show the bar; None shows it on a terminal.
+    """
 
     def __init__(self, epochs: int, show: bool | None = None) -> None:
         columns = (
@@ -39,5 +44,5 @@ class ProgressBar:
 
 
 def _is_watched() -> bool:
-    """Whether somebody sits at a terminal."""
+    """Whether standard error is a terminal that somebody watches."""
     return sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("CI")

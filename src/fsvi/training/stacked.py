@@ -1,4 +1,4 @@
-"""Train copies of a method on data sets of their own, all in one pass by `torch.vmap`: ten seeds in the time of two."""
+"""Train several copies of a method at once, each on its own data, with `torch.vmap`: ten seeds in the time of two."""
 
 from __future__ import annotations
 
@@ -33,11 +33,24 @@ def fit_together(
     schedule: str | Schedule | None = "cosine",
     seed: int = 0,
 ) -> list[History]:
-    """Train every method on its own (x, y) with Adam, as `fit` would but for the random numbers; one history each.
+    """Train each method on its own data with Adam, all in one pass.
 
-    The methods have one class, which does nothing between steps, one architecture of dense layers and the same
-    settings; their data have the same shapes. A context that learns the data's bounds would learn those of the first
-    alone: give bounds. Of ensembles, all members are trained side by side.
+    The result is that of `fit` except for the random numbers. The methods must have the same class, without hooks
+    between steps, the same architecture of dense layers and the same settings; the data must have the same shapes. A
+    context that learns the bounds of the data would learn those of the first data only, so give it bounds. The members
+    of ensembles are trained side by side.
+
+    Args:
+        methods: The methods.
+        data: One pair (x, y) per method.
+        epochs: The number of passes over the data.
+        batch_size: The number of examples per step.
+        lr: The learning rate at the start.
+        schedule: The learning-rate schedule; see `fit`.
+        seed: The seed of all random numbers.
+
+    Returns:
+        One history per method.
     """
     if any(isinstance(method, Ensemble) for method in methods):
         return _fit_ensembles(methods, data, epochs, batch_size, lr, schedule, seed)
@@ -73,12 +86,12 @@ def _fit_ensembles(
     schedule: str | Schedule | None,
     seed: int,
 ) -> list[History]:
-    """Train the members of all ensembles; one history for each ensemble, the sum of its members'."""
+    """Train the members of all ensembles; one history per ensemble, the sum of its members' histories."""
     _check_paired(methods, data)
     ensembles = [method for method in methods if isinstance(method, Ensemble)]
     if len({len(ensemble.members) for ensemble in ensembles}) > 1 or len(ensembles) < len(methods):
-        raise InvalidInputError("ensembles are trained together with ensembles of the same size.")
-    with torch.random.fork_rng(devices=[]):  # beginning draws context points; members begin once more below
+        raise InvalidInputError("ensembles can only be trained together with ensembles of the same size.")
+    with torch.random.fork_rng(devices=[]):  # `begin` draws context points; the members begin again below
         for ensemble, pair in zip(ensembles, data, strict=True):
             x, _ = ensemble.check_batch(*pair)
             ensemble.begin(x, len(x))
@@ -99,7 +112,7 @@ def _summed(histories: Sequence[History]) -> History:
 
 
 class _Stack:
-    """The methods' trained parameters, stacked, with the optimiser that trains them."""
+    """The stacked parameters of the methods and their optimizer."""
 
     def __init__(self, methods: Sequence[Method], lr: float) -> None:
         self.methods = methods
@@ -130,7 +143,7 @@ class _Stack:
         self._gradients = vmap(grad(loss, has_aux=True), randomness="different")
 
     def step(self, x: Tensor, y: Tensor, factor: float) -> dict[str, Tensor]:
-        """One step for every method; the terms of their losses, each (methods,)."""
+        """One step for every method; returns the terms of their losses, each (methods,)."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = factor * rate
         gradients, terms = self._gradients({name: p.detach() for name, p in self.tensors.items()}, self.rest, x, y)
@@ -141,7 +154,7 @@ class _Stack:
 
     @torch.no_grad()
     def write_back(self) -> None:
-        """Give every method its own parameters."""
+        """Copy the trained parameters back into the methods."""
         for index, method in enumerate(self.methods):
             own = dict(method.named_parameters())
             for name, values in self.tensors.items():
@@ -149,7 +162,7 @@ class _Stack:
 
 
 def _stack_rest(methods: Sequence[Method], trained: Collection[str]) -> Tensors:
-    """What training leaves as it is, such as a fitted prior, stacked where the methods differ in it."""
+    """Tensors that training does not change, such as a fitted prior, stacked if the methods differ in them."""
     rest = []
     for method in methods:
         own = (*method.named_parameters(), *method.named_buffers())
@@ -160,7 +173,7 @@ def _stack_rest(methods: Sequence[Method], trained: Collection[str]) -> Tensors:
 
 
 class _Terms(nn.Module):
-    """The terms of a method's loss as a module's outputs, so that its parameters can be replaced in a call."""
+    """A module that returns the terms of a method's loss, so that `functional_call` can replace its parameters."""
 
     def __init__(self, method: Method) -> None:
         super().__init__()
@@ -192,7 +205,7 @@ def _train(stack: _Stack, pairs: Sequence[Pair], epochs: int, batch_size: int, s
 
 
 def _shuffled(members: int, size: int, num_batches: int) -> Iterator[Tensor]:
-    """Every example once in an order of each member's own: row numbers, (members, batch)."""
+    """Row numbers (members, batch): every example once, in a random order per member."""
     yield from torch.rand(members, size).argsort(1).tensor_split(num_batches, dim=1)
 
 
@@ -210,23 +223,23 @@ def _record(histories: Sequence[History], means: dict[str, Tensor], epoch: int) 
 
 def _check_paired(methods: Sequence[Method], data: Sequence[Pair]) -> None:
     if not methods or len(methods) != len(data):
-        raise InvalidInputError(f"there are {len(methods)} methods and {len(data)} data sets: one each is needed.")
+        raise InvalidInputError(f"there are {len(methods)} methods and {len(data)} datasets: give one each.")
 
 
 def _check_alike(methods: Sequence[Method], data: Sequence[Pair]) -> None:
     _check_paired(methods, data)
     first, *others = methods
     if not is_dense(first.net):
-        raise InvalidInputError("the network is no plain sequence of dense layers, so it is not trained together.")
+        raise InvalidInputError("fit_together needs a Sequential of dense layers: use fit.")
     watching = [hook for hook in _HOOKS if getattr(type(first), hook) is not getattr(Method, hook)]
     if watching:
         raise InvalidInputError(
-            f"{type(first).__name__} watches its training (by `{watching[0]}`), so it is trained alone: use fit."
+            f"{type(first).__name__} has the training hook `{watching[0]}`, which fit_together does not call: use fit."
         )
     if getattr(first, "num_context_sets", 1) > 1:
-        raise InvalidInputError("num_context_sets above 1 needs a choice that each method makes alone: use fit.")
+        raise InvalidInputError("fit_together does not support num_context_sets above 1: use fit.")
     for index, other in enumerate(others, start=1):
         if other.config() != first.config() or other.network.architecture() != first.network.architecture():
             raise InvalidInputError(f"methods 0 and {index} differ in their settings or their networks.")
     if len({(x.shape, y.shape) for x, y in data}) > 1:
-        raise InvalidInputError("the data sets differ in shape: methods are trained together on as many examples each.")
+        raise InvalidInputError("the datasets differ in shape: fit_together needs equal shapes for all methods.")

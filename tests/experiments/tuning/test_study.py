@@ -63,7 +63,7 @@ def made_up(monkeypatch):
         asked.append((name, split))
         generator = torch.Generator().manual_seed(0)
         x, y = (torch.randn(60, columns, generator=generator, dtype=torch.float64) for columns in (3, 1))
-        return data.Dataset(x, y, name, split, sha256="0")
+        return data.DataSplit(x, y, name, split, sha256="0")
 
     monkeypatch.setattr(data, "load", load)
     return asked
@@ -186,7 +186,7 @@ def test_small_networks_are_trained_together_and_for_as_long_as_is_best(tmp_path
     def fit_together(methods, pairs, **settings):
         seen.append((len(methods), [len(x) for x, _ in pairs], settings["epochs"]))
 
-    table = data.Dataset(torch.rand(50, 2).double(), torch.rand(50, 1).double(), "yacht", "train", sha256="0")
+    table = data.DataSplit(torch.rand(50, 2).double(), torch.rand(50, 1).double(), "yacht", "train", sha256="0")
     monkeypatch.setattr(data, "load", lambda *args, **kwargs: table)
     monkeypatch.setattr(tuning, "fit_together", fit_together)
     order = Order("uci-yacht", "fsvi", "paper")

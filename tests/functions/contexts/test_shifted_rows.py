@@ -148,8 +148,8 @@ def test_independent_columns_cannot_be_recombined_into_new_rows():
     torch.manual_seed(0)
     points = context.sample(NUM, x)
     known = torch.stack([torch.isin(points[:, i], x[:, i]) for i in range(6)], 1).all(1)
-    # 1% of the recombined rows lie farther out than 99% of the rows; the others are shifted, most of them in all columns
-    # or in one, and a subset of no columns is a row itself
+    # 1% of the recombined rows lie farther out than 99% of the rows. The others are shifted, and a subset of no columns
+    # gives a row itself.
     assert known.float().mean() < 0.06
 
 

@@ -1,10 +1,10 @@
-"""The corruptions of CIFAR-10-C, made again from their published definitions.
+"""The corruptions of CIFAR-10-C, implemented from their published definitions.
 
 D. Hendrycks and T. Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR
-2019, define 15 kinds and 4 spare ones, each at five severities; the parameters here are those of CIFAR-10. Two kinds
-are absent: `frost`, which lays photographs of ice over the image, and `spatter`, which is defined by the routines of
-an image library for edges and distances. Random draws differ from those of the released files, so figures made with
-these images are to be called regenerated.
+2019, define 15 kinds and 4 extra ones, each at five severities. The parameters in this module are those for CIFAR-10.
+Two kinds are missing: `frost`, which needs photographs of ice, and `spatter`, which is defined by an image library's
+routines for edges and distances. Random draws differ from those of the released files, so results on these images
+must be labeled as regenerated.
 """
 
 from collections.abc import Callable
@@ -59,12 +59,12 @@ def corrupt(x: Tensor, kind: str, severity: int, seed: int = 0) -> Tensor:
 
     Args:
         x: Images (n, 3, 32, 32) uint8.
-        kind: One of `CORRUPTIONS`; `frost` and `spatter` of the original 19 are absent.
+        kind: One of `CORRUPTIONS`, which has 17 of the original 19 (not `frost` and `spatter`).
         severity: 1 (mildest) to 5.
-        seed: Seed of the random draws.
+        seed: The seed of the random draws.
 
     Returns:
-        Images of the same shape, uint8; values are cut to 0..255 and truncated, as in the released files.
+        Images of the same shape, uint8; values are clipped to 0..255 and truncated, as in the released files.
     """
     if x.dtype != torch.uint8 or x.dim() != 4 or x.shape[1:] != (3, 32, 32):
         raise InvalidInputError(
@@ -80,5 +80,5 @@ def corrupt(x: Tensor, kind: str, severity: int, seed: int = 0) -> Tensor:
 
 
 def _to_bytes(x: Array) -> Array:
-    # A value that was a whole number of 255ths must not fall to the one below by rounding in floating point.
+    # Floating-point rounding must not lower a whole number of 255ths to the number below it.
     return np.floor(x.clip(0, 1) * 255 + 1e-6).astype(np.uint8)

@@ -7,19 +7,19 @@ from fsvi.data.dataset import Array
 
 
 def gaussian_blur(x: Array, sigma: float, random: Generator) -> Array:
-    """A Gaussian filter over height and width, the border repeated."""
+    """A Gaussian filter over height and width; the border is repeated."""
     return smooth(x, sigma)
 
 
 def glass_blur(x: Array, level: tuple[float, int], random: Generator) -> Array:
-    """Every pixel but those of the first two rows and columns takes a near one's colour, between two Gaussian blurs.
+    """Each pixel takes the color of a near one, between two Gaussian blurs; the first two rows and columns stay.
 
-    The definition exchanges pixels in place, which in the code that made the released images copies them instead.
+    The published definition swaps pixels in place, but the code that made the released images copies them instead.
 
     Args:
         x: Images.
-        level: The blurs' sigma, and how often pixels are moved.
-        random: Source of the moves: each pixel stays or comes from above, from the left, or from both.
+        level: The sigma of the blurs, and the number of moves.
+        random: The source of the moves: each pixel stays or comes from above, from the left, or from both.
     """
     sigma, repeats = level
     x = np.floor(smooth(x, sigma) * 255) / 255
@@ -31,7 +31,7 @@ def glass_blur(x: Array, level: tuple[float, int], random: Generator) -> Array:
 
 
 def defocus_blur(x: Array, level: tuple[float, float], random: Generator) -> Array:
-    """Convolution with a disk of a radius, itself smoothed by a 3×3 Gaussian of a sigma."""
+    """Convolution with a disk that is smoothed by a 3×3 Gaussian; `level` is the radius and the sigma."""
     from scipy import ndimage
 
     radius, sigma = level
@@ -44,12 +44,12 @@ def defocus_blur(x: Array, level: tuple[float, float], random: Generator) -> Arr
 
 
 def motion_blur(x: Array, level: tuple[int, float], random: Generator) -> Array:
-    """Each image smeared along a line of its own, within 45° of the horizontal."""
+    """Each image is smeared along a random line, within 45° of the horizontal."""
     return smear(x, *level, random.uniform(-45, 45, len(x)))
 
 
 def zoom_blur(x: Array, most: float, random: Generator) -> Array:
-    """The mean of the image and its enlargements by 1, 1.01, ... up to below `most`."""
+    """The mean of the image and its enlargements by 1, 1.01, ... below `most`."""
     factors = np.arange(1, most, 0.01)
     return (x + sum(enlarge(x, factor) for factor in factors)) / (len(factors) + 1)
 
@@ -62,7 +62,7 @@ def smooth(x: Array, sigma: float, mode: str = "nearest", truncate: float = 4.0)
 
 
 def smear(x: Array, radius: int, sigma: float, degrees: Array) -> Array:
-    """A one-sided Gaussian of 2 · radius + 1 taps along a line at `degrees`, an angle an image, the border repeated."""
+    """A one-sided Gaussian of 2 · radius + 1 taps along a line at `degrees`, one angle per image."""
     steps = np.arange(2 * radius + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     along = np.deg2rad(degrees)[:, None]
@@ -78,9 +78,9 @@ def smear(x: Array, radius: int, sigma: float, degrees: Array) -> Array:
 
 
 def enlarge(x: Array, factor: float) -> Array:
-    """The centre of square images enlarged by a factor to their own size, bilinear."""
+    """The center of square images, enlarged by a factor to the same size with bilinear interpolation."""
     side = x.shape[1]
-    kept, start = _centre(side, factor)
+    kept, start = _center(side, factor)
     large = round(kept * factor)
     places = start + (np.arange(side) + (large - side) // 2) * (kept - 1) / (large - 1)
     weights = (1 - np.abs(places[:, None] - np.arange(side))).clip(min=0)
@@ -88,7 +88,7 @@ def enlarge(x: Array, factor: float) -> Array:
     return np.tensordot(weights, rows, axes=(1, 2)).transpose(2, 1, 0, 3)
 
 
-def _centre(side: int, factor: float) -> tuple[int, int]:
-    """How many pixels of a side an enlargement keeps, and the first of them."""
+def _center(side: int, factor: float) -> tuple[int, int]:
+    """The number of pixels per side that an enlargement keeps, and the first of them."""
     kept = int(np.ceil(side / factor))
     return kept, (side - kept) // 2

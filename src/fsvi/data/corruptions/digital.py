@@ -1,4 +1,4 @@
-"""Changes of processing: contrast, saturation, elastic deformation, coarse pixels, JPEG."""
+"""Digital corruptions: contrast, saturation, elastic deformation, coarse pixels, JPEG."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def contrast(x: Array, factor: float, random: Generator) -> Array:
 
 
 def saturate(x: Array, level: tuple[float, float], random: Generator) -> Array:
-    """The saturation S of hue, saturation and value becomes factor · S + offset; grey has the hue of red."""
+    """The saturation S of hue, saturation and value becomes factor · S + offset; gray has the hue of red."""
     factor, offset = level
     value = x.max(axis=-1, keepdims=True)
     chroma = value - x.min(axis=-1, keepdims=True)
@@ -37,8 +37,8 @@ def elastic_transform(x: Array, level: tuple[float, float, float], random: Gener
 
     Args:
         x: Images.
-        level: Size and sigma of the displacement, and how far the corners move.
-        random: Source of both.
+        level: The size and the sigma of the displacement, and the largest move of a corner.
+        random: The source of both.
     """
     size, sigma, reach = level
     n, height, width, _ = x.shape
@@ -53,7 +53,7 @@ def elastic_transform(x: Array, level: tuple[float, float, float], random: Gener
 
 
 def pixelate(x: Array, factor: float, random: Generator) -> Array:
-    """Shrunk by a factor and enlarged again, both with a box filter."""
+    """Shrink by a factor and enlarge again, both with a box filter."""
     from PIL import Image
 
     def coarse(image: Image.Image) -> Image.Image:
@@ -64,7 +64,7 @@ def pixelate(x: Array, factor: float, random: Generator) -> Array:
 
 
 def jpeg_compression(x: Array, quality: int, random: Generator) -> Array:
-    """Stored as JPEG of a quality and read back."""
+    """Encode as JPEG with a quality and decode again."""
     from PIL import Image
 
     def stored(image: Image.Image) -> Image.Image:

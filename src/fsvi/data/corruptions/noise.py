@@ -16,7 +16,7 @@ def shot_noise(x: Array, photons: float, random: Generator) -> Array:
 
 
 def impulse_noise(x: Array, amount: float, random: Generator) -> Array:
-    """A fraction `amount` of all values becomes 0 or 1, either with probability one half."""
+    """A fraction `amount` of all values becomes 0 or 1, each with probability one half."""
     hit, salt = random.random(x.shape) < amount, random.random(x.shape) < 0.5
     noisy = x.copy()
     noisy[hit] = salt[hit]

@@ -12,25 +12,25 @@ SnowLevel = tuple[float, float, float, float, int, float, float]
 
 
 def snow(x: Array, level: SnowLevel, random: Generator) -> Array:
-    """Flakes of Gaussian noise, enlarged, cut off below a threshold and smeared downwards, over a whitened image.
+    """Flakes over a whitened image: Gaussian noise, enlarged, cut off below a threshold and smeared downward.
 
     Args:
         x: Images.
-        level: The noise's mean and standard deviation, the enlargement, the threshold, radius and sigma of the smear,
-            and how much of the image is not whitened.
-        random: Source of the flakes.
+        level: The mean and standard deviation of the noise, the enlargement, the threshold, the radius and sigma of
+            the smear, and the part of the image that is not whitened.
+        random: The source of the flakes.
     """
     mean, std, factor, threshold, radius, sigma, kept = level
     flakes = enlarge(random.normal(mean, std, (*x.shape[:3], 1)), factor)
     flakes = np.where(flakes < threshold, 0, flakes).clip(0, 1)
     flakes = smear(np.floor(flakes * 255) / 255, radius, sigma, random.uniform(-135, -45, len(x)))
-    grey = (x @ _LUMA)[..., None]
-    whitened = kept * x + (1 - kept) * np.maximum(x, 1.5 * grey + 0.5)
+    gray = (x @ _LUMA)[..., None]
+    whitened = kept * x + (1 - kept) * np.maximum(x, 1.5 * gray + 0.5)
     return whitened + flakes + flakes[:, ::-1, ::-1]
 
 
 def fog(x: Array, level: tuple[float, float], random: Generator) -> Array:
-    """A plasma fractal added with a weight, and the sum scaled back to the image's own maximum."""
+    """A plasma fractal added with a weight; the sum is scaled back to the maximum of the image."""
     weight, decay = level
     brightest = x.max(axis=(1, 2, 3), keepdims=True)
     thick = x + weight * plasma(len(x), x.shape[1], decay, random)[..., None]
@@ -47,8 +47,8 @@ def brightness(x: Array, amount: float, random: Generator) -> Array:
 def plasma(n: int, side: int, decay: float, random: Generator) -> Array:
     """Diamond-square fractals (n, side, side) on a torus, each scaled to 0..1; `side` is a power of two.
 
-    The middle of a square, then of a diamond, is the mean of its four corners plus noise, whose amplitude is divided
-    by decay² each time the step is halved.
+    The middle of a square, then of a diamond, is the mean of its four corners plus noise. The amplitude of the noise is
+    divided by decay² each time the step is halved.
     """
     heights, step, amplitude = np.zeros((n, side, side)), side, 100.0**2
 
@@ -60,10 +60,10 @@ def plasma(n: int, side: int, decay: float, random: Generator) -> Array:
         corners = heights[:, ::step, ::step]
         pairs = corners + np.roll(corners, -1, axis=1)
         heights[:, half::step, half::step] = middle(pairs + np.roll(pairs, -1, axis=2))
-        centres = heights[:, half::step, half::step]
-        across = centres + np.roll(centres, 1, axis=1) + corners + np.roll(corners, -1, axis=2)
+        centers = heights[:, half::step, half::step]
+        across = centers + np.roll(centers, 1, axis=1) + corners + np.roll(corners, -1, axis=2)
         heights[:, ::step, half::step] = middle(across)
-        along = centres + np.roll(centres, 1, axis=2) + corners + np.roll(corners, -1, axis=1)
+        along = centers + np.roll(centers, 1, axis=2) + corners + np.roll(corners, -1, axis=1)
         heights[:, half::step, ::step] = middle(along)
         step, amplitude = half, amplitude / decay**2
     heights -= heights.min(axis=(1, 2), keepdims=True)

@@ -1,5 +1,9 @@
-"""Members of zip and tar archives, read into memory and never extracted, so that no name can lead outside a folder."""
+"""Packed files, read into memory: gzip files, and members of zip and tar archives.
 
+Nothing is extracted to disk, so no member's name can lead outside a folder.
+"""
+
+import gzip
 import tarfile
 import zipfile
 import zlib
@@ -10,17 +14,28 @@ from fsvi.errors import FileFormatError
 from fsvi.validation import first_line
 
 
+def read_content(path: Path) -> bytes:
+    """The bytes of a file, unpacked if it is gzip, whatever its name."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileFormatError(
+            f"{path} cannot be read ({first_line(error)}): it is damaged, so delete it and download it again."
+        ) from error
+
+
 def read_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    """The bytes of the wanted members of an archive, or files of an unpacked folder, by their name without folders."""
+    """The bytes of the wanted members of an archive or unpacked folder, by their names without folders."""
     members = {_last(name): content for name, content in walk(path, lambda name: _last(name) in wanted)}
     missing = sorted(set(wanted) - set(members))
     if missing:
-        raise FileFormatError(f"{path} does not hold {', '.join(missing)}: it is incomplete, so get it again.")
+        raise FileFormatError(f"{path} does not have {', '.join(missing)}: it is incomplete, so download it again.")
     return members
 
 
 def walk(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of each regular file in an archive or folder whose name is wanted, in the order stored."""
+    """Name and bytes of each wanted regular file in an archive or folder, in the order of storage."""
     try:
         if path.is_dir():
             yield from _walk_folder(path, wanted)
@@ -30,7 +45,7 @@ def walk(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes
             yield from _walk_tar(path, wanted)
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise FileFormatError(
-            f"{path} cannot be read ({first_line(error)}): it is damaged or cut short, so delete it and get it again."
+            f"{path} cannot be read ({first_line(error)}): it is damaged, so delete it and download it again."
         ) from error
 
 
@@ -51,7 +66,7 @@ def _walk_zip(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, 
 def _walk_tar(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(path) as archive:
         for member in archive:
-            # Links are left alone: what they point to is not the archive's to choose.
+            # Links are skipped, because they can point anywhere.
             content = archive.extractfile(member) if member.isreg() and wanted(member.name) else None
             if content is not None:
                 yield member.name, content.read()

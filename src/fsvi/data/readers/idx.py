@@ -1,30 +1,17 @@
-"""The idx files of MNIST and its relatives: a magic number, the sizes, then the bytes."""
+"""The idx files of MNIST and similar datasets: a magic number, the sizes, then the bytes."""
 
-import gzip
 import math
 import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from fsvi.data.dataset import Array, Arrays
+from fsvi.data.readers.archives import read_content
 from fsvi.errors import FileFormatError
-from fsvi.validation import first_line
 
 _UNSIGNED_BYTE = 8
-
-
-def read_content(path: Path) -> bytes:
-    """A file's bytes, unpacked if it is gzip, whatever its name ends in."""
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    except (OSError, EOFError, zlib.error) as error:
-        raise FileFormatError(
-            f"{path} cannot be read ({first_line(error)}): it is damaged or cut short, so delete it and get it again."
-        ) from error
 
 
 def read_idx(path: Path) -> Array:
@@ -37,13 +24,13 @@ def read_idx(path: Path) -> Array:
     shape = struct.unpack(f">{dimensions}I", content[4:start])
     if len(content) - start != math.prod(shape):
         raise FileFormatError(
-            f"{path} announces {math.prod(shape)} values but holds {len(content) - start}: delete it and get it again."
+            f"{path} announces {math.prod(shape)} values but has {len(content) - start}: download it again."
         )
     return np.frombuffer(bytearray(content), np.uint8, offset=start).reshape(shape)
 
 
 def read_images(paths: Sequence[Path]) -> Arrays:
-    """Grey images (n, 1, height, width) and labels (n,) from their two idx files."""
+    """Gray images (n, 1, height, width) and labels (n,) from two idx files."""
     images, labels = (read_idx(path) for path in paths)
     if images.ndim != 3 or labels.ndim != 1:
         raise FileFormatError(

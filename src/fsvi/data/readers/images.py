@@ -1,4 +1,4 @@
-"""Datasets that come as pictures or in others' array files: notMNIST's PNGs, SVHN's .mat and .npz."""
+"""Datasets published as pictures or array files: notMNIST's PNGs, SVHN's .mat and .npz."""
 
 import io
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ _SIDE = 28
 
 
 def read_letters(paths: Sequence[Path]) -> Arrays:
-    """notMNIST's grey 28×28 pictures from folders A to J of its archive; unreadable ones are left out.
+    """notMNIST's gray 28×28 pictures from the folders A to J of its archive, without the unreadable ones.
 
-    They are in an order drawn once and for all, so that the first ones are of all letters.
+    They are in a fixed random order, so that the first pictures include all letters.
     """
     members = sorted(walk(paths[0], lambda name: name.endswith(".png") and _letter(name) in _LETTERS))
-    readable = [(name, image) for name, content in members if (image := _grey(content)) is not None]
+    readable = [(name, image) for name, content in members if (image := _gray(content)) is not None]
     if not readable:
-        raise FileFormatError(f"{paths[0]} holds no picture in a folder A to J, so it is not notMNIST.")
+        raise FileFormatError(f"{paths[0]} has no picture in a folder A to J, so it is not notMNIST.")
     for name, image in readable:
         if image.shape != (_SIDE, _SIDE):
             height, width = image.shape
@@ -35,13 +35,13 @@ def read_letters(paths: Sequence[Path]) -> Arrays:
 
 
 def read_mat(paths: Sequence[Path]) -> Arrays:
-    """SVHN's official cropped digits: images stored (32, 32, 3, n), the digit 0 labelled 10."""
+    """SVHN's official cropped digits: images stored (32, 32, 3, n), the digit 0 labeled 10."""
     from scipy.io import loadmat
 
     try:
         content = loadmat(paths[0])
         return content["X"].transpose(3, 2, 0, 1), content["y"].ravel() % 10
-    except Exception as error:  # scipy raises many kinds for a damaged file
+    except Exception as error:  # scipy raises many kinds of errors for a damaged file
         raise FileFormatError(f"{paths[0]} is not a .mat file of SVHN digits: {first_line(error)}.") from error
 
 
@@ -51,7 +51,7 @@ def read_npz(paths: Sequence[Path]) -> Arrays:
         # NumPy does not close a file that it opened itself when the file turns out to be damaged.
         with paths[0].open("rb") as file, np.load(file, allow_pickle=False) as content:
             return content["x"].transpose(0, 3, 1, 2), content["y"]
-    except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
+    except Exception as error:  # numpy and zipfile raise many kinds of errors for a damaged file
         raise FileFormatError(
             f"{paths[0]} is not an .npz file of images x and labels y: {first_line(error)}."
         ) from error
@@ -61,7 +61,7 @@ def _letter(name: str) -> str:
     return PurePosixPath(name).parent.name
 
 
-def _grey(content: bytes) -> Array | None:
+def _gray(content: bytes) -> Array | None:
     from PIL import Image
 
     try:

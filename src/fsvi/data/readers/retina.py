@@ -1,7 +1,7 @@
 """Fundus photographs graded 0 (none) to 4 (proliferative): EyePACS, APTOS 2019, and DeepDRiD's regular photographs.
 
-Photographs of any size are cut to their central square and resized to 128×128. The label is whether the grade is
-sight-threatening: moderate (2) or worse.
+Photographs of any size are cropped to their central square and resized to 128×128. The positive class is
+sight-threatening retinopathy: grade 2 (moderate) or worse.
 """
 
 import csv
@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from fsvi.data.dataset import Array, Arrays
-from fsvi.data.readers.archives import walk
-from fsvi.data.readers.idx import read_content
+from fsvi.data.readers.archives import read_content, walk
 from fsvi.errors import FileFormatError
 from fsvi.validation import first_line
 
@@ -21,17 +20,17 @@ SIZE = 128
 
 
 def read_folder(paths: Sequence[Path], image: str, grade: str) -> Arrays:
-    """Photographs and grades from a CSV and the folder of pictures it names, as Kaggle publishes them.
+    """Photographs and grades from a CSV file and a folder of pictures, as Kaggle publishes them.
 
     Args:
-        paths: The CSV and the folder.
-        image: The CSV's column with the pictures' names, without their endings.
-        grade: The CSV's column with the grades.
+        paths: The CSV file and the folder.
+        image: The column with the names of the pictures, without suffixes.
+        grade: The column with the grades.
     """
     table, folder = paths
     rows = _read_rows(table, read_content(table).decode("utf-8", "replace"), (image, grade))
     if not folder.is_dir():
-        raise FileFormatError(f"{folder} is not a folder: put the pictures that {table.name} names into one.")
+        raise FileFormatError(f"{folder} is not a folder: put the pictures that {table.name} names into it.")
     files = {file.stem: file for file in folder.iterdir() if file.is_file()}
     _check_complete(table, [row[image] for row in rows], files)
     pictures = (_picture(files[row[image]].name, files[row[image]].read_bytes()) for row in rows)
@@ -39,11 +38,11 @@ def read_folder(paths: Sequence[Path], image: str, grade: str) -> Arrays:
 
 
 def read_deepdrid(paths: Sequence[Path], split: str) -> Arrays:
-    """Photographs and grades of one split of the DeepDRiD zip: labels.csv and the folder img."""
+    """Photographs and grades of one split of the DeepDRiD zip, which has labels.csv and the folder img."""
     archive = paths[0]
     members = dict(walk(archive, lambda name: name == "labels.csv" or name.startswith("img/")))
     if "labels.csv" not in members:
-        raise FileFormatError(f"{archive} does not hold labels.csv, so it is not the DeepDRiD zip.")
+        raise FileFormatError(f"{archive} does not have labels.csv, so it is not the DeepDRiD zip.")
     text = members.pop("labels.csv").decode("utf-8", "replace")
     rows = [row for row in _read_rows(archive, text, ("image_id", "split", "dr_level")) if row["split"] == split]
     pictures = {PurePosixPath(name).stem: content for name, content in members.items()}
@@ -69,8 +68,8 @@ def _check_complete(path: Path, wanted: Sequence[str], present: Iterable[str]) -
     missing = sorted(set(wanted) - set(present))
     if missing:
         raise FileFormatError(
-            f"{path} labels {len(wanted)} pictures, but {len(missing)} of them are absent, the first {missing[0]!r}: "
-            "unpack all pictures beside it."
+            f"{path} labels {len(wanted)} pictures, but {len(missing)} of them are missing, the first {missing[0]!r}: "
+            "unpack all pictures next to it."
         )
 
 
@@ -79,10 +78,10 @@ def _picture(name: str, content: bytes) -> Array:
 
     try:
         image = Image.open(io.BytesIO(content))
-        image.draft("RGB", (SIZE, SIZE))  # lets JPEG decode near the wanted size, many times faster
+        image.draft("RGB", (SIZE, SIZE))  # lets JPEG decode at about this size, many times faster
         return np.asarray(ImageOps.fit(image.convert("RGB"), (SIZE, SIZE)))
     except OSError as error:
-        raise FileFormatError(f"the picture {name} cannot be read ({first_line(error)}): get it again.") from error
+        raise FileFormatError(f"the picture {name} cannot be read ({first_line(error)}): download it again.") from error
 
 
 def _stack(path: Path, pictures: Iterable[Array], grades: Sequence[str]) -> Arrays:

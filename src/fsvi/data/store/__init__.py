@@ -1,1 +1,1 @@
-"""Where data files are, how they are checked, and how they are downloaded."""
+"""Data files: the catalog, where they are, how they are checked, downloaded and loaded."""

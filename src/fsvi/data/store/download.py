@@ -1,4 +1,8 @@
-"""Downloads into the cache: from official addresses, resumable, checked, and never half-written under a final name."""
+"""Downloads into the cache: resumable, checked, and never half-written under the final name.
+
+pooch provides the cache folder, the temporary file, the final move and the hash of a file. It cannot resume, so that is
+implemented in this module; the hash of unpacked contents is in `hashes`.
+"""
 
 import os
 import sys
@@ -11,7 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fsvi.data.dataset import Split
-from fsvi.data.store.catalogue import entry_of
+from fsvi.data.store.catalog import entry_of
 from fsvi.data.store.files import Entry, File, Source
 from fsvi.data.store.hashes import check_file, refusal, wrong_files
 from fsvi.data.store.locations import cache, find
@@ -30,13 +34,13 @@ def _to_stderr(line: str) -> None:
 
 
 def fetch(name: str, tell: Tell = _to_stderr) -> list[Path]:
-    """Download what is missing of a dataset, all splits of it, into the cache.
+    """Download all missing splits of a dataset into the cache.
 
-    A stand-in that is here does not count where the published files can be downloaded.
+    Local substitutes do not count if the published files can be downloaded.
 
     Args:
         name: The dataset's name.
-        tell: Called with a line for each split that is here already and each file that is downloaded.
+        tell: Called with one line per split that is present and per file that is downloaded.
 
     Returns:
         The paths of the dataset's files.
@@ -46,38 +50,38 @@ def fetch(name: str, tell: Tell = _to_stderr) -> list[Path]:
 
 
 def _fetch_split(entry: Entry, split: Split, tell: Tell) -> list[Path]:
-    found = find(_without_stand_ins(entry, split), split)
+    found = find(_without_substitutes(entry, split), split)
     if found is None:
         return download(entry, split, tell)[1]
     source, paths = found
     wrong = wrong_files(source, paths)
     if not wrong:
-        tell(f"{entry.name} {split}: here already, {', '.join(map(str, paths))}")
+        tell(f"{entry.name} {split}: already present, {', '.join(map(str, paths))}")
         return paths
     if source.downloadable and all(path.is_relative_to(cache()) for path in wrong):
         return download(entry, split, tell)[1]
     raise refusal(wrong[0])
 
 
-def _without_stand_ins(entry: Entry, split: Split) -> Entry:
+def _without_substitutes(entry: Entry, split: Split) -> Entry:
     plain = entry.plain(split)
     return replace(entry, splits={split: plain}) if any(source.downloadable for source in plain) else entry
 
 
 def download(entry: Entry, split: Split, tell: Tell = _to_stderr) -> tuple[Source, list[Path]]:
-    """Download one split of a dataset into the cache, or say in one sentence which files to put where."""
+    """Download one split of a dataset into the cache; the error says which files to put where."""
     source = next((source for source in entry.splits[split] if source.downloadable), None)
     if source is None:
         choices = " or ".join(" and ".join(map(_describe, source.files)) for source in entry.splits[split])
         raise DataNotFoundError(
-            f"{entry.name} {split} is not here and has no address to download it from: get it from {entry.page} and "
+            f"{entry.name} {split} is missing and cannot be downloaded automatically: get it from {entry.page} and "
             f"put {choices} into {cache()} or a folder that FSVI_DATA names."
         )
     return source, [_retrieve(file, source, tell) for file in source.files]
 
 
 def _describe(file: File) -> str:
-    name = file.name.removesuffix(".gz")  # users need not pack what they make
+    name = file.name.removesuffix(".gz")  # users need not compress their own files
     return f"{name} ({file.holds})" if file.holds else name
 
 
@@ -105,7 +109,7 @@ def _retrieve(file: File, source: Source, tell: Tell) -> Path:
 
 
 def _lock(path: Path, tell: Tell) -> AbstractContextManager[Any]:
-    """Waits until no other process downloads the file: they would write into one `.part`."""
+    """Wait until no other process downloads the file, because both would write to the same `.part`."""
     lock = FileLock(f"{path}.lock")
     try:
         return lock.acquire(timeout=0)
@@ -116,7 +120,7 @@ def _lock(path: Path, tell: Tell) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class _Resuming:
-    """A downloader for pooch that goes on where an earlier one stopped, and hands over only what passes its checks."""
+    """A downloader for pooch that resumes an interrupted download and delivers only files that pass the checks."""
 
     file: File
     source: Source
@@ -128,19 +132,19 @@ class _Resuming:
         if fault := self._fault(part):
             part.unlink()
             raise FileFormatError(
-                f"{url} did not give the published {self.path.name} ({fault}), so it was thrown away: try again, or "
+                f"{url} did not deliver the published {self.path.name} ({fault}), so it was deleted: try again, or "
                 f"put the right file at {self.path}."
             )
         os.replace(part, output_file)
 
     def _fault(self, part: Path) -> str:
-        """What is wrong with a whole download; where no hash is known, its reader must understand it."""
+        """The problem with a complete download, or nothing. Without a known hash, its reader must understand it."""
         verdict = check_file(part, self.file)
         if verdict == "unverified":
             try:
                 self.source.read([part])
-            except Exception:  # what another server sends can make a reader raise anything
-                return "what came cannot be read as that dataset"
+            except Exception:  # unknown content can make a reader raise anything
+                return "it cannot be read as this dataset"
         return "its hash differs" if verdict == "wrong" else ""
 
     def _receive(self, url: str, part: Path) -> None:
@@ -152,12 +156,12 @@ class _Resuming:
             try:
                 return _continue(url, part)
             except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-                # A connection that broke is worth another try only if it brought something.
+                # Try again only if the broken connection delivered something.
                 if attempt == _ATTEMPTS or _size(part) == before:
                     raise DataNotFoundError(self._offline(url, error, _size(part))) from error
 
     def _offline(self, url: str, error: Exception, kept: int) -> str:
-        later = f" ({kept} bytes are kept, the next try goes on from there)" if kept else ""
+        later = f" ({kept} bytes are kept, the next try continues from there)" if kept else ""
         return (
             f"{self.path.name} could not be downloaded, {_reason(error)}: try again when online{later}, or get {url} "
             f"elsewhere and put it at {self.path} or at {self.file.name} in a folder that FSVI_DATA names."
@@ -165,7 +169,7 @@ class _Resuming:
 
 
 def _continue(url: str, part: Path) -> None:
-    """Append what is missing of `url` to `part`, from its start if the server cannot continue."""
+    """Append the rest of `url` to `part`, or download all of it if the server cannot resume."""
     import requests
 
     have = _size(part)
@@ -209,7 +213,7 @@ def _reason(error: Exception) -> str:
         return f"the server answered {error.response.status_code}"
     if isinstance(error, requests.Timeout | urllib3.exceptions.TimeoutError):
         return "the server did not answer in time"
-    return "there is no connection to the server or it broke"
+    return "there is no connection to the server, or it broke"
 
 
 def _size(path: Path) -> int:

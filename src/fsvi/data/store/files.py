@@ -1,4 +1,4 @@
-"""What is known of a dataset's files: names, official addresses, hashes, and who reads them."""
+"""The description of a dataset's files: names, official addresses, hashes, and readers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ class File:
     """One file of a dataset.
 
     Attributes:
-        name: Its path below a data folder.
-        url: Its official address; None when it cannot be downloaded on its own.
-        digest: "sha256:..." of its content, which for .gz is what it unpacks to; or "md5:..." of the file as published,
-            where only that is known; None when nothing is known for certain.
-        holds: What it must hold, where nobody publishes it in this form and users make it of what is published.
+        name: Its path inside a data folder.
+        url: Its official address; None if it cannot be downloaded.
+        digest: "sha256:..." of its content (for .gz, of the unpacked content), or "md5:..." of the file as published if
+            only that is known; None if no hash is known.
+        holds: The required content, if users must make the file themselves from published data.
     """
 
     name: str
@@ -30,9 +30,9 @@ class Source:
     """One set of files that a split can be read from.
 
     Attributes:
-        files: The files, in the order the reader wants.
-        read: From their paths to inputs and targets.
-        note: A phrase to print beside figures.
+        files: The files, in the order that the reader expects.
+        read: A function from their paths to inputs and targets.
+        note: A phrase to print next to results.
     """
 
     files: tuple[File, ...]
@@ -47,24 +47,24 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """One dataset.
+    """One dataset in the catalog.
 
     Attributes:
         name: Its name.
-        what: What it is, in a phrase.
-        licence: Under what licence.
-        page: Where its publisher describes it.
-        splits: The sources of each split: the first one found is read, the first downloadable one downloaded.
-        graded: Whether targets are grades 0..4 of which 2 or worse is the positive class.
+        description: A short description.
+        license: Its license.
+        page: The publisher's page.
+        splits: The sources of each split. The first source found is read; the first downloadable one is downloaded.
+        graded: Whether targets are grades 0..4, with 2 or worse as the positive class.
     """
 
     name: str
-    what: str
-    licence: str
+    description: str
+    license: str
     page: str
     splits: Mapping[Split, tuple[Source, ...]]
     graded: bool = False
 
     def plain(self, split: Split) -> tuple[Source, ...]:
-        """The sources of a split with no note: where there are any, those with one stand in for them."""
+        """The sources of a split without a note. If there are any, the others are substitutes for them."""
         return tuple(source for source in self.splits[split] if not source.note)

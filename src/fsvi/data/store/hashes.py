@@ -1,4 +1,4 @@
-"""Whether a file is the one that was published: hashes of contents, so that a file packed anew still passes."""
+"""Checksums of data files. They cover the unpacked content, so a file that was packed again still passes."""
 
 import gzip
 import hashlib
@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import IO, Literal, cast
+from typing import Literal
 
 from fsvi.data.store.files import File, Source
 from fsvi.errors import FileFormatError
@@ -16,11 +16,11 @@ _CHUNK = 1 << 20
 
 
 def check_file(path: Path, file: File) -> Verdict:
-    """Whether a file's content has the hash known for it.
+    """Compare a file with its known hash.
 
     Returns:
-        "ok" or "wrong"; "differs" for another content of a file that users make themselves; "unverified" where no hash
-        is known or none applies.
+        "ok" or "wrong"; "differs" if users make the file themselves and its content is not the known one; "unverified"
+        if no hash is known or none applies.
     """
     if path.is_dir() or file.digest is None:
         return "unverified"
@@ -33,17 +33,17 @@ def check_file(path: Path, file: File) -> Verdict:
 
 
 def wrong_files(source: Source, paths: Sequence[Path]) -> list[Path]:
-    """Those of a source's files that are not the published ones."""
+    """The files of a source that are not the published ones."""
     return [path for path, verdict in zip(paths, _verdicts(source, paths), strict=True) if verdict == "wrong"]
 
 
 def refusal(path: Path) -> FileFormatError:
-    """The error that says that a file is not the published one."""
+    """The error for a file that is not the published one."""
     return FileFormatError(f"{path} is not the published file (its hash differs): replace it, or delete it.")
 
 
 def note_of(source: Source, paths: Sequence[Path]) -> str:
-    """The phrase to print beside figures from a source's files; a file that is not the published one is refused."""
+    """The phrase to print next to results from these files; files that are not the published ones are refused."""
     if wrong := wrong_files(source, paths):
         raise refusal(wrong[0])
     differs = "not the published file: its hash differs" if "differs" in _verdicts(source, paths) else ""
@@ -58,38 +58,39 @@ def _verdict(path: Path, file: File) -> Verdict:
     stat = path.stat()
     try:
         return _remembered(path, stat.st_size, stat.st_mtime_ns, file)
-    except OSError:  # what cannot be opened is for its reader to complain of
+    except OSError:  # its reader will report that it cannot be opened
         return "unverified"
 
 
 @lru_cache
 def _remembered(path: Path, size: int, modified: int, file: File) -> Verdict:
-    """The verdict on a file, for as long as neither its size nor its time of change is another."""
+    """The verdict on a file, remembered while its size and modification time stay the same."""
     return check_file(path, file)
 
 
 def _check_published(path: Path, file: File, expected: str) -> Verdict:
-    """An MD5 is of the published file, so it says nothing of one that was unpacked."""
-    with path.open("rb") as content:
-        found = _digest(content, "md5")
-    if found == expected:
+    """Compare the MD5 of a file as published; it does not apply to an unpacked copy."""
+    import pooch
+
+    if pooch.file_hash(str(path), alg="md5") == expected:
         return "ok"
     published = PurePosixPath(file.name)
     return "unverified" if published.suffix == ".gz" and path.name == published.stem else "wrong"
 
 
 def _content_digest(path: Path) -> str | None:
-    with path.open("rb") as content:
-        packed = content.read(2) == b"\x1f\x8b"
+    """SHA-256 of a file's content, unpacked if it is gzip; None if it cannot be unpacked."""
+    import pooch
+
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    if not packed:
+        return str(pooch.file_hash(str(path), alg="sha256"))
+    digest = hashlib.sha256()
     try:
-        with gzip.open(path) if packed else path.open("rb") as content:
-            return _digest(cast("IO[bytes]", content), "sha256")
+        with gzip.open(path) as content:
+            while chunk := content.read(_CHUNK):
+                digest.update(chunk)
     except (OSError, EOFError, zlib.error):
         return None
-
-
-def _digest(content: IO[bytes], algorithm: str) -> str:
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    while chunk := content.read(_CHUNK):
-        digest.update(chunk)
     return digest.hexdigest()

@@ -1,45 +1,45 @@
-"""What of the catalogue is here, where, and whether it is what was published."""
+"""Locally available datasets and their checksums."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from fsvi.data.dataset import Split
-from fsvi.data.store.catalogue import ENTRIES, entry_of
+from fsvi.data.store.catalog import ENTRIES, entry_of
 from fsvi.data.store.files import Entry
 from fsvi.data.store.hashes import Verdict, check_file
 from fsvi.data.store.locations import cache, find
 
 
 @dataclass(frozen=True)
-class Row:
-    """One dataset in the list of all.
+class DatasetInfo:
+    """One dataset of the catalog and its local files.
 
     Attributes:
         name: Its name.
-        what: What it is.
-        licence: Its licence.
-        where: The folder it was found in, "cache", or "not here"; with the splits when not all are there, and what
-            stands in for published files.
-        size: Bytes of the files found.
+        description: A short description.
+        license: Its license.
+        where: The folder with its files, "cache", or "not here"; with the splits if some are missing, and with the
+            notes of files that replace published ones.
+        size: The size of the local files in bytes.
     """
 
     name: str
-    what: str
-    licence: str
+    description: str
+    license: str
     where: str
     size: int
 
 
 @dataclass(frozen=True)
 class FileCheck:
-    """One file of a dataset: where it is, and whether its content is the published one.
+    """One file of a dataset, with its location and the result of its checksum.
 
     Attributes:
-        file: Its path below a data folder.
-        path: Where it was found; None when missing.
-        result: "ok", "wrong", "missing", "differs" for another content of a file that users make themselves, or
-            "unverified" where no hash is known for certain.
+        file: Its path inside a data folder.
+        path: The path where it was found; None if missing.
+        result: "ok", "wrong", "missing", "differs" if users make the file themselves and its content is not the known
+            one, or "unverified" if no hash is known.
     """
 
     file: str
@@ -47,13 +47,17 @@ class FileCheck:
     result: Verdict | Literal["missing"]
 
 
-def catalogue() -> list[Row]:
-    """Every dataset with its licence, where it is, and its size; nothing is downloaded."""
-    return [_row(entry) for entry in ENTRIES.values()]
+def catalog() -> list[DatasetInfo]:
+    """Every dataset with its license, location and size; nothing is downloaded."""
+    return [_describe(entry) for entry in ENTRIES.values()]
 
 
 def verify(name: str) -> list[FileCheck]:
-    """The hash of each file of a dataset compared with the one known for it; nothing is downloaded."""
+    """Compare each local file of a dataset with its known hash; nothing is downloaded.
+
+    Args:
+        name: The dataset's name.
+    """
     entry = entry_of(name)
     checks = [check for split in entry.splits for check in _verify_split(entry, split)]
     return list(dict.fromkeys(checks))
@@ -70,15 +74,15 @@ def _verify_split(entry: Entry, split: Split) -> list[FileCheck]:
     return [FileCheck(file.name, path, check_file(path, file)) for file, path in pairs]
 
 
-def _row(entry: Entry) -> Row:
+def _describe(entry: Entry) -> DatasetInfo:
     found = {split: hit for split in entry.splits if (hit := find(entry, split))}
     paths = {path for _, paths in found.values() for path in paths}
     where = ", ".join(sorted({_folder(path) for path in paths})) or "not here"
     if found and len(found) < len(entry.splits):
         where += f" ({', '.join(found)} only)"
-    stand_ins = [source.note for split, (source, _) in found.items() if source.note and entry.plain(split)]
-    where += "".join(f"; {note}" for note in stand_ins)
-    return Row(entry.name, entry.what, entry.licence, where, sum(map(_bytes, paths)))
+    substitutes = [source.note for split, (source, _) in found.items() if source.note and entry.plain(split)]
+    where += "".join(f"; {note}" for note in substitutes)
+    return DatasetInfo(entry.name, entry.description, entry.license, where, sum(map(_bytes, paths)))
 
 
 def _folder(path: Path) -> str:

@@ -13,7 +13,7 @@ from shutil import rmtree
 from typing import Any
 
 from fsvi import data
-from fsvi.data import Dataset
+from fsvi.data import DataSplit
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments.experiment import PROFILES, Experiment, Order
 from fsvi.experiments.results import Result, model_path, read_result, result_path, write_result
@@ -218,7 +218,7 @@ def _thinned(history: History) -> dict[str, list[float]]:
     return {name: thinned(values, _EPOCHS) for name, values in columns.items() if values}
 
 
-def _described(source: Dataset) -> dict[str, Any]:
+def _described(source: DataSplit) -> dict[str, Any]:
     return {"name": source.name, "split": source.split, "size": len(source), "sha256": source.sha256}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fsvi import data
-from fsvi.data import Dataset, Normalize
+from fsvi.data import DataSplit, Normalize
 from fsvi.data.dataset import content_hash
 from fsvi.experiments.experiment import Experiment, Order, Outcome
 from fsvi.experiments.tasks.images import (
@@ -96,8 +96,8 @@ def cifar10(order: Order) -> Experiment:
 
 
 def _measure_corrupted(
-    method: Method, test: Dataset, normalize: Normalize, effort: _Effort
-) -> tuple[dict[int, dict[str, float]], Dataset]:
+    method: Method, test: DataSplit, normalize: Normalize, effort: _Effort
+) -> tuple[dict[int, dict[str, float]], DataSplit]:
     """Scores by severity, the means over kinds, and a record of the images, which all at once may not fit in memory."""
     rows, records = {}, []
     for severity in SEVERITIES:
@@ -110,7 +110,7 @@ def _measure_corrupted(
     return rows, _joined(records)
 
 
-def _corrupt(test: Dataset, kind: str, severity: int, num: int | None) -> Dataset:
+def _corrupt(test: DataSplit, kind: str, severity: int, num: int | None) -> DataSplit:
     if num is None:
         return data.load(f"{CORRUPTED}/{kind}/{severity}", "test")
     x, y = data.corrupt(test.x[:num], kind, severity), test.y[:num]
@@ -118,14 +118,14 @@ def _corrupt(test: Dataset, kind: str, severity: int, num: int | None) -> Datase
     return replace(test, x=x, y=y, note=note, sha256=content_hash(x.numpy(), y.numpy()))
 
 
-def _without_images(dataset: Dataset) -> Dataset:
+def _without_images(dataset: DataSplit) -> DataSplit:
     return replace(dataset, x=dataset.x.new_empty(len(dataset), 0))
 
 
-def _joined(records: list[Dataset]) -> Dataset:
+def _joined(records: list[DataSplit]) -> DataSplit:
     """One record of many: as long as all of them, the hash of their hashes, each note once."""
     size = sum(map(len, records))
     note = "; ".join(dict.fromkeys(record.note for record in records if record.note))
     digest = hashlib.sha256("".join(record.sha256 for record in records).encode()).hexdigest()
     x, y = records[0].x.new_empty(size, 0), records[0].y.new_empty(size)
-    return Dataset(x, y, CORRUPTED, "test", note, digest)
+    return DataSplit(x, y, CORRUPTED, "test", note, digest)

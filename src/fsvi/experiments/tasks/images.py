@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 
 from fsvi import data, metrics
-from fsvi.data import Dataset, Normalize
+from fsvi.data import DataSplit, Normalize
 from fsvi.data.dataset import Split
-from fsvi.data.store.catalogue import entry_of
+from fsvi.data.store.catalog import entry_of
 from fsvi.errors import InvalidInputError
 from fsvi.experiments.experiment import Order
 from fsvi.functions import contexts
@@ -94,7 +94,7 @@ class Augmented(TorchDataset[tuple[Tensor, Tensor]]):
 
 def make_context(
     name: str | None, normalize: Normalize, ood: Sequence[str]
-) -> tuple[contexts.Context | None, list[Dataset]]:
+) -> tuple[contexts.Context | None, list[DataSplit]]:
     """The context called `name`, and the data that it was made from; None for a method that has no context.
 
     Half of a dataset's or of monochrome context points are the minibatch's own.
@@ -127,7 +127,7 @@ def _context_split(name: str) -> Split:
     return "train" if has_train and not alone else "test"
 
 
-def check_unseen(tests: Iterable[Dataset], context: Iterable[Dataset]) -> None:
+def check_unseen(tests: Iterable[DataSplit], context: Iterable[DataSplit]) -> None:
     """Refuse test images that the context has too, whatever their datasets are called."""
     seen = {image.tobytes() for each in context for image in each.x.numpy()}
     for test in tests:
@@ -195,8 +195,8 @@ def measure(
 
 
 def measure_sets(
-    method: Method, name: str, ood: Sequence[str], normalize: Normalize, effort: Effort, context: Sequence[Dataset]
-) -> tuple[dict[str, float], dict[str, Any], dict[str, Dataset]]:
+    method: Method, name: str, ood: Sequence[str], normalize: Normalize, effort: Effort, context: Sequence[DataSplit]
+) -> tuple[dict[str, float], dict[str, Any], dict[str, DataSplit]]:
     """`measure` on the test split of dataset `name` and of those in `ood`, and the splits, loaded here."""
     tests = {each: data.load(each, "test") for each in (name, *ood)}
     check_unseen([tests[each] for each in ood], context)

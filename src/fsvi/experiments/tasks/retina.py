@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fsvi import data, metrics
-from fsvi.data import Dataset, Normalize
+from fsvi.data import DataSplit, Normalize
 from fsvi.data.dataset import content_hash
 from fsvi.experiments.experiment import Experiment, Order, Outcome
 from fsvi.experiments.tasks.images import (
@@ -141,7 +141,7 @@ def _diagnose(p: CategoricalPredictive, y: Tensor) -> tuple[dict[str, float], di
     }
 
 
-def _load(name: str, split: Any, num: int | None, size: int) -> Dataset:
+def _load(name: str, split: Any, num: int | None, size: int) -> DataSplit:
     """The first `num` photographs of a split, made smaller where less than the stored size is asked for."""
     whole = data.load(name, split)
     x, y = whole.x[:num], whole.y[:num]
@@ -150,11 +150,11 @@ def _load(name: str, split: Any, num: int | None, size: int) -> Dataset:
     return _changed(whole, x, y)
 
 
-def _changed(dataset: Dataset, x: Tensor, y: Tensor) -> Dataset:
+def _changed(dataset: DataSplit, x: Tensor, y: Tensor) -> DataSplit:
     return replace(dataset, x=x, y=y, grade=None, sha256=content_hash(x.numpy(), y.numpy()))
 
 
-def _load_shifted(test: Dataset, effort: _Effort) -> Dataset:
+def _load_shifted(test: DataSplit, effort: _Effort) -> DataSplit:
     if data.available(SHIFTED, "test"):
         return _load(SHIFTED, "test", effort.test_images, effort.size)
     return replace(_changed(test, photograph_poorly(test.x), test.y), name="retina-imitated", note=_IMITATED)

@@ -1,4 +1,4 @@
-"""Tables of numbers for regression: the UCI sets, prepared or as published."""
+"""Tables of numbers for regression: the UCI datasets, prepared or as published."""
 
 import io
 from collections.abc import Sequence
@@ -7,13 +7,20 @@ from pathlib import Path
 import numpy as np
 
 from fsvi.data.dataset import Arrays
-from fsvi.data.readers.idx import read_content
+from fsvi.data.readers.archives import read_content
 from fsvi.errors import FileFormatError
 from fsvi.validation import first_line
 
 
 def read_table(paths: Sequence[Path], delimiter: str | None = ",", header: bool = True, target: int = -1) -> Arrays:
-    """Features (n, d) and the target column (n,) of a text file, gzip or plain; None as delimiter is white space."""
+    """Features (n, d) and targets (n,) of a text file, gzip or plain.
+
+    Args:
+        paths: The file.
+        delimiter: Between columns; None is white space.
+        header: Whether the first line has column names.
+        target: The index of the target's column.
+    """
     content = io.StringIO(read_content(paths[0]).decode("utf-8", "replace"))
     try:
         table = np.loadtxt(content, delimiter=delimiter, skiprows=int(header), ndmin=2)

@@ -1,18 +1,18 @@
-"""The datasets: what each is, its licence, its files with their official addresses and hashes, and who reads them."""
+"""All datasets: description, license, files with official addresses and hashes, and readers."""
 
 from functools import partial
 
-from fsvi.data.readers import cifar_c
 from fsvi.data.readers.cifar import CIFAR10_BATCHES, read_batches, read_sheets
 from fsvi.data.readers.idx import read_images
 from fsvi.data.readers.images import read_letters, read_mat, read_npz
 from fsvi.data.readers.retina import read_deepdrid, read_folder
-from fsvi.data.readers.uci import read_table
+from fsvi.data.readers.tables import read_table
+from fsvi.data.store import corrupted
 from fsvi.data.store.files import Entry, File, Source
 from fsvi.validation import check_choice
 
 _FASHION_MNIST = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # the original page no longer serves its files
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # the original page no longer offers the files
 _KMNIST = "http://codh.rois.ac.jp/kmnist/dataset/kmnist/"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
 _SVHN = "http://ufldl.stanford.edu/housenumbers/"
@@ -37,14 +37,14 @@ _IDX = {
 
 
 def entry_of(name: str) -> Entry:
-    """The entry of a name in `names()` or of `cifar10-c/KIND/SEVERITY`."""
-    if isinstance(name, str) and name.startswith(f"{cifar_c.NAME}/"):
-        return cifar_c.corrupted(name, ENTRIES["cifar10"])
+    """The catalog entry of a name in `names()` or of `cifar10-c/KIND/SEVERITY`."""
+    if isinstance(name, str) and name.startswith(f"{corrupted.NAME}/"):
+        return corrupted.corrupted(name, ENTRIES["cifar10"])
     return ENTRIES[check_choice("name", name, ENTRIES)]
 
 
 def names() -> list[str]:
-    """The names that `load` knows; one corruption of CIFAR-10-C is named as in `cifar10-c/fog/3`."""
+    """The names that `load` accepts. It also accepts single corruptions of CIFAR-10-C, such as `cifar10-c/fog/3`."""
     return list(ENTRIES)
 
 
@@ -92,21 +92,21 @@ def _svhn(split: str, md5: str) -> Source:
 _SVHN_SAMPLE = Source(
     (File("svhn/svhn_test_10k.npz", digest="sha256:c1047a2406af336e04213aac3047e2f4dd654c28d7f9275a5d45f1c5e6181941"),),
     read_npz,
-    "first 10,000 SVHN test digits, cropped anew from the full pictures",
+    "first 10,000 SVHN test digits, cropped again from the full pictures",
 )
 _NOTMNIST_SMALL = Source(
     (File("notmnist/notMNIST_small.tar.gz", "http://yaroslavvb.com/upload/notMNIST/notMNIST_small.tar.gz"),),
     read_letters,
-    "all of notMNIST-small but its unreadable pictures",
+    "all of notMNIST-small except its unreadable pictures",
 )
 
 
-_PICTURES = "a folder of the pictures that it names"
+_PICTURES = "a folder with the pictures that the table names"
 _ZIP = (
-    "a zip made of https://github.com/deepdrdoc/DeepDRiD: pictures of its regular photographs in the folder img, and "
+    "a zip made from https://github.com/deepdrdoc/DeepDRiD: its regular photographs in the folder img, and "
     "labels.csv with the columns image_id, split and dr_level, where split is training, validation or evaluation"
 )
-_TABLE = "a line of column names, then lines of numbers separated by commas"
+_TABLE = "a line of column names, then lines of comma-separated numbers"
 
 
 def _eyepacs(table: str, folder: str) -> Source:
@@ -128,12 +128,17 @@ _APTOS = Source(
 
 
 def _uci(
-    name: str, what: str, page: int, sha256: str, *published: Source, columns: str = "the features, then the target"
+    name: str,
+    description: str,
+    page: int,
+    sha256: str,
+    *published: Source,
+    columns: str = "the features, then the target",
 ) -> Entry:
     table = File(f"uci/{name}.csv.gz", digest=f"sha256:{sha256}", holds=f"{_TABLE}: {columns}")
     prepared = Source((table,), read_table)
     address = f"https://archive.ics.uci.edu/dataset/{page}"
-    return Entry(name, f"UCI regression: {what}", "CC BY 4.0", address, {"train": (prepared, *published)})
+    return Entry(name, f"UCI regression: {description}", "CC BY 4.0", address, {"train": (prepared, *published)})
 
 
 def _published(path: str, delimiter: str | None, header: bool = True, target: int = -1) -> Source:
@@ -144,7 +149,7 @@ def _published(path: str, delimiter: str | None, header: bool = True, target: in
 _CLEAN = (
     Entry(
         "fashion-mnist",
-        "70,000 grey pictures of clothes, 28×28, 10 classes",
+        "70,000 gray pictures of clothes, 28×28, 10 classes",
         "MIT",
         "https://github.com/zalandoresearch/fashion-mnist",
         {
@@ -154,14 +159,14 @@ _CLEAN = (
     ),
     Entry(
         "mnist",
-        "70,000 grey handwritten digits, 28×28, 10 classes",
+        "70,000 gray handwritten digits, 28×28, 10 classes",
         "CC BY-SA 3.0",
         "http://yann.lecun.com/exdb/mnist",
         {"train": (_idx("mnist", "train", _MNIST),), "test": (_idx("mnist", "t10k", _MNIST),)},
     ),
     Entry(
         "kmnist",
-        "70,000 grey cursive Japanese characters, 28×28, 10 classes",
+        "70,000 gray cursive Japanese characters, 28×28, 10 classes",
         "CC BY-SA 4.0",
         "http://codh.rois.ac.jp/kmnist",
         {
@@ -171,28 +176,28 @@ _CLEAN = (
     ),
     Entry(
         "notmnist",
-        "grey letters A to J in many typefaces, 28×28, 10 classes",
+        "gray letters A to J in many typefaces, 28×28, 10 classes",
         "MIT",
         "http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html",
         {"test": (_idx("notmnist", "t10k", None, "10,000 images sampled from notMNIST-small"), _NOTMNIST_SMALL)},
     ),
     Entry(
         "cifar10",
-        "60,000 colour pictures of animals and vehicles, 32×32, 10 classes",
+        "60,000 color pictures of animals and vehicles, 32×32, 10 classes",
         "none stated",
         f"{_CIFAR}cifar.html",
         {"train": _cifar10("train"), "test": _cifar10("test")},
     ),
     Entry(
         "cifar100",
-        "60,000 colour pictures, 32×32, 100 classes",
+        "60,000 color pictures, 32×32, 100 classes",
         "none stated",
         f"{_CIFAR}cifar.html",
         {"train": _cifar100("train"), "test": _cifar100("test")},
     ),
     Entry(
         "svhn",
-        "99,289 colour house-number digits, 32×32, 10 classes",
+        "99,289 color house-number digits, 32×32, 10 classes",
         "non-commercial",
         _SVHN,
         {
@@ -202,7 +207,7 @@ _CLEAN = (
     ),
     Entry(
         "retina",
-        "colour fundus photographs, 128×128, sight-threatening retinopathy or not",
+        "color fundus photographs, 128×128, sight-threatening retinopathy or not",
         "EyePACS: Kaggle's rules; DeepDRiD: CC BY-SA 4.0",
         "https://www.kaggle.com/c/diabetic-retinopathy-detection",
         {
@@ -214,7 +219,7 @@ _CLEAN = (
     ),
     Entry(
         "aptos",
-        "3,662 colour fundus photographs from India, 128×128, sight-threatening retinopathy or not",
+        "3,662 color fundus photographs from India, 128×128, sight-threatening retinopathy or not",
         "Kaggle's rules",
         "https://www.kaggle.com/c/aptos2019-blindness-detection",
         {"test": (_APTOS,)},
@@ -264,4 +269,4 @@ _CLEAN = (
     ),
 )
 _BY_NAME = {entry.name: entry for entry in _CLEAN}
-ENTRIES = _BY_NAME | {cifar_c.NAME: cifar_c.corrupted(cifar_c.NAME, _BY_NAME["cifar10"])}
+ENTRIES = _BY_NAME | {corrupted.NAME: corrupted.corrupted(corrupted.NAME, _BY_NAME["cifar10"])}

@@ -1,0 +1,44 @@
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import fsvi
+from scenarios import points
+
+
+def plain(prior_variance=None):
+    """A network without any randomness of its own."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2))
+    return fsvi.MAP(net, fsvi.Categorical(), prior_variance=prior_variance)
+
+
+def test_history_is_the_terms_averaged_over_the_examples_seen():
+    x, y = points()
+    still = {"epochs": 2, "schedule": lambda done: 0.0}
+    whole = plain(prior_variance=1.0)
+    whole.num_data = 20
+    terms = {name: value.item() for name, value in whole.terms(x, y).items()}
+    for data in ((x, y), DataLoader(TensorDataset(x, y), batch_size=8)):
+        history = fsvi.fit(plain(prior_variance=1.0), data, batch_size=7, **still)
+        assert history.terms.keys() == terms.keys()
+        for name, value in terms.items():
+            np.testing.assert_allclose(history.terms[name], [value] * 2, rtol=1e-5)
+        np.testing.assert_allclose(history.loss, [sum(terms.values())] * 2, rtol=1e-5)
+    dropping = DataLoader(TensorDataset(x, y), batch_size=8, drop_last=True)
+    history = fsvi.fit(plain(prior_variance=1.0), dropping, **still)
+    np.testing.assert_allclose(history.terms["nll"], [whole.terms(x[:16], y[:16])["nll"].item()] * 2, rtol=1e-5)
+
+
+def test_record_adds_an_epoch_to_every_column():
+    history = fsvi.History()
+    history.record({"nll": 1.0, "kl": 0.5})
+    history.record({"nll": 0.5, "kl": 0.25})
+    assert history.loss == [1.5, 0.75] and history.terms == {"nll": [1.0, 0.5], "kl": [0.5, 0.25]}
+    assert history.epochs == 2 and history.latest() == {"loss": 0.75, "nll": 0.5, "kl": 0.25}
+
+
+def test_the_best_validation_is_that_of_the_best_epoch():
+    assert fsvi.History().best_validation is None
+    assert fsvi.History(validation=[-2.0, -1.0, -1.5], best_epoch=2).best_validation == -1.0

@@ -1,0 +1,136 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from fsvi.methods import Method
+from scenarios import SCENARIOS, build, classifier, copied, points, same_bits
+
+
+def plain(prior_variance=None):
+    """A network without any randomness of its own."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2))
+    return fsvi.MAP(net, fsvi.Categorical(), prior_variance=prior_variance)
+
+
+def validated_loss(method, data):
+    x, y = data
+    return float(method.predict(x, num_samples=16).log_prob(y).mean())
+
+
+def test_steps_are_those_of_a_loop_written_out_by_hand():
+    x, y = points()
+    method, net = plain(), plain().net
+    fsvi.fit(method, (x, y), epochs=7, lr=0.3, optimizer=torch.optim.SGD, schedule=None)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+    for _ in range(7):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(dict(method.net.named_parameters())[name], p, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_validation_is_the_mean_log_likelihood_after_each_epoch(name):
+    method, data = build(name)
+    history = fsvi.fit(method, data, epochs=3, batch_size=8, lr=1e-2, validation=data)
+    assert len(history.validation) == 3
+    assert history.validation[-1] == validated_loss(method, data)
+    assert history.best_epoch == 1 + int(np.argmax(history.validation))
+
+
+@pytest.mark.parametrize("name", ["conditional", "learned_noise", "map_batch_norm"])
+def test_early_stopping_brings_the_best_parameters_back(name):
+    method, (x, y) = build(name)
+    held_out = (x[12:], 1 - y[12:])  # the better the fit, the worse these
+    history = fsvi.fit(method, (x[:12], y[:12]), epochs=200, lr=3e-2, validation=held_out, patience=4)
+    assert history.epochs == len(history.validation) == history.best_epoch + 4 < 200
+    assert max(history.validation) == history.validation[history.best_epoch - 1]
+    assert validated_loss(method, held_out) == max(history.validation) > history.validation[-1]
+
+
+def test_an_epoch_that_is_only_as_good_is_not_better():
+    history = fsvi.fit(plain(), points(), epochs=50, schedule=lambda done: 0.0, validation=points(), patience=3)
+    assert (history.best_epoch, history.epochs) == (1, 4)
+
+
+def test_without_patience_the_last_parameters_stay():
+    x, y = points()
+    method = plain()
+    history = fsvi.fit(method, (x, y), epochs=5, lr=0.1, validation=(x, 1 - y))
+    assert history.best_epoch == 1
+    assert validated_loss(method, (x, 1 - y)) == history.validation[-1] < history.validation[0]
+
+
+def break_terms(monkeypatch, method, spoil, step):
+    """From `step` on, `spoil` changes the terms; the state after each step before is recorded."""
+    states, terms = [copied(method)], method.terms
+
+    def spoiled(x, y):
+        values = terms(x, y)
+        return spoil(values) if len(states) > step else values
+
+    monkeypatch.setattr(method, "terms", spoiled)
+    monkeypatch.setattr(method, "backward", lambda x, y: Method.backward(method, x, y))  # FSVI's own takes no `terms`
+    monkeypatch.setattr(method, "after_step", lambda: states.append(copied(method)))
+    return states
+
+
+@pytest.mark.parametrize("term", ["nll", "kl"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["conditional", "batch_norm"])
+def test_a_non_finite_term_stops_training_before_the_step(monkeypatch, name, term, value):
+    method, data = build(name)
+    states = break_terms(monkeypatch, method, lambda terms: {**terms, term: terms[term] * value}, step=2)
+    with pytest.raises(fsvi.NonFiniteLossError, match=f"{term}.*{value}.*epoch 1.*0.001"):
+        fsvi.fit(method, data, epochs=2, batch_size=4, lr=1e-3, schedule=None)
+    assert len(states) == 3
+    assert same_bits(copied(method), states[-1])
+    assert not method.training
+
+
+def test_a_non_finite_gradient_of_a_finite_loss_stops_it_too(monkeypatch):
+    method = classifier()
+
+    def spoil(terms):
+        return {**terms, "kl": terms["kl"] + (0 * method.posterior.log_std).sqrt().sum()}
+
+    states = break_terms(monkeypatch, method, spoil, step=1)
+    with pytest.raises(fsvi.NonFiniteLossError, match="gradient"):
+        fsvi.fit(method, points(), epochs=2, batch_size=4)
+    assert same_bits(copied(method), states[-1]) and len(states) == 2
+
+
+def test_statistics_that_the_last_batch_spoiled_are_restored():
+    x, y = points()
+    net = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    nn.init.constant_(net[0].weight, 10.0)
+    x[-1] = 3e38
+    method = fsvi.MAP(net, fsvi.Categorical())
+    before = copied(method)
+    with pytest.raises(fsvi.NonFiniteLossError, match="nll"):
+        fsvi.fit(method, (x, y), epochs=2)
+    assert same_bits(copied(method), before)
+
+
+def test_a_validation_set_that_cannot_be_predicted_is_named(monkeypatch):
+    method = plain()
+    monkeypatch.setattr(method, "function_draws", lambda x, *_: torch.full((1, len(x), 2), math.nan))
+    with pytest.raises(fsvi.NonFiniteLossError, match="validation"):
+        fsvi.fit(method, points(), epochs=2, validation=points())
+
+
+def normalised_vectors() -> fsvi.MAP:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    return fsvi.MAP(net, fsvi.Categorical())
+
+
+def test_batches_of_one_with_batch_norm_are_refused_with_a_sentence():
+    with pytest.raises(fsvi.InvalidInputError, match="batch_size"):
+        fsvi.fit(normalised_vectors(), points(4), epochs=1, batch_size=1)

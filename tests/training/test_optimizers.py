@@ -1,0 +1,71 @@
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from fsvi.training import optimizers
+from fsvi.training.optimizers import check_optimizer, make_optimizer
+from scenarios import build, classifier, copied, points
+
+OPTIMIZERS = [
+    getattr(torch.optim, name)
+    for name in ("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop")
+] + [torch.optim.Rprop, torch.optim.SGD, "adam", "sgd", partial(torch.optim.SGD, momentum=0.5, nesterov=True)]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+def test_any_optimizer_trains_every_parameter(optimizer):
+    method, data = build("learned_noise")
+    before = copied(method)
+    fsvi.fit(method, data, epochs=3, lr=1e-2, optimizer=optimizer)
+    unchanged = {name for name, value in copied(method).items() if value.numel() and torch.equal(value, before[name])}
+    assert unchanged == set()
+
+
+def test_a_function_may_make_the_optimizer_and_gets_the_methods_groups():
+    seen = []
+
+    def make(groups):
+        seen.extend(groups)
+        return torch.optim.SGD(groups)
+
+    method = classifier(log_std_lr_scale=4.0)
+    fsvi.fit(method, points(), epochs=1, lr=0.1, optimizer=make, schedule=None)
+    assert [group["lr"] for group in seen] == [0.1, 0.4]
+    assert seen[1]["params"] == [method.posterior.log_std]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factor"),
+    [
+        ("cosine", lambda done: 0.05 + 0.95 * (1 + math.cos(math.pi * done)) / 2),
+        (fsvi.cosine(final=0.5), lambda done: 0.5 + 0.5 * (1 + math.cos(math.pi * done)) / 2),
+        (None, lambda done: 1.0),
+        (lambda done: 1 - done, lambda done: 1 - done),
+    ],
+    ids=["cosine", "cosine(final)", "none", "function"],
+)
+def test_the_learning_rate_follows_the_schedule_step_by_step(schedule, factor):
+    rates = []
+
+    class Spy(torch.optim.SGD):
+        def step(self, closure=None):
+            rates.append([group["lr"] for group in self.param_groups])
+            return super().step(closure)
+
+    method = classifier(log_std_lr_scale=3.0)
+    fsvi.fit(method, points(), epochs=2, batch_size=5, lr=0.1, optimizer=Spy, schedule=schedule)
+    expected = [[0.1 * factor(step / 8), 0.3 * factor(step / 8)] for step in range(8)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-12)
+
+
+def test_named_optimizers_are_what_they_say():
+    groups = [{"params": [nn.Parameter(torch.zeros(2))], "lr": 0.5}]
+    made = make_optimizer(check_optimizer("sgd"), groups)
+    assert isinstance(made, torch.optim.SGD) and made.param_groups[0]["momentum"] == 0.9
+    assert isinstance(make_optimizer(check_optimizer("adam"), groups), torch.optim.Adam)
+    assert set(optimizers._OPTIMIZERS) == {"adam", "sgd"}

@@ -60,8 +60,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         epochs: How often to go through the data, at most.
         batch_size: Examples per step.
         lr: Learning rate of Adam, which falls to almost nothing along a cosine.
-        validation_fraction: Share of the data held out to say when to stop; 0, or fewer than 10 examples, trains for
-            all epochs on all data.
+        validation_fraction: Share of the data held out to say when to stop, and how large the noise is. None holds out
+            a tenth, and up to a fifth of small tables. 0, or fewer than 10 examples, trains for all epochs on all data.
         patience: Epochs without a better likelihood of the held-out data after which training stops; the parameters of
             the best epoch are kept.
         num_samples: Draws of the function that make a prediction.
@@ -97,7 +97,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         epochs: int = 300,
         batch_size: int = 128,
         lr: float = 1e-2,
-        validation_fraction: float = 0.1,
+        validation_fraction: float | None = None,
         patience: int = 50,
         num_samples: int = 100,
         device: str | torch.device | None = None,
@@ -257,7 +257,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         return lambda: module(x.shape[1], num_outputs)
 
     def _num_held_out(self, num: int) -> int:
-        return num_held_out(num, check_fraction("validation_fraction", self.validation_fraction))
+        fraction = self.validation_fraction
+        return num_held_out(num, None if fraction is None else check_fraction("validation_fraction", fraction))
 
     # Prediction -----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,9 @@ from fsvi.validation import check_choice, check_count
 _REACH = 10.0
 """How much larger than the hidden units together the distances are. So the variance on the data can be small and that
 far away large with weights of about the same variance, where training starts."""
+_MARGIN = 0.5
+"""By how many standard deviations the range exceeds that of the training rows: of many columns, some value of a new row
+often lies a little outside."""
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
@@ -60,8 +63,8 @@ class RangeFeatures(nn.Module):
     def see(self, x: Tensor) -> None:
         """Take the range of training rows `x`. A constant column has no scale, so that any other value is far."""
         mean, std = x.mean(0), x.std(0, correction=0)
-        self.low.copy_(torch.maximum(x.amin(0), mean - self.width * std))
-        self.high.copy_(torch.minimum(x.amax(0), mean + self.width * std))
+        self.low.copy_(torch.maximum(x.amin(0) - _MARGIN * std, mean - self.width * std))
+        self.high.copy_(torch.minimum(x.amax(0) + _MARGIN * std, mean + self.width * std))
         self.scale.copy_(torch.where(std > 0, std, torch.ones_like(std)))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -57,8 +57,8 @@ class ShiftedRows(Context):
 
     def __init__(
         self,
-        smallest: float = 2.0,
-        smallest_alone: float = 3.5,
+        smallest: float = 3.0,
+        smallest_alone: float = 4.0,
         largest: float = 10.0,
         recombined: float = 0.1,
         groups: Sequence[Sequence[int]] | None = None,

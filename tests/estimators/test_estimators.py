@@ -100,7 +100,9 @@ def test_held_out_data_end_training_early(moons):
     settings = {**FAST, "validation_fraction": 0.2, "epochs": 200}
     model = FSVIClassifier(**settings, patience=3, settings=CHEAP).fit(*moons)
     assert model.history_.epochs < 200
-    assert model.history_.epochs - model.history_.best_epoch == 3 and model.method_.num_data == 120 - num_held_out(120, 0.2)
+    assert model.history_.epochs - model.history_.best_epoch == 3 and model.method_.num_data == 120 - num_held_out(
+        120, 0.2
+    )
 
 
 def test_few_data_are_all_used(moons):

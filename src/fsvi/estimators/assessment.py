@@ -206,7 +206,7 @@ class _Classes:
         return [(float(c), float(a)) for c, a in zip(found.confidence, found.accuracy, strict=True) if c == c]
 
     def referral(self, p: Any) -> list[tuple[float, float]]:
-        return _referral(p.uncertainty(), self.errors(p), lambda mean: mean)
+        return _referral(p.score, self.errors(p), lambda mean: mean)
 
     def honest(self, metrics: dict[str, float], p_name: str) -> Check:
         tolerance = 0.03 + 2 * math.sqrt(0.25 / len(self.y))
@@ -271,7 +271,7 @@ class _Numbers:
         return [(level, coverage(p, self.y, level)) for level in LEVELS]
 
     def referral(self, p: Any) -> list[tuple[float, float]]:
-        return _referral(p.uncertainty(), self.errors(p), math.sqrt)
+        return _referral(p.score, self.errors(p), math.sqrt)
 
     def honest(self, metrics: dict[str, float], p_name: str) -> Check:
         found, tolerance = metrics["coverage_0.95"], 0.03 + 2 * math.sqrt(0.05 * 0.95 / len(self.y))
@@ -407,5 +407,5 @@ def _referral(uncertainty: Tensor, errors: Tensor, summary: Any) -> list[tuple[f
 
 
 def _least_sure(task: Any, p: Any, table: Table, most: int) -> list[ReferredRow]:
-    order = p.uncertainty().argsort(descending=True)[:most].tolist()
+    order = p.score.argsort(descending=True)[:most].tolist()
     return [ReferredRow(int(table.lines[at]), *task.row(p, at)) for at in order]

@@ -14,6 +14,7 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(DEV) ## train on the four toy tasks, write demo/report.html
+	rm -rf demo
 	$(BIN)/fsvi demo --out demo
 
 test: $(DEV) ## run the tests that need no data and no network (PYTEST_ARGS for more options)

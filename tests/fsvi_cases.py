@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal
 from torch.func import functional_call, jacrev
 
 import fsvi
-from fsvi import contexts
+from fsvi import contexts, divergences
 
 NUGGET = 1e-2
 MODES = ["jvp", "conditional", "exact"]
@@ -27,8 +27,10 @@ class Listed(contexts.Context):
 
 
 def fsvi_on(net, x, likelihood=None, **settings):
-    """FSVI in float64 with random standard deviations around 0.1."""
-    settings = {"context": contexts.Dataset(x), "num_context": len(x), "nugget": NUGGET, **settings}
+    """FSVI in float64 with random standard deviations around 0.1; `settings` are its own and those of its KL."""
+    names = ("nugget", "covariance", "num_draws")
+    kl = {"nugget": NUGGET, **{name: settings.pop(name) for name in names if name in settings}}
+    settings = {"context": contexts.Dataset(x), "num_context": len(x), "divergence": divergences.KL(**kl), **settings}
     method = fsvi.FSVI(net, likelihood or fsvi.Categorical(), **settings)
     with torch.no_grad():
         method.posterior.log_std.normal_(math.log(0.1), 0.5)

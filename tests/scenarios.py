@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import fsvi
 from fsvi.training.checkpoints import flatten
 
-FAST: dict[str, Any] = {"num_context": 5, "nugget": 1e-2, "kl_weight": 1e-2, "linearize": "conditional"}
+FAST: dict[str, Any] = {"num_context": 5, "kl_weight": 1e-2, "linearize": "conditional"}
 
 
 def dense(outputs: int = 2, seed: int = 0) -> nn.Sequential:

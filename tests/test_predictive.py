@@ -61,7 +61,7 @@ def test_entropies(classes):
     np.testing.assert_allclose(classes.entropy(), total, rtol=1e-12)
     np.testing.assert_allclose(classes.expected_entropy(), expected, rtol=1e-12)
     np.testing.assert_allclose(classes.mutual_information(), total - expected, rtol=1e-10)
-    assert torch.equal(classes.uncertainty(), classes.entropy())
+    assert torch.equal(classes.score, classes.entropy())
     assert (classes.mutual_information() > 0.01).all()
 
 
@@ -99,7 +99,7 @@ def test_variance_is_the_law_of_total_variance(real):
     assert ((centred.mean(0) - real.variance) / error).abs().max() < 5
     torch.testing.assert_close(real.function_variance, real.samples.var(0, correction=0))
     torch.testing.assert_close(real.variance, real.function_variance + real.noise_variance.mean(0))
-    torch.testing.assert_close(real.uncertainty(), real.variance.mean(-1).sqrt())
+    torch.testing.assert_close(real.score, real.variance.mean(-1).sqrt())
 
 
 def test_targets_of_one_output_may_be_a_vector():
@@ -145,3 +145,7 @@ def test_labels_may_be_an_array_and_are_checked():
     torch.testing.assert_close(p.log_prob([0] * N), p.log_prob(torch.zeros(N, dtype=torch.int32)))
     with pytest.raises(InvalidInputError, match=rf"{Q}\.\.{Q}"):
         p.log_prob([Q] * N)
+
+
+def test_every_predictive_names_its_score(classes, real):
+    assert (classes.score_name, real.score_name) == ("entropy", "standard deviation")

@@ -174,7 +174,11 @@ def test_a_file_is_safetensors_without_training_data(tmp_path):
     with safe_open(tmp_path / "file", "pt") as file:
         names = set(file.keys())
         settings = json.loads(file.metadata()["fsvi"])["config"]["settings"]
-    assert names == {"/tensors/posterior.mean", "/tensors/posterior.log_std", "/tensors/posterior.point"}
+    assert names == {
+        "/tensors/weights.posterior.mean",
+        "/tensors/weights.posterior.log_std",
+        "/tensors/weights.posterior.point",
+    }
     assert settings["context"] == {"class": "Dataset", "settings": {}}
 
 
@@ -386,7 +390,9 @@ class Scaled(nn.Module):
 
 def test_the_priors_own_buffers_are_saved(tmp_path):
     x, _ = points()
-    method = fsvi.FSVI(Scaled(1.0), fsvi.Categorical(), contexts.Dataset(x), priors.Induced(), stochastic="last_layer")
+    method = fsvi.FSVI(
+        Scaled(1.0), fsvi.Categorical(), contexts.Dataset(x), prior=priors.Induced(), stochastic="last_layer"
+    )
     method.save(tmp_path / "file")
     assert torch.equal(fsvi.load(tmp_path / "file", Scaled(5.0)).function_kl(x), method.function_kl(x))
 

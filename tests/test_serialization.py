@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save as save_safetensors
 
+import fsvi
+import scenarios
 from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
 from fsvi.serialization import (
     Configurable,
@@ -334,3 +336,25 @@ def test_every_error_in_a_files_contents_names_the_file(error, said):
     message = str(caught.value)
     assert message.startswith("dir/a.fsvi ") and message.endswith(said) and message.count("a.fsvi") == 1
     assert type(caught.value) is (type(error) if isinstance(error, FSVIError) else FileFormatError)
+
+
+def test_a_users_class_of_the_same_name_does_not_replace_ours(tmp_path):
+    """Files name fsvi's own classes by their names, and all others with their modules."""
+
+    class Categorical(fsvi.Likelihood):
+        def check_targets(self, y, num_outputs):
+            raise NotImplementedError
+
+        nll = predictive = check_targets
+
+    class Dataset(fsvi.contexts.Context):
+        def sample(self, num, batch):
+            return batch[:num]
+
+    method = scenarios.classifier(context=fsvi.contexts.Dataset(torch.zeros(4, 2)))
+    method.save(tmp_path / "ours.fsvi")
+    loaded = fsvi.load(tmp_path / "ours.fsvi")
+    assert type(loaded.likelihood) is fsvi.Categorical and type(loaded.context) is fsvi.contexts.Dataset
+    own = scenarios.classifier(context=Dataset())
+    own.save(tmp_path / "own.fsvi")
+    assert type(fsvi.load(tmp_path / "own.fsvi").context) is Dataset

@@ -15,7 +15,7 @@ from fsvi.errors import (
     NonFiniteLossError,
     SingularCovarianceError,
 )
-from fsvi.functions import contexts, priors
+from fsvi.functions import contexts, divergences, priors
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods import (
     DUQ,
@@ -32,6 +32,8 @@ from fsvi.methods import (
     Method,
     RadialMFVI,
     Rank1,
+    Stds,
+    Tempered,
     load,
     make_method,
     method_names,
@@ -109,11 +111,14 @@ __all__ = [
     "Referral",
     "SetReferral",
     "SingularCovarianceError",
+    "Stds",
+    "Tempered",
     "calibration",
     "contexts",
     "cosine",
     "data",
     "diagnose",
+    "divergences",
     "estimate_cost",
     "fit",
     "keep_memory",

@@ -124,7 +124,7 @@ class Gaussian(Likelihood):
         """The constructor's arguments; the learned noise is kept with the tensors."""
         names = ("learn_noise", "heteroscedastic", "least_noise")
         settings = {"noise": plain(self._noise), **{name: getattr(self, name) for name in names}}
-        return {"class": "Gaussian", "settings": settings}
+        return {"class": self.class_name(), "settings": settings}
 
     def bind(self, num_outputs: int) -> None:
         """One noise an output."""

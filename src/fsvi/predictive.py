@@ -6,7 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ class Predictive(ABC):
 
     samples: Tensor
     """(samples, n, outputs): each draw's class probabilities, or its mean of the targets"""
+    score_name: ClassVar[str]
+    """what `score` measures: "entropy", "kernel distance" or "standard deviation", in words for people"""
 
     @property
     def mean(self) -> Tensor:
@@ -38,9 +40,14 @@ class Predictive(ABC):
     def log_prob(self, y: Any) -> Tensor:
         """log p(y|x), the log of the mean density over draws, (n,)."""
 
+    @property
     @abstractmethod
-    def uncertainty(self) -> Tensor:
-        """One number an input, (n,), by which to rank inputs for referral: larger is less certain."""
+    def score(self) -> Tensor:
+        """The uncertainty score that the method's authors use, (n,): one number per input, larger is less certain.
+
+        Referral, detection and every ranking in the reports use it. Classification uses the predictive entropy unless
+        the method has a score of its own; regression uses the predictive standard deviation.
+        """
 
     def __len__(self) -> int:
         return self.samples.shape[1]
@@ -48,6 +55,8 @@ class Predictive(ABC):
 
 class CategoricalPredictive(Predictive):
     """Class probabilities from `logits` of shape (samples, n, classes); all entropies are in nats."""
+
+    score_name = "entropy"
 
     def __init__(self, logits: Tensor) -> None:
         self.log_probs = _precise(logits).log_softmax(-1)
@@ -86,8 +95,9 @@ class CategoricalPredictive(Predictive):
         log_mean = top + (self.log_probs - top).exp().mean(0).log()
         return (self.samples * (self.log_probs - log_mean)).nan_to_num(0.0).sum(-1).mean(0).clamp_min(0.0)
 
-    def uncertainty(self) -> Tensor:
-        """The predictive entropy."""
+    @property
+    def score(self) -> Tensor:
+        """The predictive entropy, (n,)."""
         return self.entropy()
 
     def labels(self) -> Tensor:
@@ -100,6 +110,8 @@ class GaussianPredictive(Predictive):
 
     `noise_variance` is (targets,), or like `samples` when the noise depends on the input.
     """
+
+    score_name = "standard deviation"
 
     def __init__(self, samples: Tensor, noise_variance: Tensor) -> None:
         self.samples = _precise(samples)
@@ -125,8 +137,9 @@ class GaussianPredictive(Predictive):
         logs = -0.5 * (squared + self.noise_variance.log() + math.log(2 * math.pi)).sum(-1)
         return logs.logsumexp(0) - math.log(len(logs))
 
-    def uncertainty(self) -> Tensor:
-        """The predictive standard deviation, root mean square over targets."""
+    @property
+    def score(self) -> Tensor:
+        """The predictive standard deviation, (n,): the root of the variance averaged over targets."""
         return self.variance.mean(-1).sqrt()
 
 

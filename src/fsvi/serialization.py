@@ -201,13 +201,22 @@ class Configurable:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Configurable._registry[cls.__name__] = cls
+        Configurable._registry[cls.class_name()] = cls
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The name in files: fsvi's own classes by their names, all others with their modules.
+
+        So a user's class called `Dataset` never takes the place of fsvi's.
+        """
+        is_own = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+        return cls.__name__ if is_own else f"{cls.__module__}.{cls.__qualname__}"
 
     def config(self) -> dict[str, Any]:
         """The class's name and its constructor arguments as plain values."""
         named = [p.name for p in inspect.signature(type(self)).parameters.values() if p.kind not in _UNNAMED]
         settings = {name: self._setting(name) for name in named if name not in self.transient}
-        return {"class": type(self).__name__, "settings": settings}
+        return {"class": self.class_name(), "settings": settings}
 
     def _setting(self, name: str) -> Any:
         if not hasattr(self, name):
@@ -223,7 +232,9 @@ class Configurable:
         """Build the object that `config` describes; `transient` supplies the arguments that were not saved."""
         name = config.get("class")
         if name not in Configurable._registry:
-            raise FileFormatError(f"the file describes {name!r}, which this version of fsvi does not know.")
+            raise FileFormatError(
+                f"the file describes {name!r}, which this version of fsvi does not know: import your own classes first."
+            )
         return Configurable._registry[name].from_settings(config["settings"], **transient)
 
     @classmethod

@@ -73,7 +73,7 @@ def test_what_else_a_prediction_holds_stays():
     """DUQ ranks by its kernels, which a temperature does not change."""
     p = KernelPredictive(-torch.rand(1, 20, 3))
     scaled = TemperatureScaling(2.0)(p)
-    assert isinstance(scaled, KernelPredictive) and torch.equal(scaled.uncertainty(), p.uncertainty())
+    assert isinstance(scaled, KernelPredictive) and torch.equal(scaled.score, p.score)
 
 
 # Vectors

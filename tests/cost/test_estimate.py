@@ -7,14 +7,14 @@ import scenarios
 from fsvi.cost.estimate import _OVERHEAD, format_bytes, training_cost
 from fsvi.cost.probe import Probe
 from fsvi.experiments.bench.memory import step_memory
-from fsvi.experiments.bench.steps import FSVI_METHODS, Step
+from fsvi.experiments.bench.steps import FSVI_METHODS, BenchStep
 from fsvi.methods.registry import METHODS
 from fsvi.networks import mlp
 
 
 @pytest.mark.parametrize("method", ["map", *FSVI_METHODS])
 def test_step_ratio_is_the_count_of_passes(method: str) -> None:
-    step = Step("cnn", method, 128, 0 if method == "map" else 32)
+    step = BenchStep("cnn", method, 128, 0 if method == "map" else 32)
     assert fsvi.estimate_cost(step.make_method(), 128, step.inputs(1)).step_ratio == pytest.approx(step.limit, rel=0.01)
 
 
@@ -22,7 +22,7 @@ def test_step_ratio_is_the_count_of_passes(method: str) -> None:
 def test_memory_is_what_a_step_takes(method: str) -> None:
     # Smaller steps are no quicker to measure, and vary more from process to process. The sampler can miss a peak on a
     # busy machine, but it cannot make one up: the largest measurement counts, of as many as it takes, up to ten.
-    step = Step("cnn", method, 128, 0 if method == "map" else 32)
+    step = BenchStep("cnn", method, 128, 0 if method == "map" else 32)
     estimate = fsvi.estimate_cost(step.make_method(), 128, step.inputs(1)).peak_memory / 2**20
     measured = 0.0
     for _ in range(10):

@@ -35,10 +35,10 @@ def test_a_healthy_regression_has_no_fault() -> None:
         mlp(1, (50, 50), 1),
         fsvi.Gaussian(noise=0.3, learn_noise=True),
         fsvi.contexts.Uniform(low=low, high=high),
-        fsvi.priors.Constant(10.0),
+        prior=fsvi.priors.Constant(10.0),
         num_context=20,
         kl_weight=0.015,
-        log_std_lr_scale=10.0,
+        stds=fsvi.Stds(lr_scale=10.0),
         linearize="conditional",
     )
     history = trained(method, (toy.x, toy.y), epochs=500)
@@ -107,7 +107,8 @@ class CountPredictive(fsvi.Predictive):
         logs = torch.distributions.Poisson(self.samples).log_prob(torch.as_tensor(y)).sum(-1)
         return logs.logsumexp(0) - math.log(len(logs))
 
-    def uncertainty(self) -> torch.Tensor:
+    @property
+    def score(self) -> torch.Tensor:
         return self.variance.mean(-1).sqrt()
 
 

@@ -12,7 +12,7 @@ def test_variance_collapsed(spoiled: fsvi.FSVI) -> None:
     diagnosis = diagnose(spoiled, MOONS)
     assert faults(diagnosis) == {"variance"}
     assert "6 of 6" in diagnosis["variance"].sentence
-    assert "init_std" in diagnosis["variance"].advice
+    assert "init" in diagnosis["variance"].advice
 
 
 def test_variance_of_one_feature_layer_collapsed_is_a_warning(spoiled: fsvi.FSVI) -> None:

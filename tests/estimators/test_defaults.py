@@ -23,6 +23,7 @@ from fsvi.estimators.defaults import (
     widen,
 )
 from fsvi.experiments.bench.tables import Table, check_promises, measure_fit, measure_uncertainty
+from fsvi.methods.mean_field import Stds
 from fsvi.networks import table_mlp
 
 
@@ -81,7 +82,7 @@ def test_noise_leaves_out_the_functions_own_variance():
     y = x + torch.randn(4000, 1, generator=generator).double()
     plain = linear_method()
     reestimate_noise(plain, x, y)
-    method = fsvi.FSVI(plain.net, fsvi.Gaussian(0.1, learn_noise=True), init_std=(0.6, 0.6), stochastic="last_layer")
+    method = fsvi.FSVI(plain.net, fsvi.Gaussian(0.1, learn_noise=True), stds=Stds((0.6, 0.6)), stochastic="last_layer")
     spread = method.predict(x).samples.var(0, correction=0).mean()
     reestimate_noise(method, x, y)
     total = float(method.likelihood.noise.square() + spread)

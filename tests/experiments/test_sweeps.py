@@ -1,9 +1,14 @@
+from dataclasses import replace
+
 import pytest
 
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments import sweeps
-from fsvi.experiments.sweeps import SWEEPS, reproduce
+from fsvi.experiments.experiment import Order
+from fsvi.experiments.sweeps import SWEEPS, reproduce, run_group
 from fsvi.experiments.tasks.registry import TASKS
+from fsvi.methods.registry import METHODS
+from made_results import make_result
 
 
 def test_every_sweep_is_of_tasks_and_methods_that_exist():
@@ -15,8 +20,8 @@ def test_every_sweep_is_of_tasks_and_methods_that_exist():
 @pytest.fixture
 def ran(monkeypatch):
     orders = []
-    monkeypatch.setattr(sweeps, "run", lambda order, out, tell: orders.append(order))
-    monkeypatch.setattr(sweeps, "run_together", lambda group, out, tell: orders.append(group) or [])
+    monkeypatch.setattr(sweeps, "run", lambda order, out, tell: orders.append(order) or make_result())
+    monkeypatch.setattr(sweeps, "run_stacked", lambda group, out, tell: orders.append(group) or [])
     return orders
 
 
@@ -39,7 +44,7 @@ def test_the_paper_says_how_many_seeds(ran, tmp_path):
 
 
 def test_what_cannot_be_trained_together_is_run_alone(ran, tmp_path, monkeypatch):
-    monkeypatch.setattr("fsvi.experiments.runner.runs._TOGETHER", ("map",))
+    monkeypatch.setitem(METHODS, "fbnn", replace(METHODS["fbnn"], can_stack=False))
     reproduce("uci", tmp_path, ["fbnn"], seeds=2, tell=lambda _: None)
     assert len(ran) == 6 * 2 and {order.method for order in ran} == {"fbnn"}
 
@@ -74,3 +79,28 @@ def test_unknown_names_are_refused(ran, tmp_path, name, methods, said):
     with pytest.raises(InvalidInputError, match=said):
         reproduce(name, tmp_path, methods)
     assert not ran
+
+
+def test_seeds_can_be_named(ran, tmp_path):
+    reproduce("toy", tmp_path, ["mfvi"], seeds=[7, 3], tell=lambda _: None)
+    assert [order.seed for order in ran] == [7] * 4 + [3] * 4
+
+
+def test_several_processes_find_what_one_finds(tmp_path):
+    """The results of one task, so that it does not take long; the lines say what was found."""
+    order = Order("oat1d", "mfvi", "smoke")
+    said: list[str] = []
+    (alone,) = run_group([order], tmp_path / "one", lambda _: None)
+    (found,) = sweeps._reproduce_at_once([[order]], tmp_path / "two", said.append, workers=2)
+    assert found.metrics == pytest.approx(dict(alone.metrics), rel=1e-4)
+    assert said[0].startswith("[1/1] oat1d mfvi, smoke, seed 0: ") and "RMSE" in said[0]
+
+
+def test_failures_in_other_processes_are_reported(tmp_path, monkeypatch):
+    jobs = [([Order("oat1d", "mfvi", seed=seed)], tmp_path) for seed in (0, 1)]
+    made = make_result(task="oat1d", metrics={"rmse": 0.5})
+    monkeypatch.setattr(sweeps, "each_finished", lambda *_: zip(jobs, [FSVIError("no data."), [made]], strict=True))
+    said: list[str] = []
+    with pytest.raises(FSVIError, match="1 of the runs failed"):
+        sweeps._reproduce_at_once([group for group, _ in jobs], tmp_path, said.append, workers=2)
+    assert said[0].endswith("seed 0: failed: no data.") and said[1].endswith("RMSE 0.500")

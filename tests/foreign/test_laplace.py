@@ -46,7 +46,7 @@ def both(network, structure, likelihood, y):
     net, shape = network(outputs, bias=structure != "kron")
     x, new = torch.randn(len(y), *shape).double(), torch.randn(5, *shape).double()
     trained = fsvi.MAP(net, likelihood, prior_variance=1 / PRECISION)
-    ours = fsvi.Laplace.from_map(trained, (x, y), structure, optimize_prior=False)
+    ours = fsvi.Laplace.from_trained(trained, (x, y), structure, optimize_prior=False)
     subset, kind = NAMES[structure]
     settings = dict(prior_precision=torch.tensor(PRECISION).double())
     if y.dim() == 2:

@@ -8,12 +8,10 @@ from torch.distributions import MultivariateNormal
 
 import fsvi
 from fsvi.errors import FileFormatError, InvalidInputError
-from fsvi.functions import LINEARIZERS, gaussian_kl
+from fsvi.functions import gaussian_kl
 from fsvi.functions.kernels import fit_hyperparameters, log_marginal_likelihood, median_distance, rbf_kernel
 from fsvi.functions.priors import GaussianProcess
 from fsvi.networks import Network
-
-JVP = LINEARIZERS["jvp"]
 
 
 def scalar(value):
@@ -114,17 +112,20 @@ def test_the_prior_at_points_is_the_kernel_for_every_output(make):
     split = Network(net).examined(x)
     prior = GaussianProcess(lengthscale=1.3, variance=0.6)
     kernel = rbf_kernel(x, scalar(1.3), scalar(0.6))
-    p = prior.gaussian(split, x, JVP, joint=False)
+    prior.bind(split)
+    p = prior.gaussian(x)
     assert p.mean.shape == (6, 2) and not p.mean.any()
     torch.testing.assert_close(p.covariance(), kernel[None])
-    joint = prior.gaussian(split, x, JVP, joint=True)
+    joint = prior.gaussian(x).joint()
     assert joint.mean.shape == (12, 1)
     torch.testing.assert_close(joint.covariance()[0], torch.kron(kernel, torch.eye(2, dtype=torch.float64)))
 
 
 def test_a_singular_kernel_is_no_obstacle(make):
     net, x = make("mlp", 3)
-    p = GaussianProcess(lengthscale=50.0).gaussian(Network(net).examined(x), torch.cat([x, x, x]), JVP, joint=False)
+    prior = GaussianProcess(lengthscale=50.0)
+    prior.bind(Network(net).examined(x))
+    p = prior.gaussian(torch.cat([x, x, x]))
     assert bool((p.weight >= 0).all())
     assert float(gaussian_kl(p, p, 1e-4)) == pytest.approx(0, abs=1e-6)
 
@@ -183,11 +184,11 @@ def test_fsvi_takes_the_prior_and_a_file_keeps_what_it_found(make, tmp_path):
     assert float(loaded.prior.hyperparameters[0]) == pytest.approx(float(median_distance(x)))
 
 
-def regression(**settings):
+def regression(learn):
     net = fsvi.networks.mlp(2, (4,), 1)
     context = fsvi.contexts.Uniform([-3.0, -3.0], [3.0, 3.0])
     likelihood = fsvi.Gaussian(0.5, learn_noise=True)
-    return fsvi.FSVI(net, likelihood, context, GaussianProcess(), num_context=4, **settings)
+    return fsvi.FSVI(net, likelihood, context, prior=GaussianProcess(learn=learn), num_context=4)
 
 
 def table():
@@ -197,31 +198,29 @@ def table():
 
 @pytest.mark.parametrize("learn", [False, True])
 def test_fsvi_fits_the_process_where_it_is_told_to(learn):
-    method = regression(learn_prior=learn)
+    method = regression(learn)
     fsvi.fit(method, table(), epochs=1)
     assert method.prior.hyperparameters.shape == ((3,) if learn else (2,))
     assert not learn or method.prior.hyperparameters[0] < method.prior.hyperparameters[1]
 
 
 def test_a_file_keeps_every_lengthscale(tmp_path):
-    method = regression(learn_prior=True)
+    method = regression(learn=True)
     fsvi.fit(method, table(), epochs=1)
     method.save(tmp_path / "gp.fsvi")
     loaded = fsvi.load(tmp_path / "gp.fsvi")
     assert torch.equal(loaded.prior.hyperparameters, method.prior.hyperparameters)
     points = torch.zeros(1, 2)
-    assert float(loaded.prior.gaussian(loaded.network, points, JVP, joint=False).covariance()) == pytest.approx(
-        float(method.prior.hyperparameters[-1])
-    )
+    assert float(loaded.prior.gaussian(points).covariance()) == pytest.approx(float(method.prior.hyperparameters[-1]))
 
 
 def test_a_file_with_too_many_lengthscales_is_refused_and_changes_nothing():
-    method = regression(learn_prior=True)
+    method = regression(learn=True)
     fsvi.fit(method, table(), epochs=1)
     tensors, before = method.tensors(), method.prior.hyperparameters.clone()
     odd = [
-        {**tensors, "prior.hyperparameters": torch.ones(6, dtype=torch.float64)},
-        {**tensors, "prior.hyperparameters": before[:2], "likelihood.log_noise": torch.ones(4)},
+        {**tensors, "function_space.prior.hyperparameters": torch.ones(6, dtype=torch.float64)},
+        {**tensors, "function_space.prior.hyperparameters": before[:2], "likelihood.log_noise": torch.ones(4)},
     ]
     for each in odd:
         with pytest.raises(FileFormatError, match="fit"):
@@ -232,15 +231,12 @@ def test_a_file_with_too_many_lengthscales_is_refused_and_changes_nothing():
 def test_a_noise_from_the_network_leaves_the_process_one():
     net = fsvi.networks.mlp(2, (4,), 2)
     likelihood = fsvi.Gaussian([0.1, 0.2], heteroscedastic=True)
-    method = fsvi.FSVI(net, likelihood, fsvi.contexts.Batch(), GaussianProcess(), num_context=4, learn_prior=True)
+    method = fsvi.FSVI(net, likelihood, fsvi.contexts.Batch(), prior=GaussianProcess(learn=True), num_context=4)
     fsvi.fit(method, table(), epochs=1)
     assert method.prior.hyperparameters.shape == (3,)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"likelihood": fsvi.Categorical()}, {"prior": fsvi.priors.Constant()}], ids=["classes", "constant"]
-)
-def test_learning_what_cannot_be_fitted_is_refused(make, settings):
-    arguments = {"likelihood": fsvi.Gaussian(), "prior": GaussianProcess(), **settings}
-    with pytest.raises(InvalidInputError, match="learn_prior"):
-        fsvi.FSVI(make("mlp")[0], context=fsvi.contexts.Batch(), learn_prior=True, **arguments)
+@pytest.mark.parametrize("method", [fsvi.FSVI, fsvi.FBNN, fsvi.SPG])
+def test_a_process_cannot_be_fitted_to_classes(make, method):
+    with pytest.raises(InvalidInputError, match="learn"):
+        method(make("mlp")[0], fsvi.Categorical(), fsvi.contexts.Batch(), prior=GaussianProcess(learn=True))

@@ -4,8 +4,10 @@ from contextlib import suppress
 
 import pytest
 import torch
-from torch.func import functional_call, jacrev
+from torch import nn
+from torch.func import functional_call, jacrev, jvp
 from torch.nn import functional as F
+from torch.nn.utils import parametrizations
 
 from fsvi.functions import LINEARIZERS
 from fsvi.functions.linearize import features_jvp
@@ -252,3 +254,70 @@ def test_the_tangent_of_the_head_is_left_out(make):
     tangents = {n: t if n in split.head_names else torch.zeros_like(t) for n, t in q.layout.views(shift).items()}
     _, change = features_jvp(split, q.params(), tangents, x)
     assert not change.any()
+
+
+# Layers whose fused kernels torch cannot differentiate twice ----------------------------------------------------------
+
+
+def weight_normed():
+    layer = parametrizations.weight_norm(nn.Linear(3, 5))
+    return nn.Sequential(layer, nn.Tanh(), nn.Linear(5, 2)).double(), torch.randn(4, 3, dtype=torch.float64)
+
+
+def by_hand(params, x):
+    """Features and outputs of the same network in elementary operations."""
+    scale, direction = (params[f"0.parametrizations.weight.original{i}"] for i in range(2))
+    weight = scale * direction / direction.square().sum(1, keepdim=True).sqrt()
+    features = torch.tanh(x @ weight.T + params["0.bias"])
+    return features, features @ params["2.weight"].T + params["2.bias"]
+
+
+def jvp_by_hand(q, x, noise):
+    params, tangents = q.params(), q.directions(q.shift(noise))
+    moving = {name: value for name, value in tangents.items() if not name.startswith("2.")}
+    start = {name: params[name] for name in moving}
+    features, change = jvp(lambda moved: by_hand({**params, **moved}, x)[0], (start,), (moving,))
+    mean = (features + change) @ params["2.weight"].T + params["2.bias"]
+    weight, bias = q.variances(["2.weight", "2.bias"])
+    return mean, (features * weight[:, None]) @ features.T + bias[:, None, None]
+
+
+def exact_by_hand(q, x):
+    def outputs(mean):
+        return by_hand(q.layout.views(mean), x)[1].reshape(-1)
+
+    jacobian = jacrev(outputs)(q.mean)
+    return outputs(q.mean)[:, None], ((jacobian * (2 * q.log_std).exp()) @ jacobian.T)[None]
+
+
+@pytest.mark.parametrize("linearize", ["jvp", "exact"])
+def test_weight_norm_has_the_gradient_of_elementary_operations(linearize):
+    net, x = weight_normed()
+    split, q, _ = posterior(net, x)
+    noise = q.noise()
+    values = LINEARIZERS[linearize](split, q, x, q.shift(noise))
+    expected = jvp_by_hand(q, x, noise) if linearize == "jvp" else exact_by_hand(q, x)
+    torch.testing.assert_close((values.mean, values.covariance()), expected)
+    torch.testing.assert_close(gradients(q, values.mean, values.covariance()), gradients(q, *expected))
+
+
+def gradients(q, mean, covariance):
+    value = mean.square().sum() + covariance.square().sum()
+    return torch.autograd.grad(value, [q.mean, q.log_std])
+
+
+@pytest.mark.parametrize("linearize", ["jvp", "exact"])
+def test_hardsigmoid_has_the_gradient_of_a_clamped_line(linearize):
+    class Clamped(nn.Module):
+        def forward(self, x):
+            return (x / 6 + 0.5).clamp(0, 1)
+
+    found = []
+    for activation in (nn.Hardsigmoid(), Clamped()):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 5), activation, nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+        x = 3 * torch.randn(6, 3, dtype=torch.float64)
+        split, q, shift = posterior(net, x)
+        values = LINEARIZERS[linearize](split, q, x, shift)
+        found.append((values.mean, *gradients(q, values.mean, values.covariance())))
+    torch.testing.assert_close(*found)

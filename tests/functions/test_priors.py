@@ -8,12 +8,12 @@ from fsvi.functions import LINEARIZERS, FunctionGaussian
 from fsvi.functions.priors import Constant, Empirical, Induced
 from fsvi.networks import Network
 
-JVP, EXACT = LINEARIZERS["jvp"], LINEARIZERS["exact"]
+JVP = LINEARIZERS["jvp"]
 
 
-def bound(prior, net, x):
+def bound(prior, net, x, linearize="jvp"):
     split = Network(net).examined(x)
-    prior.bind(split)
+    prior.bind(split, linearize)
     return split, prior
 
 
@@ -29,7 +29,8 @@ def last_layer_moments(net, variance, x):
 @pytest.mark.parametrize("joint", [True, False])
 def test_constant_is_white_with_its_variance(make, joint):
     net, x = make("mlp", 5)
-    p = Constant(2.5).gaussian(Network(net).examined(x), x, JVP, joint)
+    p = bound(Constant(2.5), net, x)[1].gaussian(x)
+    p = p.joint() if joint else p
     size = 10 if joint else 5
     assert p.mean.shape == ((10, 1) if joint else (5, 2)) and not p.mean.any()
     torch.testing.assert_close(p.covariance(), 2.5 * torch.eye(size, dtype=torch.float64)[None])
@@ -45,10 +46,7 @@ def test_induced_depends_on_its_seed_alone(make, name):
         for p in other.parameters():
             p.normal_()
     state = torch.get_rng_state()
-    values = [
-        bound(Induced(seed=seed), n, x)[1].gaussian(Network(n).examined(x), x, JVP, False)
-        for n, seed in [(net, 3), (other, 3), (net, 4)]
-    ]
+    values = [bound(Induced(seed=seed), n, x)[1].gaussian(x) for n, seed in [(net, 3), (other, 3), (net, 4)]]
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(values[0].mean, values[1].mean) and torch.equal(values[0].covariance(), values[1].covariance())
     assert not torch.allclose(values[0].mean, values[2].mean)
@@ -57,9 +55,9 @@ def test_induced_depends_on_its_seed_alone(make, name):
 @pytest.mark.parametrize("name", ["mlp", "no_bias", "batch_norm", "transformer"])
 def test_induced_is_the_linearised_random_network(make, name):
     net, x = make(name, 6)
-    split, prior = bound(Induced(variance=0.7), net, x)
+    _, prior = bound(Induced(variance=0.7), net, x)
     mean, covariance = last_layer_moments(prior.net, 0.7, x)
-    p = prior.gaussian(split, x, JVP, False)
+    p = prior.gaussian(x)
     torch.testing.assert_close(p.mean, mean)
     torch.testing.assert_close(p.covariance(), covariance.expand_as(p.covariance()))
     assert all(torch.equal(prior.net.get_parameter(n), value) for n, value in prior.q.means().items())
@@ -69,7 +67,7 @@ def test_induced_is_not_degenerate(make):
     """At a zero mean every feature would vanish and only the bias be left: a covariance of rank one."""
     net, x = make("mlp", 6)
     _, prior = bound(Induced(), net, x)
-    spectrum = torch.linalg.eigvalsh(prior.gaussian(prior.network, x, JVP, False).covariance()[0])
+    spectrum = torch.linalg.eigvalsh(prior.gaussian(x).covariance()[0])
     assert (spectrum > 1e-3 * spectrum[-1]).sum() >= 3
 
 
@@ -83,8 +81,8 @@ def test_induced_draws_anew_what_can_be_trained_alone(make):
 
 def test_feature_variance_makes_the_prior_random_and_wider(make):
     net, x = make("mlp", 4)
-    split, prior = bound(Induced(feature_variance=0.1), net, x)
-    draws = [prior.gaussian(split, x, JVP, False).mean for _ in range(2)]
+    _, prior = bound(Induced(feature_variance=0.1), net, x)
+    draws = [prior.gaussian(x).mean for _ in range(2)]
     assert not torch.allclose(*draws)
     stds = prior.q.stds()
     assert {name: round(float(std.mean()) ** 2, 6) for name, std in stds.items()} == {
@@ -93,8 +91,8 @@ def test_feature_variance_makes_the_prior_random_and_wider(make):
         "2.weight": 1.0,
         "2.bias": 1.0,
     }
-    _, fixed = bound(Induced(), net, x)
-    wide, narrow = (p.gaussian(split, x, EXACT, True) for p in (prior, fixed))
+    wide, narrow = (bound(Induced(feature_variance=v), net, x, "exact")[1].gaussian(x) for v in (0.1, 0.0))
+    narrow = narrow.joint()
     torch.testing.assert_close(wide.mean, narrow.mean)
     excess = wide.covariance()[0] - narrow.covariance()[0]
     assert torch.linalg.eigvalsh(excess).min() > -1e-9 and excess.trace() > 0.1
@@ -136,11 +134,11 @@ def test_empirical_from_a_network(make, name):
     (net, x), (source, _) = make(name, 5), make(name, seed=1)
     source.train()(x + 1)
     mean, covariance = last_layer_moments(source, 0.3, x)
-    split, prior = bound(Empirical(source, variance=0.3), net, x)
+    _, prior = bound(Empirical(source, variance=0.3), net, x)
     with torch.no_grad():
         for p in source.parameters():
             p.zero_()
-    p = prior.gaussian(split, x, JVP, False)
+    p = prior.gaussian(x)
     torch.testing.assert_close(p.mean, mean)
     torch.testing.assert_close(p.covariance(), covariance.expand_as(p.covariance()))
 
@@ -175,8 +173,8 @@ def test_empirical_from_a_method_is_its_posterior(make, stochastic, channels_las
 def test_all_outputs_jointly_are_the_independent_outputs(make, prior):
     """(K·Q, 1) in point-by-point order against (K, Q): the same moments, zero between outputs."""
     net, x = make("mlp", 4)
-    split, prior = bound(prior, net, x)
-    apart, joint = prior.gaussian(split, x, EXACT, False), prior.gaussian(split, x, EXACT, True)
+    _, prior = bound(prior, net, x, "exact")
+    apart, joint = prior.gaussian(x), prior.gaussian(x).joint()
     torch.testing.assert_close(joint.mean.reshape(4, 2), apart.mean)
     blocks = joint.covariance()[0].reshape(4, 2, 4, 2)
     for q in range(2):
@@ -188,8 +186,8 @@ def test_all_outputs_jointly_are_the_independent_outputs(make, prior):
 def test_a_last_layer_tied_to_an_earlier_one(make, prior):
     """The shared weight is one parameter, with the last layer's variance, that moves both layers."""
     net, x = make("tied_head", 3)
-    split, prior = bound(prior, net, x)
-    values = prior.gaussian(split, x, EXACT, True)
+    _, prior = bound(prior, net, x, "exact")
+    values = prior.gaussian(x)
     torch.testing.assert_close(values.mean.reshape(3, 3), functional_call(net, prior.q.means(), (x,)))
     assert float(prior.q.stds()["body.weight"].min()) == 1.0
 
@@ -197,7 +195,7 @@ def test_a_last_layer_tied_to_an_earlier_one(make, prior):
 @pytest.mark.parametrize("prior", [Constant(), Induced(feature_variance=0.1), Empirical(None)])
 def test_a_prior_learns_nothing(make, prior):
     net, x = make("mlp")
-    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior)
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior=prior)
     method.loss(x, torch.tensor([0, 1, 0, 1])).backward()
     assert all(p.grad is None and not p.requires_grad for p in method.prior.parameters())
     trained = {id(p) for group in method.parameter_groups(0.1) for p in group["params"]}
@@ -209,7 +207,7 @@ def test_the_given_prior_is_not_shared_between_methods(make):
     prior = Induced()
     for name in ("mlp", "no_bias"):
         net, x = make(name)
-        fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior)
+        fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior=prior)
     assert not hasattr(prior, "q")
 
 
@@ -217,13 +215,20 @@ def test_a_prior_of_ones_own_needs_gaussian_alone(make):
     """A Gaussian process with a squared-exponential kernel, against torch.distributions."""
 
     class Kernel(fsvi.priors.Prior):
-        def gaussian(self, split, x, linearizer, joint):
+        def gaussian(self, x, noise=None):
             covariance = (-0.5 * torch.cdist(x, x).square()).exp() + 1e-6 * torch.eye(len(x), dtype=x.dtype)
             factor = torch.linalg.cholesky(covariance)
-            return FunctionGaussian(x.new_zeros(len(x), split.num_outputs), factor, x.new_ones(1, len(x)))
+            return FunctionGaussian(x.new_zeros(len(x), self.num_outputs), factor, x.new_ones(1, len(x)))
 
     net, x = make("mlp", 5)
-    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), Kernel(), stochastic="last_layer", nugget=0.1)
+    method = fsvi.FSVI(
+        net,
+        fsvi.Categorical(),
+        fsvi.contexts.Dataset(x),
+        prior=Kernel(),
+        stochastic="last_layer",
+        divergence=fsvi.divergences.KL(0.1),
+    )
     q = JVP(method.network, method.posterior, x, None)
     eye = torch.eye(5, dtype=torch.float64)
     kernel = (-0.5 * torch.cdist(x, x).square()).exp() + (1e-6 + 0.1) * eye
@@ -267,3 +272,17 @@ def test_stochastic_names_are_the_networks(make, names, said):
     net, x = make("mlp")
     with pytest.raises(InvalidInputError, match=said):
         bound(Empirical(make("mlp", seed=1)[0], stochastic=names), net, x)
+
+
+@pytest.mark.parametrize("linearize", ["jvp", "conditional"])
+def test_a_random_prior_is_drawn_with_the_noise_it_is_given(make, linearize):
+    """All of it, or the part for some parameters; without any, every call is another draw."""
+    net, x = make("mlp", 4)
+    _, prior = bound(Induced(feature_variance=0.1), net, x, linearize)
+    noise = {name: torch.randn_like(p) for name, p in net.named_parameters()}
+    shift = prior.q.shift(prior.q.layout.flatten(noise))
+    expected = LINEARIZERS[linearize](prior.network, prior.q, x, shift).mean
+    assert prior.is_random and torch.equal(prior.gaussian(x, noise).mean, expected)
+    part = {name: value for name, value in noise.items() if name.startswith("0.w")}
+    assert not torch.equal(prior.gaussian(x, part).mean, prior.gaussian(x, part).mean)
+    assert not bound(Induced(feature_variance=0.1), net, x, "exact")[1].is_random

@@ -121,8 +121,8 @@ def test_shapes_and_probabilities(name, task):
     outputs = 1 if TASKS[task].real else 2
     assert p.samples.shape[1:] == (len(x), outputs) and 1 <= len(p.samples) <= SAMPLES
     assert p.mean.shape == p.variance.shape == (len(x), outputs) and len(p) == len(x)
-    assert p.log_prob(y).shape == p.uncertainty().shape == (len(x),)
-    assert all(bool(t.isfinite().all()) for t in (p.mean, p.variance, p.log_prob(y), p.uncertainty()))
+    assert p.log_prob(y).shape == p.score.shape == (len(x),)
+    assert all(bool(t.isfinite().all()) for t in (p.mean, p.variance, p.log_prob(y), p.score))
     assert bool((p.variance >= 0).all())
     if not TASKS[task].real:
         torch.testing.assert_close(p.samples.sum(-1), torch.ones(p.samples.shape[:2]))

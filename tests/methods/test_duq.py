@@ -140,7 +140,7 @@ def test_it_predicts_normalised_kernels_and_is_as_certain_as_the_largest():
     kernels = torch.tensor([[1.0, math.exp(-2)], [math.exp(-2), 1.0], [math.exp(-0.5), math.exp(-18)]])
     kernels = kernels.double()
     torch.testing.assert_close(p.mean, kernels / kernels.sum(1, keepdim=True))
-    torch.testing.assert_close(p.uncertainty(), torch.tensor([-1.0, -1.0, -math.exp(-0.5)], dtype=torch.float64))
+    torch.testing.assert_close(p.score, torch.tensor([-1.0, -1.0, -math.exp(-0.5)], dtype=torch.float64))
     assert not p.variance.any()
 
 
@@ -160,9 +160,10 @@ def test_far_from_the_data_it_is_uncertain():
     assert history.loss[-1] < 0.3 * history.loss[0]
     p = method.predict(x)
     assert float((p.labels() == y).float().mean()) > 0.9
-    assert float(p.uncertainty().mean()) < -0.7
+    assert p.score_name == "kernel distance"
+    assert float(p.score.mean()) < -0.7
     far = 8 * torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
-    assert float(method.predict(far).uncertainty().mean()) > -0.1
+    assert float(method.predict(far).score.mean()) > -0.1
 
 
 def test_an_ensemble_averages_the_kernels():
@@ -170,7 +171,7 @@ def test_an_ensemble_averages_the_kernels():
     x, _ = scenarios.points(5)
     kernels = torch.stack([member.predict(x).kernels[0] for member in members]).mean(0)
     p = fsvi.Ensemble.of(members).predict(x)
-    torch.testing.assert_close(p.uncertainty(), -kernels.amax(1))
+    torch.testing.assert_close(p.score, -kernels.amax(1))
 
 
 def test_embedding_size_is_by_default_the_number_of_features():

@@ -9,7 +9,7 @@ from torch import nn
 
 import fsvi
 import scenarios
-from fsvi.methods.joint import JointOptimizer
+from fsvi.methods.ensemble import JointOptimizer
 
 X, Y = scenarios.points(32)
 CURVE = scenarios.curve(32)
@@ -70,10 +70,10 @@ def test_an_ensemble_of_one_is_its_member_to_the_bit(name):
     assert scenarios.same_bits(vars(alone.predict(data[0], 4)), vars(one.predict(data[0], 4)))
 
 
-@pytest.mark.parametrize("vectorised", [True, False])
-def test_members_learn_what_they_would_alone(vectorised, monkeypatch):
-    if not vectorised:
-        monkeypatch.setattr(fsvi.Ensemble, "_can_be_vectorised", lambda self: False)
+@pytest.mark.parametrize("vectorized", [True, False])
+def test_members_learn_what_they_would_alone(vectorized, monkeypatch):
+    if not vectorized:
+        monkeypatch.setattr(fsvi.Ensemble, "_can_be_vectorized", lambda self: False)
     both = ensemble(2)
     alone = [copy.deepcopy(member) for member in both.members]
     fsvi.fit(both, (X, Y), **SETTINGS)
@@ -96,15 +96,15 @@ TOGETHER = {
 
 
 @pytest.mark.parametrize("name", TOGETHER)
-def test_vectorised_terms_and_gradients_are_those_of_the_loop(name):
+def test_vectorized_terms_and_gradients_are_those_of_the_loop(name):
     make, (x, y) = TOGETHER[name]
     together = ensemble(4, make).double()
     batch = together.check_batch(x.double(), y)
     together.begin(batch[0], 50)
-    assert together._vectorised
+    assert together._is_vectorized
     results = []
-    for vectorised in (True, False):
-        together._vectorised = vectorised
+    for vectorized in (True, False):
+        together._is_vectorized = vectorized
         together.zero_grad()
         terms = together.backward(*batch)
         results.append((terms, {n: p.grad.clone() for n, p in together.named_parameters() if p.requires_grad}))
@@ -125,14 +125,14 @@ def test_what_is_not_plain_is_trained_member_by_member(name):
     size, make = APART[name]
     several = ensemble(size, make)
     several.begin(scenarios.images(20)[0] if name == "batch norm" else X, 32)
-    assert not several._vectorised
+    assert not several._is_vectorized
 
 
 def test_members_with_different_settings_are_trained_one_by_one():
     variances = iter([1.0, 2.0])
     several = ensemble(2, lambda: fsvi.MAP(plain(), fsvi.Categorical(), prior_variance=next(variances)))
     several.begin(X, 32)
-    assert not several._vectorised
+    assert not several._is_vectorized
 
 
 def test_progress_reaches_the_members():

@@ -5,7 +5,7 @@ from torch import nn
 import fsvi
 import scenarios
 from fsvi.errors import InvalidInputError
-from fsvi.functions import LINEARIZERS, FunctionGaussian, gaussian_kl
+from fsvi.functions import FunctionGaussian, gaussian_kl
 from fsvi.functions.kernels import median_distance
 from fsvi.functions.priors import GaussianProcess, Induced
 from fsvi.methods import fbnn
@@ -37,8 +37,8 @@ def test_a_line_reaches_the_exact_posterior():
     torch.manual_seed(0)
     (x, y), noise = line(), 0.3
     net = nn.Sequential(nn.Linear(1, 1))
-    settings = {"num_context": 8, "num_samples": 40, "init_std": 0.3, "injected_noise": 0.03}
-    method = fsvi.FBNN(net, fsvi.Gaussian(noise), LINE, Induced(variance=1.0), **settings)
+    settings = {"num_context": 8, "num_samples": 40, "stds": fsvi.Stds(0.3), "injected_noise": 0.03}
+    method = fsvi.FBNN(net, fsvi.Gaussian(noise), LINE, prior=Induced(variance=1.0), **settings)
     fsvi.fit(method, (x, y), epochs=150, lr=0.04)
     design = torch.cat([x, torch.ones_like(x)], dim=1)
     precision = torch.eye(2) + design.T @ design / noise**2
@@ -55,9 +55,9 @@ def test_a_network_approaches_the_process_s_posterior():
     net = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))
     prior = GaussianProcess(lengthscale=1.0)
     settings = {"num_context": 8, "num_samples": 20, "injected_noise": 0.03}
-    method = fsvi.FBNN(net, fsvi.Gaussian(0.1), LINE, prior, learn_prior=False, **settings)
+    method = fsvi.FBNN(net, fsvi.Gaussian(0.1), LINE, prior=prior, **settings)
     fsvi.fit(method, (x, y), epochs=200, lr=0.05)
-    kernel = prior.gaussian(method.network, torch.cat([grid, x]), LINEARIZERS["jvp"], False).covariance()[0].float()
+    kernel = method.prior.gaussian(torch.cat([grid, x])).covariance()[0].float()
     weights = torch.linalg.solve(kernel[13:, 13:] + 0.01 * torch.eye(7), kernel[13:, :13]).T
     p = method.predict(grid)
     assert float((p.mean - weights @ y).square().mean().sqrt()) < 0.1
@@ -75,7 +75,9 @@ def test_the_surrogate_has_the_gradient_of_the_kl(monkeypatch):
     noise it would be 0.2 off."""
     monkeypatch.setattr(fbnn, "spectral_score", exact_score)
     torch.manual_seed(0)
-    method = fsvi.FBNN(nn.Sequential(nn.Linear(1, 1)), fsvi.Gaussian(), LINE, GaussianProcess(), injected_noise=1.0)
+    method = fsvi.FBNN(
+        nn.Sequential(nn.Linear(1, 1)), fsvi.Gaussian(), LINE, prior=GaussianProcess(), injected_noise=1.0
+    )
     x = torch.tensor([[-1.0], [0.2], [1.0]], dtype=torch.float64)
     features = torch.cat([x, x**2 + 0.3], dim=1)
     mean = torch.tensor([0.7, -0.4], dtype=torch.float64, requires_grad=True)
@@ -83,7 +85,7 @@ def test_the_surrogate_has_the_gradient_of_the_kl(monkeypatch):
     weights = mean + log_std.exp() * torch.randn(20_000, 2, dtype=torch.float64)
     estimate = torch.autograd.grad(method.surrogate_kl(x, (weights @ features.T)[:, :, None]), [mean, log_std])
     q = FunctionGaussian((features @ mean)[:, None], features, (2 * log_std).exp()[None])
-    p = method.prior.gaussian(method.network, x, LINEARIZERS["jvp"], False)
+    p = method.prior.gaussian(x)
     exact = torch.autograd.grad(gaussian_kl(q, p, 1.0), [mean, log_std])
     torch.testing.assert_close(
         torch.cat(estimate), torch.cat(exact), rtol=0, atol=0.05 * float(torch.cat(exact).norm())
@@ -95,7 +97,7 @@ def test_the_surrogate_s_value_is_the_cross_entropy():
     method = fsvi.FBNN(scenarios.dense(), fsvi.Categorical(), scenarios.box(), injected_noise=1e-3)
     x, _ = scenarios.points(4)
     f = torch.randn(6, 4, 2)
-    p = method.prior.gaussian(method.network, x, LINEARIZERS["jvp"], False).prepared(1e-6).covariance()[0]
+    p = method.prior.gaussian(x).prepared(1e-6).covariance()[0]
     normal = torch.distributions.MultivariateNormal(torch.zeros(4, dtype=torch.float64), p)
     expected = -normal.log_prob(f.double().permute(0, 2, 1)).sum(1).mean()
     assert float(method.surrogate_kl(x, f)) == pytest.approx(float(expected), rel=0.05)
@@ -159,7 +161,7 @@ def test_a_fixed_noise_stays():
     assert float(method.likelihood.noise) == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("settings", [{"learn_prior": False}, {"prior": fsvi.priors.Constant(2.0)}])
+@pytest.mark.parametrize("settings", [{"prior": fsvi.priors.GaussianProcess()}, {"prior": fsvi.priors.Constant(2.0)}])
 def test_a_given_prior_is_kept(settings):
     method = regressor(fsvi.Gaussian(), **settings)
     before = {name: tensor.clone() for name, tensor in method.prior.state_dict().items()}
@@ -190,7 +192,7 @@ def test_draws_together_are_draws_one_by_one():
     assert is_dense(method.net)
     x, _ = scenarios.points(6)
     shifts = 0.3 * torch.randn(3, len(method.posterior.mean))
-    torch.testing.assert_close(method.function_values(x, shifts), method.outputs(x, list(shifts)))
+    torch.testing.assert_close(method.function_values(x, shifts), method.weights.outputs(x, list(shifts)))
 
 
 def test_the_context_does_not_touch_batch_norm():
@@ -209,7 +211,7 @@ def test_the_context_does_not_touch_batch_norm():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"num_samples": 1}, {"injected_noise": 0.0}, {"fraction": 1.0}, {"init_std": 0.0}, {"num_context": 0}]
+    "settings", [{"num_samples": 1}, {"injected_noise": 0.0}, {"fraction": 1.0}, {"num_context": 0}]
 )
 def test_bad_settings_are_refused(settings):
     with pytest.raises(InvalidInputError, match=next(iter(settings))):
@@ -217,5 +219,5 @@ def test_bad_settings_are_refused(settings):
 
 
 def test_a_context_is_needed():
-    with pytest.raises(InvalidInputError, match=r"FBNN.*context"):
+    with pytest.raises(InvalidInputError, match=r"context="):
         fsvi.fit(fsvi.FBNN(scenarios.dense(), fsvi.Categorical()), scenarios.points(), epochs=1)

@@ -1,11 +1,14 @@
 import copy
 import itertools
+import math
 
 import pytest
 import torch
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.func import functional_call
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import fsvi
 from fsvi import contexts
@@ -101,7 +104,7 @@ def test_context_points_are_drawn_anew_at_every_step(make):
     method = fsvi_on(net, x, context=contexts.Uniform([-1] * 3, [1] * 3), stochastic="last_layer")
     kls = [method.terms(x, LABELS)["kl"] for _ in range(2)]
     assert kls[0] != kls[1]
-    assert method.draw_context(x).shape == (4, 3)
+    assert method.function_space.points(x).shape == (4, 3)
 
 
 # Prediction -----------------------------------------------------------------------------------------------------------
@@ -241,7 +244,7 @@ def test_dropout_acts_on_the_likelihood_and_not_on_the_kl(make, linearize, stoch
 )
 def test_a_few_steps_move_every_parameter(make, name, linearize):
     net, x = make(name)
-    method = fsvi_on(net, x, linearize=linearize, init_std=(0.1, 0.1))
+    method = fsvi_on(net, x, linearize=linearize, stds=fsvi.Stds(0.1))
     fsvi.fit(method, (x, LABELS), epochs=3, lr=0.01)
     means = method.posterior.means()
     still = [n for n, p in net.named_parameters() if torch.equal(means[n], p) or not means[n].isfinite().all()]
@@ -283,12 +286,8 @@ def test_the_memory_layout_changes_nothing_but_speed(make):
         (dict(num_context=0), InvalidInputError, "num_context=0"),
         (dict(num_context_sets=0), InvalidInputError, "num_context_sets=0"),
         (dict(num_samples=1.5), InvalidInputError, "num_samples=1.5"),
-        (dict(num_feature_draws=0), InvalidInputError, "num_feature_draws=0"),
-        (dict(nugget=-1e-3), InvalidInputError, "nugget=-0.001"),
         (dict(kl_weight=-1.0), InvalidInputError, "kl_weight=-1.0"),
-        (dict(init_std=(0.0, 0.1)), InvalidInputError, "init_std=0.0"),
         (dict(stochastic="last"), InvalidInputError, "stochastic='last'"),
-        (dict(covariance="diag"), InvalidInputError, "covariance='diag'.*'diagonal'"),
         (dict(linearize="jpv"), InvalidInputError, "linearize='jpv'.*did you mean 'jvp'"),
         (dict(context=contexts.Uniform([-1, -1], [1, 1])), InvalidInputError, r"inputs of shape \(2,\)"),
     ],
@@ -351,3 +350,55 @@ def test_a_head_that_the_features_call_too_is_refused_whenever_it_shows():
     q = explicit(net, method.posterior.means(), method.posterior.stds(), x)
     p = MultivariateNormal(torch.zeros_like(q.mean), (0.5 + NUGGET) * torch.eye(len(q.mean), dtype=torch.float64))
     torch.testing.assert_close(method.function_kl(x), kl_divergence(q, p))
+
+
+# Layers that torch cannot differentiate twice -------------------------------------------------------------------------
+
+
+class Around(nn.Module):
+    """Dense layers around a function of the hidden units."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.first, self.fc, self.function = nn.Linear(3, 4), nn.Linear(4, 2), function
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.function(self.first(x))))
+
+
+class Bag(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.EmbeddingBag(7, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.embed(x)))
+
+
+def sampled(h):
+    grid = h.tanh().view(-1, 1, 2, 2)
+    image = torch.arange(16.0).view(1, 1, 4, 4).expand(len(h), -1, -1, -1)
+    return F.grid_sample(image, grid, align_corners=False).flatten(1).repeat(1, 2)
+
+
+UNDIFFERENTIABLE = {
+    "embedding_bag": (Bag, torch.randint(7, (6, 3), generator=torch.Generator().manual_seed(0))),
+    "cdist": (lambda: Around(lambda h: torch.cdist(h, torch.eye(4))), None),
+    "grid_sample": (lambda: Around(sampled), None),
+    "checkpoint": (lambda: Around(lambda h: checkpoint(torch.tanh, h, use_reentrant=False)), None),
+    "reentrant": (lambda: Around(lambda h: checkpoint(torch.tanh, h, use_reentrant=True)), None),
+}
+
+
+@pytest.mark.parametrize("linearize", MODES)
+@pytest.mark.parametrize("name", UNDIFFERENTIABLE)
+def test_layers_without_a_second_derivative_are_refused_before_training(name, linearize):
+    make_net, x = UNDIFFERENTIABLE[name]
+    x = torch.randn(6, 3) if x is None else x
+    method = fsvi.FSVI(make_net(), fsvi.Categorical(), fsvi.contexts.Dataset(x), linearize=linearize, num_context=4)
+    data = x, torch.arange(6) % 2
+    if linearize == "conditional" or (name, linearize) == ("grid_sample", "exact"):
+        assert math.isfinite(fsvi.fit(method, data, epochs=1, progress=False).loss[0])
+    else:
+        with pytest.raises(InvalidInputError, match='linearize="conditional"'):
+            fsvi.fit(method, data, epochs=1, progress=False)

@@ -58,7 +58,9 @@ def test_linear_gaussian_regression_reaches_the_exact_posterior(design, stochast
     exact mean and variances 1/Λᵢᵢ; with an orthogonal design these are the marginals, and the ELBO the log evidence.
     Draws one standard deviation above and below make the expectation of a quadratic exact."""
     net, x, y, features = regression(design)
-    settings = dict(prior=Empirical(net, PRIOR_VARIANCE), stochastic=stochastic, nugget=0.0)
+    settings = dict(
+        prior=Empirical(net, PRIOR_VARIANCE), stochastic=stochastic, divergence=fsvi.divergences.KL(nugget=0.0)
+    )
     method = fsvi_on(
         net, x, fsvi.Gaussian(NOISES), context=contexts.Dataset(x[[0, 1, 2, 4]]), num_context=4, **settings
     )
@@ -93,8 +95,12 @@ def test_linear_gaussian_regression_reaches_the_exact_posterior(design, stochast
 def test_fit_finds_the_exact_posterior_from_random_draws():
     """The same by `fit`, with the sampling noise of its last steps as the tolerance."""
     net, x, y, features = regression("orthogonal")
-    settings = dict(num_context=8, num_samples=16, nugget=1e-6, init_std=(0.1, 0.1), log_std_lr_scale=1.0)
-    method = fsvi.FSVI(net, fsvi.Gaussian(NOISES), contexts.Dataset(x), Empirical(net, PRIOR_VARIANCE), **settings)
+    settings = dict(
+        num_context=8, num_samples=16, divergence=fsvi.divergences.KL(nugget=1e-6), stds=fsvi.Stds(0.1, 1.0)
+    )
+    method = fsvi.FSVI(
+        net, fsvi.Gaussian(NOISES), contexts.Dataset(x), prior=Empirical(net, PRIOR_VARIANCE), **settings
+    )
     fsvi.fit(method, (x, y), epochs=150, lr=0.1, schedule=fsvi.cosine(0.001))
     mean, precision, _ = exact_posterior(net, features, y)
     stds = precision.diagonal(dim1=1, dim2=2).T.rsqrt()

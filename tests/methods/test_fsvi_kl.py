@@ -103,7 +103,7 @@ def test_several_feature_draws_are_averaged(make, linearize):
     for noise in noises:
         fix_noise(method, noise)
         single.append(method.function_kl(x))
-    method.num_feature_draws = 3
+    method.divergence.num_draws = 3
     method.posterior.noise = iter(noises).__next__
     torch.testing.assert_close(method.function_kl(x), torch.stack(single).mean())
 
@@ -146,7 +146,7 @@ def test_the_kl_grows_with_the_context_set(make, prior, covariance):
 def test_the_prior_itself_has_no_kl(make, linearize):
     net, x = make("mlp", 9)
     method = fsvi_on(
-        net, x, prior=Empirical(net, 0.49), stochastic="last_layer", init_std=(0.1, 0.7), linearize=linearize
+        net, x, prior=Empirical(net, 0.49), stochastic="last_layer", stds=fsvi.Stds((0.1, 0.7)), linearize=linearize
     )
     assert method.function_kl(x) > 1
     method.posterior.set_stds(dict.fromkeys(method.network.head_names, 0.7))
@@ -196,8 +196,8 @@ def test_a_random_prior_is_drawn_once_for_every_set(make, monkeypatch):
     """The largest KL is the one that is differentiated, not another draw of the prior at its set."""
     net, x = make("mlp", 4)
     method = fsvi_on(net, x, prior=Induced(feature_variance=0.5), num_context_sets=3, kl_weight=1.0)
-    values, divergence = [], fsvi.methods.fsvi.gaussian_kl
-    monkeypatch.setattr(fsvi.methods.fsvi, "gaussian_kl", lambda *args: values.append(divergence(*args)) or values[-1])
+    values, between = [], method.divergence.between
+    monkeypatch.setattr(method.divergence, "between", lambda *args: values.append(between(*args)) or values[-1])
     method.terms(x, LABELS)
     assert len(values) == 4
     torch.testing.assert_close(values[3], max(values[:3]))
@@ -208,7 +208,7 @@ def test_the_gradient_is_the_worst_sets(make, linearize):
     """One draw of the features serves all sets, and averages over R come before the max."""
     net, points = make("mlp", 12)
     x, sets = points[:4], points.split(3)
-    settings = dict(num_context_sets=4, num_feature_draws=2, kl_weight=1.0)
+    settings = dict(num_context_sets=4, num_draws=2, kl_weight=1.0)
     method = fsvi_on(net, x, context=Listed(*sets), linearize=linearize, **settings)
     noises = torch.randn(2, *method.posterior.mean.shape, dtype=torch.float64)
     kls = []

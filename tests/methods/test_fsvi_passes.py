@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import fsvi
 from fsvi import contexts
 from fsvi.functions.priors import Constant, Induced
 from fsvi_cases import LABELS, fsvi_on
@@ -45,7 +46,7 @@ def test_one_pass_of_minibatch_and_context_gives_the_terms_and_gradients_of_two(
     [
         *((name, settings, 2) for name in ("dropout", "batch_norm") for settings in ONE_PASS),
         ("mlp", {"linearize": "conditional", "num_samples": 2}, 3),
-        ("mlp", {"linearize": "conditional", "num_feature_draws": 2}, 3),
+        ("mlp", {"linearize": "conditional", "divergence": fsvi.divergences.KL(num_draws=2)}, 3),
         ("mlp", {"linearize": "conditional", "num_context_sets": 2}, 4),
         ("mlp", {"stochastic": "last_layer", "num_context_sets": 2}, 4),
     ],

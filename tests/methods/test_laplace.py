@@ -28,7 +28,7 @@ def classes(num=30, seed=0):
 def classifier(structure="last_layer", data=None, **settings):
     """Around a network that has learned little, in float64: no mode is needed to compare with formulae."""
     x, y = data or classes()
-    return fsvi.Laplace.from_map(fsvi.MAP(dense().double(), fsvi.Categorical()), (x, y), structure, **settings)
+    return fsvi.Laplace.from_trained(fsvi.MAP(dense().double(), fsvi.Categorical()), (x, y), structure, **settings)
 
 
 # Linear regression, where everything is exact -------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def linear_map(x, y, precision):
 def test_on_a_linear_gaussian_model_the_posterior_is_exact(structure):
     x, y = linear_data()
     new = torch.randn(5, 3, dtype=torch.float64)
-    method = fsvi.Laplace.from_map(linear_map(x, y, 0.8), (x, y), structure, optimize_prior=False)
+    method = fsvi.Laplace.from_trained(linear_map(x, y, 0.8), (x, y), structure, optimize_prior=False)
     weights, covariance = ridge(x, y, 0.8)
     mean, variance = method.function_moments(new)
     expected = (design(new) @ covariance @ design(new).T).diagonal()
@@ -84,7 +84,7 @@ def test_on_a_linear_gaussian_model_the_posterior_is_exact(structure):
 @pytest.mark.parametrize("structure", ["last_layer", "kron"])
 def test_on_a_linear_gaussian_model_the_evidence_is_exact(structure):
     x, y = linear_data()
-    method = fsvi.Laplace.from_map(linear_map(x, y, 0.8), (x, y), structure, optimize_prior=False)
+    method = fsvi.Laplace.from_trained(linear_map(x, y, 0.8), (x, y), structure, optimize_prior=False)
     assert method.prior_precision == pytest.approx(0.8)
     torch.testing.assert_close(method.log_marginal_likelihood(), evidence(x, y, 0.8), rtol=1e-6, atol=0)
 
@@ -93,13 +93,13 @@ def test_on_a_linear_gaussian_model_the_prior_precision_of_the_largest_evidence_
     x, y = linear_data()
     found = minimize_scalar(lambda log: -float(evidence(x, y, math.exp(log))), bracket=(-3, 3))
     best = math.exp(found.x)
-    method = fsvi.Laplace.from_map(linear_map(x, y, best), (x, y))
+    method = fsvi.Laplace.from_trained(linear_map(x, y, best), (x, y))
     assert method.prior_precision == pytest.approx(best, rel=1e-4)
 
 
 def test_draws_on_a_linear_gaussian_model_have_the_posteriors_moments():
     x, y = linear_data()
-    method = fsvi.Laplace.from_map(linear_map(x, y, 0.8), (x, y), optimize_prior=False)
+    method = fsvi.Laplace.from_trained(linear_map(x, y, 0.8), (x, y), optimize_prior=False)
     num = 4000
     p = method.predict(x, num_samples=num)
     mean, covariance = method.function_moments(x)
@@ -153,7 +153,7 @@ def test_the_curvature_does_not_depend_on_batches_or_their_order(structure):
     loader = DataLoader(TensorDataset(x[order], y[order]), batch_size=7)
     whole = classifier(structure)
     trained = fsvi.MAP(dense().double(), fsvi.Categorical())
-    parts = fsvi.Laplace.from_map(trained, loader, structure)
+    parts = fsvi.Laplace.from_trained(trained, loader, structure)
     assert parts.prior_precision == pytest.approx(whole.prior_precision)
     new = torch.randn(3, 2, dtype=torch.float64)
     torch.testing.assert_close(parts.function_moments(new), whole.function_moments(new))
@@ -177,7 +177,7 @@ def test_fit_trains_as_map_and_then_approximates():
         fsvi.fit(each, data, epochs=20, batch_size=8)
     for own, other in zip(method.net.parameters(), plain.net.parameters(), strict=True):
         assert torch.equal(own, other)
-    afterwards = fsvi.Laplace.from_map(plain, data, structure="kron")
+    afterwards = fsvi.Laplace.from_trained(plain, data, structure="kron")
     assert afterwards.prior_precision == pytest.approx(method.prior_precision, rel=1e-5)
     assert afterwards.num_data == len(data[0])
     torch.testing.assert_close(afterwards.predict(data[0]).mean, method.predict(data[0]).mean, rtol=1e-4, atol=1e-5)
@@ -187,7 +187,7 @@ def test_the_learned_noise_of_the_trained_map_is_kept():
     x, _ = classes()
     trained = fsvi.MAP(dense(1), fsvi.Gaussian(0.3, learn_noise=True))
     fsvi.fit(trained, (x, x[:, :1]), epochs=5)
-    method = fsvi.Laplace.from_map(trained, TensorDataset(x, x[:, :1]))
+    method = fsvi.Laplace.from_trained(trained, TensorDataset(x, x[:, :1]))
     assert float(trained.likelihood.noise) != pytest.approx(0.3, rel=1e-3)
     assert torch.equal(method.likelihood.noise, trained.likelihood.noise)
 
@@ -224,7 +224,7 @@ def test_batch_norm_uses_its_running_statistics_and_keeps_them(make, structure):
     net, x = make("batch_norm", 8)
     net.eval()
     before = net[1].running_mean.clone()
-    method = fsvi.Laplace.from_map(fsvi.MAP(net, fsvi.Categorical()), (x, torch.arange(8) % 2), structure)
+    method = fsvi.Laplace.from_trained(fsvi.MAP(net, fsvi.Categorical()), (x, torch.arange(8) % 2), structure)
     assert torch.equal(method.net[1].running_mean, before)
     torch.testing.assert_close(method.function_moments(x)[0], net(x))
 
@@ -233,7 +233,7 @@ def test_frozen_layers_carry_no_uncertainty(make):
     net, x = make("mlp", 8)
     net[0].requires_grad_(False)
     labels = torch.arange(8) % 2
-    method = fsvi.Laplace.from_map(fsvi.MAP(net, fsvi.Categorical()), (x, labels), "kron")
+    method = fsvi.Laplace.from_trained(fsvi.MAP(net, fsvi.Categorical()), (x, labels), "kron")
     assert {name for layer in method.posterior.layers for name in layer.names} == {"2.weight", "2.bias"}
     net[2].weight.requires_grad_(False)
     with pytest.raises(InvalidInputError, match="trainable"):
@@ -243,7 +243,7 @@ def test_frozen_layers_carry_no_uncertainty(make):
 def test_a_frozen_bias_stays_where_it_is(make):
     net, x = make("mlp", 8)
     net[2].bias.requires_grad_(False)
-    method = fsvi.Laplace.from_map(fsvi.MAP(net, fsvi.Categorical()), (x, torch.arange(8) % 2))
+    method = fsvi.Laplace.from_trained(fsvi.MAP(net, fsvi.Categorical()), (x, torch.arange(8) % 2))
     assert method.predict(x, num_samples=3).samples.shape == (3, 8, 2)
 
 
@@ -264,4 +264,4 @@ def test_bad_settings_are_named(settings, message):
 @pytest.mark.parametrize(("trained", "data"), [(None, classes()), (fsvi.MAP(dense(), fsvi.Categorical()), 3)])
 def test_from_map_wants_a_map_and_data(trained, data):
     with pytest.raises(InvalidInputError, match=r"fsvi\.MAP|int"):
-        fsvi.Laplace.from_map(trained, data)
+        fsvi.Laplace.from_trained(trained, data)

@@ -27,24 +27,23 @@ def local(*args, **settings):
 
 
 @pytest.mark.parametrize(
-    ("make", "kl_scale"), [(fsvi.MFVI, 1.0), (fsvi.MFVI, 0.3), (local, 1.0), (fsvi.RadialMFVI, 1.0)]
+    ("make", "temperature"), [(fsvi.MFVI, 1.0), (fsvi.MFVI, 0.3), (local, 1.0), (fsvi.RadialMFVI, 1.0)]
 )
-def test_linear_gaussian_regression_reaches_the_exact_mean_and_the_mean_field_variances(make, kl_scale):
-    """For q of variances v, N·loss is ½ meanᵀΛ mean − meanᵀAᵀy/noise² + ½ Σᵢ (Λᵢᵢ vᵢ − kl_scale·log vᵢ) + constant,
-    where Λ = AᵀA/noise² + kl_scale/prior_variance·I.
+def test_linear_gaussian_regression_reaches_the_exact_mean_and_the_mean_field_variances(make, temperature):
+    """For q of variances v, N·loss is ½ meanᵀΛ mean − meanᵀAᵀy/noise² + ½ Σᵢ (Λᵢᵢ vᵢ − temperature·log vᵢ) + constant,
+    where Λ = AᵀA/noise² + temperature/prior_variance·I.
 
-    Its minimum is mean = Λ⁻¹Aᵀy/noise², the exact posterior's at kl_scale 1, and vᵢ = kl_scale/Λᵢᵢ. Radial posteriors
-    are uncorrelated too, and their log vᵢ and entropy move with log_stdᵢ in the same way.
+    Its minimum is mean = Λ⁻¹Aᵀy/noise², the exact posterior's at temperature 1, and vᵢ = temperature/Λᵢᵢ. Radial
+    posteriors are uncorrelated too, and their log vᵢ and entropy move with log_stdᵢ in the same way.
     """
     x, y, gram, projection = linear_problem()
-    precision = gram + kl_scale / 0.02 * torch.eye(4)
-    mean, std = torch.linalg.solve(precision, projection), (kl_scale / precision.diagonal()).sqrt()
+    precision = gram + temperature / 0.02 * torch.eye(4)
+    mean, std = torch.linalg.solve(precision, projection), (temperature / precision.diagonal()).sqrt()
     settings = {
         "prior_variance": 0.02,
-        "kl_scale": kl_scale,
+        "kl_weight": fsvi.Tempered(temperature),
         "num_samples": 4,
-        "log_std_lr_scale": 1.0,
-        "init_std": 0.1,
+        "stds": fsvi.Stds(0.1, 1.0),
     }
     method = make(nn.Linear(3, 1).double(), fsvi.Gaussian(0.5), **settings)
     fsvi.fit(method, (x, y), epochs=500, lr=0.03, schedule=fsvi.cosine(final=0.0))
@@ -52,7 +51,7 @@ def test_linear_gaussian_regression_reaches_the_exact_mean_and_the_mean_field_va
     learned = layout.flatten(method.posterior.stds())
     assert ((layout.flatten(method.posterior.means()) - mean) / std).abs().max() < 0.12
     assert (learned / std).log().abs().max() < 0.12
-    if kl_scale == 1.0:
+    if temperature == 1.0:
         marginal = torch.linalg.inv(precision).diagonal().sqrt()
         assert (marginal / std).log().max() > 0.2, "inputs are correlated, so that marginal variances would be far off"
 
@@ -61,7 +60,7 @@ def test_linear_gaussian_regression_reaches_the_exact_mean_and_the_mean_field_va
 @pytest.mark.parametrize("num_data", [None, 50])
 def test_the_loss_is_the_expected_nll_and_the_scaled_kl_over_n(method_class, make, num_data):
     net, x = make("mlp")
-    method = method_class(net, fsvi.Categorical(), kl_scale=0.3, num_samples=2)
+    method = method_class(net, fsvi.Categorical(), kl_weight=fsvi.Tempered(0.3), num_samples=2)
     method.num_data = num_data
     torch.manual_seed(5)
     terms = method.terms(x, LABELS)
@@ -77,7 +76,7 @@ def test_the_loss_is_the_expected_nll_and_the_scaled_kl_over_n(method_class, mak
 @every_method
 def test_predictions_are_draws_of_the_parameters_through_the_network(method_class, make):
     net, x = make("mlp")
-    method = method_class(net, fsvi.Categorical(), init_std=0.5)
+    method = method_class(net, fsvi.Categorical(), stds=fsvi.Stds(0.5))
     draws = method.predict(x, num_samples=3, seed=4).samples
     generator = torch.Generator().manual_seed(4)
     q = method.posterior
@@ -113,15 +112,15 @@ def test_after_training_the_network_holds_the_means(method_class, make):
 @every_method
 def test_log_std_has_its_own_learning_rate(method_class, make):
     net, _ = make("mlp")
-    method = method_class(net, fsvi.Categorical(), log_std_lr_scale=0.25)
+    method = method_class(net, fsvi.Categorical(), stds=fsvi.Stds(0.01, 0.25))
     rates = {id(p): group["lr"] for group in method.parameter_groups(0.1) for p in group["params"]}
     assert rates == {id(method.posterior.mean): 0.1, id(method.posterior.log_std): 0.025}
 
 
 @every_method
-def test_standard_deviations_start_where_init_std_says(method_class, make):
+def test_standard_deviations_start_where_they_are_told(method_class, make):
     net, _ = make("mlp")
-    for std in method_class(net, fsvi.Categorical(), init_std=0.07).posterior.stds().values():
+    for std in method_class(net, fsvi.Categorical(), stds=fsvi.Stds(0.07)).posterior.stds().values():
         torch.testing.assert_close(std, torch.full_like(std, 0.07))
 
 
@@ -130,10 +129,9 @@ def test_standard_deviations_start_where_init_std_says(method_class, make):
     "settings",
     [
         {"prior_variance": 0.0},
-        {"kl_scale": -1.0},
+        {"kl_weight": -1.0},
         {"num_samples": 0},
-        {"init_std": float("nan")},
-        {"log_std_lr_scale": -0.1},
+        {"kl_weight": "1/N"},
     ],
     ids=lambda settings: next(iter(settings)),
 )

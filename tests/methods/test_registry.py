@@ -10,7 +10,8 @@ import fsvi
 import scenarios
 from conftest import Transformer
 from fsvi.methods import registry
-from fsvi.methods.registry import METHODS, make_method, method_names
+from fsvi.methods.registry import METHODS, make_method, method_names, method_title
+from fsvi.training.stacked import fit_together
 
 CLASSES = {
     "map": "MAP",
@@ -88,8 +89,8 @@ def test_an_unknown_name_is_refused(typed):
 
 
 def test_tempered_is_a_setting():
-    assert (make("mfvi-tempered").kl_scale, make("mfvi").kl_scale) == (0.1, 1.0)
-    assert make("mfvi-tempered", kl_scale=0.5).kl_scale == 0.5
+    assert make("mfvi-tempered").kl_weight.temperature == 0.1 and make("mfvi").kl_weight is None
+    assert make("mfvi-tempered", kl_weight=0.5).kl_weight == 0.5
 
 
 def test_settings_reach_the_method_and_the_members():
@@ -172,3 +173,34 @@ def test_a_function_makes_every_network():
     several = make("ensemble:map", build, size=3)
     assert all(torch.equal(w, net[0].weight) for w, net in zip(weights(several, "0.weight"), made, strict=True))
     assert type(make("map", build)) is registry.MAP and len(made) == 4
+
+
+# What experiments read ------------------------------------------------------------------------------------------------
+
+
+def test_entries_have_the_names_under_which_they_are_found():
+    assert all(entry.name == name for name, entry in METHODS.items())
+    assert len({entry.title for entry in METHODS.values()}) == len(METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_score_is_that_of_the_predictions(name):
+    x, _ = scenarios.points(4)
+    assert make(name).predict(x, num_samples=2).score_name == METHODS[name].score
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].can_stack])
+def test_methods_that_can_stack_are_trained_together(name):
+    x, y = scenarios.points(6)
+    quick = {"num_prior_steps": 1} if name == "spg" else {}
+    context = {"context": scenarios.box()} if METHODS[name].takes_context else {}
+    several = [make(name, **quick, **context) for _ in range(2)]
+    assert len(fit_together(several, [(x, y), (x, y)], epochs=1)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("fsvi", "FSVI"), ("ensemble:map", "Deep ensemble"), ("ensemble:fsvi", "FSVI ensemble"), ("mine", "mine")],
+)
+def test_titles(name, title):
+    assert method_title(name) == title

@@ -128,7 +128,7 @@ def test_functions_of_the_fitted_generator_have_the_prior_s_moments():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
     prior = GaussianProcess(lengthscale=1.0)
-    method = fsvi.SPG(net, fsvi.Gaussian(), LINE, prior, num_latents=10, num_prior_steps=300)
+    method = fsvi.SPG(net, fsvi.Gaussian(), LINE, prior=prior, num_latents=10, num_prior_steps=300)
     x = torch.linspace(-2, 2, 9)[:, None]
     before = float(method.prior_kl(x).detach())
     method.fit_prior(x, x)
@@ -203,8 +203,8 @@ def test_without_adapting_it_reaches_the_exact_posterior():
     noise = 0.3
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1)).double()
-    settings = {"num_latents": 3, "num_prior_steps": 50, "num_samples": 16, "log_std_lr_scale": 1.0}
-    method = fsvi.SPG(net, fsvi.Gaussian(noise), LINE, GaussianProcess(1.0), adapt=False, **settings)
+    settings = {"num_latents": 3, "num_prior_steps": 50, "num_samples": 16, "stds": fsvi.Stds(1.0, 1.0)}
+    method = fsvi.SPG(net, fsvi.Gaussian(noise), LINE, prior=GaussianProcess(1.0), adapt=False, **settings)
     x = points(10)
     y = (2 * x).sin()
     fsvi.fit(method, (x, y), epochs=400, lr=0.03)
@@ -274,7 +274,8 @@ def test_only_what_is_inferred_is_trained(adapt):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"num_latents": 0}, {"num_prior_steps": 0}, {"prior_lr": 0.0}, {"init_std": 0.0}, {"num_samples": 0}]
+    "settings",
+    [{"num_latents": 0}, {"num_prior_steps": 0}, {"prior_lr": 0.0}, {"stds": fsvi.Stds()}, {"num_samples": 0}],
 )
 def test_bad_settings_are_refused(settings):
     with pytest.raises(InvalidInputError, match=next(iter(settings))):
@@ -282,5 +283,5 @@ def test_bad_settings_are_refused(settings):
 
 
 def test_a_context_is_needed():
-    with pytest.raises(InvalidInputError, match=r"SPG.*context"):
+    with pytest.raises(InvalidInputError, match=r"context="):
         fsvi.fit(fsvi.SPG(scenarios.dense(), fsvi.Categorical()), scenarios.points(), epochs=1)

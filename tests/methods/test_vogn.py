@@ -46,13 +46,16 @@ def one_by_one(method, values, x, y):
 # The update -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, dict(tempering=0.5, augmentation=3.0, damping=0.2, prior_variance=0.4)])
+@pytest.mark.parametrize(
+    "settings", [{}, dict(kl_weight=fsvi.Tempered(0.5), augmentation=3.0, damping=0.2, prior_variance=0.4)]
+)
 def test_three_steps_are_those_of_the_algorithm(make, settings):
     net, x = make("mlp")
     method = fsvi.VOGN(net, fsvi.Categorical(), num_samples=2, momentum=0.8, scale_rate=0.1, **settings)
     method.begin(x, 50)
     size = 50 * method.augmentation
-    prior = method.tempering / (method.prior_variance * size)
+    temperature = 1.0 if method.kl_weight is None else method.kl_weight.temperature
+    prior = temperature / (method.prior_variance * size)
     noises = torch.randn(6, method.posterior.mean.numel(), dtype=torch.float64)
     fix_noise(method, *noises)
     mean = method.posterior.mean.detach().clone()
@@ -64,7 +67,7 @@ def test_three_steps_are_those_of_the_algorithm(make, settings):
         moments = [one_by_one(method, mean + std * noise, x, LABELS) for noise in pair]
         g, h = (torch.stack(parts).mean(0) for parts in zip(*moments, strict=True))
         momentum = 0.8 * momentum + g + prior * mean
-        scale = (1 - method.tempering * 0.1) * scale + 0.1 * h
+        scale = (1 - temperature * 0.1) * scale + 0.1 * h
         mean = mean - 0.3 * momentum / (scale + prior + method.damping)
         method.backward(x, LABELS)
         optimizer.step()
@@ -84,7 +87,9 @@ def test_on_a_quadratic_it_reaches_the_stationary_mean_and_variance(tempering, a
     x = torch.randn(num, 2, dtype=torch.float64)
     y = x @ torch.tensor([[0.7], [-0.4]], dtype=torch.float64) + NOISE * torch.randn(num, 1, dtype=torch.float64)
     net = nn.Sequential(nn.Linear(2, 1)).double()
-    settings = dict(tempering=tempering, augmentation=augmentation, damping=damping, prior_variance=1 / delta)
+    settings = dict(
+        kl_weight=fsvi.Tempered(tempering), augmentation=augmentation, damping=damping, prior_variance=1 / delta
+    )
     method = fsvi.VOGN(net, fsvi.Gaussian(NOISE), num_samples=6, momentum=0.5, scale_rate=0.3, **settings)
     points = math.sqrt(3) * torch.eye(3, dtype=torch.float64)
     fix_noise(method, *points, *-points)
@@ -107,7 +112,7 @@ def test_on_a_quadratic_it_reaches_the_stationary_mean_and_variance(tempering, a
 
 def test_the_loss_is_the_expected_negative_log_likelihood_and_the_tempered_kl(make):
     net, x = make("mlp")
-    method = fsvi.VOGN(net, fsvi.Categorical(), prior_variance=0.4, tempering=0.5, augmentation=3.0)
+    method = fsvi.VOGN(net, fsvi.Categorical(), prior_variance=0.4, kl_weight=fsvi.Tempered(0.5), augmentation=3.0)
     method.begin(x, 50)
     method.posterior.log_std.normal_(-1)
     noise = torch.randn_like(method.posterior.mean)
@@ -235,7 +240,7 @@ def test_a_batch_that_overflows_stops_training_before_the_scale_is_spoiled(make)
         (dict(momentum=1.0), "momentum=1.0"),
         (dict(damping=-1.0), "damping=-1.0"),
         (dict(augmentation=0.0), "augmentation=0.0"),
-        (dict(scale_rate=0.9, tempering=2.0), r"tempering=2\.0"),
+        (dict(scale_rate=0.9, kl_weight=fsvi.Tempered(2.0)), "scale_rate"),
     ],
 )
 def test_bad_settings_are_named(make, settings, message):

@@ -69,7 +69,7 @@ def test_measures_of_uncertainty():
     for kind in ("entropy", "expected_entropy", "mutual_information"):
         assert torch.equal(uncertainty(p, kind), getattr(p, kind)())
     kernels = KernelPredictive(-torch.rand(1, 6, 3))
-    assert torch.equal(uncertainty(kernels, "own"), kernels.uncertainty())
+    assert torch.equal(uncertainty(kernels, "own"), kernels.score)
     assert not torch.equal(uncertainty(kernels, "own"), uncertainty(kernels))
 
 

@@ -100,7 +100,7 @@ def test_one_input(label, risk):
 def test_uncertainty_of_a_prediction_is_its_own():
     p = KernelPredictive(-3 * torch.rand(1, 50, 3))
     y = torch.arange(50) % 3
-    assert aurc(p, y) == aurc(p, y, p.uncertainty()) != aurc(p, y, p.entropy())
+    assert aurc(p, y) == aurc(p, y, p.score) != aurc(p, y, p.entropy())
     q = CategoricalPredictive(torch.randn(1, 50, 3))
     assert aurc(q, y) == pytest.approx(aurc(q.mean, y))
 

@@ -20,11 +20,11 @@ import torch
 
 import fsvi
 from fsvi.experiments.experiment import Order
-from fsvi.experiments.report.render import write_report
+from fsvi.experiments.report.write import write_report
 from fsvi.experiments.results import Result, checksum, read_result, result_path
 from fsvi.experiments.runner.diagnoses import diagnose_result
 from fsvi.experiments.runner.runs import model_path, run
-from fsvi.experiments.tasks.toy import RECIPES
+from fsvi.experiments.tasks.registry import TASKS
 from fsvi.serialization import read_tree, write_tree
 
 ORDER = Order("two-moons", "fsvi", "smoke")
@@ -309,7 +309,7 @@ class Whole:
 
 
 def predictions(model: Path) -> torch.Tensor:
-    return fsvi.load(model).predict(RECIPES[ORDER.task]().data[0][:20], num_samples=5).samples
+    return fsvi.load(model).predict(TASKS[ORDER.task].experiment(ORDER).data[0][:20], num_samples=5).samples
 
 
 def read_model(whole: Whole) -> bool:

@@ -41,6 +41,8 @@ def test_missing_columns_are_named_with_the_nearest(table):
     encoder = TableEncoder.learn(table, read_numbers=True)
     with pytest.raises(InvalidInputError, match=r"'price' \(is it 'prize'\?\)"):
         encoder.check_names(["prize", "color", "day"])
+    with pytest.raises(InvalidInputError, match="PRICE in EUR"):
+        encoder.check_names(["PRICE in EUR", "color", "day"])
 
 
 def test_types_can_be_given(table):

@@ -49,7 +49,11 @@ def test_every_member_learns_its_own_data(name):
 @pytest.mark.parametrize("num", [5, 12])
 @pytest.mark.parametrize(
     "settings",
-    [{"linearize": "exact"}, {"linearize": "conditional", "init_std": (1e-9, 0.3)}, {"stochastic": "last_layer"}],
+    [
+        {"linearize": "exact"},
+        {"linearize": "conditional", "stds": fsvi.Stds((1e-9, 0.3))},
+        {"stochastic": "last_layer"},
+    ],
 )
 def test_every_member_has_its_own_kl(settings, num):
     """Where the KL is not random, and the context is always the same points, the first step's is known."""
@@ -128,7 +132,7 @@ def test_every_member_has_its_own_prior():
     """A Gaussian process is fitted to each member's targets; the KL of the first step is with that one."""
     points = torch.randn(5, 2, generator=torch.Generator().manual_seed(9))
     settings = {"linearize": "exact", "context": fsvi.contexts.Dataset(points), "num_context": len(points)}
-    priors = {"prior": fsvi.priors.GaussianProcess(), "learn_prior": True}
+    priors = {"prior": fsvi.priors.GaussianProcess(learn=True)}
     methods = [make("fsvi", seed, **settings, **priors) for seed in range(2)]
     expected = []
     for index, method in enumerate(copy.deepcopy(methods)):

@@ -7,7 +7,9 @@ import fsvi
 from fsvi.methods import Method
 
 
-@pytest.mark.parametrize("draws", [{}, {"num_samples": 2, "num_feature_draws": 3, "num_context_sets": 2}])
+@pytest.mark.parametrize(
+    "draws", [{}, {"num_samples": 2, "divergence": fsvi.divergences.KL(num_draws=3), "num_context_sets": 2}]
+)
 @pytest.mark.parametrize("linearize", ["jvp", "conditional", "exact"])
 @pytest.mark.parametrize("net, shape", [("mlp", (4,)), ("norm", (2, 6, 6))])
 def test_a_step_has_the_gradient_of_the_loss(net, shape, linearize, draws):

@@ -23,7 +23,7 @@ from fsvi.validation import check_fraction, first_line
 
 
 class Grouped(TyperGroup):
-    """Commands under headings, in the order in which they are written here."""
+    """Commands under headings, in the order of this file."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for every heading."""
@@ -37,7 +37,7 @@ class Grouped(TyperGroup):
 
 
 def _completing(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    """What a shell offers after the beginning of one of these names."""
+    """The names that a shell suggests after their first letters."""
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
@@ -70,27 +70,21 @@ app = typer.Typer(
 )
 
 TRY, TRAIN, USE, DATA = "Try it", "Train and measure", "Use a model", "Data"
-Task = typer.Argument(help="What to learn, such as fashion-mnist or uci-yacht.", autocompletion=_completing(_tasks))
+Task = typer.Argument(help="The task, such as fashion-mnist or uci-yacht.", autocompletion=_completing(_tasks))
 MethodName = typer.Argument(
-    help="How, such as fsvi, map or ensemble:map.", autocompletion=_completing(fsvi.method_names)
+    help="The method, such as fsvi, map or ensemble:map.", autocompletion=_completing(fsvi.method_names)
 )
 Profile = typer.Option(
     help="paper: the paper's protocol; quick: minutes; smoke: seconds.", autocompletion=_completing(_profiles)
 )
-Out = typer.Option(help="Folder to write into; made if it is not there.")
-Json = typer.Option("--json", help="For a program to read.")
+Out = typer.Option(help="Output folder; created if missing.")
+Json = typer.Option("--json", help="Print JSON for other programs.")
 ESTIMATOR = "fsvi estimator"
-_SHOWN = ("accuracy", "nll", "ece_15", "auroc", "rmse", "log_likelihood", "far_entropy", "noise")
 _to_stderr = partial(typer.echo, err=True)
 
 
-def _is_shown(metric: str) -> bool:
-    """Whether `run` prints it: of the measures of detection, those by entropy, which the paper has too."""
-    return metric in _SHOWN or (metric.startswith("auroc_") and metric.count("_") == 1)
-
-
 def _listed(names: str | None) -> tuple[str, ...]:
-    """The names in an option that takes several, with commas between them."""
+    """The names in a comma-separated option."""
     return tuple(name.strip() for name in (names or "").split(",") if name.strip())
 
 
@@ -114,9 +108,11 @@ def _options(
 def demo(
     out: Annotated[Path, Out] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of initial parameters and training.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="A few epochs only, to see that everything works.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Train for a few epochs only, to check that everything works.")
+    ] = False,
     workers: Annotated[
-        int | None, typer.Option(help="Models to train side by side.", show_default="cores, at most 4")
+        int | None, typer.Option(help="Models to train at the same time.", show_default="cores, at most 4")
     ] = None,
 ) -> None:
     """Train on four toy tasks and write a report with pictures."""
@@ -130,14 +126,14 @@ def bench(
     out: Annotated[Path, Out] = Path("bench"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions, smaller sizes.")] = False,
     methods: Annotated[
-        str | None, typer.Option(help='Compare methods instead: "all", or names with commas between them.')
+        str | None, typer.Option(help='Compare methods instead: "all", or names separated by commas.')
     ] = None,
     tables: Annotated[
         bool, typer.Option("--tables", help="Check the estimators' promises on tables, next to other models, instead.")
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, with --tables.")] = 3,
 ) -> None:
-    """Measure what training steps and predictions cost, or how the estimators do on tables."""
+    """Measure the cost of training steps and predictions, or the estimators on tables."""
     from fsvi.experiments.bench import run_bench, run_table_bench
 
     if tables:
@@ -152,18 +148,21 @@ def run(
     method: Annotated[str, MethodName],
     seed: Annotated[int, typer.Option(help="Seed of the split, the initial parameters and training.")] = 0,
     profile: Annotated[str, Profile] = "paper",
-    context: Annotated[str | None, typer.Option(help="Where FSVI looks beyond the data: kmnist, monochrome, …")] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Context points of FSVI and similar methods: kmnist, monochrome, …")
+    ] = None,
     out: Annotated[Path, Out] = Path("results"),
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Train a method on a task of the paper and measure it.
+    """Train a method on a task of the paper and evaluate it.
 
-    The result is kept as JSON; one that is there is not made again, one that was interrupted goes on.
+    The result is written as JSON. An existing result is reused; an interrupted run resumes.
     """
     from fsvi.experiments.experiment import Order
     from fsvi.experiments.results import model_path, result_path
     from fsvi.experiments.runner.runs import checked
     from fsvi.experiments.runner.runs import run as run_order
+    from fsvi.experiments.tasks.registry import TASKS
 
     order = checked(Order(task, method, cast(Any, profile), seed, context))
     result = run_order(order, out, tell=_to_stderr if as_json else typer.echo)
@@ -172,8 +171,10 @@ def run(
         files = {"result": str(path), "model": str(model_path(out, path))}
         typer.echo(json.dumps({**files, "metrics": dict(result.metrics)}, indent=2))
         return
-    shown = {name: value for name, value in result.metrics.items() if _is_shown(name)}
-    typer.echo(f"{result.label}: " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items()))
+    columns = [column for table in TASKS[task].section.tables for column in table.columns]
+    shown = ((column.metric, column.value(result)) for column in columns if column.task == task)
+    texts = [f"{metric.label} {metric.show(value)}" for metric, value in shown if value is not None]
+    typer.echo(f"{result.label}: {', '.join(texts)}")
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -182,34 +183,37 @@ def reproduce(
         str,
         typer.Argument(help="table1, table2, retina, uci, rotated, toy or all.", autocompletion=_completing(_sweeps)),
     ],
-    methods: Annotated[str | None, typer.Option(help="Only these rows: names with commas between them.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds.", show_default="as many as the paper")] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these methods: names separated by commas.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="The number of seeds.", show_default="as in the paper")] = None,
     profile: Annotated[str, Profile] = "paper",
+    workers: Annotated[int, typer.Option(help="Models to train at the same time, with one thread each.")] = 1,
     out: Annotated[Path, Out] = Path("results"),
 ) -> None:
-    """Make every run behind a table or figure of the paper.
+    """Make all runs behind a table or figure of the paper.
 
-    Those that are there are not made again.
+    Existing results are reused.
     """
     from fsvi.experiments.sweeps import reproduce as sweep
 
-    sweep(what, out, _listed(methods), seeds, cast(Any, profile), tell=typer.echo)
+    sweep(what, out, _listed(methods), seeds, cast(Any, profile), tell=typer.echo, workers=workers)
 
 
 @app.command(rich_help_panel=TRAIN)
 def tune(
     task: Annotated[str, Task],
     method: Annotated[str, MethodName],
-    trials: Annotated[int, typer.Option(help="How many settings to try, earlier ones counted.")] = 20,
-    contexts: Annotated[str | None, typer.Option(help="Contexts to choose from, with commas between them.")] = None,
+    trials: Annotated[int, typer.Option(help="The number of settings to try, including earlier ones.")] = 20,
+    contexts: Annotated[str | None, typer.Option(help="Contexts to choose from, separated by commas.")] = None,
     profile: Annotated[str, Profile] = "quick",
-    seed: Annotated[int, typer.Option(help="Seed of the held-out split and of training; the first of --splits.")] = 0,
-    splits: Annotated[int, typer.Option(help="Random splits that a trial's value is the mean of.")] = 1,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the held-out split and of training; the first one of --splits.")
+    ] = 0,
+    splits: Annotated[int, typer.Option(help="Random splits over which the value of a trial is averaged.")] = 1,
     out: Annotated[Path, Out] = Path("studies"),
 ) -> None:
     """Search for hyperparameters on held-out training data.
 
-    The log-likelihood decides; test data are never looked at.
+    The objective is the log-likelihood. Test data are never used.
     """
     from fsvi.experiments.experiment import Order
     from fsvi.experiments.tuning.study import tune as search
@@ -221,14 +225,14 @@ def tune(
 
 @app.command(rich_help_panel=TRAIN)
 def report(
-    results: Annotated[Path, typer.Argument(help="The folder that run and reproduce wrote into.")] = Path("results"),
+    results: Annotated[Path, typer.Argument(help="The output folder of run and reproduce.")] = Path("results"),
     out: Annotated[Path | None, typer.Option(help="Folder to write into.", show_default="the results' folder")] = None,
 ) -> None:
-    """Write tables and figures beside the paper's.
+    """Write tables and figures next to the paper's.
 
-    All results become one HTML page, and Markdown.
+    All results go into one HTML page, and into Markdown.
     """
-    from fsvi.experiments.report.render import write_report
+    from fsvi.experiments.report.write import write_report
 
     write_report(results, results if out is None else out, tell=typer.echo)
 
@@ -326,9 +330,14 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="File to write: .csv, .parquet or .json.", show_default="CSV to the terminal")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Draws of the function.", min=1)] = 100,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Draws of the function.", min=1, show_default="100, or as a table's model was made"),
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Inputs in a pass of the network.", min=1)] = 512,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the draws.", show_default="0, or as a table's model was made")
+    ] = None,
     net: Annotated[
         str | None, typer.Option(help="module:function that makes the network, where the file does not describe it.")
     ] = None,
@@ -341,6 +350,7 @@ def predict(
     """
     from fsvi.cli import files
     from fsvi.cli.predict import Sampling, calibrate, load_model, predict_file
+    from fsvi.cli.predict_table import calibrate_table, load_estimator, predict_table
 
     if (refer_for is None) != (calibration is None):
         raise typer.BadParameter("--refer-for and --calibration go together: give both, or neither.")
@@ -353,30 +363,21 @@ def predict(
         check_fraction("--refer-for", refer_for)
     if out is not None:
         files.check_table(out)
-    if file_kind(model) == ESTIMATOR:
-        predictions = _predict_table(
-            model, inputs, Sampling(samples, batch_size, seed), refer_for, calibration, confidence
-        )
-        _show(predictions, out, as_json)
-        return
-    method, sampling = load_model(model, net), Sampling(samples, batch_size, seed)
+    options = {"samples": samples, "seed": seed, "batch_size": batch_size}
+    given = {name: value for name, value in options.items() if value is not None}
     referral = None
+    if file_kind(model) == ESTIMATOR:
+        estimator = load_estimator(model, net)
+        # Its own draws: a calibration promises nothing for others.
+        sampling = Sampling(**{"samples": estimator.num_samples, "seed": estimator.seed_, **given})
+        if refer_for is not None and calibration is not None:
+            referral = calibrate_table(estimator, calibration, sampling, refer_for, confidence)
+        _show(predict_table(estimator, inputs, sampling, _to_stderr, referral), out, as_json)
+        return
+    method, sampling = load_model(model, net), Sampling(**given)
     if refer_for is not None and calibration is not None:
         referral = calibrate(method, calibration, sampling, refer_for, confidence)
     _show(predict_file(method, inputs, sampling, referral), out, as_json)
-
-
-def _predict_table(
-    model: Path, inputs: Path, sampling: Any, refer_for: float | None, calibration: Path | None, confidence: float
-) -> Any:
-    """What a model of a table says about rows in a file."""
-    from fsvi.cli.predict_table import calibrate_table, predict_table
-    from fsvi.estimators.base import Estimator
-
-    estimator, referral = Estimator.load(model), None
-    if refer_for is not None and calibration is not None:
-        referral = calibrate_table(estimator, calibration, sampling, refer_for, confidence, _to_stderr)
-    return predict_table(estimator, inputs, sampling, _to_stderr, referral)
 
 
 def _show(predictions: Any, out: Path | None, as_json: bool) -> None:
@@ -395,12 +396,12 @@ def _show(predictions: Any, out: Path | None, as_json: bool) -> None:
 
 @app.command(rich_help_panel=USE)
 def diagnose(
-    result: Annotated[Path, typer.Argument(help="A result that run wrote, with its model beside it.")],
+    result: Annotated[Path, typer.Argument(help="A result file of run; its model must exist.")],
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Say whether a model's uncertainty can be trusted.
+    """Check whether the uncertainty of a model can be trusted.
 
-    Every finding is one sentence, with the setting to change.
+    Every finding is one sentence with the setting to change.
     """
     from fsvi.experiments.runner.diagnoses import diagnose_result
 
@@ -462,9 +463,9 @@ def main() -> None:
 def _sentence(error: Exception) -> str:
     if isinstance(error, FSVIError):
         return str(error)
-    return f"{type(error).__name__}: {first_line(error)}; this is a fault of fsvi, and --debug shows where it is."
+    return f"{type(error).__name__}: {first_line(error)}; this is a bug in fsvi; --debug shows where."
 
 
 def _say(sentence: str) -> None:
-    """To whoever sits at a terminal, in red, unless they want no colours: https://no-color.org."""
+    """Print to the terminal in red, unless NO_COLOR is set (https://no-color.org)."""
     typer.secho(f"Error: {sentence}", fg=None if os.environ.get("NO_COLOR") else "red", err=True)

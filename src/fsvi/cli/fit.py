@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from fsvi.estimators.assessment import Assessment, assess
 from fsvi.serialization import building_from, check_writable
 from fsvi.tables import CategoryColumn, NumberColumn, Table, TableEncoder, TableFile, read_table
 from fsvi.tables.columns import detect_kind
+from fsvi.tables.encoder import nearest
 from fsvi.tables.table import label
 from fsvi.validation import check_choice, check_fraction
 
@@ -28,7 +29,7 @@ _FEWEST_ROWS = 20
 _CALIBRATED_FROM = 400
 """With fewer rows, none are held out for calibration."""
 _CALIBRATION = 0.15
-_LISTED = 5
+_LISTED = 10
 Tell = Callable[[str], None]
 
 
@@ -112,7 +113,9 @@ def fit_file(path: Path, out: Path, report: Path, options: FitOptions, tell: Tel
         models = _train(train, calibration, task, columns, options, tell, progress)
     model = next(iter(models.values()))
     model.save(out)
-    assessment = assess(models, test.table, test.y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about rare values that only held-out rows have
+        assessment = assess(models, test.table, test.y)
     write_report(report, assessment, encoder, _facts(path, file, options, task, train, calibration, test), out)
     return Outcome(model, assessment, out, report)
 
@@ -162,9 +165,11 @@ def _examples(table: Table, options: FitOptions, tell: Tell) -> tuple[Examples, 
 def _check_column(name: str, names: Sequence[str]) -> None:
     if name in names:
         return
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise InvalidInputError(f"there is no column {name!r}: there are {', '.join(map(repr, names))}{hint}")
+    near = nearest(name, names)
+    if near is not None:
+        raise InvalidInputError(f"there is no column {name!r}; did you mean {near!r}?")
+    shown = ", ".join(map(repr, names[:_LISTED])) + (", …" if len(names) > _LISTED else "")
+    raise InvalidInputError(f"there is no column {name!r}: there are {shown}.")
 
 
 def _task(options: FitOptions, values: NDArray[Any]) -> str:
@@ -232,7 +237,7 @@ def _counts_rows(values: NDArray[Any]) -> bool:
     if _missing(values).any():
         return False
     numbers = np.sort(values.astype(np.float64))
-    return bool((np.diff(numbers) == 1).all())
+    return bool(np.isfinite(numbers).all() and (np.diff(numbers) == 1).all())
 
 
 def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:
@@ -262,8 +267,6 @@ def _split(examples: Examples, task: str, options: FitOptions) -> tuple[Examples
     generator = np.random.default_rng(options.seed)
     calibrates = options.calibrate and len(examples.y) >= _CALIBRATED_FROM
     shares = (options.test_fraction, _CALIBRATION if calibrates else 0.0)
-    if sum(shares) >= 1:
-        raise InvalidInputError(f"--test {options.test_fraction:g} leaves no rows for training.")
     groups = [np.flatnonzero(examples.y == value) for value in np.unique(examples.y)]
     if task == "regression":
         groups = [np.arange(len(examples.y))]
@@ -274,8 +277,11 @@ def _split(examples: Examples, task: str, options: FitOptions) -> tuple[Examples
         for part, rows in zip(parts, np.split(order, [first, first + second]), strict=True):
             part.append(rows)
     test, calibration, train = (np.sort(np.concatenate(part)) for part in parts)
-    if len(test) == 0:
-        raise InvalidInputError(f"--test {options.test_fraction:g} leaves no rows to measure the model: raise it.")
+    if len(test) == 0 or len(train) < _FEWEST_ROWS // 2:
+        raise InvalidInputError(
+            f"--test {options.test_fraction:g} leaves {len(train)} rows for training and {len(test)} to measure the "
+            "model: choose another share."
+        )
     return examples.take(train), examples.take(calibration) if calibrates else None, examples.take(test)
 
 
@@ -309,7 +315,9 @@ def _train(
         models[method.upper()] = kind(method, **settings).fit(train.table, train.y, train.weights)
         models[method.upper()].target_name_ = options.target
         if calibration is not None:
-            models[method.upper()].calibrate(calibration.table, calibration.y)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                models[method.upper()].calibrate(calibration.table, calibration.y)
     return models
 
 

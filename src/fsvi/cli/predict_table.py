@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fsvi.cli.predict import Averaged, Predictions, Sampling, table_of
+from fsvi.cli.predict import Averaged, Predictions, Sampling, make_net, table_of
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier
 from fsvi.estimators.base import Estimator
@@ -24,6 +24,11 @@ _ROWS = 10_000
 _ALPHA = 0.05
 _MOST_TOLD = 20
 Tell = Callable[[str], None]
+
+
+def load_estimator(path: Path, net: str | None) -> Any:
+    """The estimator in a file, with the network that the file describes, or the one that `net` names."""
+    return Estimator.load(path, None if net is None else make_net(net))
 
 
 def predict_table(
@@ -40,7 +45,9 @@ def predict_table(
             if (sentence := file.skipped_sentence()) is not None:
                 tell(sentence)
             if len(file.table):
-                encoded, surprises = _encode(model, file.table, first=not parts, tell=tell)
+                if not parts:
+                    _tell_unknown(model, file.table, tell)
+                encoded, surprises = model.encoder_.examine(file.table)
                 _tell_once(surprises, told, tell)
                 columns = _columns(model, model._standardized(encoded), sampling, referral)
                 parts.append({"line": file.table.lines, **columns})
@@ -49,9 +56,7 @@ def predict_table(
     return Predictions({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, referral)
 
 
-def calibrate_table(
-    model: Any, path: Path, sampling: Sampling, target_accuracy: float, confidence: float, tell: Tell
-) -> Referral:
+def calibrate_table(model: Any, path: Path, sampling: Sampling, target_accuracy: float, confidence: float) -> Referral:
     """Choose the threshold for referral on held-out rows in a file with the target column."""
     if not isinstance(model, FSVIClassifier):
         raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
@@ -59,18 +64,17 @@ def calibrate_table(
         table = read_table(path).table
         if model.target_name_ not in table.names:
             raise InvalidInputError(f"the column {model.target_name_!r} with the right answers is missing.")
-        encoded, _ = _encode(model, table, first=False, tell=tell)
+        encoded, _ = model.encoder_.examine(table)
         labels = [label(value) for value in table.columns[model.target_name_].tolist()]
         p = [_predict(model, part, sampling).mean for part in model._standardized(encoded).split(_ROWS)]
         return Referral(Averaged(torch.cat(p)), model._as_indices(np.array(labels)), target_accuracy, confidence)
 
 
-def _encode(model: Estimator, table: Table, first: bool, tell: Tell) -> tuple[NDArray[np.float64], list[str]]:
-    """The rows as numbers; columns that the model does not know are named once."""
+def _tell_unknown(model: Any, table: Table, tell: Tell) -> None:
+    """Name columns that the model does not know."""
     unknown = [name for name in model.encoder_.check_names(table.names) if name != model.target_name_]
-    if first and unknown:
+    if unknown:
         tell(f"Not used, because the model does not know them: columns {', '.join(map(repr, unknown))}.")
-    return model.encoder_.examine(table)
 
 
 def _tell_once(surprises: list[str], told: set[str], tell: Tell) -> None:

@@ -18,7 +18,6 @@ from torch import Tensor
 from fsvi.cost.probe import Probe, members
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
-from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.methods.map import MAP
 from fsvi.validation import check_count, check_inputs
 from fsvi.variational import MeanField, RankOne
@@ -146,9 +145,9 @@ def _num_stochastic(method: Method) -> int:
 
 def _example_inputs(method: Method) -> Tensor:
     """An input of the shape that the method has seen or that its context has."""
-    if method._seen is not None:
-        return torch.zeros(1, *method._seen, dtype=method.dtype)
-    context = method.context if isinstance(method, FunctionSpaceMethod) else None
+    if method.seen_shape is not None:
+        return torch.zeros(1, *method.seen_shape, dtype=method.dtype)
+    context = getattr(method, "context", None)
     example = None if context is None else context.example()
     if example is None:
         raise InvalidInputError("the shape of the inputs is unknown before training: pass x=, some example inputs.")

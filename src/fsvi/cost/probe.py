@@ -12,7 +12,7 @@ from fsvi.cost.metering import Meter
 from fsvi.functions.contexts import Context
 from fsvi.methods.base import Method
 from fsvi.methods.ensemble import Ensemble
-from fsvi.methods.function_space import FunctionSpaceMethod
+from fsvi.methods.function_space import FunctionSpace
 from fsvi.predictive import CategoricalPredictive
 
 _RATE = 1e-6
@@ -38,9 +38,9 @@ class Probe:
     """A copy of a method whose steps are metered."""
 
     def __init__(self, method: Method, x: Tensor) -> None:
-        spaces = [member for member in members(method) if isinstance(member, FunctionSpaceMethod)]
+        spaces = _function_spaces(method)
         self._method = copy.deepcopy(method, {id(space.context): _Noise() for space in spaces if space.context})
-        self._spaces = [member for member in members(self._method) if isinstance(member, FunctionSpaceMethod)]
+        self._spaces = _function_spaces(self._method)
         for space in self._spaces:
             space.context = _Noise()
         self.num_context = max((space.num_context for space in spaces), default=0)
@@ -75,6 +75,11 @@ class Probe:
         p = method.likelihood.predictive(torch.zeros(1, num, method.num_outputs, dtype=method.dtype).to(method.device))
         y = p.labels() if isinstance(p, CategoricalPredictive) else p.mean
         return method.likelihood.check_targets(y, method.num_outputs)
+
+
+def _function_spaces(method: Method) -> list[FunctionSpace]:
+    """The parts of a method, or of an ensemble's members, that have a context."""
+    return [module for module in method.modules() if isinstance(module, FunctionSpace)]
 
 
 def members(method: Method) -> list[Method]:

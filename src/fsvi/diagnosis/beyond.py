@@ -39,7 +39,7 @@ def check_distance(seen: Evidence) -> Finding | None:
     if not seen.x.is_floating_point() or len(seen.few) < 3:
         return None
     away = seen.pushed if seen.context is None else torch.cat([seen.context, seen.pushed])
-    near, far = (seen.predict(x).uncertainty().double().cpu() for x in (seen.few, away))
+    near, far = (seen.predict(x).score.double().cpu() for x in (seen.few, away))
     lengths = torch.cat([distances(seen.few, seen.few, own=True), distances(away, seen.few)]).cpu()
     rank = rank_correlation(lengths, torch.cat([near, far]))
     growth = float(far.mean() / near.mean().clamp_min(1e-12))

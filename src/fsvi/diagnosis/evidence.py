@@ -15,7 +15,6 @@ from fsvi.cost.probe import members
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
 from fsvi.methods import Method
-from fsvi.methods.function_space import FunctionSpaceMethod
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.training import History
 from fsvi.validation import check_inputs
@@ -128,7 +127,7 @@ def _context_points(method: Method, context: Any, x: Tensor) -> Tensor | None:
     if context is not None:
         return _sample(method, context, x)
     first = members(method)[0]
-    own = first.context if isinstance(first, FunctionSpaceMethod) else None
+    own = getattr(first, "context", None)
     try:
         return None if own is None else _sample(method, own, x)
     except InvalidInputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -10,7 +11,7 @@ from fsvi.diagnosis.evidence import Evidence
 from fsvi.diagnosis.findings import Finding
 from fsvi.errors import InvalidInputError
 from fsvi.methods import Method
-from fsvi.methods.function_space import FunctionSpaceMethod
+from fsvi.methods.kl_weight import temperature
 from fsvi.networks.modes import evaluating
 
 _HEAVY, _DOMINANT = 30.0, 10.0
@@ -52,19 +53,17 @@ def check_balance(seen: Evidence) -> Finding | None:
     heavy = weight > _HEAVY or share > _DOMINANT
     if not heavy:
         return Finding("kl_balance", "ok", sentence, values=values)
-    name = "kl_weight" if isinstance(member, FunctionSpaceMethod) else "kl_scale"
-    advice = f"Lower {name} (its default is the evidence lower bound's)" + (
-        ", or num_context with it." if name == "kl_weight" else "."
-    )
+    has_context = hasattr(member, "num_context")
+    advice = f"Lower kl_weight (its default is the evidence lower bound's){', or num_context' if has_context else ''}."
     return Finding("kl_balance", "warning" if seen.has_learned_much else "fault", sentence, advice, values)
 
 
 def _weight(method: Method, seen: Evidence) -> float | None:
-    """The weight of the KL as a multiple of 1/N."""
-    if isinstance(method, FunctionSpaceMethod):
-        return method.weight(seen.x) * seen.num_data
-    scale = getattr(method, "kl_scale", None)
-    return None if scale is None else float(scale)
+    """The divergence's weight as a multiple of 1/N."""
+    if not hasattr(method, "kl_weight"):
+        return None
+    kl_weight: Any = method.kl_weight
+    return temperature(kl_weight, seen.num_data)
 
 
 def _terms(seen: Evidence) -> tuple[float, float] | None:

@@ -10,8 +10,8 @@ from torch import Tensor
 from fsvi.diagnosis.evidence import Evidence
 from fsvi.diagnosis.findings import Finding
 from fsvi.methods import Method
-from fsvi.methods.mean_field import MeanFieldMethod
 from fsvi.networks.parameters import batch_norms
+from fsvi.variational import MeanField
 
 _COLLAPSED, _BLOWN_UP = 1e-4, 10.0
 """multiples of the weights"""
@@ -51,10 +51,10 @@ def check_variance(seen: Evidence) -> Finding | None:
     collapsed = [tensor for tensor in tensors if tensor.has_collapsed]
     if blown_up:
         sentence = f"{_named(blown_up, tensors)} blown up: {blown_up[0].name} is {blown_up[0]}."
-        return Finding("variance", "fault", sentence, "Lower log_std_lr_scale, init_std or lr.", values)
+        return Finding("variance", "fault", sentence, "Lower the init or the lr_scale of stds=, or lr.", values)
     if collapsed:
         sentence = f"{_named(collapsed, tensors)} collapsed: {collapsed[0].name} is {collapsed[0]}."
-        advice = "Raise init_std and let log_std learn (log_std_lr_scale above 0), or raise kl_weight."
+        advice = "Raise the init of stds=, let log_std learn (an lr_scale above 0), or raise kl_weight."
         serious = len(collapsed) == len(tensors) or any(tensor.in_head for tensor in collapsed)
         return Finding("variance", "fault" if serious else "warning", sentence, advice, values)
     sentence = f"Standard deviations are {low.ratio:.2g} ({low.name}) to {high.ratio:.2g} ({high.name}) of the weights."
@@ -90,9 +90,9 @@ def check_batch_norm(seen: Evidence) -> Finding | None:
 
 
 def _tensors(method: Method) -> list[_Tensor]:
-    if not isinstance(method, MeanFieldMethod):
+    q = getattr(method, "posterior", None)
+    if not isinstance(q, MeanField):
         return []
-    q = method.posterior
     means, stds, logs = q.means(), q.stds(), q.layout.views(q.log_std.detach())
     return [
         _Tensor(

@@ -29,8 +29,8 @@ def check_samples(seen: Evidence) -> Finding | None:
     p = seen.predict(x, _GROUPS * seen.num_samples)
     if len(p.samples) != _GROUPS * seen.num_samples:
         return None  # the method decides the number of draws
-    whole = p.uncertainty()
-    parts = torch.stack([_part(p, slice(first, None, _GROUPS)).uncertainty() for first in range(_GROUPS)])
+    whole = p.score
+    parts = torch.stack([_part(p, slice(first, None, _GROUPS)).score for first in range(_GROUPS)])
     error = float((parts - whole).square().mean().sqrt())
     spread = max(float(whole.std()), 1e-12)
     sentence = (

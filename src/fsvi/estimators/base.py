@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from fsvi.calibration import Calibration
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.defaults import HIDDEN, STEPS, fsvi_settings, num_held_out, reestimate_noise, widen
 from fsvi.estimators.files import Saved
-from fsvi.estimators.rows import repeat_rows
+from fsvi.estimators.rows import repeat_rows, weighted_scaler
 from fsvi.functions.contexts import Context, ShiftedRows
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
@@ -202,7 +201,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         """Train on inputs in their own units and targets as the network is to see them."""
         self.seed_ = int(check_random_state(self.random_state).randint(_SEEDS))
         self.calibration_: Calibration | None = None
-        self.scaler_ = StandardScaler().fit(x, sample_weight=weights)
+        self.scaler_ = weighted_scaler(x, weights)
         x = self.scaler_.transform(x)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)

@@ -23,10 +23,12 @@ import torch
 from torch import Tensor
 
 from fsvi.functions.contexts import Context, ShiftedRows
+from fsvi.functions.divergences import KL
 from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.mean_field import Stds
 from fsvi.training import History, fit
 
 HIDDEN = (50, 50)
@@ -74,10 +76,8 @@ def num_held_out(num: int, fraction: float | None = None) -> int:
 def fsvi_settings(likelihood: Likelihood, num_outputs: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """FSVI's arguments for a table: those `given` by the user, and the defaults and the rule for all others."""
     variance = TARGET_VARIANCE if isinstance(likelihood, Gaussian) else LOGIT_VARIANCE
-    settings = {
-        **{"stochastic": "last_layer", "num_context": NUM_CONTEXT, "covariance": "diagonal"},
-        **{"log_std_lr_scale": STD_RATE / RATE, **given},
-    }
+    settings = {"stochastic": "last_layer", "num_context": NUM_CONTEXT, **given}
+    settings.setdefault("divergence", KL(covariance="diagonal"))
     settings.setdefault("prior", Constant(variance))
     settings.setdefault("kl_weight", BALANCE / (settings["num_context"] * num_outputs))
     return copy.deepcopy(settings)
@@ -107,7 +107,7 @@ def widen(
     context = ShiftedRows() if context is None else context
     freeze = chosen["stochastic"] == "last_layer"
     width = start.network.linear.in_features
-    chosen.setdefault("init_std", (_NARROW, _NARROW * width**-0.5))
+    chosen.setdefault("stds", Stds((_NARROW, _NARROW * width**-0.5), STD_RATE / RATE))
     method = FSVI.from_trained(start.network, _known(start.likelihood), context, freeze=freeze, **chosen)
     epochs = max(1, round(steps / math.ceil(len(x) / BATCH_SIZE)))
     # The point estimate's own predictions are the targets: noise that early stopping kept out must not be learned now.

@@ -16,7 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from fsvi.errors import FileFormatError
-from fsvi.methods.base import from_tree
+from fsvi.estimators.rows import make_scaler
+from fsvi.methods.files import as_tree, from_tree
 from fsvi.serialization import Configurable, building_from, plain, read_tree, write_tree
 from fsvi.training import History
 
@@ -82,7 +83,7 @@ class Saved:
             "seed": this.seed_,
             "history": asdict(this.history_),
             "calibration": None if this.calibration_ is None else this.calibration_.config(),
-            "method": this.method_.as_tree(),
+            "method": as_tree(this.method_),
         }
 
     def _load_tree(self, tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | None) -> None:
@@ -114,10 +115,7 @@ def scaler_tree(scaler: StandardScaler) -> dict[str, Any]:
 
 def scaler_from(tree: Mapping[str, Any]) -> StandardScaler:
     """Undo `scaler_tree`."""
-    scaler = StandardScaler()
-    scaler.mean_, scaler.scale_ = tree["mean"].numpy(), tree["scale"].numpy()
-    scaler.var_, scaler.n_features_in_ = scaler.scale_**2, len(scaler.scale_)
-    return scaler
+    return make_scaler(tree["mean"].numpy(), tree["scale"].numpy())
 
 
 def labels_tree(labels: NDArray[Any]) -> dict[str, Any]:

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import _check_y
 from torch import Tensor
 
 from fsvi.calibration import ConformalIntervals
 from fsvi.estimators.base import Estimator
 from fsvi.estimators.files import scaler_from, scaler_tree
-from fsvi.estimators.rows import merge_rows
+from fsvi.estimators.rows import merge_rows, weighted_scaler
 from fsvi.likelihoods import Gaussian
 from fsvi.metrics.regression import unstandardize
 from fsvi.predictive import GaussianPredictive
@@ -50,7 +49,7 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         x, y, weights = self._gather(X, y, sample_weight, multi_output=True, y_numeric=True)
         self.target_shape_ = y.shape[1:]
         x, y, weights = merge_rows(x, y.reshape(len(y), -1), weights)
-        self.target_scaler_ = StandardScaler().fit(y, sample_weight=weights)
+        self.target_scaler_ = weighted_scaler(y, weights)
         noise = Gaussian(_NOISE, learn_noise=True)
         self._train(x, self.target_scaler_.transform(y), weights, noise, y.shape[1])
         return self

@@ -1,4 +1,4 @@
-"""Rows that count more than once, or not at all.
+"""Rows that count more than once.
 
 A row with weight 2 and the same row twice are the same data. `merge_rows` gives both the same form: every row once, in
 a fixed order, with its total weight. A fit then depends neither on the order of rows nor on how repetition is written.
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
 
 from fsvi.errors import InvalidInputError
 
@@ -24,6 +25,24 @@ def merge_rows(
     is_new[1:] = (rows[order[1:]] != rows[order[:-1]]).any(1)
     starts = np.flatnonzero(is_new)
     return x[order[starts]], y[order[starts]], np.add.reduceat(weights[order], starts)
+
+
+def weighted_scaler(x: NDArray[np.float64], weights: NDArray[np.float64]) -> StandardScaler:
+    """A scaler to mean 0 and standard deviation 1 of weighted rows; constant columns keep their scale.
+
+    scikit-learn's own weighted variance of a constant column may be slightly negative, and its square root NaN.
+    """
+    mean = np.average(x, axis=0, weights=weights)
+    std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
+    std[std <= 10 * np.finfo(np.float64).eps * np.abs(mean)] = 1.0
+    return make_scaler(mean, std)
+
+
+def make_scaler(mean: NDArray[np.float64], std: NDArray[np.float64]) -> StandardScaler:
+    """A scaler that subtracts `mean` and divides by `std`."""
+    scaler = StandardScaler()
+    scaler.mean_, scaler.scale_, scaler.var_, scaler.n_features_in_ = mean, std, std**2, len(mean)
+    return scaler
 
 
 def repeat_rows(

@@ -1,1 +1,1 @@
-"""Recipes, figures and reports: uses all of the library, used by none of it."""
+"""Tasks, runs, tuning, reports and benchmarks: uses all of the library, and nothing in the library uses it."""

@@ -1,7 +1,7 @@
-"""What an experiment is: a method on a task, complete, from the data to the measures.
+"""An experiment: a method on a task, complete, from the data to the metrics.
 
-A recipe is a function from an `Order` to an `Experiment`. Only `Experiment.evaluate` ever loads test data, so whatever
-does not call it, tuning and early stopping among them, cannot have seen any.
+A recipe is a function from an `Order` to an `Experiment`. Only `Experiment.evaluate` loads test data. Code that does
+not call it, such as tuning and early stopping, cannot see any.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from fsvi.methods import Method
 from fsvi.training import History, fit
 
 Profile = Literal["paper", "quick", "smoke"]
-"""The paper's protocol; a few minutes on a laptop; seconds, to see that everything works."""
+"""The paper's protocol; a few minutes on a laptop; a few seconds, to check that everything works."""
 
 PROFILES: tuple[str, ...] = get_args(Profile)
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to run.
+    """A run to make.
 
     Attributes:
-        task: A task's name.
-        method: A method's name, as `fsvi.make_method` knows it.
-        profile: How much effort it may take.
-        seed: Of the split where the task has one, the initial parameters, and training.
-        context: Where a method that looks beyond the data does so; None for the task's own choice.
-        settings: Arguments of the method that differ from the recipe's.
-        fit_settings: Arguments of `fit` that differ from the recipe's.
+        task: The task's name.
+        method: The method's name, as `fsvi.make_method` knows it.
+        profile: How much effort the run may take.
+        seed: Seed of the data split if the task has one, of the initial parameters, and of training.
+        context: The context of a method that takes one; None for the task's default.
+        settings: Method arguments that override the recipe's.
+        fit_settings: Arguments of `fit` that override the recipe's.
     """
 
     task: str
@@ -47,17 +47,17 @@ class Order:
 
     @property
     def member(self) -> str:
-        """The method, or what an ensemble is made of."""
+        """The method, or the members' method for an ensemble."""
         return self.method.removeprefix("ensemble:")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trained method is worth.
+    """The evaluation of a trained method.
 
     Attributes:
         metrics: Numbers by name; shares are fractions of 1.
-        curves: What figures are drawn from: lists of numbers, by figure.
+        curves: Lists of numbers from which figures are drawn, by figure.
         sources: The test data.
     """
 
@@ -71,15 +71,15 @@ class Experiment:
     """A method on a task.
 
     Attributes:
-        make: Makes the method, untrained.
+        make: Makes the untrained method.
         data: Training inputs and targets as the network sees them.
         fit_settings: Arguments of `fit`.
-        evaluate: Loads the test data and measures a trained method.
-        sources: The training data, and the context's.
-        notes: What a reader of the figures must know.
-        dataset: Makes of `data` what `fit` is given in its place, such as a dataset that augments its batches.
-        validation: Loads inputs and targets to tune by, where a part of `data` drawn at random would not do.
-        tests: Datasets whose test split `evaluate` loads: a run sees to it that they are here before it trains.
+        evaluate: Loads the test data and evaluates a trained method.
+        sources: The training data and the context's data.
+        notes: Differences from the paper that a reader of the results must know.
+        dataset: Turns `data` into the dataset that `fit` receives, for example one that augments its batches.
+        validation: Loads inputs and targets for tuning, if a random part of `data` would not do.
+        tests: Datasets whose test split `evaluate` loads. A run checks that they are available before it trains.
     """
 
     make: Callable[[], Method]
@@ -93,13 +93,13 @@ class Experiment:
     tests: Sequence[str] = ()
 
     def build(self, seed: int) -> Method:
-        """The method, untrained; the seed decides the network's initial parameters."""
+        """The untrained method; the seed determines the network's initial parameters."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.make()
 
     def train(self, method: Method, seed: int, **settings: Any) -> History:
-        """Train what `build` made."""
+        """Train the method that `build` made."""
         data: Any = self.data if self.dataset is None else self.dataset(*self.data)
         return fit(method, data, seed=seed, **{**self.fit_settings, **settings})
 

@@ -1,4 +1,4 @@
-"""Results as files: one JSON for every run, written whole or not at all, with a checksum of what it says."""
+"""Result files: one JSON file per run, written atomically, with a checksum of its contents."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from fsvi.serialization import write_bytes
 
 FORMAT = 2
 DIAGNOSIS = ".diagnosis.json"
-"""how the name of the file ends that says what `fsvi diagnose` found, beside the result"""
+"""Suffix of the file with the diagnosis of a result."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found, and everything that it depends on.
+    """The results of a run, and everything they depend on.
 
     Attributes:
-        task, method, context, profile, seed: What was run.
-        settings: The method's and `fit`'s.
+        task, method, context, profile, seed: The order.
+        settings: Settings of the method and of `fit`.
         metrics: Numbers by name; shares are fractions of 1.
-        curves: What figures are drawn from.
-        history: Terms of the loss by epoch, thinned.
+        curves: The numbers from which figures are drawn.
+        history: Terms of the loss by epoch, with some epochs left out.
         data: Name, split, size and hash of every dataset.
-        notes: What a reader of the figures must know.
-        seconds: Wall time of training and of the evaluation.
-        versions: Of Python and of packages.
+        notes: Differences from the paper that a reader must know.
+        seconds: Wall time of training and of evaluation.
+        versions: Versions of Python and of packages.
         machine: System, processor, cores.
-        commit: Of the source, where it is known.
+        commit: Commit of the source; None if unknown.
     """
 
     task: str
@@ -57,19 +57,19 @@ class Result:
 
     @property
     def label(self) -> str:
-        """The row that the result belongs to: the method, and its context where it has one."""
+        """The table row of the result: the method, and its context if it has one."""
         return self.method if self.context is None else f"{self.method} ({self.context})"
 
 
 def result_path(out: Path, order: Order) -> Path:
-    """Where the result of `order` belongs."""
+    """The path of the result of `order`."""
     method = order.method.replace(":", "-")
     row = method if order.context is None else f"{method}-{order.context}"
     return out / order.task / f"{row}.{order.profile}.{order.seed}.json"
 
 
 def model_path(out: Path, result: Path) -> Path:
-    """Where the trained model of a result is kept."""
+    """The path of the trained model of a result."""
     return out / "models" / result.relative_to(out).with_suffix(".fsvi")
 
 
@@ -77,12 +77,12 @@ def model_path(out: Path, result: Path) -> Path:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Replace the file atomically; what is not a number is null."""
+    """Replace the file atomically; NaN and infinity become null."""
     write_document(path, {**asdict(result), "format": FORMAT})
 
 
 def write_document(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace the file atomically by JSON with every value on a line of its own, and a checksum on the last."""
+    """Replace the file atomically by JSON with each value on its own line and a checksum on the last line."""
     standard = {name: _standard(value) for name, value in values.items()}
     summed = {**standard, "sha256": checksum(standard)}
     lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in summed.items())
@@ -90,12 +90,12 @@ def write_document(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def checksum(values: Mapping[str, Any]) -> str:
-    """The SHA-256 of what a document says, however it is laid out."""
+    """The SHA-256 of a document's contents, independent of its formatting."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _standard(value: Any) -> Any:
-    """The value in standard JSON, which has no NaN: a curve has one where nothing was to be measured."""
+    """The value in standard JSON, which has no NaN; curves have NaN where there was nothing to measure."""
     if isinstance(value, dict):
         return {name: _standard(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -107,19 +107,19 @@ def _standard(value: Any) -> Any:
 
 
 def read_result(path: Path) -> Result:
-    """Read a file that `write_result` wrote; anything else is refused with the file's name."""
+    """Read a file that `write_result` wrote; anything else is refused with the name of the file."""
     document = read_document(path)
     known = {field.name for field in fields(Result)}
     if document.get("format") != FORMAT or set(document) != known:
         raise FileFormatError(f"{path} is not a result that this version of fsvi can read: delete it and run it again.")
     for name, is_right in _RIGHT.items():
         if not is_right(document[name]):
-            raise FileFormatError(f"{path} has a {name!r} that no run writes: delete it and run it again.")
+            raise FileFormatError(f"{path} has a {name!r} of the wrong form: delete it and run it again.")
     return Result(**document)
 
 
 def read_document(path: Path, kind: str = "result") -> dict[str, Any]:
-    """Read what `write_document` wrote."""
+    """Read a file that `write_document` wrote."""
     try:
         document = json.loads(path.read_text("utf-8"))
         given = document.pop("sha256", None) if isinstance(document, dict) else None
@@ -136,7 +136,7 @@ def read_document(path: Path, kind: str = "result") -> dict[str, Any]:
 
 
 def read_results(folder: Path) -> Iterator[tuple[Path, Result | FileFormatError]]:
-    """Every result below `folder`, or why it cannot be read; folders whose name begins with a dot are left out."""
+    """Every result below `folder`, or the reason why it cannot be read; folders that begin with a dot are skipped."""
     for path in sorted(folder.rglob("*.json")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if hidden or path.name.endswith(DIAGNOSIS):
@@ -147,7 +147,7 @@ def read_results(folder: Path) -> Iterator[tuple[Path, Result | FileFormatError]
             yield path, error
 
 
-# What a result holds ------------------------------------------------------------------------------------------------
+# Types of the fields ------------------------------------------------------------------------------------------------
 
 
 def _is_text(value: Any) -> bool:
@@ -176,7 +176,7 @@ def _mapping(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _record(**parts: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A mapping with these keys among others."""
+    """A mapping with at least these keys."""
     return lambda value: (
         isinstance(value, dict) and all(name in value and is_right(value[name]) for name, is_right in parts.items())
     )
@@ -199,4 +199,4 @@ _RIGHT: dict[str, Callable[[Any], bool]] = {
     "machine": _record(system=_is_text, processor=_is_text, cores=_or_none(_is_count)),
     "commit": _or_none(_is_text),
 }
-"""What every field must be for tables and figures to be made of it."""
+"""Checks of the fields from which tables and figures are made."""

@@ -1,145 +1,145 @@
-"""`fsvi reproduce`: the runs behind a table or a figure of the paper."""
+"""`fsvi reproduce`: the runs behind a table or figure of the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fsvi.errors import FSVIError
 from fsvi.experiments.experiment import Order, Profile
 from fsvi.experiments.results import Result
-from fsvi.experiments.runner.runs import checked, run, run_together, trains_together
-from fsvi.experiments.tasks.uci import PREFIX, TABLES
-from fsvi.validation import check_choice, check_count
+from fsvi.experiments.runner.runs import can_stack, checked, run, run_stacked
+from fsvi.experiments.runner.workers import each_finished
+from fsvi.experiments.task import Sweep
+from fsvi.experiments.tasks.registry import TASKS
+from fsvi.serialization import check_writable
+from fsvi.validation import check_choice, check_count, check_seed
 
-Row = tuple[str, str | None]
-"""a method, and its context"""
+SWEEPS: dict[str, Sweep] = {task.sweep.name: task.sweep for task in TASKS.values()}
+"""Every sweep by its name."""
 
-_BASELINES: tuple[Row, ...] = (
-    ("map", None),
-    ("mfvi", None),
-    ("mfvi-tempered", None),
-    ("mfvi-radial", None),
-    ("mc-dropout", None),
-    ("swag", None),
-    ("duq", None),
-    ("laplace", None),
-)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The runs of a table or figure.
-
-    Attributes:
-        tasks: The tasks.
-        rows: The methods, with their contexts.
-        seeds: How many seeds the paper averages over.
-    """
-
-    tasks: tuple[str, ...]
-    rows: tuple[Row, ...]
-    seeds: int = 1
-
-
-UCI = tuple(PREFIX + name for name in TABLES)
-
-SWEEPS: dict[str, Sweep] = {
-    "table1": Sweep(
-        ("fashion-mnist",),
-        (
-            *_BASELINES,
-            ("spg", "monochrome"),
-            ("fsvi", "monochrome"),
-            ("fsvi", "kmnist"),
-            ("ensemble:map", None),
-            ("ensemble:fsvi", "monochrome"),
-        ),
-        seeds=10,
-    ),
-    "table2": Sweep(
-        ("cifar10",),
-        (
-            *(row for row in _BASELINES if row[0] != "mfvi-radial"),
-            ("vogn", None),
-            ("spg", "monochrome"),
-            ("fsvi", "monochrome"),
-            ("fsvi", "cifar100"),
-            ("ensemble:map", None),
-            ("ensemble:fsvi", "monochrome"),
-        ),
-        seeds=10,
-    ),
-    "retina": Sweep(
-        ("retina",),
-        (("map", None), ("mfvi", None), ("mc-dropout", None), ("fsvi", None), ("ensemble:map", None)),
-        seeds=6,
-    ),
-    "uci": Sweep(
-        UCI, (("fsvi", None), ("map", None), ("mfvi", None), ("fbnn", None), ("ensemble:fsvi", None)), seeds=10
-    ),
-    "rotated": Sweep(("rotated-mnist",), (("map", None), ("mfvi", None), ("mc-dropout", None), ("fsvi", None))),
-    "toy": Sweep(
-        ("two-moons", "snelson", "oat1d", "subspace"), (("fsvi", None), ("mfvi", None), ("ensemble:map", None))
-    ),
-}
-"""Every table and figure by its name."""
+_SHOWN = 3
 
 
 def reproduce(
     name: str,
     out: Path,
     methods: Sequence[str] = (),
-    seeds: int | None = None,
+    seeds: int | Sequence[int] | None = None,
     profile: Profile = "paper",
     tell: Callable[[str], None] = print,
+    workers: int = 1,
 ) -> list[Result]:
-    """Run everything that `name`, a key of `SWEEPS` or "all", needs; results that are there are not made again.
+    """Make all runs of a sweep; existing results are reused.
 
-    `methods` leaves others out; `seeds` is how many, None for the paper's number. A run that fails is told of, and the
-    others go on; the first error is raised last.
+    If a run fails, its error is reported and the other runs continue; at the end an error says how many failed.
+
+    Args:
+        name: A key of `SWEEPS`, or "all".
+        out: The folder for results.
+        methods: Methods to run; all if empty.
+        seeds: The number of seeds, or the seeds themselves; None for the paper's number.
+        profile: How much effort each run may take.
+        tell: Receives a line for each run.
+        workers: The number of processes that train at the same time, each with one thread.
     """
-    orders = list(_orders(check_choice("name", name, [*SWEEPS, "all"]), methods, seeds, profile))
-    results, errors, done = [], [], 0
-    for group in _grouped(orders):
-        done += len(group)
-        tell(f"[{done}/{len(orders)}] {describe(group)}")
-        try:
-            results += run_together(group, out, tell) if len(group) > 1 else [run(group[0], out, tell)]
-        except FSVIError as error:
-            tell(f"  failed: {error}")
-            errors.append(error)
-    if errors:
-        raise FSVIError(f"{len(errors)} of the runs failed; the first because {errors[0]}")
-    return results
+    check_choice("name", name, [*SWEEPS, "all"])
+    check_writable(out)
+    groups = _grouped(list(_orders(name, methods, seeds, profile)))
+    if check_count("workers", workers) == 1:
+        return _reproduce_in_turn(groups, out, tell)
+    return _reproduce_at_once(groups, out, tell, workers)
 
 
 def describe(orders: Sequence[Order]) -> str:
-    """Orders that differ in their seeds alone, in a few words."""
+    """Orders that differ only in their seeds, in a few words."""
     order = orders[0]
     context = f" ({order.context})" if order.context else ""
     seeds = f"seed {order.seed}" if len(orders) == 1 else f"seeds {order.seed} to {orders[-1].seed}"
     return f"{order.task} {order.method}{context}, {order.profile}, {seeds}"
 
 
+def run_group(orders: Sequence[Order], out: Path, tell: Callable[[str], None]) -> list[Result]:
+    """Run orders that differ only in their seeds, stacked if there are several."""
+    return run_stacked(orders, out, tell) if len(orders) > 1 else [run(orders[0], out, tell)]
+
+
+def _reproduce_in_turn(groups: Sequence[list[Order]], out: Path, tell: Callable[[str], None]) -> list[Result]:
+    results, errors, done, total = [], [], 0, sum(map(len, groups))
+    for group in groups:
+        done += len(group)
+        tell(f"[{done}/{total}] {describe(group)}")
+        try:
+            results += run_group(group, out, tell)
+        except FSVIError as error:
+            tell(f"  failed: {error}")
+            errors.append(error)
+    _raise_if_any(errors)
+    return results
+
+
+def _reproduce_at_once(
+    groups: Sequence[list[Order]], out: Path, tell: Callable[[str], None], workers: int
+) -> list[Result]:
+    results, errors, done, total = [], [], 0, sum(map(len, groups))
+    for group, found in each_finished(_run_silently, [(group, out) for group in groups], workers):
+        done += len(group[0])
+        if isinstance(found, FSVIError):
+            told = f"failed: {found}"
+            errors.append(found)
+        else:
+            told = _summary(found)
+            results += found
+        tell(f"[{done}/{total}] {describe(group[0])}: {told}")
+    _raise_if_any(errors)
+    return results
+
+
+def _run_silently(job: tuple[list[Order], Path]) -> list[Result]:
+    group, out = job
+    return run_group(group, out, lambda _: None)
+
+
+def _summary(results: Sequence[Result]) -> str:
+    """The time, and the first columns of the task's first table."""
+    first = results[0]
+    columns = TASKS[first.task].section.tables[0].columns
+    means = [(column, column.mean(results)) for column in columns if column.task == first.task]
+    shown = [f"{column.metric.label} {column.metric.show(mean.mean)}" for column, mean in means if mean is not None]
+    return ", ".join([f"{sum(result.seconds['train'] for result in results):.0f} s", *shown[:_SHOWN]])
+
+
+def _raise_if_any(errors: Sequence[FSVIError]) -> None:
+    if errors:
+        raise FSVIError(f"{len(errors)} of the runs failed; the first one because {errors[0]}")
+
+
 def _grouped(orders: Sequence[Order]) -> list[list[Order]]:
-    """Seeds that can be trained together, and other orders alone."""
+    """Seeds that can be trained stacked in one group, every other order in a group of its own."""
     groups: dict[tuple[str, ...], list[Order]] = {}
     for order in orders:
         row = (order.task, order.method, order.context or "")
-        groups.setdefault(row if trains_together(order) else (*row, str(order.seed)), []).append(order)
+        groups.setdefault(row if can_stack(order) else (*row, str(order.seed)), []).append(order)
     return list(groups.values())
 
 
-def _orders(name: str, methods: Sequence[str], seeds: int | None, profile: Profile) -> Iterator[Order]:
+def _orders(name: str, methods: Sequence[str], seeds: int | Sequence[int] | None, profile: Profile) -> Iterator[Order]:
     sweeps = list(SWEEPS.values()) if name == "all" else [SWEEPS[name]]
-    rows = sorted({method for sweep in sweeps for method, _ in sweep.rows})
+    known = sorted({method for sweep in sweeps for method, _ in sweep.rows})
     for method in methods:
-        check_choice("methods", method, rows)
+        check_choice("methods", method, known)
     for sweep in sweeps:
-        for seed in range(sweep.seeds if seeds is None else check_count("seeds", seeds)):
-            for task in sweep.tasks:
+        tasks = [task.name for task in TASKS.values() if task.sweep == sweep]
+        for seed in _seeds(sweep, seeds):
+            for task in tasks:
                 for method, context in sweep.rows:
                     if not methods or method in methods:
                         yield checked(Order(task, method, profile, seed, context))
+
+
+def _seeds(sweep: Sweep, seeds: int | Sequence[int] | None) -> Sequence[int]:
+    if seeds is None:
+        return range(sweep.seeds)
+    if isinstance(seeds, int):
+        return range(check_count("seeds", seeds))
+    return [check_seed(seed) for seed in seeds]

@@ -1,6 +1,6 @@
 """Gaussians over function values: how parameters induce them, priors, context points, and the KL between them."""
 
-from fsvi.functions import contexts, priors
+from fsvi.functions import contexts, divergences, priors
 from fsvi.functions.gaussian import FunctionGaussian, diagonal_kl, gaussian_kl
 from fsvi.functions.linearize import LINEARIZERS, Linearization, Linearizer, has_stochastic_features, last_layer
 
@@ -11,6 +11,7 @@ __all__ = [
     "Linearizer",
     "contexts",
     "diagonal_kl",
+    "divergences",
     "gaussian_kl",
     "has_stochastic_features",
     "last_layer",

@@ -45,6 +45,18 @@ class FunctionGaussian:
         """The covariance's diagonal, (Q or 1, K)."""
         return self.weight @ self.factor.square().T + self.diagonal
 
+    def joint(self) -> FunctionGaussian:
+        """All outputs as one Gaussian over K·Q values, point by point, with no correlation between outputs."""
+        points, outputs = self.mean.shape
+        mean, size = self.mean.reshape(-1, 1), points * outputs
+        if not self.factor.shape[1] and len(self.weight) == 1:
+            return FunctionGaussian(mean, self.factor.new_zeros(size, 0), self.weight, self.diagonal)
+        covariance = self.covariance().expand(outputs, points, points)
+        eye = torch.eye(outputs, dtype=covariance.dtype, device=covariance.device)
+        matrix = torch.einsum("qij,qr->iqjr", covariance, eye).reshape(size, size)
+        roots, vectors = torch.linalg.eigh(matrix.double())
+        return FunctionGaussian(mean, vectors, roots.clamp_min(0)[None])
+
     @property
     def _is_low_rank(self) -> bool:
         return bool(self.diagonal > 0) and self.factor.shape[1] < self.factor.shape[0]

@@ -2,10 +2,10 @@
 
 With α the feature layers and β the last linear layer, and R = 1 draw of α (method section 3.1 of the paper):
 
-- `jvp`: f̃(X) ~ N((Φ + J_α(α − μ_α)) W + b, J_β S_β J_βᵀ), the features linearised about their means; one
+- `jvp`: f̃(X) ~ N((Φ + J_α(α − μ_α)) W + b, J_β S_β J_βᵀ), the features linearized about their means; one
   forward-mode pass gives Φ and its directional derivative together, and no Jacobian is ever formed.
 - `conditional`: given a draw of α through the *real* network the function values are exactly Gaussian, so nothing is
-  linearised. By convexity the KL averaged over draws bounds the KL of the mixture from above. Not in the paper.
+  linearized. By convexity the KL averaged over draws bounds the KL of the mixture from above. Not in the paper.
 - `exact`: f̃(X) ~ N(f(X; μ), J S Jᵀ) over all parameters and all outputs jointly. Small networks only.
 
 Where only the last layer is stochastic, all three are the same closed form, and nothing is random.
@@ -14,32 +14,38 @@ Where only the last layer is stochastic, all three are the same closed form, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.func import jacrev, jvp
 from torch.nn import functional as F
 
+from fsvi.errors import InvalidInputError
 from fsvi.functions.forward_mode.kernels import plain_kernels
 from fsvi.functions.forward_mode.rules import feature_layers, layers_jvp
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.variational import MeanField
+from fsvi.validation import first_line
+from fsvi.variational import GradientBuffer, MeanField
 
 Linearization = Literal["jvp", "conditional", "exact"]
 
 
-class Linearizer(Protocol):
-    """How to get function values' distribution at `x`; `shift` is the draw of the stochastic parameters' offset."""
+Parameters: TypeAlias = MeanField | GradientBuffer
+"""A distribution over parameters: the posterior itself, or its leaves during a training step."""
 
-    def __call__(self, network: Network, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
+
+class Linearizer(Protocol):
+    """The distribution of function values at `x`; `shift` is a draw of the stochastic parameters minus their mean."""
+
+    def __call__(self, network: Network, q: Parameters, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
         """The distribution at `x`."""
 
 
-def linearize_jvp(network: Network, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
-    """The paper's estimator: features linearised about their means along `shift`, last layer in closed form."""
+def linearize_jvp(network: Network, q: Parameters, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
+    """The paper's estimator: features linearized about their means along `shift`, last layer in closed form."""
     params = q.params()
     if shift is None or not has_stochastic_features(network, q):
         return last_layer(network, q, params, _features(network, params, x))
@@ -47,12 +53,12 @@ def linearize_jvp(network: Network, q: MeanField, x: Tensor, shift: Tensor | Non
     return last_layer(network, q, params, features, change)
 
 
-def linearize_conditional(network: Network, q: MeanField, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
+def linearize_conditional(network: Network, q: Parameters, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
     """Features of the real network at mean + `shift`, last layer in closed form about its mean."""
     return last_layer(network, q, q.params(), _features(network, q.params(shift), x))
 
 
-def linearize_exact(network: Network, q: MeanField, x: Tensor, shift: Tensor | None = None) -> FunctionGaussian:
+def linearize_exact(network: Network, q: Parameters, x: Tensor, shift: Tensor | None = None) -> FunctionGaussian:
     """The whole Jacobian: all outputs at all points as one joint Gaussian of K·Q values."""
     if not has_stochastic_features(network, q):
         return linearize_jvp(network, q, x, None)
@@ -68,6 +74,26 @@ def linearize_exact(network: Network, q: MeanField, x: Tensor, shift: Tensor | N
     return FunctionGaussian(mean[:, None], jacobian, (2 * q.log_std).exp()[None])
 
 
+def check_linearization(linearize: str, network: Network, q: MeanField, x: Tensor) -> None:
+    """Refuse a network that torch cannot linearize, or whose linearization it cannot differentiate again.
+
+    Some layers have no forward-mode derivative, or a derivative without a gradient. A linearization and a backward
+    pass at two inputs find them before training starts; the random state does not change.
+    """
+    if linearize == "conditional" or not has_stochastic_features(network, q):
+        return
+    try:
+        with torch.enable_grad():
+            values = LINEARIZERS[linearize](network, q, x[:2], q.log_std.exp())
+            total = values.mean.sum() + values.factor.sum()
+            torch.autograd.grad(total, [q.mean, q.log_std], allow_unused=True)
+    except RuntimeError as error:
+        raise InvalidInputError(
+            f'linearize="{linearize}" does not work with this network, because torch cannot differentiate one of its '
+            f'layers twice ({first_line(error)}): use linearize="conditional".'
+        ) from error
+
+
 LINEARIZERS: dict[str, Linearizer] = {
     "jvp": linearize_jvp,
     "conditional": linearize_conditional,
@@ -75,7 +101,7 @@ LINEARIZERS: dict[str, Linearizer] = {
 }
 
 
-def has_stochastic_features(network: Network, q: MeanField) -> bool:
+def has_stochastic_features(network: Network, q: Parameters) -> bool:
     """Whether any layer before the head is stochastic."""
     return any(name not in network.head_names for name in q.layout.shapes)
 
@@ -106,7 +132,7 @@ def _features(network: Network, params: Mapping[str, Tensor], x: Tensor) -> Tens
 
 
 def last_layer(
-    network: Network, q: MeanField, params: Mapping[str, Tensor], features: Tensor, change: Tensor | None = None
+    network: Network, q: Parameters, params: Mapping[str, Tensor], features: Tensor, change: Tensor | None = None
 ) -> FunctionGaussian:
     """Mean (Φ + dΦ) Wᵀ + b and, for output k, covariance Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ."""
     names = network.head_names

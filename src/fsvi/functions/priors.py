@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.kernels import fit_hyperparameters, median_distance, rbf_kernel
-from fsvi.functions.linearize import Linearizer, has_stochastic_features, linearize_exact
+from fsvi.functions.linearize import LINEARIZERS, has_stochastic_features
 from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
@@ -23,52 +23,79 @@ from fsvi.variational import MeanField
 
 
 class Prior(Configurable, nn.Module, ABC):
-    """What is believed of the function before data: a mean and a covariance at any points.
+    """What is known about the function before seeing data: a mean and a covariance at any points.
 
-    A prior of your own (a Gaussian process, say) needs `gaussian` alone.
+    To add a prior (a Gaussian process, for example), implement `gaussian`. `num_outputs` is known when it is called.
     """
 
-    def bind(self, network: Network) -> None:
-        """Get ready for this network; called once, by the method that uses the prior."""
+    num_outputs: int
+    """how many outputs the network has; known after `bind`"""
+
+    def bind(self, network: Network, linearize: str = "jvp") -> None:
+        """Get ready for this network; the method that uses the prior calls it once.
+
+        Args:
+            network: The network, whose last layer has been found.
+            linearize: How the method turns distributions over parameters into distributions over functions.
+        """
+        self.num_outputs = network.num_outputs
 
     def prepare(self, x: Tensor) -> None:
         """See some training inputs before training starts."""
 
     def make_room(self, tensors: Mapping[str, Tensor]) -> None:
-        """Give buffers whose size depends on data the size that they have in a file, before it is read."""
+        """Resize buffers whose size depends on data to the sizes they have in a file, before it is read."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether `gaussian` draws parameters, so that two calls differ."""
+        return False
 
     @abstractmethod
-    def gaussian(self, network: Network, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
-        """The prior at the points `x`: (K, Q) values, or (K·Q, 1) when `joint` treats all outputs as one vector."""
+    def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
+        """The prior at the points `x`: (K, Q) values, or (K·Q, 1) where outputs are correlated.
+
+        Args:
+            x: K points.
+            noise: The ε ~ N(0, I) of the posterior's draw, by the names of the network's parameters. A prior that
+                draws parameters uses the same ε, so that the divergence of a posterior from itself is zero.
+        """
 
 
 class Constant(Prior):
-    """N(0, variance) at every context point and output, independently: what the authors used most."""
+    """N(0, variance) at every context point and output, independently: what the paper uses most.
+
+    Args:
+        variance: The variance of every function value.
+    """
 
     def __init__(self, variance: float = 1.0) -> None:
         super().__init__()
         self.variance = check_positive("variance", variance)
 
-    def gaussian(self, network: Network, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
+    def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """A zero mean and a diagonal covariance."""
-        shape = (len(x) * network.num_outputs, 1) if joint else (len(x), network.num_outputs)
-        mean = torch.zeros(shape, dtype=torch.float64, device=x.device)
-        return FunctionGaussian(mean, mean.new_zeros(shape[0], 0), mean.new_zeros(1, 0), self.variance)
+        mean = torch.zeros(len(x), self.num_outputs, dtype=torch.float64, device=x.device)
+        return FunctionGaussian(mean, mean.new_zeros(len(x), 0), mean.new_zeros(1, 0), self.variance)
 
 
 class GaussianProcess(Prior):
-    """Every output an independent process GP(0, variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²)), inputs flattened.
+    """Every output is an independent process GP(0, variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²)), inputs flattened.
 
-    `lengthscale`, the same for all i, is by default the median distance between training inputs, known when training
-    starts. A method that fits the process to targets (`learn_prior`) starts from it, and from the targets' own
-    variance; the columns of a table then have lengthscales of their own.
+    Args:
+        lengthscale: The lengthscale of all inputs; None takes the median distance between training inputs.
+        variance: The variance of every function value.
+        learn: Whether to fit the process to the targets before training, by marginal likelihood. Fitting starts from
+            `lengthscale` and from the targets' own variance, and gives each column of a table its own lengthscale.
+            It needs a regression with `fsvi.Gaussian`; a classification has no such likelihood in closed form.
     """
 
     hyperparameters: Tensor
-    """one lengthscale, or one for every column, and the variance, as they are now"""
+    """one lengthscale, or one per column, followed by the variance"""
 
-    def __init__(self, lengthscale: float | None = None, variance: float = 1.0) -> None:
+    def __init__(self, lengthscale: float | None = None, variance: float = 1.0, learn: bool = False) -> None:
         super().__init__()
+        self.learn = learn
         self.lengthscale = None if lengthscale is None else check_positive("lengthscale", lengthscale)
         self.variance = check_positive("variance", variance)
         values = torch.tensor([self.lengthscale or 1.0, self.variance], dtype=torch.float64)
@@ -80,7 +107,7 @@ class GaussianProcess(Prior):
             self.hyperparameters[:-1] = median_distance(x)
 
     def fit(self, x: Tensor, y: Tensor, noise: Tensor, learn_noise: bool) -> None:
-        """Maximise the marginal likelihood of targets `y` (n, q) with noise of standard deviation `noise` (q,)."""
+        """Maximize the marginal likelihood of targets `y` (n, q) with noise of standard deviation `noise` (q,)."""
         lengthscale = median_distance(x) if self.lengthscale is None else x.new_tensor(self.lengthscale)
         columns = x.shape[1] if x.dim() == 2 else 1
         variance = y.double().square().mean().clamp_min(torch.finfo(torch.float32).tiny)
@@ -94,12 +121,11 @@ class GaussianProcess(Prior):
         if values is not None and values.dim() == 1 and len(values) > 1:
             self.hyperparameters = self.hyperparameters.new_ones(len(values))
 
-    def gaussian(self, network: Network, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
-        """A zero mean, and the kernel's matrix by its eigenvectors, since it is often singular to rounding."""
+    def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
+        """A zero mean, and the kernel matrix by its eigenvectors, because it is often numerically singular."""
         kernel = rbf_kernel(x, self.hyperparameters[:-1], self.hyperparameters[-1])
         roots, vectors = torch.linalg.eigh(kernel)
-        values = FunctionGaussian(roots.new_zeros(len(x), network.num_outputs), vectors, roots.clamp_min(0)[None])
-        return _as_joint(values) if joint else values
+        return FunctionGaussian(roots.new_zeros(len(x), self.num_outputs), vectors, roots.clamp_min(0)[None])
 
 
 class _NetworkPrior(Prior):
@@ -108,7 +134,11 @@ class _NetworkPrior(Prior):
     network: Network
     q: MeanField
 
-    def _adopt(self, network: Network, net: nn.Module, stds: dict[str, float]) -> None:
+    def bind(self, network: Network, linearize: str = "jvp") -> None:
+        """Make the second network and the distribution over its parameters."""
+        super().bind(network, linearize)
+        self._linearize = linearize
+        net, stds = self._network(network)
         net.requires_grad_(True)
         self.net = net
         self.network = network.replaced(net)
@@ -116,22 +146,43 @@ class _NetworkPrior(Prior):
         self.q.set_stds(stds)
         self.requires_grad_(False)
 
-    def gaussian(self, network: Network, x: Tensor, linearizer: Linearizer, joint: bool) -> FunctionGaussian:
-        """The same linearisation as the posterior's, at the prior's own mean and variance."""
+    @abstractmethod
+    def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
+        """The second network, and the standard deviations of its stochastic parameters."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether layers before the last are drawn; `exact` has a closed form for them."""
+        return self._linearize != "exact" and has_stochastic_features(self.network, self.q)
+
+    def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
+        """The distribution of the second network's function values, linearized as the posterior's."""
         with torch.no_grad():
-            random = has_stochastic_features(self.network, self.q)
-            shift = self.q.shift(self.q.noise()) if random and linearizer is not linearize_exact else None
-            values = linearizer(self.network, self.q, x, shift)
-            return _as_joint(values) if joint and not random else values
+            shift = self.q.shift(self._noise(noise or {})) if self.is_random else None
+            return LINEARIZERS[self._linearize](self.network, self.q, x, shift)
+
+    def _noise(self, given: Mapping[str, Tensor]) -> Tensor:
+        """ε for every stochastic parameter: the given one where there is one, else a draw."""
+        layout, dtype = self.q.layout, self.q.mean.dtype
+        device = self.q.mean.device
+        return layout.flatten(
+            {
+                name: given[name] if name in given else torch.randn(shape, dtype=dtype, device=device)
+                for name, shape in layout.shapes.items()
+            }
+        )
 
 
 class Induced(_NetworkPrior):
-    """Linearise a random initialisation of the same network, `variance` on its last layer's parameters.
+    """The functions of a randomly initialized network of the same architecture.
 
-    A zero-mean prior over parameters would be degenerate, because every feature vanishes where all weights are zero; so
-    the prior's mean is a random initialisation, drawn with `seed` and never trained; layers that were frozen keep
-    their parameters. `feature_variance` is the variance of the parameters before the last layer; with 0, the default,
-    the prior's features are fixed.
+    The prior's mean is a random initialization that is never trained. A zero mean would be degenerate: where all
+    weights are zero, all features vanish. Frozen layers keep their parameters.
+
+    Args:
+        variance: The variance of the last layer's parameters.
+        feature_variance: The variance of all other parameters. With 0 the prior's features are fixed.
+        seed: The seed of the random initialization.
     """
 
     def __init__(self, variance: float = 1.0, feature_variance: float = 0.0, seed: int = 0) -> None:
@@ -140,8 +191,8 @@ class Induced(_NetworkPrior):
         self.feature_variance = check_positive("feature_variance", feature_variance, zero=True)
         self.seed = seed
 
-    def bind(self, network: Network) -> None:
-        """Draw the random initialization."""
+    def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
+        """A copy of the network with random parameters."""
         net = copy.deepcopy(network.module)
         self._frozen = (*network.replaced(net).frozen_norms(),)  # a tuple, so that they are not submodules
         with torch.random.fork_rng(devices=[]):
@@ -152,7 +203,7 @@ class Induced(_NetworkPrior):
             skip = deterministic_names(net) | stds.keys()
             names = [name for name, _ in net.named_parameters() if name not in skip]
             stds |= dict.fromkeys(names, math.sqrt(self.feature_variance))
-        self._adopt(network, net, stds)
+        return net, stds
 
     def prepare(self, x: Tensor) -> None:
         """Give the random network BatchNorm statistics of its own, from training inputs."""
@@ -162,11 +213,13 @@ class Induced(_NetworkPrior):
 
 
 class Empirical(_NetworkPrior):
-    """A trained network as the prior: transfer learning, or the previous task's posterior in continual learning.
+    """A trained network as the prior: for transfer learning, or the previous task's posterior in continual learning.
 
-    `source` is an `nn.Module` of the same architecture, or a trained method such as `MAP`, whose parameters are the
-    prior's mean, with `variance` on the last layer, or on the parameters named in `stochastic`; or a trained method
-    with a `posterior`, whose means and standard deviations are taken over.
+    Args:
+        source: A trained `nn.Module` of the same architecture, or a trained method. Its parameters are the prior's
+            mean. A method with a `posterior` also gives the standard deviations.
+        variance: The variance of the stochastic parameters where the source has no posterior.
+        stochastic: The names of the stochastic parameters; None means the last layer's.
     """
 
     transient = ("source",)
@@ -177,29 +230,37 @@ class Empirical(_NetworkPrior):
         super().__init__()
         self.variance = check_positive("variance", variance)
         self.stochastic = None if stochastic is None else list(stochastic)
-        # a tuple, so that the source is no submodule: its parameters must not be trained or saved with this method
+        # A tuple, so that the source is not a submodule: its parameters must not be trained or saved with this method.
         self._source = (source,)
 
-    def bind(self, network: Network) -> None:
-        """Take over the source's parameters."""
-        source = self._source[0]
-        net = copy.deepcopy(network.module)
-        posterior = getattr(source, "posterior", None)
-        if isinstance(posterior, MeanField):
+    def bind(self, network: Network, linearize: str = "jvp") -> None:
+        """Copy the source's parameters and standard deviations."""
+        posterior = self._posterior
+        if posterior is not None:
             self.stochastic = posterior.layout.names
+        super().bind(network, linearize)
+        if posterior is not None:
+            self.q.log_std.copy_(self.q.layout.flatten(posterior.stds()).log())
+
+    @property
+    def _posterior(self) -> MeanField | None:
+        posterior = getattr(self._source[0], "posterior", None)
+        return posterior if isinstance(posterior, MeanField) else None
+
+    def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
+        """A copy of the source's network."""
+        source, net, posterior = self._source[0], copy.deepcopy(network.module), self._posterior
         names = self.stochastic or _last_layer_names(network)
         _check_stochastic(names, network)
         if source is not None:
-            trained = _network(source)
-            means = posterior.means() if isinstance(posterior, MeanField) else dict(trained.named_parameters())
+            trained = _network_of(source)
+            means = dict(trained.named_parameters()) if posterior is None else posterior.means()
             _load(net, means, dict(trained.named_buffers()))
-        self._adopt(network, net, dict.fromkeys(names, math.sqrt(self.variance)))
-        if isinstance(posterior, MeanField):
-            self.q.log_std.copy_(self.q.layout.flatten(posterior.stds()).log())
+        return net, dict.fromkeys(names, math.sqrt(self.variance))
 
 
-def _network(source: nn.Module) -> nn.Module:
-    """The network of a method, which has a split into features and last layer, or the network itself."""
+def _network_of(source: nn.Module) -> nn.Module:
+    """The network of a method, or the network itself."""
     is_method = isinstance(getattr(source, "network", None), Network)
     return source.get_submodule("net") if is_method else source
 
@@ -219,18 +280,6 @@ def _last_layer_names(network: Network) -> list[str]:
     """The last layer's parameters as `named_parameters` calls them: a tied one bears an earlier layer's name."""
     names = {id(p): name for name, p in network.module.named_parameters()}
     return [names[id(p)] for p in network.linear.parameters()]
-
-
-def _as_joint(values: FunctionGaussian) -> FunctionGaussian:
-    """Independent outputs (K, Q) as one Gaussian over K·Q values, point by point."""
-    points, outputs = values.mean.shape
-    covariance = values.covariance().expand(outputs, points, points)
-    joint = torch.einsum(
-        "qij,qr->iqjr", covariance, torch.eye(outputs, dtype=covariance.dtype, device=covariance.device)
-    )
-    size = points * outputs
-    roots, vectors = torch.linalg.eigh(joint.reshape(size, size).double())
-    return FunctionGaussian(values.mean.reshape(-1, 1), vectors, roots.clamp_min(0)[None])
 
 
 def _load(net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:

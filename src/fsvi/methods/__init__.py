@@ -1,13 +1,16 @@
 """Inference methods, one file each, behind one protocol."""
 
-from fsvi.methods.base import Method, load
+from fsvi.methods.base import Method, NetworkMethod
 from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
+from fsvi.methods.files import load
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
 from fsvi.methods.mc_dropout import MCDropout
+from fsvi.methods.mean_field import Stds
 from fsvi.methods.mfvi import MFVI
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1
@@ -29,8 +32,11 @@ __all__ = [
     "Laplace",
     "MCDropout",
     "Method",
+    "NetworkMethod",
     "RadialMFVI",
     "Rank1",
+    "Stds",
+    "Tempered",
     "load",
     "make_method",
     "method_names",

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Categorical, Likelihood
-from fsvi.methods.base import Method
+from fsvi.methods.base import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_count, check_fraction, check_positive
@@ -20,27 +20,38 @@ from fsvi.validation import check_count, check_fraction, check_positive
 class KernelPredictive(CategoricalPredictive):
     """Class probabilities K_c / Σ K from `log_kernels` (samples, n, classes); the kernels say how certain they are."""
 
+    score_name = "kernel distance"
+
     def __init__(self, log_kernels: Tensor) -> None:
         super().__init__(log_kernels)
         self.kernels = log_kernels.exp()
 
-    def uncertainty(self) -> Tensor:
-        """−max_c K_c, (n,): how far the nearest centroid is, from −1, on it, to 0, far from all of them."""
+    @property
+    def score(self) -> Tensor:
+        """The kernel distance −max_c K_c, (n,): −1 on the nearest centroid, 0 far from all of them."""
         return -self.kernels.mean(0).amax(-1)
 
 
-class DUQ(Method):
+class DUQ(NetworkMethod):
     """One network, whose features Φ(x) are compared with a centroid e_c of each class by a kernel.
 
-    K_c(x) = exp(−‖W_c Φ(x) − e_c‖² / (2 m length_scale²)), with W_c of shape (m, features), m = `embedding_size` (None:
-    as many as there are features). Minimised is the mean over the batch and over the C classes of the binary
-    cross-entropy −[y_c log K_c + (1 − y_c) log(1 − K_c)], plus `gradient_penalty` times the batch's mean of
-    (‖∇ₓ Σ_c K_c‖² − 1)², two-sided, so that distances between features follow distances between inputs.
+    K_c(x) = exp(−‖W_c Φ(x) − e_c‖² / (2 m length_scale²)), with W_c of shape (m, features). The loss is the mean over
+    the batch and over the C classes of the binary cross-entropy −[y_c log K_c + (1 − y_c) log(1 − K_c)], plus
+    `gradient_penalty` times the batch's mean of (‖∇ₓ Σ_c K_c‖² − 1)², two-sided, so that distances between features
+    follow distances between inputs. Its uncertainty score is the distance to the nearest centroid, −max_c K_c.
 
     The centroids are exponential moving averages: after each step, over the batch's n_c inputs of class c,
     N_c ← momentum·N_c + (1 − momentum)·n_c, M_c ← momentum·M_c + (1 − momentum)·Σ W_c Φ(x), e_c = M_c / N_c.
 
     Classification only. The network's own last layer is not used.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        length_scale: The width of the kernel.
+        gradient_penalty: The weight of the gradient penalty.
+        momentum: The momentum of the centroids' moving averages.
+        embedding_size: The size of the space in which distances are measured, m; None is the number of features.
     """
 
     takes_weights = False
@@ -56,6 +67,7 @@ class DUQ(Method):
         self,
         net: nn.Module | Network,
         likelihood: Likelihood,
+        *,
         length_scale: float = 0.1,
         gradient_penalty: float = 0.05,
         momentum: float = 0.999,

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method
-from fsvi.methods.joint import JointOptimizer
+from fsvi.methods.base import DataPass, Method
 from fsvi.methods.map import MAP
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import is_dense
 from fsvi.predictive import Predictive, mixture
@@ -27,24 +26,27 @@ _RANDOM_LAYERS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
 class Ensemble(Method):
-    """Minimises Σᵢ Lᵢ, the sum of its members' losses, and predicts with the mixture 1/M Σᵢ pᵢ(y|x).
+    """Minimizes Σᵢ Lᵢ, the sum of its members' losses, and predicts with the mixture 1/M Σᵢ pᵢ(y|x).
 
-    `make` builds one member, with a network of its own: `Ensemble(lambda: fsvi.MAP(net(), likelihood=...), size=5)`.
-    The members differ by their initial parameters and by what is random in their training; they see the same
-    minibatches, and none of them knows of the others. `Ensemble.of` joins members that were trained one by one.
+    The members differ in their initial parameters and in what is random in their training. They see the same
+    minibatches and do not interact. `Ensemble.of` joins members that were trained one by one.
 
     A prediction from `num_samples` draws takes an equal share of them from every member, rounded up. Members that are
-    `MAP`s of plain dense networks are trained together by `torch.vmap`, which is the same up to rounding, and faster.
+    `MAP`s of plain dense networks are trained together by `torch.vmap`, which is faster and equal up to rounding.
+
+    Args:
+        make: A function that builds one member with its own network, such as `lambda: fsvi.MAP(net(), likelihood)`.
+        size: The number of members.
     """
 
     def __init__(self, make: Callable[[], Method], size: int = 5) -> None:
         if isinstance(make, nn.Module) or not callable(make):
             raise InvalidInputError(f"make is a {type(make).__name__}, not a function that builds a member.")
-        nn.Module.__init__(self)  # an ensemble has no network of its own to copy
+        super().__init__()
         self._members = nn.ModuleList(_checked(make()) for _ in range(check_count("size", size)))
         self._check_alike()
-        self._vectorised = False
-        self._seen = None
+        self._is_vectorized = False
+        self._seen: torch.Size | None = None
 
     @classmethod
     def of(cls, members: Sequence[Method]) -> Ensemble:
@@ -60,13 +62,13 @@ class Ensemble(Method):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The members' terms, each summed over members."""
-        if self._vectorised:
-            return self._vectorised_terms(x, y)
+        if self._is_vectorized:
+            return self._vectorized_terms(x, y)
         return _total([member.terms(x, y) for member in self.members])
 
     def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The terms, with every member's gradient added to its own parameters."""
-        if self._vectorised:
+        if self._is_vectorized:
             return super().backward(x, y)
         return _total([member.backward(x, y) for member in self.members])
 
@@ -74,7 +76,7 @@ class Ensemble(Method):
         """The members' groups."""
         return [group for member in self.members for group in member.parameter_groups(lr)]
 
-    def own_optimizer(self, lr: float) -> torch.optim.Optimizer | None:
+    def own_optimizer(self, lr: float) -> Optimizer | None:
         """The members' own optimisers as one, if they have any."""
         parts = [member.own_optimizer(lr) for member in self.members]
         own = [part for part in parts if part is not None]
@@ -86,7 +88,7 @@ class Ensemble(Method):
         self._seen = x.shape[1:]
         for member in self.members:
             member.begin(x, num_data)
-        self._vectorised = self._can_be_vectorised()
+        self._is_vectorized = self._can_be_vectorized()
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
         """Every member fits its prior."""
@@ -98,17 +100,17 @@ class Ensemble(Method):
         for member in self.members:
             member.after_step()
 
-    def after_epoch(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+    def after_epoch(self, batches: DataPass) -> None:
         """An epoch has ended for every member."""
         for member in self.members:
             member.after_epoch(batches)
 
-    def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+    def finish(self, batches: DataPass) -> None:
         """Training has ended for every member."""
         for member in self.members:
             member.finish(batches)
 
-    def _can_be_vectorised(self) -> bool:
+    def _can_be_vectorized(self) -> bool:
         """Whether one pass can serve all members: `MAP`s with the same settings of a network without randomness."""
         first, *others = self.members
         if not others or any(type(member) is not MAP for member in self.members):
@@ -116,7 +118,7 @@ class Ensemble(Method):
         plain = is_dense(first.net) and not any(isinstance(module, _RANDOM_LAYERS) for module in first.net.modules())
         return plain and all(_settings(member) == _settings(first) for member in others)
 
-    def _vectorised_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def _vectorized_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         members: list[MAP] = self.members  # type: ignore[assignment]
         nets = [dict(member.net.named_parameters()) for member in members]
         stacked = {name: torch.stack([parameters[name] for parameters in nets]) for name in nets[0]}
@@ -129,43 +131,48 @@ class Ensemble(Method):
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The members' draws, first all of the first, and so on; the same number of each."""
         share = math.ceil(num_samples / len(self.members))
-        draws = []
-        for member in self.members:
-            with evaluating(member.net):
-                draws.append(member.function_draws(x, share, generator, batch_size))
-        return torch.cat(draws)
+        return torch.cat([member.function_draws(x, share, generator, batch_size) for member in self.members])
 
     def predictive(self, f: Tensor) -> Predictive:
         """The mixture of the members' predictives, each with its own likelihood."""
         parts = f.chunk(len(self.members))
         return mixture([member.predictive(part) for member, part in zip(self.members, parts, strict=True)])
 
-    # What both need: the first member speaks for all -----------------------------------------------------------------
+    # The protocol: the first member speaks for all ------------------------------------------------------------------
 
     @property
-    def net(self) -> nn.Module:  # type: ignore[override]
+    def net(self) -> nn.Module:
         """The first member's module."""
         return self.members[0].net
 
     @property
-    def likelihood(self) -> Likelihood:  # type: ignore[override]
+    def likelihood(self) -> Likelihood:
         """The first member's likelihood."""
         return self.members[0].likelihood
 
     @property
-    def network(self) -> Network:  # type: ignore[override]
+    def network(self) -> Network:
         """The first member's network."""
         return self.members[0].network
 
     @property
     def input_shape(self) -> tuple[int, ...] | None:
-        """The shape of one input, once the ensemble or its first member has seen some, here or before it was saved."""
-        own = super().input_shape
-        return self.members[0].input_shape if own is None else own
+        """The shape of one input, once the ensemble or its first member has seen some, now or before it was saved."""
+        return self.members[0].input_shape if self._seen is None else self._seen
+
+    @property
+    def seen_shape(self) -> torch.Size | None:
+        """The shape of one input on which all members were checked."""
+        return self._seen
+
+    def set_saved_shape(self, shape: torch.Size | None) -> None:
+        """Remember the shape of one input from a file."""
+        for member in self.members:
+            member.set_saved_shape(shape)
 
     @property
     def num_data(self) -> int | None:
-        """How many examples there are, once `fit` has said so."""
+        """The number of training examples; `fit` sets it."""
         return self.members[0].num_data
 
     @num_data.setter
@@ -175,7 +182,7 @@ class Ensemble(Method):
 
     @property
     def progress(self) -> float:
-        """How much of training is done."""
+        """The share of training that is done."""
         return self.members[0].progress
 
     @progress.setter
@@ -191,9 +198,14 @@ class Ensemble(Method):
 
     # Files ----------------------------------------------------------------------------------------------------------
 
+    def description(self) -> dict[str, Any] | None:
+        """The network that all members have in common; None where they differ or cannot be described."""
+        first, *others = [member.description() for member in self.members]
+        return first if all(other == first for other in others) else None
+
     def config(self) -> dict[str, Any]:
         """The members' classes and settings."""
-        return {"class": type(self).__name__, "settings": {"members": [member.config() for member in self.members]}}
+        return {"class": self.class_name(), "settings": {"members": [member.config() for member in self.members]}}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Ensemble:
@@ -248,3 +260,29 @@ def _settings(member: Method) -> tuple[Any, ...]:
 def _total(terms: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The sum of each term over members."""
     return {name: torch.stack([each[name] for each in terms]).sum() for name in terms[0]}
+
+
+class JointOptimizer(Optimizer):
+    """Several optimizers as one, each with its own rule for its own parameters."""
+
+    def __init__(self, parts: Sequence[Optimizer]) -> None:
+        self._parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Every part makes a step."""
+        for part in self._parts:
+            part.step()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the state of all parts."""
+        super().load_state_dict(state_dict)
+        self._share()
+
+    def _share(self) -> None:
+        """One state and one list of groups for all: parts have no parameter in common."""
+        groups = iter(self.param_groups)
+        for part in self._parts:
+            part.state = self.state
+            part.param_groups = [next(groups) for _ in part.param_groups]

@@ -3,112 +3,61 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context
 from fsvi.functions.kernels import spread
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
-from fsvi.methods.base import Method
+from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.parts import Part
 from fsvi.networks.network import Network
-from fsvi.validation import check_count, check_inputs, check_positive, check_type
+from fsvi.validation import check_count, check_inputs, check_type
 
 _EXAMPLES = 512
 """training inputs that a prior looks at"""
-_PRIOR = "prior."
 
 
-class FunctionSpaceMethod(Method):
-    """A method that compares its functions with those of a `prior`, at K = `num_context` points of a `context`.
+class FunctionSpace(Part):
+    """A prior over functions, the points at which functions are compared with it, and the comparison's weight.
 
-    `kl_weight` is the weight of their divergence in the loss; None is 1/N, the evidence lower bound divided by N. With
-    `learn_prior` a Gaussian process is first fitted to the targets of a regression, by marginal likelihood.
+    Args:
+        context: The distribution of context points; None where it is not known yet, as in a file without data.
+        prior: The prior over functions; it is copied.
+        num_context: The number of points per set, K.
+        kl_weight: The weight of the divergence in the loss; see `KLWeight`.
+        linearize: How a prior over parameters becomes a prior over functions.
     """
 
     def __init__(
-        self,
-        net: nn.Module | Network,
-        likelihood: Likelihood,
-        context: Context | None,
-        prior: Prior,
-        num_context: int,
-        kl_weight: float | None,
-        learn_prior: bool = False,
+        self, context: Context | None, prior: Prior, num_context: int, kl_weight: KLWeight, linearize: str = "jvp"
     ) -> None:
-        super().__init__(net, likelihood)
+        super().__init__()
         if context is not None:
             check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
         check_type("prior", prior, Prior, "a prior such as fsvi.priors.Constant(variance=1.0)")
         self.context = None if context is None else context.copied()
         self.prior = copy.deepcopy(prior)
         self.num_context = check_count("num_context", num_context)
-        self.kl_weight = None if kl_weight is None else check_positive("kl_weight", kl_weight, zero=True)
-        self.learn_prior = learn_prior
+        self.kl_weight = check_kl_weight(kl_weight)
+        self._linearize = linearize
 
-    def first_network(self) -> Network:
-        """The network, its head found on points of the context if it has any before training."""
+    # The points -----------------------------------------------------------------------------------------------------
+
+    def examined(self, network: Network) -> Network:
+        """The network, with its last layer found on points of the context if it has any before training."""
         example = None if self.context is None else self.context.example()
-        return self.network if example is None else self.network.examined(check_inputs(example, self.dtype))
+        return network if example is None else network.examined(check_inputs(example, network.dtype))
 
-    def build(self, network: Network) -> None:
-        """Bind the prior to the network."""
-        super().build(network)
-        self.prior.bind(network)
-
-    def begin(self, x: Tensor, num_data: int) -> None:
-        """Let context and prior see the training inputs, and find a bad context before the first step."""
-        super().begin(x, num_data)
-        if self.context is not None:
-            self.context.prepare(x)
-        self.draw_context(x[: min(len(x), 128)])
-        self.prior.prepare(self.network.arranged(spread(x, _EXAMPLES)))
-
-    def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """With `learn_prior`, fit the Gaussian process to the targets.
-
-        A learned noise stays where it starts: that of the process may be so small that the network learns nothing else
-        but to lower its own variance.
-        """
-        likelihood, prior = self.likelihood, self.prior
-        if self.learn_prior and isinstance(likelihood, Gaussian) and isinstance(prior, GaussianProcess):
-            free = likelihood.learn_noise or likelihood.heteroscedastic
-            noise = likelihood.noise.mean() if likelihood.heteroscedastic else likelihood.noise
-            prior.fit(self.network.arranged(x), y, noise.expand(y.shape[1]), free)
-
-    def fingerprint(self) -> Any:
-        """The context's."""
-        return None if self.context is None else self.context.fingerprint()
-
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the tensors, however many numbers the prior has of its own; all or, with an error, none."""
-        own = {name.removeprefix(_PRIOR): value for name, value in tensors.items() if name.startswith(_PRIOR)}
-        before = {name: value.clone() for name, value in self.prior.named_buffers()}
-        self.prior.make_room({name: value for name, value in own.items() if self._fits_inputs(value)})
-        try:
-            super().load_tensors(tensors)
-        except FileFormatError:
-            self.prior.make_room(before)
-            for name, value in self.prior.named_buffers():
-                value.copy_(before[name])
-            raise
-
-    def _fits_inputs(self, values: Tensor) -> bool:
-        """Whether a prior's vector has a number for every column, and one more, as far as the columns are known."""
-        shape = self.input_shape
-        return shape is None or len(shape) != 1 or values.numel() in (2, shape[0] + 1)
-
-    def weight(self, x: Tensor) -> float:
-        """The divergence's weight in the loss on the minibatch `x`."""
-        return 1 / (self.num_data or len(x)) if self.kl_weight is None else self.kl_weight
-
-    def draw_context(self, x: Tensor) -> Tensor:
-        """A set of K context points to go with the minibatch `x`."""
+    def points(self, x: Tensor) -> Tensor:
+        """A set of K context points for the minibatch `x`."""
         if self.context is None:
             raise InvalidInputError(
-                f"{type(self).__name__} has no context: pass context=, e.g. fsvi.contexts.Uniform(low=..., high=...)."
+                "the method has no context: pass context=, for example fsvi.contexts.Uniform(low=..., high=...)."
             )
         points = self.context.sample(self.num_context, x)
         if points.shape[1:] != x.shape[1:]:
@@ -117,3 +66,56 @@ class FunctionSpaceMethod(Method):
                 f"{tuple(x.shape[1:])}: give a context of the inputs' shape."
             )
         return self.network.arranged(points.to(x.dtype))
+
+    def weight(self, num_data: int) -> float:
+        """The weight of the divergence in the loss, with `num_data` training examples."""
+        return kl_weight_value(self.kl_weight, num_data)
+
+    # The method's life ----------------------------------------------------------------------------------------------
+
+    def bind(self, network: Network) -> None:
+        """Bind the prior to the network."""
+        super().bind(network)
+        self.prior.bind(network, self._linearize)
+
+    def begin(self, x: Tensor) -> None:
+        """Show the training inputs to context and prior, and detect a wrong context before the first step."""
+        if self.context is not None:
+            self.context.prepare(x)
+        self.points(x[: min(len(x), 128)])
+        self.prior.prepare(self.network.arranged(spread(x, _EXAMPLES)))
+
+    def fit_prior(self, x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
+        """Fit a Gaussian process that asks for it to the targets of a regression.
+
+        A learned noise keeps its initial value. That of the process may be so small that the network would only learn
+        to lower its own variance.
+        """
+        if isinstance(self.prior, GaussianProcess) and self.prior.learn and isinstance(likelihood, Gaussian):
+            is_free = likelihood.learn_noise or likelihood.heteroscedastic
+            noise = likelihood.noise.mean() if likelihood.heteroscedastic else likelihood.noise
+            self.prior.fit(self.network.arranged(x), y, noise.expand(y.shape[1]), is_free)
+
+    def redundant_names(self) -> set[str]:
+        """The parameters of the prior's network, whose values the prior's distribution holds."""
+        return {name for name, _ in self.named_parameters() if name.startswith("prior.net.")}
+
+    def resize(self, tensors: Mapping[str, Tensor], input_shape: tuple[int, ...] | None) -> None:
+        """Make room for the prior's tensors: one number per column and one more, as far as columns are known."""
+        own = {name.removeprefix("prior."): value for name, value in tensors.items() if name.startswith("prior.")}
+        is_table = input_shape is not None and len(input_shape) == 1
+        sizes = (2, input_shape[0] + 1) if input_shape is not None and is_table else None
+        self.prior.make_room({name: value for name, value in own.items() if sizes is None or value.numel() in sizes})
+
+    def fingerprint(self) -> Any:
+        """The context's."""
+        return None if self.context is None else self.context.fingerprint()
+
+
+def check_learnable(prior: Prior, likelihood: Likelihood) -> None:
+    """Refuse a Gaussian process that is to be fitted to targets which are not real numbers."""
+    if isinstance(prior, GaussianProcess) and prior.learn and not isinstance(likelihood, Gaussian):
+        raise InvalidInputError(
+            "GaussianProcess(learn=True) is fitted to the targets of a regression, which "
+            f"{type(likelihood).__name__} is not for: pass likelihood=fsvi.Gaussian(...), or learn=False."
+        )

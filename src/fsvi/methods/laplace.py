@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.methods.base import DataPass
 from fsvi.methods.map import MAP, PointEstimate
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
@@ -33,25 +34,30 @@ _MOST_INPUTS = 512
 
 
 class Laplace(PointEstimate):
-    """Trains as `MAP`, to the mode θ*, and then takes the Gaussian N(θ*, (H + δI)⁻¹) for the posterior.
+    """Trains as `MAP`, to the mode θ*, and then uses the Gaussian N(θ*, (H + δI)⁻¹) as the posterior.
 
-    H = Σₙ Jₙᵀ Λₙ Jₙ is the generalised Gauss–Newton matrix, J the Jacobian of the outputs at θ* and Λ the likelihood's
-    Fisher information. What of H is kept is the `structure`: "last_layer", all of it for the last layer, whose
-    eigenvectors cost O((features · outputs)³); or for the weights and biases of all dense layers and two-dimensional
-    convolutions, layer by layer, "kron", Kronecker products, or "diagonal". Other parameters stay at θ*.
-
-    The prior's precision δ is 1/`prior_variance`, or with `optimize_prior` the one of the largest evidence,
+    H = Σₙ Jₙᵀ Λₙ Jₙ is the generalized Gauss–Newton matrix, J the Jacobian of the outputs at θ* and Λ the likelihood's
+    Fisher information. The prior's precision δ is 1/`prior_variance`, or the one of the largest evidence,
 
         log p(D) ≈ log p(D|θ*) − ½ δ‖θ*‖² + ½ P log δ − ½ log|H + δI|,    P parameters in H.
 
-    Predictions are those of the network linearised at θ*, f(x) ~ N(f(x; θ*), J (H + δI)⁻¹ Jᵀ). `integral` says how
-    probabilities are averaged over it: "mc" by draws f(x; θ*) + J (θ − θ*), functions that share θ over all inputs, or
-    "probit", for classes, by the closed form softmax(f / √(1 + π/8 · Var f)), as a single draw. Either costs a backward
+    Predictions are those of the network linearized at θ*, f(x) ~ N(f(x; θ*), J (H + δI)⁻¹ Jᵀ). They cost a backward
     pass for each output, as far down as there are random layers.
 
-    Until trained, it predicts as `MAP`; `from_map` takes a trained one. The computations are fsvi's own, and agree with
-    laplace-torch: as a dependency that would bring a dozen packages, one of them pinned to a pre-release, and its draws
-    are not shared between inputs.
+    Until trained, it predicts as `MAP`; `from_trained` takes a trained one. The computations are fsvi's own and agree
+    with laplace-torch. As a dependency that would bring a dozen packages, one of them pinned to a pre-release, and its
+    draws are not shared between inputs.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        prior_variance: The variance of the Gaussian prior over parameters; None leaves it out of training.
+        structure: What of H is kept: "last_layer" is all of it for the last layer, whose eigenvectors cost
+            O((features · outputs)³). For the weights and biases of all dense layers and two-dimensional convolutions,
+            layer by layer, "kron" keeps Kronecker products and "diagonal" the diagonal. Other parameters stay at θ*.
+        integral: How probabilities are averaged: "mc" by draws f(x; θ*) + J (θ − θ*), functions that share θ over all
+            inputs, or for classes "probit", by the closed form softmax(f / √(1 + π/8 · Var f)), as a single draw.
+        optimize_prior: Whether δ is the one of the largest evidence.
     """
 
     takes_weights = False
@@ -62,6 +68,7 @@ class Laplace(PointEstimate):
         self,
         net: nn.Module | Network,
         likelihood: Likelihood,
+        *,
         prior_variance: float | None = 1.0,
         structure: Structure = "last_layer",
         integral: Integral = "mc",
@@ -84,7 +91,7 @@ class Laplace(PointEstimate):
         self.posterior = None
 
     @classmethod
-    def from_map(
+    def from_trained(
         cls,
         trained: MAP,
         data: Any,
@@ -92,13 +99,24 @@ class Laplace(PointEstimate):
         integral: Integral = "mc",
         optimize_prior: bool = True,
     ) -> Laplace:
-        """The approximation around a trained `MAP`; `data`, a pair (x, y), a Dataset or a DataLoader, are its own.
+        """The approximation around a trained `MAP`.
 
-        A network that was trained without fsvi becomes one by `fsvi.MAP(net, likelihood)`.
+        Args:
+            trained: The trained `MAP`. Wrap a network that was trained without fsvi: `fsvi.MAP(net, likelihood)`.
+            data: Its training data: a pair (x, y), a Dataset or a DataLoader.
+            structure: As in the constructor.
+            integral: As in the constructor.
+            optimize_prior: As in the constructor.
         """
         check_type("trained", trained, MAP, "a trained fsvi.MAP; wrap a trained network as fsvi.MAP(net, likelihood)")
-        settings = (trained.prior_variance, structure, integral, optimize_prior)
-        method = cls(trained.network, trained.likelihood, *settings)
+        method = cls(
+            trained.network,
+            trained.likelihood,
+            prior_variance=trained.prior_variance,
+            structure=structure,
+            integral=integral,
+            optimize_prior=optimize_prior,
+        )
         method.likelihood.load_state_dict(trained.likelihood.state_dict())
         method.num_data = trained.num_data
         method._approximate(method.check_batch(*batch) for batch in _batches(data))
@@ -112,7 +130,7 @@ class Laplace(PointEstimate):
         self.posterior = None
         self._layers()
 
-    def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+    def finish(self, batches: DataPass) -> None:
         """Approximate the posterior around the parameters that training found."""
         self._approximate(batches())
 
@@ -159,7 +177,7 @@ class Laplace(PointEstimate):
 
     def _trained(self) -> GaussNewton:
         if self.posterior is None:
-            raise InvalidInputError("Laplace has no posterior yet: train it with fsvi.fit, or use Laplace.from_map.")
+            raise InvalidInputError("Laplace has no posterior yet: train it with fsvi.fit, or use from_trained.")
         return self.posterior
 
     # Prediction -----------------------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method
+from fsvi.methods.base import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.validation import check_positive
 from fsvi.variational import negative_log_normal, prior_names
 
 
-class PointEstimate(Method):
+class PointEstimate(NetworkMethod):
     """What methods that train the network's own parameters θ share: the loss of `MAP`, and the network as one draw."""
 
     def __init__(
@@ -45,16 +45,16 @@ class PointEstimate(Method):
 
 
 class MAP(PointEstimate):
-    """Minimises −1/B Σ log p(y|f(x; θ)) − 1/N log N(θ; 0, prior_variance·I), up to a constant.
+    """Minimizes −1/B Σ log p(y|f(x; θ)) − 1/N log N(θ; 0, prior_variance·I), up to a constant.
 
-    `prior_variance=None` leaves the prior out: maximum likelihood. The scale and shift of BatchNorm have no prior.
+    The scale and shift of BatchNorm have no prior.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        prior_variance: The variance of the Gaussian prior; None leaves the prior out: maximum likelihood.
     """
 
-    def __init__(
-        self,
-        net: nn.Module | Network,
-        likelihood: Likelihood,
-        prior_variance: float | None = 1.0,
-    ) -> None:
+    def __init__(self, net: nn.Module | Network, likelihood: Likelihood, *, prior_variance: float | None = 1.0) -> None:
         super().__init__(net, likelihood, prior_variance)
         self.build(self.network)

@@ -20,19 +20,26 @@ _WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 class MCDropout(PointEstimate):
-    """Minimises −1/B Σ log p(y|f(x; θ, z)) − 1/N log N(θ; 0, prior_variance·I), with dropout masks z drawn anew for
-    every example, and predicts with 1/S Σₛ p(y|f(x; θ, zₛ)), dropout still on.
+    """Minimizes −1/B Σ log p(y|f(x; θ, z)) − 1/N log N(θ; 0, prior_variance·I) with new dropout masks z for every
+    example, and predicts with 1/S Σₛ p(y|f(x; θ, zₛ)), dropout still on.
 
-    The masks are those of the network's own dropout layers, at their own rates. A network that has none gets dropout
-    of rate `rate` before every dense layer and convolution but the first that it calls; with `rate=0` this is `MAP`.
-    In prediction a draw is one mask for all inputs, so that it is a function of the input. Dropout inside attention
-    and recurrent layers, which is no layer of its own, acts in training alone.
+    The masks are those of the network's own dropout layers, at their own rates. A network without dropout layers gets
+    dropout before every dense layer and convolution except the first that it calls. In prediction a draw is one mask
+    for all inputs, so that it is a function of the input. Dropout inside attention and recurrent layers, which is not a
+    layer of its own, acts in training only.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        rate: The dropout rate for networks without dropout layers; with 0 this is `MAP`.
+        prior_variance: The variance of the Gaussian prior over parameters; None leaves it out.
     """
 
     def __init__(
         self,
         net: nn.Module | Network,
         likelihood: Likelihood,
+        *,
         rate: float = 0.1,
         prior_variance: float | None = 1.0,
     ) -> None:

@@ -3,65 +3,114 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method
+from fsvi.methods.base import NetworkMethod
+from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.parts import Part
 from fsvi.networks.network import Network
+from fsvi.serialization import Configurable
 from fsvi.validation import check_count, check_positive
 from fsvi.variational import MeanField, prior_names
 
+_FEATURE_STD = 0.01
 
-class MeanFieldMethod(Method):
-    """A method that learns a `posterior` over the network's parameters, and predicts with draws from it.
 
-    `log_std` learns `log_std_lr_scale` times as fast as the means. After training, `net` holds the posterior's means.
+class Stds(Configurable):
+    """How the standard deviations of a posterior over parameters start, and how fast they learn.
+
+    Args:
+        init: The initial standard deviation; a pair gives those of the feature layers and of the last layer. None is
+            the pair (0.01, 1/√features), with which function values have a variance of order one.
+        lr_scale: The learning rate of the log standard deviations, as a multiple of that of the means.
+    """
+
+    def __init__(self, init: float | tuple[float, float] | None = None, lr_scale: float = 3.0) -> None:
+        self.init = _check_init(init)
+        self.lr_scale = check_positive("lr_scale", lr_scale, zero=True)
+
+    def initial(self, names: Sequence[str], network: Network) -> dict[str, float]:
+        """The initial standard deviation of each of these parameters."""
+        default = (_FEATURE_STD, network.linear.in_features**-0.5)
+        features, last = default if self.init is None else _as_pair(self.init)
+        return {name: last if name in network.head_names else features for name in names}
+
+    def single(self) -> float:
+        """The initial standard deviation where there is no last layer to tell apart."""
+        if isinstance(self.init, float):
+            return self.init
+        raise InvalidInputError(
+            f"stds=Stds(init={self.init!r}) must give one number: this method does not tell layers apart."
+        )
+
+
+class RandomWeights(Part):
+    """A mean-field Gaussian over a network's parameters, and what follows from it.
+
+    After training, the network itself holds the means.
+
+    Args:
+        stds: How the standard deviations start and learn.
+        names: Which parameters are random: a function from the network to their names.
+        family: The class of the distribution.
     """
 
     posterior: MeanField
-    log_std_lr_scale: float
 
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Means and points at `lr`; `log_std`, which moves on another scale, at its own rate."""
-        q = self.posterior
-        points = [p for p in (q.mean, q.point, *self.likelihood.parameters()) if p.numel()]
-        return [{"params": points, "lr": lr}, {"params": [q.log_std], "lr": self.log_std_lr_scale * lr}]
+    def __init__(self, stds: Stds, names: Callable[[Network], list[str]], family: type[MeanField] = MeanField) -> None:
+        super().__init__()
+        self._stds, self._names, self._family = stds, names, family
 
-    def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
-        """Leave the posterior's means in `net`."""
-        self._write_means()
+    def bind(self, network: Network) -> None:
+        """Make the distribution, with the network's parameters as means."""
+        super().bind(network)
+        names = self._names(network)
+        self.posterior = self._family(network.module, names, network.channels_last)
+        self.posterior.set_stds(self._stds.initial(names, network))
 
-    def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:
-        """The real network's outputs at mean + shift, for each of `shifts`, (M, n, outputs)."""
-        return torch.stack([self.network(x, self.posterior.params(shift)) for shift in shifts])
+    def settle(self) -> None:
+        """Leave the means in the network."""
+        means = self.posterior.means()
+        with torch.no_grad():
+            for name, p in self.network.module.named_parameters():
+                p.copy_(means[name])
 
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """Draws of the parameters through the real network."""
-        q = self.posterior
-        return self.draw_functions((q.params(q.shift(q.noise(generator))) for _ in range(num_samples)), x, batch_size)
+    def learning_rates(self) -> Iterator[tuple[nn.Parameter, float]]:
+        """`log_std`, which moves on another scale."""
+        yield self.posterior.log_std, self._stds.lr_scale
 
     def redundant_names(self) -> set[str]:
         """The network's own parameters, whose values the posterior holds."""
         return {f"net.{name}" for name in self.posterior.params()}
 
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the tensors, and leave the means in `net`."""
-        super().load_tensors(tensors)
-        self._write_means()
+    def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:
+        """The network's outputs at mean + shift, for each of `shifts`, (M, n, outputs)."""
+        return torch.stack([self.network(x, self.posterior.params(shift)) for shift in shifts])
 
-    def _write_means(self) -> None:
-        means = self.posterior.means()
-        with torch.no_grad():
-            for name, p in self.net.named_parameters():
-                p.copy_(means[name])
+    def draws(self, num_samples: int, generator: torch.Generator) -> Iterator[dict[str, Tensor]]:
+        """Draws of the parameters, by name."""
+        q = self.posterior
+        return (q.params(q.shift(q.noise(generator))) for _ in range(num_samples))
 
 
-class ParameterSpaceVI(MeanFieldMethod):
-    """Minimises −1/(BM) Σ log p(y|f(x; θ)) + kl_scale/N · KL(q(θ) ‖ N(0, prior_variance·I)), θ ~ q of some family."""
+def all_names(network: Network) -> list[str]:
+    """All trainable parameters except the scale and shift of BatchNorm and InstanceNorm."""
+    return prior_names(network.module)
+
+
+def last_layer_names(network: Network) -> list[str]:
+    """The last layer's parameters."""
+    return network.head_names
+
+
+class ParameterSpaceVI(NetworkMethod):
+    """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)), θ ~ q of some family."""
 
     family: ClassVar[type[MeanField]] = MeanField
 
@@ -69,34 +118,54 @@ class ParameterSpaceVI(MeanFieldMethod):
         self,
         net: nn.Module | Network,
         likelihood: Likelihood,
-        prior_variance: float = 1.0,
-        kl_scale: float = 1.0,
-        num_samples: int = 1,
-        init_std: float = 0.01,
-        log_std_lr_scale: float = 0.3,
+        prior_variance: float,
+        kl_weight: KLWeight,
+        num_samples: int,
+        stds: Stds | None,
     ) -> None:
         super().__init__(net, likelihood)
         self.prior_variance = check_positive("prior_variance", prior_variance)
-        self.kl_scale = check_positive("kl_scale", kl_scale, zero=True)
+        self.kl_weight = check_kl_weight(kl_weight)
         self.num_samples = check_count("num_samples", num_samples)
-        self.init_std = check_positive("init_std", init_std)
-        self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
+        self.stds = Stds(0.01, 0.3) if stds is None else stds
+        self.weights = RandomWeights(self.stds, all_names, self.family)
         self.build(self.network)
 
-    def build(self, network: Network) -> None:
-        """Make the variational parameters."""
-        super().build(network)
-        names = prior_names(self.net)
-        self.posterior = self.family(self.net, names, self.network.channels_last)
-        self.posterior.set_stds(dict.fromkeys(names, self.init_std))
+    @property
+    def posterior(self) -> Any:
+        """q(θ)."""
+        return self.weights.posterior
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws, and the scaled KL over N."""
+        """The expected negative log-likelihood by M draws, and the weighted KL."""
         q = self.posterior
         shifts = [q.shift(q.noise()) for _ in range(self.num_samples)]
         nll = self.likelihood.nll(self.outputs(x, shifts), y)
-        return {"nll": nll, "kl": self.kl_scale / (self.num_data or len(x)) * self.kl(shifts)}
+        return {"nll": nll, "kl": kl_weight_value(self.kl_weight, self.num_data or len(x)) * self.kl(shifts)}
+
+    def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:
+        """The network's outputs at mean + shift, for each of `shifts`, (M, n, outputs)."""
+        return self.weights.outputs(x, shifts)
 
     @abstractmethod
     def kl(self, shifts: list[Tensor]) -> Tensor:
         """KL(q(θ) ‖ p(θ)), exactly or estimated with the draws mean + shift."""
+
+    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """The network's outputs for draws of its parameters."""
+        return self.draw_functions(self.weights.draws(num_samples, generator), x, batch_size)
+
+
+def _check_init(init: Any) -> float | tuple[float, float] | None:
+    if init is None:
+        return None
+    if isinstance(init, (tuple, list)):
+        if len(init) != 2:
+            raise InvalidInputError(f"init={init!r} must be a number, or a pair: for the feature layers, and the last.")
+        features, last = (check_positive("init", value) for value in init)
+        return features, last
+    return float(check_positive("init", init))
+
+
+def _as_pair(init: float | tuple[float, float]) -> tuple[float, float]:
+    return init if isinstance(init, tuple) else (init, init)

@@ -6,39 +6,48 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.mean_field import ParameterSpaceVI
+from fsvi.methods.kl_weight import KLWeight
+from fsvi.methods.mean_field import ParameterSpaceVI, Stds
 from fsvi.networks.network import Network
 from fsvi.variational import LocalReparametrization, normal_kl
 
 
 class MFVI(ParameterSpaceVI):
-    """Minimises −1/(BM) Σ log p(y|f(x; θ)) + kl_scale/N · KL(q(θ) ‖ N(0, prior_variance·I)), the ELBO over −N.
+    """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)).
 
-    θ = mean + exp(log_std)·ε with ε ~ N(0, I) is drawn M = `num_samples` times a step; the KL has a closed form,
+    θ = mean + exp(log_std)·ε with ε ~ N(0, I) is drawn M times per step; the KL has a closed form,
 
         KL = ½ Σᵢ [(stdᵢ² + meanᵢ²) / prior_variance − 1 + log prior_variance − 2 log_stdᵢ].
 
-    `kl_scale` below 1 is a cold posterior, above 1 a warm one. `local_reparametrization` draws the outputs of dense
-    layers and convolutions for each example instead of their weights (Kingma, Salimans & Welling, 2015): gradients
-    vary less, and a step of a convolutional network costs about three times as much; prediction draws weights.
+    Where there are fewer data than parameters, the optimum itself is known to underfit: train for fewer epochs, or
+    lower `kl_weight`.
 
-    `init_std` is where the standard deviations start; `log_std` learns `log_std_lr_scale` times as fast as the means,
-    slowly by default, so that the means find the data before the KL has widened q. Where there are fewer data than
-    parameters, the optimum itself is known to underfit: train less long, or choose a smaller `kl_scale`.
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        prior_variance: The variance of the Gaussian prior over parameters.
+        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
+            `fsvi.Tempered(t)` for t/N: a cold posterior with t below 1, a warm one above.
+        num_samples: The number of draws per step, M.
+        local_reparametrization: Whether to draw the outputs of dense layers and convolutions for each example instead
+            of their weights (Kingma, Salimans & Welling, 2015). Gradients vary less, and a step of a convolutional
+            network costs about three times as much. Prediction draws weights.
+        stds: How the standard deviations start and learn; None is `Stds(0.01, 0.3)`. They learn slowly, so that the
+            means find the data before the KL has widened q.
     """
 
     def __init__(
         self,
         net: nn.Module | Network,
         likelihood: Likelihood,
+        *,
         prior_variance: float = 1.0,
-        kl_scale: float = 1.0,
+        kl_weight: KLWeight = None,
         num_samples: int = 1,
         local_reparametrization: bool = False,
-        init_std: float = 0.01,
-        log_std_lr_scale: float = 0.3,
+        stds: Stds | None = None,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance, kl_scale, num_samples, init_std, log_std_lr_scale)
+        super().__init__(net, likelihood, prior_variance, kl_weight, num_samples, stds)
         self.local_reparametrization = local_reparametrization
 
     def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:

@@ -5,28 +5,50 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fsvi.methods.mean_field import ParameterSpaceVI
+from fsvi.likelihoods import Likelihood
+from fsvi.methods.kl_weight import KLWeight
+from fsvi.methods.mean_field import ParameterSpaceVI, Stds
+from fsvi.networks.network import Network
 from fsvi.variational import Radial
 
 
 class RadialMFVI(ParameterSpaceVI):
-    """Minimises −1/(BM) Σ log p(y|f(x; θ)) + kl_scale/N · KL(q(θ) ‖ N(0, prior_variance·I)) over radial posteriors q.
+    """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)) over radial posteriors q.
 
-    For every parameter tensor, θ = mean + exp(log_std)·(ε/‖ε‖)·r with ε ~ N(0, I) and a single r ~ N(0, 1): however
-    many parameters the tensor has, the distance of draws from the mean is that of a one-dimensional Gaussian, where a
-    Gaussian's draws would keep to a far shell and leave the mean's neighbourhood out. Then
+    For every parameter tensor, θ = mean + exp(log_std)·(ε/‖ε‖)·r with ε ~ N(0, I) and a single r ~ N(0, 1). In any
+    dimension, the distance of draws from the mean is that of a one-dimensional Gaussian, while a Gaussian's draws would
+    stay on a distant shell and never come near the mean. Then
 
         KL = −H[q] − E_q[log p(θ)],    H[q] = Σᵢ log_stdᵢ + constant,
 
-    the cross-entropy estimated with the M = `num_samples` draws of the likelihood. `kl_scale` below 1 is a cold
-    posterior. `init_std` is the standard deviation at which single parameters start, which in a tensor of D is
-    exp(log_std)/√D; `log_std` learns `log_std_lr_scale` times as fast as the means.
+    with the cross-entropy estimated from the M draws of the likelihood.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        prior_variance: The variance of the Gaussian prior over parameters.
+        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
+            `fsvi.Tempered(t)` for t/N.
+        num_samples: The number of draws per step, M.
+        stds: How the standard deviations of single parameters start, which in a tensor of D are exp(log_std)/√D, and
+            how they learn; None is `Stds(0.01, 0.3)`.
     """
 
-    posterior: Radial
     family = Radial
+
+    def __init__(
+        self,
+        net: nn.Module | Network,
+        likelihood: Likelihood,
+        *,
+        prior_variance: float = 1.0,
+        kl_weight: KLWeight = None,
+        num_samples: int = 1,
+        stds: Stds | None = None,
+    ) -> None:
+        super().__init__(net, likelihood, prior_variance, kl_weight, num_samples, stds)
 
     def kl(self, shifts: list[Tensor]) -> Tensor:
         """KL(q(θ) ‖ p(θ)) without bias: the entropy exactly, the cross-entropy by the draws mean + shift."""

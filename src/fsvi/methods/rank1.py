@@ -9,66 +9,76 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
+from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import PointEstimate
+from fsvi.methods.mean_field import Stds
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_positive, check_seed
 from fsvi.variational import RankOne
 
 
 class Rank1(PointEstimate):
-    """Minimises −1/(BM) Σ log p(y|f(x; W ∘ s rᵀ)) − 1/N log N(W; 0, prior_variance·I) + kl_scale/N · KL(q ‖ p).
+    """Minimizes −1/(BM) Σ log p(y|f(x; W ∘ s rᵀ)) − 1/N log N(W; 0, prior_variance·I) + kl_weight · KL(q ‖ p).
 
     W are the network's own parameters, learned as by MAP. Every dense layer and convolution computes
     ((x ∘ r) Wᵀ) ∘ s + b with random factors r of its inputs and s of its outputs. Their posterior is the mixture
-    q(r, s) = 1/K Σₖ N(meanₖ, diag(stdₖ²)), K = `num_components`, their prior p = N(1, prior_std²·I). The mixture's KL
-    is replaced by the mean of its components' KLs, which is no smaller.
+    q(r, s) = 1/K Σₖ N(meanₖ, diag(stdₖ²)), their prior p = N(1, prior_std²·I). The mixture's KL is replaced by the mean
+    of its components' KLs, which is an upper bound.
 
-    In training, the examples of a minibatch are dealt out evenly, at random, to the components, and each has its own
-    draw of the factors, M = `num_samples` times. In prediction, draws go through the components in turn, so let
-    `num_samples` there be a multiple of K.
+    In training, the examples of a minibatch are assigned evenly and at random to the components, and each has its own
+    draw of the factors, M times. In prediction, draws go through the components in turn, so `num_samples` there should
+    be a multiple of K.
 
-    The factors start at 1; with `random_signs` at ±1, drawn with `seed`, which sets the components apart but asks for
-    wide layers, since one W serves them all. The prior is then ½ N(1, prior_std²) + ½ N(−1, prior_std²), and the KL to
-    the half where a factor starts bounds the KL to both, up to a constant. `prior_variance=None` leaves the prior of W
-    out. `init_std` is where the factors' standard deviations start; `log_std` learns `log_std_lr_scale` times as fast
-    as the rest.
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        prior_variance: The variance of the Gaussian prior over W; None leaves it out.
+        num_components: The number of components of the mixture, K.
+        prior_std: The standard deviation of the factors' prior.
+        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
+            `fsvi.Tempered(t)` for t/N.
+        num_samples: The number of draws per step, M.
+        random_signs: Whether the factors start at ±1 instead of 1. This sets the components apart but needs wide
+            layers, because they share W. The prior is then ½ N(1, prior_std²) + ½ N(−1, prior_std²), and the KL to the
+            half where a factor starts is an upper bound on the KL to both, up to a constant.
+        seed: The seed of the random signs.
+        stds: How the factors' standard deviations start and learn; None is `Stds(0.05)`.
     """
 
     def __init__(
         self,
         net: nn.Module | Network,
         likelihood: Likelihood,
+        *,
         prior_variance: float | None = 1.0,
         num_components: int = 4,
         prior_std: float = 0.1,
-        kl_scale: float = 1.0,
+        kl_weight: KLWeight = None,
         num_samples: int = 1,
         random_signs: bool = False,
         seed: int = 0,
-        init_std: float = 0.05,
-        log_std_lr_scale: float = 3.0,
+        stds: Stds | None = None,
     ) -> None:
         super().__init__(net, likelihood, prior_variance)
         self.num_components = check_count("num_components", num_components)
         self.prior_std = check_positive("prior_std", prior_std)
-        self.kl_scale = check_positive("kl_scale", kl_scale, zero=True)
+        self.kl_weight = check_kl_weight(kl_weight)
         self.num_samples = check_count("num_samples", num_samples)
         self.random_signs = random_signs
         self.seed = check_seed(seed)
-        self.init_std = check_positive("init_std", init_std)
-        self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
+        self.stds = Stds(0.05) if stds is None else stds
         self.build(self.network)
 
     def build(self, network: Network) -> None:
         """Make the factors' mixture."""
         super().build(network)
-        self.factors = RankOne(self.net, self.num_components, self.init_std, self.random_signs, self.seed)
+        self.factors = RankOne(self.net, self.num_components, self.stds.single(), self.random_signs, self.seed)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws, the negative log prior of W over N, the scaled KL over N."""
+        """The expected negative log-likelihood by M draws, the negative log prior of W over N, the weighted KL."""
         outputs = torch.stack([self._outputs(x, self._deal(len(x))) for _ in range(self.num_samples)])
         prior = self.prior_terms(dict(self.net.named_parameters()), len(x))
-        kl = self.kl_scale / (self.num_data or len(x)) * self.factors.kl(self.prior_std)
+        kl = kl_weight_value(self.kl_weight, self.num_data or len(x)) * self.factors.kl(self.prior_std)
         return {"nll": self.likelihood.nll(outputs, y), **prior, "kl": kl}
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
@@ -81,7 +91,7 @@ class Rank1(PointEstimate):
         """Everything at `lr` but the factors' `log_std`, which moves on another scale."""
         log_std = self.factors.log_std
         others = [p for p in self.parameters() if p.requires_grad and p is not log_std]
-        return [{"params": others, "lr": lr}, {"params": [log_std], "lr": self.log_std_lr_scale * lr}]
+        return [{"params": others, "lr": lr}, {"params": [log_std], "lr": self.stds.lr_scale * lr}]
 
     def _deal(self, num: int) -> Tensor:
         """Factors for `num` examples, (examples, factors), from components in equal shares."""

@@ -1,11 +1,15 @@
-"""Methods by the names that the command line and recipes call them."""
+"""Every method described once: its class, its names, and what experiments need to know about it.
+
+A new method needs one entry in `METHODS`. The command line, the runner, the tuner, the benchmark and the report read
+everything else from there.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -14,45 +18,113 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import Method
-from fsvi.methods.duq import DUQ
+from fsvi.methods.duq import DUQ, KernelPredictive
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
 from fsvi.methods.mc_dropout import MCDropout
 from fsvi.methods.mfvi import MFVI
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1
+from fsvi.methods.search_space import VARIANCE, Choice, Range, Space
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
 from fsvi.methods.vogn import VOGN
 from fsvi.networks.network import Network
+from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_choice
 
 Net = nn.Module | Network | Callable[[], nn.Module | Network]
 """A network, or a function that makes one."""
 
-METHODS: dict[str, Callable[..., Method]] = {
-    "map": MAP,
-    "mfvi": MFVI,
-    "mfvi-tempered": partial(MFVI, kl_scale=0.1),
-    "mfvi-radial": RadialMFVI,
-    "mc-dropout": MCDropout,
-    "swag": SWAG,
-    "duq": DUQ,
-    "laplace": Laplace,
-    "vogn": VOGN,
-    "rank1": Rank1,
-    "spg": SPG,
-    "fbnn": FBNN,
-    "fsvi": FSVI,
-}
-"""What each name makes; `ensemble:` before a name makes an ensemble of it."""
+_PARAMETER_SPACE: Space = {VARIANCE: Range(1e-3, 10.0), "num_samples": Choice((1, 5))}
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """What the library knows about a method besides its code.
+
+    Attributes:
+        name: The name on the command line and in result files.
+        title: The name in tables and figures.
+        method: The class.
+        settings: Arguments that differ from the class's defaults.
+        regression: Further arguments that differ where targets are real numbers.
+        can_stack: Whether `fit_together` can train several copies in one pass.
+        score: The name of the uncertainty score by which its authors rank inputs of a classification.
+        search: What `fsvi tune` searches; empty where the method cannot be tuned.
+        small_search: What it searches in addition where networks are so small that seeds are trained together.
+    """
+
+    name: str
+    title: str
+    method: Callable[..., Method]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    regression: Mapping[str, Any] = field(default_factory=dict)
+    can_stack: bool = False
+    score: str = CategoricalPredictive.score_name
+    search: Space = field(default_factory=dict)
+    small_search: Space = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> list[str]:
+        """The settings that the class takes, after network and likelihood."""
+        return list(inspect.signature(self.method).parameters)[2:]
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the method looks at points other than the data."""
+        return "context" in self.arguments
+
+
+_ENTRIES = [
+    MethodEntry("map", "MAP", MAP, can_stack=True, search={VARIANCE: Range(1e-3, 1e3)}),
+    MethodEntry("mfvi", "MFVI", MFVI, can_stack=True, search=_PARAMETER_SPACE),
+    MethodEntry(
+        "mfvi-tempered", "MFVI tempered", MFVI, {"kl_weight": Tempered(0.1)}, can_stack=True, search=_PARAMETER_SPACE
+    ),
+    MethodEntry("mfvi-radial", "MFVI radial", RadialMFVI, can_stack=True, search=_PARAMETER_SPACE),
+    MethodEntry(
+        "mc-dropout",
+        "MC dropout",
+        MCDropout,
+        regression={"rate": 0.05},  # a regression must tell its own noise from that of the masks
+        can_stack=True,
+        search={"rate": Range(0.01, 0.5, linear=True)},
+    ),
+    MethodEntry("swag", "SWAG", SWAG),
+    MethodEntry("duq", "DUQ", DUQ, score=KernelPredictive.score_name),
+    MethodEntry("laplace", "Laplace", Laplace),
+    MethodEntry("vogn", "VOGN", VOGN),
+    MethodEntry("rank1", "Rank-1", Rank1),
+    MethodEntry("spg", "SPG", SPG, can_stack=True),
+    MethodEntry("fbnn", "fBNN", FBNN, can_stack=True),
+    MethodEntry(
+        "fsvi",
+        "FSVI",
+        FSVI,
+        can_stack=True,
+        search={
+            VARIANCE: Range(0.1, 100.0),
+            "num_context": Choice((4, 8, 16, 32, 64)),
+            "kl_weight": Range(1e-5, 1e-1),
+            "num_samples": Choice((1, 5)),
+        },
+        small_search={
+            "num_context": Choice((8, 16, 32, 64)),
+            "num_samples": Choice((1, 4, 16)),
+            "linearize": Choice(("jvp", "exact")),
+            "stochastic": Choice(("all", "last_layer")),
+        },
+    ),
+]
+METHODS: dict[str, MethodEntry] = {entry.name: entry for entry in _ENTRIES}
+"""Every method by its name; `ensemble:` before a name makes an ensemble of it."""
 
 _ENSEMBLE = "ensemble:"
-_REGRESSION: dict[str, dict[str, Any]] = {"mc-dropout": {"rate": 0.05}}
-"""Defaults that differ where targets are real numbers: a regression tells its own noise from that of the masks."""
 
 
 def method_names() -> list[str]:
@@ -63,12 +135,18 @@ def method_names() -> list[str]:
 def make_method(
     name: str, net: Net, likelihood: Likelihood, *, context: Context | None = None, **settings: Any
 ) -> Method:
-    """The method called `name`, with its own defaults for the task where `settings` do not say otherwise.
+    """The method called `name`, with defaults that suit the task unless `settings` say otherwise.
 
-    `net` may be a function that makes networks. Otherwise an ensemble's first member gets the network as it is, and
-    the others copies whose trainable layers are drawn anew, as PyTorch draws them; how many there are is `size`.
-    Methods that need no `context` leave it aside; for those that do, the default is a box twice as wide as the data,
-    and for networks with convolutions half the minibatch, half images of one colour.
+    Methods that take no context ignore `context`. For the others, the default is a box twice as wide as the data, and
+    for networks with convolutions half the minibatch and half images of one color.
+
+    Args:
+        name: One of `method_names()`.
+        net: A network, or a function that makes networks. Given a network, an ensemble's first member starts from its
+            parameters; the others start from copies that are initialized again, as PyTorch does it.
+        likelihood: Of the targets.
+        context: Where functions are compared with the prior.
+        settings: Arguments of the method's constructor; for an ensemble also `size`.
     """
     check_method(name)
     networks = _fresh(net)
@@ -91,9 +169,23 @@ def check_method(name: str) -> str:
     return name
 
 
+def find_method(name: str) -> MethodEntry:
+    """The entry of a method, or of the members where `name` is an ensemble's; the nearest name is suggested."""
+    return METHODS[check_method(name).removeprefix(_ENSEMBLE)]
+
+
 def takes_context(name: str) -> bool:
-    """Whether a method, or what an ensemble is made of, looks beyond the data."""
-    return "context" in inspect.signature(METHODS[check_method(name).removeprefix(_ENSEMBLE)]).parameters
+    """Whether a method, or an ensemble's members, look at points other than the data."""
+    return find_method(name).takes_context
+
+
+def method_title(name: str) -> str:
+    """A method's name in tables and figures: "MAP", "Deep ensemble", "FSVI ensemble"; or just `name`."""
+    member = name.removeprefix(_ENSEMBLE)
+    title = METHODS[member].title if member in METHODS else member
+    if name == member:
+        return title
+    return "Deep ensemble" if member == "map" else f"{title} ensemble"
 
 
 def default_context(net: nn.Module | Network) -> Context:
@@ -106,13 +198,13 @@ def default_context(net: nn.Module | Network) -> Context:
 def _make(
     name: str, net: nn.Module | Network, likelihood: Likelihood, context: Context | None, settings: dict[str, Any]
 ) -> Method:
-    known = inspect.signature(METHODS[name]).parameters
+    entry = METHODS[name]
     for setting in settings:
-        check_choice(f"setting of {name}", setting, list(known)[2:])
-    defaults = {} if isinstance(likelihood, Categorical) else _REGRESSION.get(name, {})
-    if takes_context(name):
-        defaults = {**defaults, "context": default_context(net) if context is None else context}
-    return METHODS[name](net, likelihood, **{**defaults, **settings})
+        check_choice(f"setting of {name}", setting, entry.arguments)
+    defaults = {**entry.settings, **({} if isinstance(likelihood, Categorical) else entry.regression)}
+    if entry.takes_context:
+        defaults["context"] = default_context(net) if context is None else context
+    return entry.method(net, likelihood, **{**defaults, **settings})
 
 
 def _fresh(net: Net) -> Iterator[nn.Module | Network]:

@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fsvi.functions import LINEARIZERS, gaussian_kl
 from fsvi.functions.contexts import Batch, Context
-from fsvi.functions.generator import Generator
+from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.function_space import FunctionSpaceMethod
+from fsvi.methods.base import NetworkMethod
+from fsvi.methods.function_space import FunctionSpace, check_learnable
+from fsvi.methods.kl_weight import KLWeight
+from fsvi.methods.mean_field import Stds
+from fsvi.methods.parts import shared
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
@@ -22,30 +25,47 @@ from fsvi.validation import check_count, check_positive
 _NUGGET = 1e-6
 
 
-class SPG(FunctionSpaceMethod):
+class SPG(NetworkMethod):
     """A latent-variable generator is fitted to the prior over functions; then its latent is inferred from the data.
 
     1. The generator p: f_k(x) = h_k(x) + ψ(x)·z_k + ν_k(x), z_k ~ N(0, I) for each output k, ν ~ N(0, δ²) white, whose
-       mean h and basis functions ψ are the network's outputs and linear maps of its features. It is fitted by
-       `num_prior_steps` of Adam at `prior_lr`, before the first epoch: minimised is E_X KL(prior(f(X)) ‖ p(f(X))) over
-       random grids X, K = `num_context` points of `context` and as many training inputs.
+       mean h and basis functions ψ are the network's outputs and linear maps of its features. It is fitted with Adam
+       before the first epoch by minimizing E_X KL(prior(f(X)) ‖ p(f(X))) over random grids X: K points of the context
+       and K training inputs.
     2. The posterior q: the same process with z_k ~ N(mean_k, L_k L_kᵀ) and, with `adapt`, a network and a basis of its
-       own, which start from p's. Minimised is −1/(BM) Σ log p(y|f(x; z)) + kl_weight · E_X KL(q(f(X)) ‖ p(f(X))) with
-       M = `num_samples` draws of z, the grid functional KL bounded by the chain rule, in closed form in the latent:
+       own, which start from p's. It minimizes −1/(BM) Σ log p(y|f(x; z)) + kl_weight · E_X KL(q(f(X)) ‖ p(f(X))) with
+       M draws of z. The grid functional KL is bounded by the chain rule, in closed form in the latent:
 
        KL(q(f(X)) ‖ p(f(X))) ≤ KL(q(z) ‖ p(z)) + Σ_{x∈X} E_q(z) ‖h_q(x) + ψ_q(x)·z − h_p(x) − ψ_p(x)·z‖² / (2δ²).
 
-       Without `adapt` the sum is zero, and the latent alone is inferred. `kl_weight=None` is 1/N.
+       Without `adapt` the sum is zero, and only the latent is inferred.
 
-    The prior is by default a Gaussian process for every output. `init_std` is where the diagonal of L starts, by
-    default at the prior; its logarithm learns `log_std_lr_scale` times as fast as the rest.
-
-    What differs from the paper: there the latent goes through a network, and the generator is fitted to draws from the
+    Differences from the paper: there the latent goes through a network, and the generator is fitted to draws from the
     prior by the bound of a variational autoencoder, with an encoder for the latent. Here the latent is linear, and
     fsvi's priors are Gaussian at any grid, so the bound is attained: the generator is a Gaussian process with learned
-    basis functions, and its fit needs neither encoder nor draws. ν stands for what the generator cannot express, and
-    predictions leave it out. The network's own initial values are only where the fit of the generator starts.
+    basis functions, and its fit needs neither encoder nor draws. ν stands for what the generator cannot express;
+    predictions leave it out. The fit of the generator starts from the network's initial parameters.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        context: Where the functions are compared with the prior. `fit` needs it.
+        prior: The prior over functions; None is a Gaussian process for each output.
+        num_context: The number of context points, K.
+        num_latents: The number of latent variables per output.
+        num_prior_steps: The number of steps in which the generator is fitted to the prior.
+        prior_lr: The learning rate of these steps.
+        adapt: Whether the posterior has a network and a basis of its own.
+        num_samples: The number of draws of the latent, M.
+        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
+            `fsvi.Tempered(t)` for t/N.
+        stds: How the latent's standard deviations start and learn; None is `Stds(1.0)`, the prior's.
     """
+
+    prior = shared("function_space", "prior")
+    context = shared("function_space", "context")
+    num_context = shared("function_space", "num_context")
+    kl_weight = shared("function_space", "kl_weight")
 
     is_fitted: Tensor
     """whether the generator has been fitted to the prior"""
@@ -55,6 +75,7 @@ class SPG(FunctionSpaceMethod):
         net: nn.Module | Network,
         likelihood: Likelihood,
         context: Context | None = None,
+        *,
         prior: Prior | None = None,
         num_context: int = 32,
         num_latents: int = 64,
@@ -62,20 +83,20 @@ class SPG(FunctionSpaceMethod):
         prior_lr: float = 1e-2,
         adapt: bool = True,
         num_samples: int = 8,
-        kl_weight: float | None = None,
-        init_std: float = 1.0,
-        log_std_lr_scale: float = 3.0,
+        kl_weight: KLWeight = None,
+        stds: Stds | None = None,
     ) -> None:
+        super().__init__(net, likelihood)
         prior = GaussianProcess() if prior is None else prior
-        super().__init__(net, likelihood, context, prior, num_context, kl_weight)
+        check_learnable(prior, likelihood)
         self.num_latents = check_count("num_latents", num_latents)
         self.num_prior_steps = check_count("num_prior_steps", num_prior_steps)
         self.prior_lr = check_positive("prior_lr", prior_lr)
         self.adapt = adapt
         self.num_samples = check_count("num_samples", num_samples)
-        self.init_std = check_positive("init_std", init_std)
-        self.log_std_lr_scale = check_positive("log_std_lr_scale", log_std_lr_scale, zero=True)
-        self.build(self.first_network())
+        self.stds = Stds(1.0) if stds is None else stds
+        self.function_space = FunctionSpace(context, prior, num_context, kl_weight)
+        self.build(self.function_space.examined(self.network))
 
     def build(self, network: Network) -> None:
         """Make the posterior's generator, the prior's, and the latent's distribution."""
@@ -86,7 +107,7 @@ class SPG(FunctionSpaceMethod):
         self._keep_generator()
         shape = network.num_outputs, self.num_latents
         self.latent_mean = nn.Parameter(self.generator.basis.new_zeros(shape))
-        self.latent_log_std = nn.Parameter(self.generator.basis.new_full(shape, self.init_std).log())
+        self.latent_log_std = nn.Parameter(self.generator.basis.new_full(shape, self.stds.single()).log())
         self.latent_lower = nn.Parameter(self.generator.basis.new_zeros(*shape, self.num_latents))
         self.register_buffer("is_fitted", torch.tensor(False))
 
@@ -96,6 +117,7 @@ class SPG(FunctionSpaceMethod):
         """Fit the generator to the prior over functions, once."""
         if self.is_fitted:
             return
+        self.function_space.fit_prior(x, y, self.likelihood)
         free = [p for p in (*self.net.parameters(), *self.generator.parameters()) if p.requires_grad]
         optimizer = torch.optim.Adam(free, lr=self.prior_lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_prior_steps)
@@ -115,11 +137,11 @@ class SPG(FunctionSpaceMethod):
         """KL(prior(f(x)) ‖ p(f(x))), summed over outputs, of the generator as it is now."""
         with evaluating(self.net):
             p = self.generator.gaussian(x)
-        return gaussian_kl(self.prior.gaussian(self.network, x, LINEARIZERS["jvp"], joint=False), p, _NUGGET)
+        return gaussian_kl(self.prior.gaussian(x), p, _NUGGET)
 
     def _grid(self, x: Tensor) -> Tensor:
         """K points of the context, and as many of `x`."""
-        return torch.cat([self.draw_context(x), self.network.arranged(Batch().sample(self.num_context, x))])
+        return torch.cat([self.function_space.points(x), self.network.arranged(Batch().sample(self.num_context, x))])
 
     def _track_statistics(self, x: Tensor) -> None:
         """Let BatchNorm, where there is any, see training inputs: no likelihood pass does so yet."""
@@ -138,7 +160,7 @@ class SPG(FunctionSpaceMethod):
         mean, functions = self._generate(x)
         noise = torch.randn(self.num_samples, *self.latent_mean.shape, dtype=self.dtype, device=self.device)
         nll = self.likelihood.nll(self._functions(mean, functions, noise), y)
-        return {"nll": nll, "kl": self.weight(x) * self.function_kl(self._grid(x))}
+        return {"nll": nll, "kl": self.function_space.weight(self.num_data or len(x)) * self.function_kl(self._grid(x))}
 
     def function_kl(self, x: Tensor) -> Tensor:
         """The bound on KL(q(f(x)) ‖ p(f(x))), summed over outputs."""
@@ -168,7 +190,7 @@ class SPG(FunctionSpaceMethod):
             points += [p for p in (*self.net.parameters(), self.generator.basis) if p.requires_grad]
         return [
             {"params": points, "lr": lr},
-            {"params": [self.latent_log_std], "lr": self.log_std_lr_scale * lr},
+            {"params": [self.latent_log_std], "lr": self.stds.lr_scale * lr},
         ]
 
     def _generate(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,3 +213,29 @@ class SPG(FunctionSpaceMethod):
         noise = torch.randn(shape, generator=generator, dtype=self.dtype).to(self.device)
         parts = [self.generator(self.network.arranged(chunk)) for chunk in x.split(batch_size)]
         return torch.cat([self._functions(mean, functions, noise) for mean, functions in parts], dim=1)
+
+
+class Generator(nn.Module):
+    """A stochastic process f_k(x) = h_k(x) + ψ(x)·z_k + ν_k(x), with z_k ~ N(0, I) and white noise ν ~ N(0, δ²).
+
+    h(x) are a network's outputs, and ψ(x) = [Φ(x), 1] A, with its features Φ and A = `basis`, the functions in which
+    the process is expanded: a Karhunen–Loève expansion that is learned.
+    """
+
+    def __init__(self, network: Network, num_latents: int) -> None:
+        super().__init__()
+        self.network = network
+        size = network.linear.in_features + 1
+        self.basis = nn.Parameter(network.linear.weight.new_empty(size, num_latents).normal_(std=size**-0.5))
+        self.log_noise = nn.Parameter(network.linear.weight.new_zeros(()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """h (n, outputs) and ψ (n, latents)."""
+        features, outputs = self.network.with_features(x)
+        return outputs, features @ self.basis[:-1] + self.basis[-1]
+
+    def gaussian(self, x: Tensor) -> FunctionGaussian:
+        """The process at `x`."""
+        mean, functions = self(x)
+        weight = functions.new_ones(1, functions.shape[1])
+        return FunctionGaussian(mean, functions, weight, (2 * self.log_noise.double()).exp())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
+from fsvi.methods.base import DataPass
 from fsvi.methods.map import PointEstimate
 from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
@@ -23,15 +24,22 @@ class SWAG(PointEstimate):
     θ ~ N(θ̄, ½ diag(σ²) + ½ D Dᵀ/(K − 1)), with θ̄ and σ² the mean and the variances of the collected θᵢ, and in D the
     last K of them, K ≤ `rank`, each as its deviation from the mean at its time.
 
-    Collecting begins when the fraction `start` of training is done, every `collect_every` steps or, with None, after
-    every epoch. Only steps that stay large let the parameters wander over the posterior: train with
-    `fsvi.fit(..., schedule=None)`, or a schedule that ends high, `fsvi.cosine(final=0.5)`; with one that decays to
-    nothing, all that is collected is one network.
+    Only large steps let the parameters explore the posterior: train with `fsvi.fit(..., schedule=None)`, or with a
+    schedule that ends high, `fsvi.cosine(final=0.5)`. With one that decays to nothing, only one network is collected.
 
-    BatchNorm's statistics belong to the parameters they were computed with. So with BatchNorm in the network, the end
-    of training settles on `num_models` draws and computes the statistics of each in a pass over the training data;
-    these are the draws that predict. BatchNorm's scale and shift, and a learned noise, are averaged and not drawn.
-    After training, `net` holds θ̄.
+    BatchNorm's statistics belong to the parameters with which they were computed. With BatchNorm in the network, the
+    end of training draws `num_models` networks and computes the statistics of each in a pass over the training data;
+    these draws predict. BatchNorm's scale and shift, and a learned noise, are averaged and not drawn. After training,
+    `net` holds θ̄.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        rank: The largest number of deviations that are kept, K.
+        start: The fraction of training after which collecting begins.
+        collect_every: The number of steps between two collected networks; None collects after every epoch.
+        num_models: The number of draws that predict where the network has BatchNorm.
+        prior_variance: The variance of the Gaussian prior over parameters; None leaves it out.
     """
 
     gaussian: LowRank
@@ -47,6 +55,7 @@ class SWAG(PointEstimate):
         self,
         net: nn.Module | Network,
         likelihood: Likelihood,
+        *,
         rank: int = 20,
         start: float = 0.5,
         collect_every: int | None = None,
@@ -84,19 +93,19 @@ class SWAG(PointEstimate):
         self.settled.zero_()
 
     def after_step(self) -> None:
-        """Collect every so many steps."""
+        """Collect every `collect_every` steps."""
         if self.collect_every is None or self.progress < self.start:
             return
         self.steps += 1
         if int(self.steps) % self.collect_every == 0:
             self._collect()
 
-    def after_epoch(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+    def after_epoch(self, batches: DataPass) -> None:
         """Collect once an epoch."""
         if self.collect_every is None and self.progress >= self.start:
             self._collect()
 
-    def finish(self, batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> None:
+    def finish(self, batches: DataPass) -> None:
         """Leave the mean in `net`, and compute what BatchNorm needs."""
         count = int(self.gaussian.count)
         if count < 2:

@@ -10,28 +10,40 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.mean_field import MeanFieldMethod
+from fsvi.methods.base import NetworkMethod
+from fsvi.methods.kl_weight import KLWeight, Tempered, check_kl_weight, temperature
+from fsvi.methods.mean_field import RandomWeights, Stds
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_fraction, check_positive
 from fsvi.variational import MeanField, Recording, gradient_moments, normal_kl, record, weight_layers
 
 
-class VOGN(MeanFieldMethod):
-    """Minimises −1/B Σ E_q log p(y|f(x; θ)) + τ/(ρN) · KL(q(θ) ‖ N(0, I/δ)) over mean-field Gaussians q, in natural
-    gradient steps of its own, Algorithm 1 of the paper: with δ = 1/`prior_variance` and δ̃ = τδ/(ρN),
+class VOGN(NetworkMethod):
+    """Minimizes −1/B Σ E_q log p(y|f(x; θ)) + τ/(ρN) · KL(q(θ) ‖ N(0, I/δ)) over mean-field Gaussians q, in natural
+    gradient steps, Algorithm 1 of the paper: with δ = 1/`prior_variance` and δ̃ = τδ/(ρN),
 
         θ = μ + σε,    ε ~ N(0, I),    σ² = 1/(ρN (s + δ̃ + γ)),
-        ĝ = 1/B Σᵢ gᵢ,    ĥ = 1/B Σᵢ gᵢ²,    gᵢ = −∇ log p(yᵢ|f(xᵢ; θ)), averaged over M = `num_samples` draws,
+        ĝ = 1/B Σᵢ gᵢ,    ĥ = 1/B Σᵢ gᵢ²,    gᵢ = −∇ log p(yᵢ|f(xᵢ; θ)), averaged over M draws,
         m ← β₁ m + ĝ + δ̃ μ,    s ← (1 − τβ₂) s + β₂ ĥ,    μ ← μ − α m / (s + δ̃ + γ).
 
-    With τ ≠ 1 or γ > 0 the algorithm's precision at rest, ρN(ĥ/τ + δ̃ + γ), is not quite that of the objective. α is the
-    learning rate; β₁ is `momentum`, β₂ `scale_rate`, γ `damping`, τ `tempering`, below 1 a cold posterior, and
-    ρ `augmentation`, how many times larger random augmentation makes the data. `scale`, s, starts at ĥ of the first
-    batch at μ. `fit` uses this update whatever its `optimizer`.
+    With τ ≠ 1 or γ > 0 the algorithm's precision at rest, ρN(ĥ/τ + δ̃ + γ), is not exactly that of the objective. α is
+    the learning rate. `scale`, s, starts at ĥ of the first batch at μ. `fit` uses this update whatever its `optimizer`.
 
-    Stochastic are the weights and biases of dense layers and two-dimensional convolutions, whose gᵢ have a closed form;
-    all other parameters are points, learned by Adam at the same rate. BatchNorm works on the batch as it always does in
+    Stochastic are the weights and biases of dense layers and two-dimensional convolutions, whose gᵢ have a closed form.
+    All other parameters are points, learned by Adam at the same rate. BatchNorm works on the batch, as always in
     training: gᵢ is what passes through example i's own activations, and the mean of these is the exact gradient.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        prior_variance: The variance of the Gaussian prior over parameters, 1/δ.
+        num_samples: The number of draws per step, M.
+        momentum: β₁.
+        scale_rate: β₂, the rate at which `scale` follows the squared gradients.
+        damping: γ.
+        kl_weight: The weight of the KL in the loss, τ/(ρN): a number, None for 1/(ρN) (the evidence lower bound,
+            τ = 1), or `fsvi.Tempered(t)` for τ = t.
+        augmentation: ρ, how many times larger random augmentation makes the data.
     """
 
     takes_weights = False
@@ -42,12 +54,13 @@ class VOGN(MeanFieldMethod):
         self,
         net: nn.Module | Network,
         likelihood: Likelihood,
+        *,
         prior_variance: float = 1.0,
         num_samples: int = 1,
         momentum: float = 0.9,
         scale_rate: float = 0.01,
         damping: float = 1e-3,
-        tempering: float = 1.0,
+        kl_weight: KLWeight = None,
         augmentation: float = 1.0,
     ) -> None:
         super().__init__(net, likelihood)
@@ -56,19 +69,22 @@ class VOGN(MeanFieldMethod):
         self.momentum = check_fraction("momentum", momentum)
         self.scale_rate = check_positive("scale_rate", scale_rate)
         self.damping = check_positive("damping", damping, zero=True)
-        self.tempering = check_positive("tempering", tempering)
-        if tempering * scale_rate > 1:
-            raise InvalidInputError(f"scale_rate={scale_rate} times tempering={tempering} must not be above 1.")
+        self.kl_weight = check_kl_weight(kl_weight)
         self.augmentation = check_positive("augmentation", augmentation)
+        if kl_weight is None or isinstance(kl_weight, Tempered):
+            self._check_rates(1)
+        self.weights = RandomWeights(Stds(self.prior_variance**0.5), _weight_layer_names)
         self.build(self.network)
+
+    @property
+    def posterior(self) -> MeanField:
+        """q(θ)."""
+        return self.weights.posterior
 
     def build(self, network: Network) -> None:
         """Make q, with the prior's variance until there is data."""
         super().build(network)
         self._layers = weight_layers(self.net)
-        names = [name for layer in self._layers for name in layer.names]
-        self.posterior = MeanField(self.net, names, self.network.channels_last)
-        self.posterior.set_stds(dict.fromkeys(names, self.prior_variance**0.5))
         self.posterior.log_std.requires_grad_(False)
         self.scale = nn.Parameter(torch.zeros_like(self.posterior.mean), requires_grad=False)
 
@@ -76,7 +92,7 @@ class VOGN(MeanFieldMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the tempered KL over ρN."""
-        nll = self.likelihood.nll(self.outputs(x, self._draws()), y)
+        nll = self.likelihood.nll(self.weights.outputs(x, self._draws()), y)
         return {"nll": nll, "kl": self._weighted_kl(len(x))}
 
     def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -98,7 +114,7 @@ class VOGN(MeanFieldMethod):
             "momentum": self.momentum,
             "scale_rate": self.scale_rate,
             "damping": self.damping,
-            "tempering": self.tempering,
+            "tempering": self._temperature(1),
         }
         points = self._points()
         return [natural, {"params": points, "lr": lr}] if points else [natural]
@@ -113,8 +129,28 @@ class VOGN(MeanFieldMethod):
         with torch.no_grad():
             self.posterior.log_std.copy_(-0.5 * precision.log())
 
+    def begin(self, x: Tensor, num_data: int) -> None:
+        """Check the rates, now that the number of examples is known."""
+        super().begin(x, num_data)
+        self._check_rates(num_data)
+
+    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """The network's outputs for draws of its parameters."""
+        return self.draw_functions(self.weights.draws(num_samples, generator), x, batch_size)
+
+    def _check_rates(self, num: int) -> None:
+        tempering = self._temperature(num)
+        if tempering * self.scale_rate > 1:
+            raise InvalidInputError(
+                f"scale_rate={self.scale_rate} times the temperature {tempering:.3g} of the KL must not be above 1."
+            )
+
+    def _temperature(self, num: int) -> float:
+        """τ"""
+        return temperature(self.kl_weight, self._size(num))
+
     def _start(self, x: Tensor, y: Tensor) -> None:
-        """s = ĥ at μ; a batch that is no good is left for the step itself to complain of."""
+        """s = ĥ at μ; non-finite batches are reported by the step."""
         _, _, squares, *_ = self._differentiate(x, y, torch.zeros_like(self.scale))
         if bool(squares.isfinite().all()):
             with torch.no_grad():
@@ -122,16 +158,16 @@ class VOGN(MeanFieldMethod):
             self.after_step()
 
     def _size(self, num: int) -> float:
-        """ρN, N being `num` if nobody has said."""
+        """ρN, with N = `num` before training."""
         return self.augmentation * (self.num_data or num)
 
     def _prior(self, num: int) -> float:
         """δ̃"""
-        return self.tempering / (self.prior_variance * self._size(num))
+        return self._temperature(num) / (self.prior_variance * self._size(num))
 
     def _weighted_kl(self, num: int) -> Tensor:
         q = self.posterior
-        return self.tempering / self._size(num) * normal_kl(q.mean, q.log_std, 0.0, self.prior_variance)
+        return self._temperature(num) / self._size(num) * normal_kl(q.mean, q.log_std, 0.0, self.prior_variance)
 
     def _draws(self) -> list[Tensor]:
         q = self.posterior
@@ -161,6 +197,11 @@ class VOGN(MeanFieldMethod):
             first |= layer.tensors(total / num)
             second |= layer.tensors(squares / num)
         return layout.flatten(first), layout.flatten(second)
+
+
+def _weight_layer_names(network: Network) -> list[str]:
+    """The weights and biases of layers whose gradients per example have a closed form."""
+    return [name for layer in weight_layers(network.module) for name in layer.names]
 
 
 class NaturalGradient(torch.optim.Adam):

@@ -18,9 +18,9 @@ UNCERTAINTIES = {
     "entropy": CategoricalPredictive.entropy,
     "expected_entropy": CategoricalPredictive.expected_entropy,
     "mutual_information": CategoricalPredictive.mutual_information,
-    "own": lambda p: p.uncertainty(),
+    "own": lambda p: p.score,
 }
-"""Measures of uncertainty by name; "own" is the method's: the predictive entropy for all but DUQ."""
+"""Uncertainty scores by name. "own" is the score that the method's authors use, `Predictive.score`."""
 
 _ACCEPTED = 0.95
 
@@ -63,8 +63,8 @@ def uncertainty(p: CategoricalPredictive, kind: str = "entropy") -> Tensor:
     Args:
         p: Predictions of classes.
         kind: "entropy" (total uncertainty), "expected_entropy" (the part that would remain if the function were known),
-            "mutual_information" (the part due to the unknown function) or "own" (the score that the method's authors
-            use).
+            "mutual_information" (the part due to the unknown function) or "own" (`Predictive.score`, which the
+            method's authors use).
     """
     check_choice("kind", kind, UNCERTAINTIES)
     return UNCERTAINTIES[kind](check_categorical(p))

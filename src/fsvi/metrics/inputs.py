@@ -63,7 +63,7 @@ def check_categorical(p: Any) -> CategoricalPredictive:
 
 
 def total_uncertainty(p: Any) -> Tensor:
-    """By what inputs are ranked where nothing else is said: the prediction's own measure, or the entropy of `p`."""
+    """The default ranking of inputs: `Predictive.score`, or the entropy where `p` are plain probabilities."""
     if isinstance(p, CategoricalPredictive):
-        return check_scores("p.uncertainty()", check_categorical(p).uncertainty())
+        return check_scores("p.score", check_categorical(p).score)
     return torch.special.entr(check_probabilities(p)).sum(1)

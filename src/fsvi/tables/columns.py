@@ -253,7 +253,7 @@ class CategoryColumn(Column):
         if any(map(is_number, strange)) and not any(map(is_number, self._index)):
             at = next(i for i, value in enumerate(labels.tolist()) if value is not None and is_number(value))
             raise InvalidInputError(
-                f"column {self.name!r} has the number {labels[at]} in row {lines[at]}, but training had categories "
+                f"column {self.name!r} has the number {labels[at]} in line {lines[at]}, but training had categories "
                 f"there, such as {self.levels[0]!r}: are the columns mixed up?"
             )
         return labels
@@ -333,7 +333,7 @@ def _as_labels(values: NDArray[Any]) -> NDArray[Any]:
 def _check_cells(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None, fits: Any, wanted: str) -> None:
     for at, value in enumerate(values.tolist()):
         if value is not None and not fits(value):
-            row = "" if lines is None else f" in row {lines[at]}"
+            row = "" if lines is None else f" in line {lines[at]}"
             raise InvalidInputError(f"column {name!r} has {value!r}{row}, where {wanted} is expected.")
 
 

@@ -95,15 +95,9 @@ class TableEncoder(Configurable):
         absent = [name for name in self.names if name not in names]
         unknown = [name for name in names if name not in self.names and name not in dict(self.left_out)]
         if absent:
-            near = [get_close_matches(name, unknown, n=1, cutoff=0.5) for name in absent]
-            found = [
-                f"{name!r} (is it {match[0]!r}?)" if match else repr(name)
-                for name, match in zip(absent, near, strict=True)
-            ]
-            raise InvalidInputError(
-                f"{'column' if len(absent) == 1 else 'columns'} {', '.join(found)} missing: the model was trained with "
-                f"{', '.join(map(repr, self.names))}."
-            )
+            near = [(name, nearest(name, unknown)) for name in absent]
+            found = [repr(name) if match is None else f"{name!r} (is it {match!r}?)" for name, match in near]
+            raise InvalidInputError(f"{_columns(len(absent))} {', '.join(found)} missing, which the model needs.")
         return unknown
 
     def transform(self, table: Table, warn: bool = True) -> NDArray[np.float64]:
@@ -123,6 +117,19 @@ class TableEncoder(Configurable):
             parts.append(column.encode(values))
             surprises += column.surprises(values)
         return np.concatenate(parts, 1), surprises
+
+
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """The name that is most like this one, also when one is part of the other; None if none is like it."""
+    by_lower = {other.lower(): other for other in names}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    parts = [other for other in by_lower if name.lower() in other or other in name.lower()]
+    found = close or parts
+    return by_lower[found[0]] if found else None
+
+
+def _columns(count: int) -> str:
+    return "column" if count == 1 else "columns"
 
 
 def _reasons(left_out: Sequence[tuple[str, str]]) -> str:

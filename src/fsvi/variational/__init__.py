@@ -3,6 +3,7 @@
 from fsvi.variational.flat_vector import Layout
 from fsvi.variational.gauss_newton import Curvature, Diagonal, Full, GaussNewton, Kronecker
 from fsvi.variational.gaussian_prior import negative_log_normal, normal_kl, prior_names
+from fsvi.variational.gradient_buffer import GradientBuffer
 from fsvi.variational.layer_modes import LayerMode, LocalReparametrization
 from fsvi.variational.low_rank import LowRank
 from fsvi.variational.mean_field import MeanField
@@ -15,6 +16,7 @@ __all__ = [
     "Diagonal",
     "Full",
     "GaussNewton",
+    "GradientBuffer",
     "Kronecker",
     "LayerMode",
     "Layout",

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.networks.parameters import padding_rows
 from fsvi.variational.flat_vector import Layout
-from fsvi.variational.gradient_buffer import Tape
 
 
 class MeanField(nn.Module):
     """q(θ) = N(mean, diag(exp(log_std)²)) over the stochastic parameters; the other trainable ones are points.
 
-    Each of `mean`, `log_std` and `point` is one flat vector: a draw costs three tensor operations whatever the depth.
+    Each of `mean`, `log_std` and `point` is one flat vector, so that a draw costs three tensor operations at any
+    depth.
+
+    Args:
+        net: The network, whose parameters are the initial means.
+        stochastic: The names of the parameters that have a distribution.
+        channels_last: Whether convolution weights are kept in channels-last order.
     """
 
-    _free: Tensor | None
+    free: Tensor | None
+    """1 for entries that learn, 0 for padding rows of embeddings; None if there are no padding rows"""
 
     def __init__(self, net: nn.Module, stochastic: Collection[str], channels_last: bool = True) -> None:
         super().__init__()
@@ -31,15 +36,14 @@ class MeanField(nn.Module):
         self.frozen = {name: p for name, p in net.named_parameters() if not p.requires_grad}
         self.layout = Layout({name: p.shape for name, p in chosen.items()}, channels_last)
         self.point_layout = Layout({name: p.shape for name, p in points.items()}, channels_last)
-        self.register_buffer("_free", _free_entries(net, self.layout), persistent=False)
+        self.register_buffer("free", _free_entries(net, self.layout), persistent=False)
         self.mean = nn.Parameter(self.layout.flatten(chosen))
-        if self._free is not None:
-            self.mean.register_hook(lambda gradient: gradient * self._free)
+        if self.free is not None:
+            self.mean.register_hook(lambda gradient: gradient * self.free)
         self.log_std = nn.Parameter(torch.zeros_like(self.mean))
         self.point = nn.Parameter(self.point_layout.flatten(points))
         self.start: dict[str, float] = {}
-        """where `set_stds` put the `log_std` of every stochastic tensor"""
-        self._tape: Tape | None = None
+        """the initial `log_std` of every stochastic tensor, set by `set_stds`"""
 
     def set_stds(self, stds: Mapping[str, float]) -> None:
         """Set the standard deviation of every stochastic tensor, by name."""
@@ -64,35 +68,22 @@ class MeanField(nn.Module):
 
     def shift(self, noise: Tensor) -> Tensor:
         """θ − mean = exp(log_std)·ε for ε = `noise`, as a flat vector."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self._tape is None):
-            shift = self.log_std.exp() * noise
-            return shift if self._free is None else shift * self._free
+        shift = self.log_std.exp() * noise
+        return shift if self.free is None else shift * self.free
 
     def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:
         """The trainable parameters by name: mean + `shift`, or their means."""
-        if self._tape is not None:
-            return self._tape.params(shift)
         vector = self.mean if shift is None else self.mean + shift
         return {**self.layout.views(vector), **self.point_layout.views(self.point)}
 
     def directions(self, shift: Tensor) -> dict[str, Tensor]:
         """`shift` by name."""
-        return self.layout.views(shift) if self._tape is None else self._tape.directions(shift)
+        return self.layout.views(shift)
 
     def variances(self, names: Collection[str]) -> list[Tensor]:
         """The variances of the named parameters, all stochastic, with gradients."""
-        logs = self.layout.views(self.log_std) if self._tape is None else self._tape.log_stds()
+        logs = self.layout.views(self.log_std)
         return [(2 * logs[name]).exp() for name in names]
-
-    @contextmanager
-    def taped(self) -> Iterator[None]:
-        """Give out leaves of the graph for a while, and then add the gradients they gathered to `grad`; see `Tape`."""
-        self._tape = Tape(self.layout, self.point_layout, self.mean, self.log_std, self.point)
-        try:
-            yield
-            self._tape.add_gradients()
-        finally:
-            self._tape = None
 
 
 def _free_entries(net: nn.Module, layout: Layout) -> Tensor | None:

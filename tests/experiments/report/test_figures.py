@@ -1,14 +1,13 @@
 """Figures are made of the curves that results hold."""
 
 import math
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from fsvi.experiments.report import figures as result_figures
 from fsvi.experiments.report.figures import ChartFigure, PictureFigure, build_figures
-from fsvi.experiments.tasks.toy import Band, Curve, Surface
+from fsvi.experiments.tasks.toy_predictions import Band, Curve, Surface, as_lists
 from made_results import make_result
 
 
@@ -26,7 +25,7 @@ def test_reliability_shows_each_method_before_the_others():
     curve = {"confidence": [None, 0.5, 1.0], "accuracy": [None, 0.25, 0.75], "count": [0, 2, 2], "edges": [0, 0.4, 1]}
     figure = figure_of("reliability", map=curve, fsvi=curve, mfvi=curve)
     assert [chart.title for chart in figure.charts] == ["FSVI", "MAP", "MFVI"]
-    assert [line.style for line in figure.charts[0].lines] == ["others", "others", "ink0 dash0"]
+    assert [line.style.color for line in figure.charts[0].lines] == ["others", "others", "ink0"]
     x, y = drawn(figure)
     assert math.isnan(x[0]) and x[1:] == [0.5, 1.0] and y[1:] == [0.25, 0.75]
     assert figure.charts[0].diagonal
@@ -44,7 +43,7 @@ def test_rotation_has_a_chart_for_each_measure():
     figure = figure_of("rotation", map=curve, fsvi={**curve, "brier": [0.1, 0.2, 0.3]})
     assert [chart.title for chart in figure.charts] == ["Brier score", "Predictive entropy", "Accuracy"]
     assert drawn(figure) == ([0, 90, 180], [0.1, 0.2, 0.3]), "FSVI is drawn last, on top"
-    assert figure.charts[0].y.high >= 1.5
+    assert figure.charts[0].y.high is None, "matplotlib ends the axis above all values"
     assert list(figure.legend) == ["FSVI", "MAP"]
 
 
@@ -79,13 +78,6 @@ def test_results_without_curves_have_no_figures():
     assert build_figures([make_result()]) == []
 
 
-def plain(picture: Surface | Curve) -> dict:
-    def lists(values: dict) -> dict:
-        return {name: lists(v) if isinstance(v, dict) else np.asarray(v).tolist() for name, v in values.items()}
-
-    return {"kind": type(picture).__name__.lower(), **lists(asdict(picture))}
-
-
 def pictures() -> list[Surface | Curve]:
     line = np.linspace(-1, 1, 5, dtype=np.float32)
     band = Band(line, line, abs(line), abs(line) + 1)
@@ -97,8 +89,8 @@ def pictures() -> list[Surface | Curve]:
 def test_pictures_come_back_as_the_recipe_drew_them(picture, monkeypatch):
     seen = []
     monkeypatch.setattr(result_figures, "draw_set", lambda pictures, dpi: seen.append(pictures))
-    (figure,) = build_figures([make_result("ensemble:map", curves={"picture": plain(picture)})])
+    (figure,) = build_figures([make_result("ensemble:map", curves={"picture": as_lists(picture)})])
     assert isinstance(figure, PictureFigure)
     (found,) = (each["Deep ensemble"] for each in seen)
     assert type(found) is type(picture)
-    assert plain(found) == plain(picture)
+    assert as_lists(found) == as_lists(picture)

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from fsvi.experiments.report.toy_figures import DARK, LIGHT, draw
-from fsvi.experiments.tasks.toy import Band, Curve, Surface
+from fsvi.experiments.tasks.toy_predictions import Band, Curve, Surface
 
 
 def surface(variance: float = 0.2) -> Surface:

@@ -68,8 +68,8 @@ def test_findings_that_no_diagnosis_has_are_refused(tmp_path):
         ({"findings": [{"name": 3, "severity": "ok", "sentence": "b"}]}, "finding"),
         ({"findings": [{"name": "", "severity": "ok", "sentence": "b"}]}, "finding"),
         ({"findings": [{"name": "a", "severity": "ok", "sentence": None}]}, "finding"),
-        ({"findings": [{"name": "a", "severity": "ok", "sentence": "b", "advice": 3}]}, "diagnosis"),
-        ({"findings": [{"name": "a", "severity": "ok", "sentence": "b", "values": 3}]}, "diagnosis"),
+        ({"findings": [{"name": "a", "severity": "ok", "sentence": "b", "advice": 3}]}, "finding"),
+        ({"findings": [{"name": "a", "severity": "ok", "sentence": "b", "values": 3}]}, "finding"),
     ):
         write_document(tmp_path / "a.json", document)
         with pytest.raises(FileFormatError, match=said):

@@ -5,11 +5,8 @@ from torch import nn
 import fsvi
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.runner.runs import run
-from fsvi.experiments.tasks.cifar10 import SEVERITIES, cifar10
-from fsvi.experiments.tasks.images import Augmented
-from fsvi.experiments.tuning.study import held_out
+from fsvi.experiments.tasks.cifar10 import ABSENT, SEVERITIES, TASK, cifar10
 from pictures import Oracle, make_up, pretend
-from scenarios import images
 
 SMOKE = Order("cifar10", "map", "smoke")
 UNIFORM = Oracle(lambda x: torch.full((len(x), 10), 0.1))
@@ -18,7 +15,7 @@ UNIFORM = Oracle(lambda x: torch.full((len(x), 10), 0.1))
 def check(result):
     assert result.curves["corruption"]["severity"] == [1, 2, 3, 4, 5]
     assert all(len(values) == 5 for values in result.curves["corruption"].values())
-    assert {"accuracy", "ece_15", "auroc_svhn", "accuracy_corrupted", "accuracy_corrupted_5"} <= set(result.metrics)
+    assert {"accuracy", "ece_15", "auroc_own_svhn", "accuracy_corrupted", "accuracy_corrupted_5"} <= set(result.metrics)
     assert result.metrics["accuracy_corrupted"] == result.metrics["accuracy_corrupted_2"]
     assert [each["name"] for each in result.data][-3:] == ["cifar10", "svhn", "cifar10-c"]
     told = " ".join(result.notes)
@@ -90,7 +87,10 @@ def test_the_papers_settings(monkeypatch):
     pretend(monkeypatch)
     experiment = cifar10(Order("cifar10", "fsvi", "paper", context="cifar100"))
     assert dict(experiment.fit_settings) == {"epochs": 200, "batch_size": 128, "lr": 5e-3, "optimizer": "sgd"}
-    assert list(experiment.notes) == ["half of the context points are the minibatch's"]
+    assert list(experiment.notes) == [
+        "corrupted: 17 of the 19 published kinds, without frost and spatter",
+        "half of the context points are from the minibatch",
+    ]
     method = experiment.build(0)
     parts = [type(part) for part in method.context.contexts]
     assert parts == [fsvi.contexts.Batch, fsvi.contexts.Dataset] and method.num_context == 32
@@ -104,69 +104,7 @@ def test_a_context_that_is_also_the_test_is_refused(monkeypatch, context):
         cifar10(Order("cifar10", "fsvi", "smoke", context=context))
 
 
-# Augmentation -------------------------------------------------------------------------------------------------------
-
-
-def small() -> fsvi.MAP:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
-    return fsvi.MAP(net, fsvi.Categorical())
-
-
-def test_images_fetched_together_are_augmented_and_one_alone_is_not():
-    x, y = images(20)
-    data = Augmented(x, y)
-    assert torch.equal(data[3][0], x[3]) and len(data) == 20
-    torch.manual_seed(1)
-    batch = data.__getitems__([4, 2, 9])
-    torch.manual_seed(1)
-    expected = fsvi.data.augment(x[[4, 2, 9]])
-    assert torch.equal(torch.stack([image for image, _ in batch]), expected)
-    assert not torch.equal(expected, x[[4, 2, 9]])
-    assert [int(label) for _, label in batch] == y[[4, 2, 9]].tolist()
-
-
-def test_training_sees_augmented_images_and_what_is_learned_of_the_data_before_is_of_true_ones(monkeypatch):
-    pretend(monkeypatch)
-    experiment = cifar10(Order("cifar10", "fsvi", "smoke", context="monochrome"))
-    augment, shapes = fsvi.data.augment, []
-
-    def recorded(x):
-        shapes.append(len(x))
-        return augment(x)
-
-    monkeypatch.setattr(fsvi.data, "augment", recorded)
-    method = experiment.build(0)
-    experiment.train(method, 0, progress=False)
-    assert shapes == [24, 24]
-    assert torch.equal(method.context.contexts[1]._pixels, experiment.data[0])
-
-
-def test_an_interrupted_training_on_augmented_images_goes_on_to_the_same_bits(monkeypatch, tmp_path):
-    data, settings = Augmented(*images(20)), {"epochs": 4, "batch_size": 8, "seed": 3, "progress": False}
-    whole = small()
-    fsvi.fit(whole, data, **settings)
-    augment, calls = fsvi.data.augment, []
-
-    def interrupting(x):
-        calls.append(len(x))
-        if len(calls) == 8:
-            raise KeyboardInterrupt
-        return augment(x)
-
-    monkeypatch.setattr(fsvi.data, "augment", interrupting)
-    kept = {"checkpoint": tmp_path, "resume": True, "checkpoint_interval": 0.0}
-    with pytest.raises(KeyboardInterrupt):
-        fsvi.fit(small(), data, **settings, **kept)
-    calls.append(0)
-    resumed = small()
-    fsvi.fit(resumed, data, **settings, **kept)
-    assert len(calls) == 9 + 6
-    assert all(torch.equal(tensor, resumed.tensors()[name]) for name, tensor in whole.tensors().items())
-
-
-def test_a_tenth_can_be_held_out_for_tuning(monkeypatch):
-    pretend(monkeypatch)
-    part, (x, y) = held_out(cifar10(SMOKE), 0)
-    assert len(part.data[0]) == 43 and len(x) == len(y) == 5
-    assert part.dataset is Augmented
+def test_the_kinds_that_the_mean_leaves_out_are_named_next_to_it():
+    (layout,) = TASK.section.tables
+    assert all(kind in layout.notes[0] and kind not in fsvi.data.CORRUPTIONS for kind in ABSENT)
+    assert len(ABSENT) + len(fsvi.data.CORRUPTIONS) == 19

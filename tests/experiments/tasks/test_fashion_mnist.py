@@ -14,7 +14,7 @@ SETS = ("fashion-mnist", "mnist", "notmnist")
 
 def check(result):
     assert 0 <= result.metrics["accuracy"] <= 1 and 0 <= result.metrics["ece_15"] <= 1
-    assert all(0 <= result.metrics[f"auroc_{name}"] <= 1 for name in SETS[1:])
+    assert all(0 <= result.metrics[f"auroc_{score}_{name}"] <= 1 for score in ("own", "entropy") for name in SETS[1:])
     assert set(result.curves["entropy"]) == {"test", "mnist", "notmnist"}
     tests = [source["name"] for source in result.data if source["split"] == "test"]
     assert [name for name in tests if name != "kmnist"] == list(SETS)
@@ -58,7 +58,7 @@ def test_each_test_set_is_measured_under_its_own_name(monkeypatch):
 
     found = fashion_mnist(SMOKE).evaluate(Oracle(answer))
     assert found.metrics["accuracy"] == 1.0 and found.metrics["ece_15"] == pytest.approx(0.3)
-    assert (found.metrics["auroc_mnist"], found.metrics["auroc_notmnist"]) == (1.0, 0.0)
+    assert (found.metrics["auroc_own_mnist"], found.metrics["auroc_own_notmnist"]) == (1.0, 0.0)
     assert [source.name for source in found.sources] == list(SETS)
 
 

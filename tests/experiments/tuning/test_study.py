@@ -8,18 +8,20 @@ from fsvi import data
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.runner.runs import checked
-from fsvi.experiments.tasks.registry import TASKS, Task
-from fsvi.experiments.tasks.toy import RECIPES
+from fsvi.experiments.tasks.registry import TASKS
 from fsvi.experiments.tuning import study as tuning
-from fsvi.experiments.tuning.spaces import SMALL_SPACES, SPACES, Choice, Range
 from fsvi.experiments.tuning.study import held_out, tune
+from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.priors import Constant, Empirical, GaussianProcess, Induced, Prior
 from fsvi.methods.registry import METHODS
+from fsvi.methods.search_space import Choice, Range
+from fsvi.networks import mlp
 from pictures import SHAPES, make_up, pretend
 
 pytest.importorskip("optuna", reason="Optuna is an extra: pip install optuna")
 
 ORDER = Order("two-moons", "fsvi", "smoke")
+TUNABLE = [name for name, entry in METHODS.items() if entry.search]
 
 
 def silent(_):
@@ -45,7 +47,7 @@ def test_trials_after_an_interruption_are_not_the_first_ones_again(tmp_path):
 @pytest.mark.parametrize(("task", "num_context"), [("two-moons", 24), ("snelson", 20)])
 def test_the_recipes_own_settings_are_tried_first(tmp_path, task, num_context):
     order = Order(task, "fsvi", "smoke")
-    method = TASKS[task].recipe(order).build(0)
+    method = TASKS[task].experiment(order).build(0)
     trial = tune(order, tmp_path, 1, tell=silent)["trials"][0]
     assert (trial["prior_variance"], trial["num_samples"]) == (method.prior.variance, method.num_samples)
     assert trial["num_context"] == method.num_context == num_context
@@ -70,7 +72,7 @@ def made_up(monkeypatch):
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("method", SPACES)
+@pytest.mark.parametrize("method", TUNABLE)
 def test_every_setting_of_a_recipe_can_be_searched(made_up, task, method):
     search = tuning._Search(checked(Order(task, method, "smoke")), (), 1)
     assert search.recipe_params().keys() == search.space.keys()
@@ -99,8 +101,9 @@ class Unwritable(Prior):
     def __init__(self, variance):
         super().__init__()
 
-    def gaussian(self, split, x, linearizer, joint):
-        return Constant(1.0).gaussian(split, x, linearizer, joint)
+    def gaussian(self, x, noise=None):
+        mean = torch.zeros(len(x), 2, dtype=torch.float64)
+        return FunctionGaussian(mean, mean.new_zeros(len(x), 0), mean.new_zeros(1, 0), 1.0)
 
 
 def tried_prior(prior, tmp_path, monkeypatch):
@@ -122,7 +125,7 @@ def test_a_prior_is_searched_as_the_kind_that_it_is(tmp_path, monkeypatch, prior
 
 @pytest.mark.parametrize(
     "prior",
-    [Empirical(RECIPES["two-moons"]().make_net(), 2.0), Unwritable(2.0)],
+    [Empirical(mlp(2, (30, 30), 2), 2.0), Unwritable(2.0)],
     ids=["made of a network", "unwritable"],
 )
 def test_a_prior_that_cannot_be_made_anew_is_left_alone(tmp_path, monkeypatch, prior):
@@ -152,7 +155,7 @@ def test_the_last_seed_of_several_splits_is_checked_first(tmp_path):
 @pytest.mark.parametrize("method", ["fsvi", "ensemble:fsvi"])
 def test_a_weight_left_to_the_bound_and_an_ensembles_members_are_known(method):
     params = tuning._Search(Order("two-moons", method), (), 1).recipe_params()
-    recipe = TASKS["two-moons"].recipe(Order("two-moons", method))
+    recipe = TASKS["two-moons"].experiment(Order("two-moons", method))
     assert params["kl_weight"] == pytest.approx(1 / len(recipe.data[0]))
     assert params["prior_variance"] > 0 and params["num_samples"] == 1
 
@@ -166,7 +169,8 @@ def test_a_recipe_without_epochs_of_its_own_can_be_tuned(tmp_path, monkeypatch, 
 def test_a_study_of_another_search_space_says_so(tmp_path, monkeypatch):
     order = Order("two-moons", "mfvi", "smoke")
     tune(order, tmp_path, 1, tell=silent)
-    monkeypatch.setitem(SPACES, "mfvi", {**SPACES["mfvi"], "num_samples": Choice((1, 7))})
+    changed = replace(METHODS["mfvi"], search={**METHODS["mfvi"].search, "num_samples": Choice((1, 7))})
+    monkeypatch.setitem(METHODS, "mfvi", changed)
     with pytest.raises(FSVIError, match="search space"):
         tune(order, tmp_path, 2, tell=silent)
 
@@ -191,7 +195,7 @@ def test_small_networks_are_trained_together_and_for_as_long_as_is_best(tmp_path
     monkeypatch.setattr(tuning, "fit_together", fit_together)
     order = Order("uci-yacht", "fsvi", "paper")
     trials = tune(order, tmp_path, 3, tell=silent, splits=2)["trials"]
-    recipe = TASKS["uci-yacht"].recipe(order)
+    recipe = TASKS["uci-yacht"].experiment(order)
     assert [num for num, _, _ in seen] == [2, 2, 2] and seen[0][1] == [41, 41]
     assert trials[0]["length"] == 1 and trials[0]["linearize"] == recipe.build(0).linearize
     epochs = recipe.fit_settings["epochs"]
@@ -244,7 +248,7 @@ def test_the_summary_says_what_was_predicted(tmp_path, monkeypatch):
         experiment = recipe(order)
         return replace(experiment, validation=lambda: experiment.data)
 
-    monkeypatch.setitem(TASKS, "two-moons", Task("", with_validation))
+    monkeypatch.setitem(TASKS, "two-moons", replace(TASKS["two-moons"], recipe=with_validation))
     found = tune(replace(ORDER, seed=1), tmp_path, 1, tell=silent)
     assert found["objective"] == "mean log-likelihood of the validation data of the task"
 
@@ -252,7 +256,8 @@ def test_the_summary_says_what_was_predicted(tmp_path, monkeypatch):
 def test_what_is_tried_is_what_is_trained(tmp_path, monkeypatch):
     orders = []
     recipe = TASKS["two-moons"].recipe
-    monkeypatch.setitem(TASKS, "two-moons", Task("", lambda order: (orders.append(order), recipe(order))[1]))
+    seen = lambda order: (orders.append(order), recipe(order))[1]  # noqa: E731
+    monkeypatch.setitem(TASKS, "two-moons", replace(TASKS["two-moons"], recipe=seen))
     trial = tune(ORDER, tmp_path, 1, tell=silent)["trials"][0]
     settings = orders[-1].settings
     assert settings["prior"].variance == trial["prior_variance"]
@@ -267,7 +272,7 @@ def rows(pair):
 def training_rows(task, seed):
     """What a recipe may show to tuning; a table has its test rows in the same file, so these are left out here."""
     if not task.startswith("uci-"):
-        return rows(TASKS[task].recipe(Order(task, "map", "smoke", seed)).data)
+        return rows(TASKS[task].experiment(Order(task, "map", "smoke", seed)).data)
     table = data.load(task.removeprefix("uci-"))
     train, _ = data.splits(len(table.x), 0.1, seed)
     return rows(tuple(data.Standardize.of(each[train])(each[train]).float() for each in (table.x, table.y)))
@@ -296,7 +301,7 @@ def watch(monkeypatch, task):
 def test_test_data_are_never_seen(tmp_path, monkeypatch, made_up, task):
     """Neither loaded nor passed on: what is trained on and what is held out are the training data, and nothing else."""
     seen = watch(monkeypatch, task)
-    seeds = [3, 4] if TASKS[task].together else [3]
+    seeds = [3, 4] if TASKS[task].can_stack else [3]
     tune(Order(task, "fsvi", "smoke", seeds[0]), tmp_path, 1, tell=silent, splits=len(seeds))
     assert {split for _, split in made_up} <= {"train"}
     assert [seed for seed, *_ in seen] == seeds
@@ -317,8 +322,8 @@ def test_validation_data_are_not_test_data(tmp_path, monkeypatch):
 
 def test_test_points_of_the_two_moons_are_not_held_out():
     """They are no file that could be watched."""
-    experiment, held = held_out(TASKS["two-moons"].recipe(ORDER), 0)
-    assert rows(RECIPES["two-moons"]().test_set).isdisjoint(rows(held) | rows(experiment.data))
+    experiment, held = held_out(TASKS["two-moons"].experiment(ORDER), 0)
+    assert rows(data.two_moons(1000, noise=0.2, seed=1)).isdisjoint(rows(held) | rows(experiment.data))
 
 
 def test_a_tenth_is_held_out():
@@ -331,11 +336,11 @@ def test_a_tenth_is_held_out():
 
 def test_a_trial_that_fails_is_kept_as_such(tmp_path, monkeypatch):
     def explode(order):
-        experiment = TASKS["snelson"].recipe(Order("snelson", "map", "smoke"))
+        experiment = TASKS["snelson"].experiment(Order("snelson", "map", "smoke"))
         x, y = experiment.data
         return Experiment(experiment.make, (x, y), {**experiment.fit_settings, "lr": 1e30}, experiment.evaluate)
 
-    monkeypatch.setitem(TASKS, "two-moons", Task("", explode))
+    monkeypatch.setitem(TASKS, "two-moons", replace(TASKS["two-moons"], recipe=explode))
     with pytest.raises(FSVIError, match="--trials"):
         tune(Order("two-moons", "map", "smoke"), tmp_path, 1, tell=silent)
     summary = json.loads((tmp_path / "two-moons.map.smoke.0.json").read_text())
@@ -348,9 +353,7 @@ def test_methods_without_a_search_space_say_so(tmp_path):
 
 
 def test_search_spaces_are_of_arguments_that_exist():
-    import inspect
-
-    small = {name: {**SPACES[name], **space} for name, space in SMALL_SPACES.items()}
-    for name, space in (*SPACES.items(), *small.items()):
+    for name, entry in METHODS.items():
+        space = {**entry.search, **entry.small_search}
         arguments = {"prior" if (name, each) == ("fsvi", "prior_variance") else each for each in space}
-        assert arguments <= inspect.signature(METHODS[name]).parameters.keys()
+        assert arguments <= set(METHODS[name].arguments)

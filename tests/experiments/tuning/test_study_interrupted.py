@@ -11,8 +11,8 @@ from fsvi.errors import FSVIError
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.experiments.tuning import study as tuning
-from fsvi.experiments.tuning.spaces import SPACES
 from fsvi.experiments.tuning.study import tune
+from fsvi.methods.registry import METHODS
 
 pytest.importorskip("optuna", reason="Optuna is an extra: pip install optuna")
 
@@ -79,7 +79,7 @@ def test_an_interrupted_later_trial_is_made_again_with_its_own_settings(tmp_path
 def test_a_trial_of_a_killed_process_is_made_again_once(tmp_path, begun):
     trial = left_running(tmp_path)
     for name in begun:
-        SPACES["mfvi"][name].suggest(trial, name)
+        METHODS["mfvi"].search[name].suggest(trial, name)
     summary = tune(ORDER, tmp_path, 2, tell=silent)
     assert settings(summary)[0] == OWN != settings(summary)[1]
     assert len(summary["trials"]) == 2

@@ -222,4 +222,4 @@ def test_two_methods_do_not_share_what_a_context_has_learned():
         x = torch.rand(30, 2)
         first.begin(x, 30)
         second.begin(100 * x, 30)
-        assert first.draw_context(x).abs().max() <= 1
+        assert first.function_space.points(x).abs().max() <= 1

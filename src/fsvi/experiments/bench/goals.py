@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fsvi.experiments.bench.costs import PredictionCost, StepCost
+from fsvi.experiments.bench.step_costs import PredictionCost, StepCost
 
 _STEP_RATIOS = {"jvp": 1.9, "conditional": 1.4, "last_layer": 1.4}
 _LAYOUT_GAIN = 1.3

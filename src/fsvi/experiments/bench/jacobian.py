@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.func import jacrev, vmap
 
-from fsvi.functions import LINEARIZERS
+from fsvi.functions.divergences import KL
 from fsvi.methods import FSVI, Method
 from fsvi.networks.modes import evaluating
 
@@ -16,15 +16,15 @@ from fsvi.networks.modes import evaluating
 class JacobianFSVI(FSVI):
     """FSVI with q(f_k(X)) = N(f_k(X; μ), J_k S J_kᵀ) for every output k, with J_k = ∂f_k(X)/∂θ held in memory.
 
-    The whole network is linearised, as in the paper's equations, and J has K · outputs · parameters entries. Outputs
+    The whole network is linearized, as in the paper's equations, and J has K · outputs · parameters entries. Outputs
     are taken as independent; for a single output this is `linearize="exact"`.
     """
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The negative log-likelihood by one draw, and the weighted KL at one context set."""
         q = self.posterior
-        nll = self.likelihood.nll(self.outputs(x, [q.shift(q.noise())]), y)
-        return {"nll": nll, "kl": self.weight(x) * self.function_kl(self.draw_context(x))}
+        nll = self.likelihood.nll(self.weights.outputs(x, [q.shift(q.noise())]), y)
+        return {"nll": nll, "kl": self._weight(x) * self.function_kl(self.function_space.points(x))}
 
     def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """As in `Method`: the Jacobian's graph is one."""
@@ -35,10 +35,15 @@ class JacobianFSVI(FSVI):
         mean, jacobian = self._jacobian(x_context)
         scaled = jacobian.transpose(0, 1) * self.posterior.log_std.exp()
         covariance = (scaled @ scaled.mT).double()
-        covariance.diagonal(dim1=-2, dim2=-1).add_(self.nugget)
-        p = self.prior.gaussian(self.network, x_context, LINEARIZERS["jvp"], joint=False).prepared(self.nugget)
+        covariance.diagonal(dim1=-2, dim2=-1).add_(self._nugget)
+        p = self.prior.gaussian(x_context).prepared(self._nugget)
         q = MultivariateNormal(mean.T.double(), covariance)
         return kl_divergence(q, MultivariateNormal(p.mean.T, p.covariance())).sum()
+
+    @property
+    def _nugget(self) -> float:
+        assert isinstance(self.divergence, KL)
+        return self.divergence.nugget
 
     def _jacobian(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """f(X), (K, Q), and its Jacobian, (K, Q, parameters), at the means: point by point, the cheapest way."""

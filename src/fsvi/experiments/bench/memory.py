@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from fsvi.errors import FSVIError
-from fsvi.experiments.bench.steps import Step
+from fsvi.experiments.bench.steps import BenchStep
 
 _STATUS = Path("/proc/self/status")
 _STEPS = 2
@@ -32,12 +32,12 @@ class Memory:
     added: float
 
 
-def step_memory(step: Step, repeats: int = 1) -> Memory:
+def step_memory(step: BenchStep, repeats: int = 1) -> Memory:
     """The memory of a step: the median over `repeats` processes, since the allocator's luck differs between them."""
     return sorted((_in_process(step) for _ in range(repeats)), key=lambda memory: memory.added)[repeats // 2]
 
 
-def _in_process(step: Step) -> Memory:
+def _in_process(step: BenchStep) -> Memory:
     """Measured in a process of its own, where nothing else can be counted."""
     context = multiprocessing.get_context("forkserver")
     # imported once, not by every process; torch's optimisers import dynamo when first used
@@ -55,7 +55,7 @@ def _in_process(step: Step) -> Memory:
     return memory
 
 
-def _measure(step: Step, threads: int, sender: Connection) -> None:
+def _measure(step: BenchStep, threads: int, sender: Connection) -> None:
     torch.set_num_threads(threads)
     warm_up = replace(step, network="cnn", batch_size=2, num_context=2)
     warm_up.make_action()()

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from rich import box
 from rich.table import Table
 
-from fsvi.experiments.bench.costs import PredictionCost, StepCost
 from fsvi.experiments.bench.goals import Goal
+from fsvi.experiments.bench.step_costs import PredictionCost, StepCost
 from fsvi.experiments.bench.timing import Spread
 
 
 def step_table(title: str, costs: Iterable[StepCost]) -> Table:
-    """Step by step: milliseconds, the ratio to MAP beside its limit, the gain of channels-last order, memory."""
+    """A row per step: milliseconds, the ratio to MAP and its limit, the gain of channels-last order, and memory."""
     columns = (
         "network",
         "parameters",

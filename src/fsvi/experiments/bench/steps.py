@@ -25,7 +25,7 @@ _LEARNING_RATE = 1e-4
 _CONTEXT_PASSES = {"map": 0, "jvp": 9, "conditional": 3, "last_layer": 3}
 """What a context point costs, in forward passes of one input: a dual forward is 3, and a backward twice its forward."""
 
-_ONE_DRAW = {"num_samples": 1, "num_context_sets": 1, "num_feature_draws": 1}
+_ONE_DRAW = {"num_samples": 1, "num_context_sets": 1}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "jvp": {"linearize": "jvp"},
     "conditional": {"linearize": "conditional"},
@@ -57,7 +57,7 @@ NETWORKS = {
 
 
 @dataclass(frozen=True)
-class Step:
+class BenchStep:
     """One training step: of `method` ("map", one of `FSVI_METHODS`, or "jacobian") on a network of `NETWORKS`."""
 
     network: str
@@ -67,7 +67,7 @@ class Step:
     channels_last: bool = True
 
     @property
-    def plain(self) -> Step:
+    def plain(self) -> BenchStep:
         """The MAP step that this one is compared with."""
         return replace(self, method="map", num_context=0)
 

@@ -1,1 +1,1 @@
-"""Results as tables, figures and one HTML page."""
+"""Reports: tables next to the paper's, figures, one HTML page and Markdown."""

@@ -1,7 +1,7 @@
-"""Figures of the results: reliability, entropy, rotation, ROC, referral, and the toy tasks' predictions.
+"""Figures of a report: reliability, entropy, rotation, corruption, ROC, referral, and predictions of the toy tasks.
 
-A figure is made for each curve that the results of a task hold, of the first seed of every method. Lines become charts
-whose colours follow the page; predictions over a plane or a line are drawn like the demo's.
+There is a figure for each curve that the results of a task hold, with the first seed of every method. Lines become
+charts; predictions over a plane or along a line become pictures.
 """
 
 from __future__ import annotations
@@ -9,41 +9,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fsvi.errors import FileFormatError
-from fsvi.experiments.report.charts import Axis, Chart, Line, Mark, line_style
-from fsvi.experiments.report.names import dataset_name, full_name
-from fsvi.experiments.report.toy_figures import FigureSet, Picture, draw_set
+from fsvi.experiments.names import dataset_name, full_name
+from fsvi.experiments.report.line_charts import Axis, Line, LineChart, LineStyle, Mark, upper_part
+from fsvi.experiments.report.toy_figures import FigureSet, draw_set
 from fsvi.experiments.results import Result
-from fsvi.experiments.tasks.toy import Band, Curve, Surface
+from fsvi.experiments.tasks.toy_predictions import Surface, from_lists
 
 Curves = Mapping[str, Mapping[str, Any]]
-"""a curve of every method, by its label"""
+"""A curve of every method, by its label."""
 
-_DPI = 100
+_DPI = 130
 _NHS = Mark(0.2, 0.85, "NHS")
-"""the least that the British health service asks of a screening: sensitivity 85%, specificity 80%"""
+"""What the British health service requires of a screening: sensitivity 85%, specificity 80%."""
+_OTHERS = LineStyle("others")
 
 
 @dataclass(frozen=True)
 class ChartFigure:
-    """Charts side by side, or below each other where the page is narrow.
+    """Charts side by side; they wrap on a narrow page.
 
     Attributes:
-        title: What it shows.
+        title: The heading.
         caption: How to read it.
         charts: The charts.
-        legend: What each style of line means, where the charts' titles do not say.
+        legend: The meaning of each line style, if the titles of the charts do not say it.
     """
 
     title: str
     caption: str
-    charts: Sequence[Chart]
-    legend: Mapping[str, str]
+    charts: Sequence[LineChart]
+    legend: Mapping[str, LineStyle]
 
 
 @dataclass(frozen=True)
@@ -55,55 +55,26 @@ class PictureFigure:
     pictures: FigureSet
 
 
-Figure = ChartFigure | PictureFigure
+ReportFigure = ChartFigure | PictureFigure
 
 
-def build_figures(results: Sequence[Result]) -> list[Figure]:
-    """Every figure that the results of one task and profile have curves for."""
-    makers: dict[str, Callable[[Curves], Figure]] = {**_chart_makers(), "picture": picture_figure}
+def build_figures(results: Sequence[Result]) -> list[ReportFigure]:
+    """Every figure for which the results of one task and profile hold curves."""
+    makers: dict[str, Callable[[Curves], ReportFigure]] = {**_chart_makers(), "picture": picture_figure}
     found = {name: _first_seeds(results, name) for name in makers}
     return [make(found[name]) for name, make in makers.items() if found[name]]
 
 
 def check_curves(curves: Mapping[str, Any]) -> None:
-    """Refuse curves that no figure can be drawn from, before those of other results depend on them."""
-    checks: dict[str, Callable[[Curves], None]] = {"picture": _check_picture}
-    checks |= {name: partial(_check_charts, make) for name, make in _chart_makers().items()}
+    """Refuse curves that cannot be drawn, so that they do not spoil the figures of other results."""
+    checks: dict[str, Callable[[Curves], Any]] = {**_chart_makers(), "picture": _pictures}
     for name in checks.keys() & curves.keys():
         try:
-            checks[name]({"method": curves[name]})
+            made = checks[name]({"method": curves[name]})
+            if isinstance(made, ChartFigure) and not made.charts:
+                raise ValueError("there is nothing to draw")
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise FileFormatError(f"its curve {name!r} cannot be drawn") from error
-
-
-def _check_charts(make: Callable[[Curves], ChartFigure], curves: Curves) -> None:
-    figure = make(curves)
-    if not figure.charts:
-        raise ValueError("there is nothing to draw")
-    for chart in figure.charts:
-        for line in chart.lines:
-            chart.area(line)
-
-
-def _check_picture(curves: Curves) -> None:
-    picture = _picture(curves["method"])
-    parts: list[Surface | Curve | Band] = [picture]
-    if isinstance(picture, Curve):
-        parts += [picture.zoomed, picture.wide]
-    if not all(_fits(part) for part in parts):
-        raise ValueError("its parts do not fit together")
-
-
-def _fits(part: Surface | Curve | Band) -> bool:
-    """Whether everything is a finite number and as long as the rest."""
-    arrays = {name: value for name, value in vars(part).items() if isinstance(value, np.ndarray)}
-    n = len(part.x)
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(arrays, (n,))
-    if isinstance(part, Surface):
-        g = len(part.axis)
-        shapes |= {"x": (n, 2), "axis": (g,), "mean": (g, g), "variance": (g, g)}
-    finite = all(bool(np.isfinite(array).all()) and array.size for array in arrays.values())
-    return finite and all(array.shape == shapes[name] for name, array in arrays.items())
 
 
 def _chart_makers() -> dict[str, Callable[[Curves], ChartFigure]]:
@@ -131,71 +102,68 @@ def _first_seeds(results: Sequence[Result], name: str) -> Curves:
 # Charts -------------------------------------------------------------------------------------------------------------
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:g}%"
-
-
 def _numbers(values: Sequence[float | None]) -> list[float]:
-    """The values, with NaN for what a result's file has no number for."""
-    return [math.nan if value is None else value for value in values]
+    """The values, with NaN for null."""
+    return [math.nan if value is None else float(value) for value in values]
 
 
-def _styles(labels: Sequence[str]) -> dict[str, str]:
-    return {label: line_style(i) for i, label in enumerate(labels)}
+def _styles(labels: Sequence[str]) -> dict[str, LineStyle]:
+    return {label: LineStyle.number(i) for i, label in enumerate(labels)}
 
 
-def _legend(styles: Mapping[str, str]) -> dict[str, str]:
+def _legend(styles: Mapping[str, LineStyle]) -> dict[str, LineStyle]:
     return {full_name(label): style for label, style in styles.items()}
 
 
 def reliability_figure(curves: Curves) -> ChartFigure:
-    """Accuracy against confidence: a small chart for each method, in which the others are grey."""
+    """Accuracy against confidence: a small chart per method, with the other methods in gray."""
 
-    def line(label: str, style: str) -> Line:
+    def line(label: str, style: LineStyle) -> Line:
         return Line(_numbers(curves[label]["confidence"]), _numbers(curves[label]["accuracy"]), style)
 
     charts = []
-    x, y = (Axis(name, show=_percent) for name in ("confidence", "accuracy"))
+    x, y = (Axis(name, unit="%") for name in ("confidence", "accuracy"))
     for label in curves:
-        lines = [*(line(other, "others") for other in curves if other != label), line(label, "ink0 dash0")]
-        charts.append(Chart(full_name(label), x, y, lines, diagonal=True, small=True))
+        lines = [*(line(other, _OTHERS) for other in curves if other != label), line(label, LineStyle.number(0))]
+        charts.append(LineChart(full_name(label), x, y, lines, diagonal=True, small=True))
     caption = (
-        "Of the inputs about which a method is 80% confident, 80% should be right: on the dashed diagonal. "
-        "Below it, a method is too sure of itself. The grey lines are the other methods."
+        "If a method is 80% confident, it should be right for 80% of the inputs: then the line is on the dashed "
+        "diagonal. Below it, a method is overconfident. The gray lines are the other methods."
     )
     return ChartFigure("Reliability", caption, charts, {})
 
 
 def entropy_figure(curves: Curves) -> ChartFigure:
-    """Histograms of predictive entropy on test images and on those of other datasets, a small chart for each method."""
+    """Histograms of predictive entropy on test images and on those of other datasets, a small chart per method."""
     sets = list(dict.fromkeys(name for curve in curves.values() for name in curve))
     top = max(max(shares) for curve in curves.values() for shares in curve.values())
     ticks = [share for share in (0.0, 0.01, 0.1, 0.3, 0.6, 1.0) if share <= top]
-    y = Axis("share of images", 0.0, max(top, 0.01), ticks, _percent, math.sqrt)
+    y = Axis("share of images", 0.0, max(top, 0.01), ticks, "%", square_root=True)
     x = Axis("entropy / log C")
     styles = _styles(sets)
     charts = [
-        Chart(full_name(label), x, y, [_steps(shares, styles[name]) for name, shares in curve.items()], small=True)
+        LineChart(full_name(label), x, y, [_steps(shares, styles[name]) for name, shares in curve.items()], small=True)
         for label, curve in curves.items()
     ]
     caption = (
-        "How undecided the predictions are: 0 is certainty, 1 is every class alike. Test images should lie left, "
-        "images from elsewhere right. Heights are on a square-root scale, so that small shares can be seen."
+        "Entropy of the predictions: at 0 a prediction is certain, at 1 all classes are equally likely. Test images "
+        "should be on the left, images of other kinds on the right. The vertical scale is a square root, which makes "
+        "small shares visible."
     )
     return ChartFigure("Predictive entropy", caption, charts, {dataset_name(name): styles[name] for name in sets})
 
 
-def _steps(shares: Sequence[float], style: str) -> Line:
+def _steps(shares: Sequence[float], style: LineStyle) -> Line:
     edges = np.linspace(0.0, 1.0, len(shares) + 1)
     return Line(np.repeat(edges, 2)[1:-1].tolist(), np.repeat(shares, 2).tolist(), style, filled=True)
 
 
 def rotation_figure(curves: Curves) -> ChartFigure:
-    """Brier score, entropy and accuracy against the angle by which test images were turned."""
-    angles = Axis("rotation", 0.0, 180.0, (0, 45, 90, 135, 180), "{:g}°".format)
+    """Brier score, entropy and accuracy against the rotation of the test images."""
+    angles = Axis("rotation", 0.0, 180.0, (0, 45, 90, 135, 180), "°")
     caption = (
-        "Digits are turned away from what was learned. A good method sees that it knows less and less: its entropy "
-        "rises, and its Brier score, for which lower is better, stays low."
+        "Digits are rotated away from the training data. The entropy of a good method rises, and its Brier score "
+        "(lower is better) stays low."
     )
     return _shift_figure("Rotation", caption, curves, "degrees", angles)
 
@@ -213,40 +181,41 @@ def _shift_figure(title: str, caption: str, curves: Curves, along: str, x: Axis)
     styles = _styles(list(curves))
     charts = []
     for key, measure in (("brier", "Brier score"), ("entropy", "Predictive entropy"), ("accuracy", "Accuracy")):
-        lines = [Line(curve[along], _numbers(curve[key]), styles[label]) for label, curve in curves.items()][::-1]
-        values = [value for line in lines for value in line.y]
-        y = Axis(measure, show=_percent) if key == "accuracy" else Axis.around(measure, values)
-        charts.append(Chart(measure, x, y, lines))
+        lines = [Line(_numbers(curve[along]), _numbers(curve[key]), styles[label]) for label, curve in curves.items()][
+            ::-1
+        ]
+        y = Axis(measure, unit="%") if key == "accuracy" else Axis(measure, 0.0, None, None)
+        charts.append(LineChart(measure, x, y, lines))
     return ChartFigure(title, caption, charts, _legend(styles))
 
 
 def roc_figure(curves: Curves) -> ChartFigure:
-    """Sensitivity against the rate of false alarms, a chart for each test set."""
+    """Sensitivity against the false positive rate, one chart per test set."""
     caption = (
-        "Sick patients found against healthy ones alarmed. The mark is what the British health service asks of a "
-        "screening at least: sensitivity 85%, specificity 80%."
+        "The share of sick patients who are found against the share of healthy patients with a false alarm. The mark "
+        "is what the British health service requires of a screening: sensitivity 85%, specificity 80%."
     )
-    axes = Axis("1 − specificity", show=_percent), Axis("sensitivity", show=_percent)
+    axes = Axis("1 − specificity", unit="%"), Axis("sensitivity", unit="%")
     styles = _styles(list(curves))
     charts = [
-        Chart(title, *axes, _lines(curves, name, ("fpr", "tpr"), styles), (_NHS,), diagonal=True)
+        LineChart(title, *axes, _lines(curves, name, ("fpr", "tpr"), styles), (_NHS,), diagonal=True)
         for name, title in _domains(curves).items()
     ]
     return ChartFigure("ROC", caption, charts, _legend(styles))
 
 
 def referral_figure(curves: Curves) -> ChartFigure:
-    """Accuracy and AUC of the images that are kept against the share of those referred, for each test set."""
+    """Accuracy and AUC of the images that are kept against the share of referred images, for each test set."""
     styles = _styles(list(curves))
-    x = Axis("share referred", show=_percent)
+    x = Axis("share referred", unit="%")
     charts = []
     for name, title in _domains(curves).items():
         for key, measure in (("accuracy", "accuracy"), ("auroc", "AUC")):
             lines = _lines(curves, name, ("rate", key), styles)
-            charts.append(Chart(f"{title}: {measure}", x, _upper_part(measure, lines), lines))
+            charts.append(LineChart(f"{title}: {measure}", x, upper_part(measure, lines), lines))
     caption = (
-        "The most uncertain images are referred to an expert; the rest is judged by the model. The curve rises where a "
-        "method is uncertain about what it gets wrong."
+        "The most uncertain images are referred to an expert; the model judges the others. The curve rises if a method "
+        "is uncertain where it is wrong."
     )
     return ChartFigure("Referral", caption, [chart for chart in charts if chart.lines], _legend(styles))
 
@@ -255,49 +224,33 @@ def _domains(curves: Curves) -> dict[str, str]:
     return {name: dataset_name(name).capitalize() for curve in curves.values() for name in curve}
 
 
-def _lines(curves: Curves, domain: str, keys: tuple[str, str], styles: Mapping[str, str]) -> list[Line]:
-    """A line for each method that has both keys; the first method's on top."""
+def _lines(curves: Curves, domain: str, keys: tuple[str, str], styles: Mapping[str, LineStyle]) -> list[Line]:
+    """A line for each method that has both keys; the first method is on top."""
     found = [(curve[domain], styles[label]) for label, curve in curves.items() if domain in curve]
     horizontal, vertical = keys
     lines = [Line(_numbers(c[horizontal]), _numbers(c[vertical]), style) for c, style in found if c.get(vertical)]
     return lines[::-1]
 
 
-def _upper_part(label: str, lines: Sequence[Line]) -> Axis:
-    """From a round percentage below all values to 100%."""
-    values = [value for line in lines for value in line.y if math.isfinite(value)]
-    low = min(math.floor(10 * min(values, default=0.0)) / 10, 0.9)
-    return Axis(label, low, 1.0, np.linspace(low, 1.0, 5).round(3).tolist(), _percent)
-
-
 # Predictions of the toy tasks ---------------------------------------------------------------------------------------
 
 
 _SURFACE = (
-    "Left: the probability of the orange class; no colour means undecided. Right: how much that probability varies "
-    "from one plausible function to another. It should be pale on the data and dark elsewhere."
+    "Left: the probability of the orange class (triangles); no color means undecided. Right: how much that probability "
+    "varies between plausible functions. It should be small (pale) near the data and large elsewhere."
 )
 _CURVE = (
-    "The line is the mean; the bands are one, two and three standard deviations of the function; between the dashed "
-    "lines lie about 95% of new observations. The band should hug the data and open where there are none."
+    "The line is the mean; the bands are one, two and three standard deviations of the function. About 95% of new "
+    "observations lie between the dashed lines. The band should be narrow at the data and wide where there are none."
 )
 
 
 def picture_figure(curves: Curves) -> PictureFigure:
-    """Predictions over the plane or along a line, a row for each method."""
-    pictures = {full_name(label): _picture(curve) for label, curve in curves.items()}
+    """Predictions over the plane or along a line, one row per method."""
+    pictures = _pictures(curves)
     surface = isinstance(next(iter(pictures.values())), Surface)
     return PictureFigure("Predictions", _SURFACE if surface else _CURVE, draw_set(pictures, _DPI))
 
 
-def _picture(curve: Mapping[str, Any]) -> Picture:
-    """What a recipe drew, back from the lists of a result."""
-    parts = {name: value for name, value in curve.items() if name != "kind"}
-    if curve["kind"] == "surface":
-        return Surface(**_arrays(parts))
-    zoomed, wide = (Band(**_arrays(parts.pop(name))) for name in ("zoomed", "wide"))
-    return Curve(**_arrays(parts), zoomed=zoomed, wide=wide)
-
-
-def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: np.asarray(value, dtype=np.float32) for name, value in values.items()}
+def _pictures(curves: Curves) -> dict[str, Any]:
+    return {full_name(label): from_lists(curve) for label, curve in curves.items()}

@@ -1,7 +1,7 @@
-"""Figures in the paper's form, one row a method: PNG bytes, drawn without matplotlib's global state.
+"""Pictures of toy predictions as in the paper, one row per method: PNG bytes, drawn without matplotlib's global state.
 
-Every figure comes in two themes, for light and for dark pages, and in two shapes: panels side by side, or stacked for
-narrow screens. Blue and orange, the classes' colours, are told apart by every kind of colour vision.
+Every picture comes in two themes, for light and dark pages, and in two shapes: panels side by side, or stacked for
+narrow screens. The colors of the classes, blue and orange, are distinct for all kinds of color vision.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -21,33 +21,31 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from fsvi.experiments.tasks.toy import Array, Band, Curve, Surface
-
-Picture: TypeAlias = Surface | Curve
+from fsvi.experiments.tasks.toy_predictions import Array, Band, Curve, Picture, Surface
 
 _DPI = 160
-_COLOURS = 160
-"""of a picture: enough for smooth edges, in a third of the bytes"""
+_NUM_COLORS = 160
+"""Enough for smooth edges, in a third of the bytes."""
 _SIGMAS = {3: 0.16, 2: 0.32, 1: 0.52}
-"""how strong the colour of each band is"""
+"""The strength of color of each band."""
 _LEVELS = 20
 _LARGEST_VARIANCE = 0.25
-"""of a probability: half of the draws say 0, half say 1"""
+"""The largest variance of a probability: half of the draws say 0, half say 1."""
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a figure.
+    """Colors of a picture.
 
     Attributes:
-        background: Of figure and panels; also the colour of "undecided".
-        text: Titles, labels and the axes' lines.
-        faint: Grid lines and ticks.
-        first: Class 0.
-        second: Class 1.
-        accent: Mean and bands of a regression.
-        deep: The most uncertain places.
-        point: Data of a regression.
+        background: Color of figure and panels, and of undecided places.
+        text: Color of titles, labels and lines of the axes.
+        faint: Color of grid lines and ticks.
+        first: Color of class 0.
+        second: Color of class 1.
+        accent: Color of the mean and bands of a regression.
+        deep: Color of the most uncertain places.
+        point: Color of the data of a regression.
     """
 
     background: str
@@ -89,7 +87,7 @@ DARK = Theme("#15191f", "#e6eaf0", "#4a5361", "#56b4e9", "#f0883e", "#56b4e9", "
 
 @dataclass(frozen=True)
 class FigureSet:
-    """One figure as PNG: for light and dark pages, side by side, and stacked for narrow screens."""
+    """A picture as PNG: for light and dark pages, side by side, and stacked for narrow screens."""
 
     light: bytes
     dark: bytes
@@ -98,12 +96,12 @@ class FigureSet:
 
 
 def draw_set(pictures: Mapping[str, Picture], dpi: int = _DPI) -> FigureSet:
-    """The figure in both themes and both shapes."""
+    """The picture in both themes and both shapes."""
     return FigureSet(*(draw(pictures, theme, stacked, dpi) for stacked in (False, True) for theme in (LIGHT, DARK)))
 
 
 def draw(pictures: Mapping[str, Picture], theme: Theme = LIGHT, stacked: bool = False, dpi: int = _DPI) -> bytes:
-    """A PNG of one task's predictions, by the methods' names; `stacked` puts all panels into one column."""
+    """A PNG of the predictions on one task by method name; `stacked` puts all panels into one column."""
     rows, columns = (2 * len(pictures), 1) if stacked else (len(pictures), 2)
     kind = next(iter(pictures.values()))
     style: Any = theme.style()  # the type of its keys differs between versions of matplotlib
@@ -129,7 +127,7 @@ def _png(figure: Figure) -> bytes:
     figure.savefig(buffer, format="rgba")
     width, height = figure.canvas.get_width_height()
     image = Image.frombytes("RGBA", (width, height), buffer.getvalue()).convert("RGB")
-    few = image.quantize(_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    few = image.quantize(_NUM_COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     packed = io.BytesIO()
     few.save(packed, format="png", optimize=True)
     return packed.getvalue()
@@ -151,15 +149,15 @@ def _draw_surfaces(axes: Iterator[Axes], pictures: Mapping[str, Any], theme: The
         _finish_surface(right, surface, theme, filled, f"{name}: predictive variance", "variance of that probability")
 
 
-def _fill(ax: Axes, surface: Surface, values: Array, top: float, colours: LinearSegmentedColormap) -> ContourSet:
+def _fill(ax: Axes, surface: Surface, values: Array, top: float, colors: LinearSegmentedColormap) -> ContourSet:
     levels = np.linspace(0.0, top, _LEVELS + 1)
-    return ax.contourf(surface.axis, surface.axis, values, levels=levels, cmap=colours, extend="neither")
+    return ax.contourf(surface.axis, surface.axis, values, levels=levels, cmap=colors, extend="neither")
 
 
 def _finish_surface(ax: Axes, surface: Surface, theme: Theme, filled: ContourSet, title: str, label: str) -> None:
-    for value, colour, marker in ((0, theme.first, "o"), (1, theme.second, "^")):
+    for value, color, marker in ((0, theme.first, "o"), (1, theme.second, "^")):
         x, y = surface.x[surface.y == value].T
-        ax.scatter(x, y, s=15, c=colour, marker=marker, edgecolors=theme.background, linewidths=0.5, zorder=3)
+        ax.scatter(x, y, s=15, c=color, marker=marker, edgecolors=theme.background, linewidths=0.5, zorder=3)
     ax.set(title=title, xlabel="$x_1$", ylabel="$x_2$", aspect="equal")
     bar = ax.figure.colorbar(filled, ax=ax, label=label, shrink=0.86, ticks=MaxNLocator(5))
     bar.outline.set_visible(False)
@@ -199,7 +197,7 @@ def _draw_band(ax: Axes, band: Band, theme: Theme) -> None:
 
 
 def _limits(curve: Curve, band: Band, margin: float) -> tuple[float, float]:
-    """As much as the widest band needs, but no more than `margin` times the data's range below and above the data."""
+    """Limits that show the widest band, but at most `margin` times the data's range below and above the data."""
     low, high = float(curve.y.min()), float(curve.y.max())
     reach, widest = margin * (high - low), max(_SIGMAS) * band.function_std
     needed = float((low - band.mean + widest).max()), float((band.mean + widest - high).max())
@@ -208,7 +206,7 @@ def _limits(curve: Curve, band: Band, margin: float) -> tuple[float, float]:
 
 
 def _unique(ax: Axes) -> tuple[list[Artist], list[str]]:
-    """The legend's entries, mean and data first."""
+    """The entries of the legend, mean and data first."""
     handles, labels = ax.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda i: (labels[i] != "mean", labels[i] != "data", labels[i]))
     return [handles[i] for i in order], [labels[i] for i in order]

@@ -1,1 +1,1 @@
-"""Train one method on one task and keep the result."""
+"""Runs: training, evaluation, and the files they leave."""

@@ -1,4 +1,4 @@
-"""Diagnoses of runs: made when a run ends or by `fsvi diagnose`, and kept beside the result for `fsvi report`."""
+"""Diagnoses of runs: made at the end of a run or by `fsvi diagnose`, and kept next to the result for `fsvi report`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ _EXAMPLES = 500
 
 
 def diagnose_result(path: Path) -> Diagnosis:
-    """Diagnose the model of the result at `path`, on examples of its training data and at its own context.
+    """Diagnose the model of the result at `path`, on examples of its training data and with its own context.
 
-    The diagnosis is kept beside the result, where that can be written to.
+    The diagnosis is written next to the result if the folder is writable.
     """
     result = read_result(path)
     model = model_path(path.parent.parent, path)
     if not model.exists():
-        raise InvalidInputError(f"{model} is not there: the model is kept where the run was made, so run it again.")
+        raise InvalidInputError(
+            f"there is no model {model}: models stay on the machine that made the run, so run it again."
+        )
     order = Order(result.task, result.method, cast(Any, result.profile), result.seed, result.context)
     with building_from(path):
-        experiment = TASKS[check_choice("task", order.task, TASKS)].recipe(order)
+        experiment = TASKS[check_choice("task", order.task, TASKS)].experiment(order)
         fresh = experiment.build(order.seed)
     diagnosis = diagnose_trained(load(model, fresh.net), experiment, result, getattr(fresh, "context", None))
     with suppress(InvalidInputError):
@@ -42,7 +44,7 @@ def diagnose_result(path: Path) -> Diagnosis:
 
 
 def diagnose_trained(method: Method, experiment: Experiment, result: Result, context: Any = None) -> Diagnosis:
-    """Diagnose a trained method on examples of its training data; `context` is the method's own where none is given."""
+    """Diagnose a trained method on examples of its training data; `context` is the method's own if None is given."""
     x, y = (values[:_EXAMPLES] for values in experiment.data)
     columns = {name: _numbers(values) for name, values in result.history.items()}
     loss = columns.pop("loss", [])
@@ -58,7 +60,7 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
 
 
 def diagnosis_path(result: Path) -> Path:
-    """Where the diagnosis of a result is kept."""
+    """The path of a result's diagnosis."""
     return result.with_suffix(DIAGNOSIS)
 
 
@@ -68,14 +70,14 @@ def write_diagnosis(path: Path, diagnosis: Diagnosis) -> None:
 
 
 def read_diagnosis(path: Path) -> Diagnosis:
-    """Read what `write_diagnosis` wrote; anything else is refused with the file's name."""
+    """Read a file that `write_diagnosis` wrote; anything else is refused with the name of the file."""
     document = read_document(path, "diagnosis")
     try:
         findings = [Finding(**each) for each in document["findings"]]
     except (KeyError, TypeError) as error:
         raise FileFormatError(f"{path} is not a diagnosis that this version of fsvi can read: delete it.") from error
     if not all(map(_is_readable, findings)):
-        raise FileFormatError(f"{path} has a finding that no diagnosis has: delete it.")
+        raise FileFormatError(f"{path} has a finding of the wrong form: delete it.")
     if any(finding.severity not in SEVERITIES for finding in findings):
         raise FileFormatError(f"{path} has a finding of unknown severity: delete it.")
     return Diagnosis(tuple(findings))

@@ -1,4 +1,4 @@
-"""Where what is being made lives until it is done, and the lock that keeps other processes from making it too."""
+"""Folders for unfinished work, and locks that keep two processes from making the same file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fsvi.serialization import check_writable
 
 
 def unfinished(out: Path, path: Path) -> Path:
-    """The folder for what belongs to an unfinished file `path` somewhere in the folder `out`."""
+    """The folder for intermediate files of an unfinished file `path` in the folder `out`."""
     return out / ".unfinished" / path.relative_to(out).with_suffix("")
 
 
 @contextmanager
 def alone(out: Path, path: Path) -> Iterator[None]:
-    """Hold a lock on making `path` that ends with the process, however it ends."""
+    """Hold a lock on making `path`; it is released when the process ends, even if it is killed."""
     folder = unfinished(out, path)
     lock = FileLock(check_writable(folder.parent) / f"{folder.name}.lock")
     try:

@@ -1,4 +1,4 @@
-"""What a figure depends on besides its settings: versions, machine, source."""
+"""What a result depends on besides its settings: versions, machine, and source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGES = ("torch", "numpy", "scikit-learn", "matplotlib")
 
 
 def versions() -> dict[str, str]:
-    """Of fsvi, Python and the packages that compute."""
+    """The versions of fsvi, Python and the packages that compute."""
     return {
         "fsvi": fsvi.__version__,
         "python": platform.python_version(),
@@ -24,12 +24,12 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """What kind of machine this is; nothing that says which one."""
+    """The kind of machine, without anything that identifies it."""
     return {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
 
 
 def commit() -> str | None:
-    """The commit of fsvi's source, `+changes` after it where files differ from it; None outside its repository."""
+    """The commit of fsvi's source, with `+changes` if files differ from it; None outside its repository."""
     folder = Path(fsvi.__file__).parent
     try:
         _git(folder, "ls-files", "--error-unmatch", "__init__.py")  # fails in a repository that only surrounds fsvi

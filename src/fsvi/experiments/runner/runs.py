@@ -1,4 +1,4 @@
-"""`fsvi run`: train a method on a task, measure it, and keep the result."""
+"""`fsvi run`: train a method on a task, evaluate it, and write the result."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from fsvi.experiments.results import Result, model_path, read_result, result_pat
 from fsvi.experiments.runner.diagnoses import diagnose_trained, diagnosis_path, write_diagnosis
 from fsvi.experiments.runner.locks import alone, unfinished
 from fsvi.experiments.runner.provenance import commit, machine, versions
-from fsvi.experiments.tasks.images import MADE, thinned
+from fsvi.experiments.tasks.image_contexts import GENERATED
 from fsvi.experiments.tasks.registry import TASKS
+from fsvi.experiments.thinning import thin
 from fsvi.methods import Method
-from fsvi.methods.registry import check_method, takes_context
+from fsvi.methods.registry import METHODS, check_method, takes_context
 from fsvi.serialization import check_writable, plain, remove_leftovers
 from fsvi.training import History
 from fsvi.training.stacked import fit_together
@@ -31,33 +32,31 @@ from fsvi.validation import check_choice, check_seed
 
 _CHECKPOINT_INTERVAL = 60.0
 _EPOCHS = 60
-"""of which a result keeps the history"""
+"""The most epochs whose history a result keeps."""
 _NOTHING: dict[str, Any] = {"method": {}, "fit": {}}
-_TOGETHER = ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "fsvi", "fbnn", "spg")
-"""Methods that `vmap` can train, alone or in an ensemble, where the task's network allows it."""
 
 
 def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
-    """The result of `order`: read if it is there, else trained, evaluated and written into the folder `out`.
+    """The result of `order`: read from the folder `out` if it exists, otherwise trained, evaluated and written there.
 
-    The trained model is kept under `models` beside it; what an interrupted run has learned, under `.unfinished`, from
-    where the next call goes on. A second process with the same order is refused while the first one runs.
+    The trained model is kept under `models`. Checkpoints of an interrupted run are kept under `.unfinished`; the next
+    call resumes from them. While one process makes a result, others with the same order are refused.
     """
     order = checked(order)
     path = result_path(check_writable(out), order)
     if not path.exists():
         with alone(out, path):
-            if not path.exists():  # another process may have made it just before the lock was ours
+            if not path.exists():  # another process may have made it just before we got the lock
                 return _make(order, out, path, progress)
-    rmtree(unfinished(out, path), ignore_errors=True)  # which a process killed at its very end may have left
-    tell(f"{path} is there already.")
+    rmtree(unfinished(out, path), ignore_errors=True)  # left by a process that was killed at the very end
+    tell(f"{path} exists already.")
     return _read(path, order)
 
 
-def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None] = print) -> list[Result]:
-    """The results of orders that differ in their seeds alone, those that are missing trained side by side by `vmap`.
+def run_stacked(orders: Sequence[Order], out: Path, tell: Callable[[str], None] = print) -> list[Result]:
+    """The results of orders that differ only in their seeds; missing ones are trained stacked, in one pass for all.
 
-    For small dense networks, whose steps are mostly the overhead of calls. Nothing is kept of an interrupted training.
+    For small dense networks, whose steps are mostly call overhead. An interrupted training starts over.
     """
     orders = [checked(order) for order in orders]
     paths = {order.seed: result_path(check_writable(out), order) for order in orders}
@@ -67,37 +66,39 @@ def run_together(orders: Sequence[Order], out: Path, tell: Callable[[str], None]
     with ExitStack() as stack:
         for path in _absent(paths.values()):
             stack.enter_context(alone(out, path))
-        absent = _absent(paths.values())  # again, as other processes may have made some just before the locks were ours
+        absent = _absent(paths.values())  # again: other processes may have made some before we got the locks
         missing = [order for order in orders if paths[order.seed] in absent]
-        for trained in _train_together(missing):
+        for trained in _train_stacked(missing):
             _keep(out, paths[trained.order.seed], trained)
-    tell(f"{len(missing)} seeds trained together, {len(orders) - len(missing)} were there already.")
+    tell(f"{len(missing)} seeds trained together, {len(orders) - len(missing)} existed already.")
     return [_read(paths[order.seed], order) for order in orders]
 
 
-def trains_together(order: Order) -> bool:
-    """Whether seeds of this order can be trained side by side."""
-    return TASKS[order.task].together and order.member in _TOGETHER
+def can_stack(order: Order) -> bool:
+    """Whether seeds of this order can be trained stacked."""
+    return TASKS[order.task].can_stack and METHODS[order.member].can_stack
 
 
 def checked(order: Order) -> Order:
-    """The order with its context named, if the method has one, or one sentence about what is wrong with it."""
+    """The order with the name of its context filled in; an error says what is wrong with it."""
     task = TASKS[check_choice("task", order.task, TASKS)]
     check_choice("profile", order.profile, PROFILES)
     check_seed(order.seed)
     check_method(order.method)
     if task.context is not None and takes_context(order.method):
-        name = check_choice("context", task.context if order.context is None else order.context, [*MADE, *data.names()])
+        name = check_choice(
+            "context", task.context if order.context is None else order.context, [*GENERATED, *data.names()]
+        )
         return replace(order, context=name)
     if order.context is not None:
-        reason = f"{order.task!r} has one context only" if task.context is None else f"{order.method!r} has none"
-        raise InvalidInputError(f"context={order.context!r} is of no use: {reason}.")
+        reason = f"the context of {order.task!r} is fixed" if task.context is None else f"{order.method!r} takes none"
+        raise InvalidInputError(f"context={order.context!r} cannot be chosen: {reason}.")
     return order
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """What a result is measured from; `commit` is the source's before training, which may change meanwhile."""
+    """A trained method and its order; `commit` is that of the source before training, which may change meanwhile."""
 
     order: Order
     experiment: Experiment
@@ -110,7 +111,7 @@ def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
     source, folder = commit(), unfinished(out, path)
     for file in (model_path(out, path), path):
         check_writable(file.parent)
-    experiment = TASKS[order.task].recipe(order)
+    experiment = TASKS[order.task].experiment(order)
     _find_tests(experiment)
     method = experiment.build(order.seed)
     history = experiment.train(
@@ -127,18 +128,18 @@ def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
 
 
 def _find_tests(experiment: Experiment) -> None:
-    """Download test data that are not here, or say what is wrong with them, before hours of training."""
+    """Download missing test data, or report what is wrong with them, before hours of training."""
     for name in experiment.tests:
         data.ensure(name, "test")
 
 
-def _train_together(orders: Sequence[Order]) -> list[_Trained]:
-    """Train orders side by side; their random numbers depend on which those are, so every result names the seeds."""
+def _train_stacked(orders: Sequence[Order]) -> list[_Trained]:
+    """Train orders stacked. Random numbers depend on the set of seeds, so every result names all of them."""
     if not orders:
         return []
     source = commit()
     note = f"seeds trained together: {', '.join(str(order.seed) for order in orders)}"
-    recipes = [TASKS[order.task].recipe(order) for order in orders]
+    recipes = [TASKS[order.task].experiment(order) for order in orders]
     experiments = [replace(each, notes=[*each.notes, note]) for each in recipes]
     methods = [each.build(order.seed) for each, order in zip(experiments, orders, strict=True)]
     pairs = [each.data for each in experiments]
@@ -147,7 +148,7 @@ def _train_together(orders: Sequence[Order]) -> list[_Trained]:
 
 
 def _read(path: Path, order: Order) -> Result:
-    """The result, if it was made with the settings that `order` names, and no others."""
+    """The result, if it was made with exactly the settings of `order`."""
     result = read_result(path)
     if result.settings.get("ordered", _NOTHING) != _ordered(order):
         made, wanted = (_listed(each) for each in (result.settings.get("ordered", _NOTHING), _ordered(order)))
@@ -156,7 +157,7 @@ def _read(path: Path, order: Order) -> Result:
 
 
 def _ordered(order: Order) -> dict[str, Any]:
-    """The settings that an order names, as a result keeps them."""
+    """The settings of an order, as a result keeps them."""
     return {"method": recorded(order.settings), "fit": recorded(order.fit_settings)}
 
 
@@ -170,7 +171,7 @@ def _absent(paths: Iterable[Path]) -> list[Path]:
 
 
 def _keep(out: Path, path: Path, trained: _Trained) -> Result:
-    """Measure the model, save and diagnose it, and write the result: where that is, everything else is too."""
+    """Evaluate, save and diagnose the model, and write the result last: if it exists, so does everything else."""
     model, diagnosis = model_path(out, path), diagnosis_path(path)
     for file in (model, diagnosis, path):
         remove_leftovers(file)
@@ -215,7 +216,7 @@ def _measured(trained: _Trained) -> Result:
 
 def _thinned(history: History) -> dict[str, list[float]]:
     columns = {"loss": history.loss, **history.terms, "validation": history.validation}
-    return {name: thinned(values, _EPOCHS) for name, values in columns.items() if values}
+    return {name: thin(values, _EPOCHS) for name, values in columns.items() if values}
 
 
 def _described(source: DataSplit) -> dict[str, Any]:
@@ -223,7 +224,7 @@ def _described(source: DataSplit) -> dict[str, Any]:
 
 
 def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON keeps them; what it cannot keep, as it is printed."""
+    """Settings as JSON values; values that JSON cannot hold as they are printed."""
     simple = (bool, int, float, str, list, dict, type(None))
     values = {name: plain(value) for name, value in settings.items()}
     return {name: value if isinstance(value, simple) else repr(value) for name, value in values.items()}

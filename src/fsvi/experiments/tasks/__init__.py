@@ -1,1 +1,1 @@
-"""The paper's tasks, one file for each."""
+"""The tasks of the paper, one file each: recipe, tables and sweep."""

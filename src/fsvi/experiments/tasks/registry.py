@@ -1,43 +1,17 @@
-"""Every task of the paper by its name."""
+"""Every task by its name, in the order of the report."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from fsvi.experiments.experiment import Recipe
-from fsvi.experiments.tasks.cifar10 import cifar10
-from fsvi.experiments.tasks.fashion_mnist import fashion_mnist
-from fsvi.experiments.tasks.retina import retina
-from fsvi.experiments.tasks.rotated_mnist import rotated_mnist
-from fsvi.experiments.tasks.toy_runs import toy
-from fsvi.experiments.tasks.uci import PREFIX, TABLES, uci
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task of the paper.
-
-    Attributes:
-        title: Its name for people.
-        recipe: What is run.
-        context: The context that methods use where none is asked for; None where the task has only one.
-        together: Whether seeds can be trained side by side.
-    """
-
-    title: str
-    recipe: Recipe
-    context: str | None = None
-    together: bool = False
-
+from fsvi.experiments.task import Task
+from fsvi.experiments.tasks.cifar10 import TASK as CIFAR10
+from fsvi.experiments.tasks.diabetic_retinopathy import TASK as RETINA
+from fsvi.experiments.tasks.fashion_mnist import TASK as FASHION_MNIST
+from fsvi.experiments.tasks.rotated_mnist import TASK as ROTATED_MNIST
+from fsvi.experiments.tasks.toy_regression import TOY_REGRESSION_TASKS
+from fsvi.experiments.tasks.two_moons import TASK as TWO_MOONS
+from fsvi.experiments.tasks.uci_regression import UCI_TASKS
 
 TASKS: dict[str, Task] = {
-    "fashion-mnist": Task("FashionMNIST", fashion_mnist, "kmnist"),
-    "cifar10": Task("CIFAR-10", cifar10, "monochrome"),
-    "rotated-mnist": Task("Rotated MNIST", rotated_mnist, "kmnist"),
-    "retina": Task("Retina", retina, "monochrome"),
-    **{PREFIX + name: Task(f"UCI {name}", uci, together=True) for name in TABLES},
-    "two-moons": Task("Two moons", toy),
-    "snelson": Task("Snelson", toy),
-    "oat1d": Task("OAT-1D", toy),
-    "subspace": Task("Subspace", toy),
+    task.name: task
+    for task in (FASHION_MNIST, CIFAR10, ROTATED_MNIST, RETINA, *UCI_TASKS, TWO_MOONS, *TOY_REGRESSION_TASKS)
 }

@@ -1,7 +1,7 @@
-"""`fsvi tune`: the paper's protocol for hyperparameters, by a tenth of the training data held out, or the task's own
-validation data.
+"""`fsvi tune`: the paper's protocol for hyperparameters, on a held-out tenth of the training data or on the validation
+data of the task.
 
-Test data cannot be seen here: only `Experiment.evaluate` loads any, and nothing in this module calls it.
+Tuning cannot see test data: only `Experiment.evaluate` loads them, and nothing in this module calls it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, Singul
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.results import result_path
 from fsvi.experiments.runner.locks import alone
-from fsvi.experiments.runner.runs import checked, recorded, trains_together
+from fsvi.experiments.runner.runs import can_stack, checked, recorded
 from fsvi.experiments.tasks.registry import TASKS
-from fsvi.experiments.tuning.spaces import LENGTH, LENGTHS, SMALL_SPACES, SPACES, VARIANCE, Choice, Space
 from fsvi.functions.priors import Prior
 from fsvi.methods import FSVI, Ensemble, Method
+from fsvi.methods.registry import METHODS
+from fsvi.methods.search_space import VARIANCE, Choice, Space
 from fsvi.serialization import Configurable, check_writable, write_bytes
 from fsvi.training.stacked import fit_together
 from fsvi.validation import LARGEST_SEED, check_count, check_seed
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.trial import FrozenTrial
 
+LENGTH = "length"
+"""The length of training as a multiple of the recipe's, searched if networks are small; not an argument of a method."""
+LENGTHS = Choice((0.25, 0.5, 1.0, 2.0))
 _HELD_OUT = 0.1
 _SAMPLES, _SMALL_SAMPLES = 16, 100
-"""draws that a prediction is made from, and where networks are small"""
+"""Draws per prediction, in general and for small networks."""
 _OBJECTIVE, _RECIPE, _AGAIN = "objective", "recipe", "again"
-"""what a study remembers, and one of its trials"""
+"""Names of the attributes of a study and of its trials."""
 _PRIOR = "prior"
 
 
@@ -50,17 +54,24 @@ def tune(
     tell: Callable[[str], None] = print,
     splits: int = 1,
 ) -> dict[str, Any]:
-    """Search until the study in the folder `out` has `trials` trials; returns its summary, which is written there too.
+    """Search until the study in the folder `out` has `trials` trials; returns its summary, which is also written there.
 
-    The study is kept in a file after every trial, and goes on from there; a trial that was interrupted is made again.
-    `contexts` are searched as well. The value of a trial is the mean over so many random `splits`, of the order's seed
-    and those that follow. The first trial has the recipe's own settings, except for a context that is not among
-    `contexts`. Another seed, other contexts or another number of splits make another study.
+    The study is written to a file after every trial and resumes from there; an interrupted trial is repeated. The first
+    trial has the recipe's own settings, except for a context that is not in `contexts`. Another seed, other contexts or
+    another number of splits make another study.
+
+    Args:
+        order: The task, method, profile and first seed.
+        out: The folder for the study.
+        trials: The number of trials, including earlier ones.
+        contexts: Contexts to choose from; none to keep the order's.
+        tell: Receives a line for each trial.
+        splits: The number of random splits over which the value of a trial is averaged, with successive seeds.
     """
     order = checked(order)
     for context in contexts:
         checked(replace(order, context=context))
-    contexts = tuple(sorted(set(contexts)))  # since Optuna tells searches by the order of their choices
+    contexts = tuple(sorted(set(contexts)))  # Optuna identifies a search by the order of its choices
     check_count("trials", trials)
     check_seed(order.seed + check_count("splits", splits) - 1)
     search = _Search(order, contexts, splits)
@@ -73,14 +84,12 @@ def tune(
             search.write_summary(study, path)
         summary = search.write_summary(study, path)
     if summary["best"] is None:
-        raise FSVIError(
-            f"none of the {len(summary['trials'])} trials in {path} could be trained: ask for more --trials."
-        )
+        raise FSVIError(f"none of the {len(summary['trials'])} trials in {path} could be trained: increase --trials.")
     return summary
 
 
 def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tensor, Tensor]]:
-    """The experiment on nine tenths of its training data and the tenth that is left, or its own validation data."""
+    """The experiment on nine tenths of its training data and the remaining tenth, or its own validation data."""
     if experiment.validation is not None:
         return experiment, experiment.validation()
     x, y = experiment.data
@@ -90,54 +99,53 @@ def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tenso
 
 @dataclass(frozen=True)
 class _Search:
-    """What is searched, and how a choice is measured."""
+    """A search space, and how a choice is evaluated."""
 
     order: Order
     contexts: tuple[str, ...]
     splits: int
 
     def check(self) -> None:
-        """One sentence where there is nothing to search."""
-        if self.order.member not in SPACES:
-            raise InvalidInputError(
-                f"there is no search space for {self.order.method!r}: there are {', '.join(SPACES)}."
-            )
+        """Refuse methods without a search space."""
+        if not METHODS[self.order.member].search:
+            known = ", ".join(name for name, entry in METHODS.items() if entry.search)
+            raise InvalidInputError(f"{self.order.method!r} has no search space: choose one of {known}.")
 
     def path(self, out: Path) -> Path:
-        """Where the summary is written."""
+        """The path of the summary."""
         row = replace(self.order, context="+".join(self.contexts) or self.order.context)
         name = f"{self.order.task}.{result_path(out, row).stem}" + (f"-{self.splits}" if self.splits > 1 else "")
         return out / f"{name}.json"
 
     @cached_property
     def space(self) -> Space:
-        """What is searched, by name: what the method has, with the recipe's own value, and the contexts asked for."""
+        """The settings to search: those of the method, including the recipe's own values, and the contexts."""
         own = self._own
         space = {name: each.holding(own[name]) for name, each in self._listed.items() if name in own}
         return {**space, **({"context": Choice(self.contexts)} if self.contexts else {})}
 
     @property
     def _listed(self) -> Space:
-        member = self.order.member
-        return {**SPACES[member], **({**SMALL_SPACES.get(member, {}), LENGTH: LENGTHS} if self.is_small else {})}
+        entry = METHODS[self.order.member]
+        return {**entry.search, **({**entry.small_search, LENGTH: LENGTHS} if self.is_small else {})}
 
     @cached_property
     def _recipe(self) -> tuple[Experiment, Method]:
-        experiment = TASKS[self.order.task].recipe(self.order)
+        experiment = TASKS[self.order.task].experiment(self.order)
         made = experiment.build(self.order.seed)
         return experiment, made.members[0] if isinstance(made, Ensemble) else made
 
     def fixed(self) -> dict[str, Any]:
-        """What all trials have of the recipe, by which their values can be compared: how long they train among it."""
+        """The settings that all trials share, such as the length of training; they make trials comparable."""
         experiment, method = self._recipe
         searched = {*self.space, *({_PRIOR} if _PRIOR in self._own else ())}
         settings = {name: value for name, value in _settings(method).items() if name not in searched}
         fixed = {"method": recorded(settings), "fit": recorded(experiment.fit_settings)}
-        return cast("dict[str, Any]", json.loads(json.dumps(fixed)))  # as the study's file gives it back
+        return cast("dict[str, Any]", json.loads(json.dumps(fixed)))  # as the file of the study returns it
 
     @cached_property
     def _own(self) -> dict[str, Any]:
-        """The recipe's own settings by name; a function from a variance to a prior, where FSVI's can be made anew."""
+        """The recipe's own settings by name; also a function from a variance to a prior, if FSVI's prior has one."""
         experiment, method = self._recipe
         own = {name: getattr(method, name) for name in self._listed if hasattr(method, name)}
         own |= {LENGTH: 1.0, "context": self.order.context}
@@ -148,26 +156,26 @@ class _Search:
 
     @property
     def is_small(self) -> bool:
-        """Whether seeds are trained together."""
-        return trains_together(self.order)
+        """Whether seeds are trained stacked."""
+        return can_stack(self.order)
 
     def recipe_params(self) -> dict[str, Any]:
-        """The recipe's own settings, as far as they are searched."""
+        """The searched settings with the recipe's own values."""
         return self.reachable(self._own)
 
     def reachable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the parameters that a trial can have."""
+        """Those parameters that a trial can have."""
         return {name: params[name] for name, each in self.space.items() if name in params and each.has(params[name])}
 
     def objective(self) -> str:
-        """What is measured, in words."""
+        """The objective in words."""
         by_rows = self._recipe[0].validation is None
         part = f"a held-out {_HELD_OUT:.0%} of the training data" if by_rows else "the validation data of the task"
         apart = f", over {self.splits} {'random splits' if by_rows else 'seeds'}" if self.splits > 1 else ""
         return f"mean log-likelihood of {part}{apart}"
 
     def value(self, trial: Trial) -> float:
-        """The mean log-likelihood of what is held out."""
+        """The mean log-likelihood of the held-out data."""
         from optuna import TrialPruned
 
         params = {name: choices.suggest(trial, name) for name, choices in self.space.items()}
@@ -187,8 +195,8 @@ class _Search:
         return mean
 
     def _scores(self, orders: Sequence[Order], length: float) -> list[float]:
-        """The mean log-likelihood of what each order holds out, the orders trained together if there are several."""
-        parts = [held_out(TASKS[order.task].recipe(order), order.seed) for order in orders]
+        """The mean log-likelihood of the held-out data of each order; several orders are trained stacked."""
+        parts = [held_out(TASKS[order.task].experiment(order), order.seed) for order in orders]
         experiments = [_lengthened(experiment, length) for experiment, _ in parts]
         methods = [each.build(order.seed) for each, order in zip(experiments, orders, strict=True)]
         if len(orders) == 1:
@@ -202,8 +210,8 @@ class _Search:
             for method, (_, (x, y)) in zip(methods, parts, strict=True)
         ]
 
-    def summarise(self, study: Study) -> dict[str, Any]:
-        """The study as plain values: what was asked, what was tried, what it gave, what was best."""
+    def summarize(self, study: Study) -> dict[str, Any]:
+        """The study as plain values: the search, its trials, and the best one."""
         order = self.order
         ended = _ended(study)
         done = [trial for trial in ended if trial.value is not None]
@@ -222,8 +230,8 @@ class _Search:
         }
 
     def write_summary(self, study: Study, path: Path) -> dict[str, Any]:
-        """Write the summary, and return it."""
-        summary = self.summarise(study)
+        """Write the summary and return it."""
+        summary = self.summarize(study)
         write_bytes(path, (json.dumps(summary, indent=1) + "\n").encode())
         return summary
 
@@ -236,7 +244,7 @@ def _lengthened(experiment: Experiment, factor: float) -> Experiment:
 
 
 def _settings(part: Configurable) -> dict[str, Any]:
-    """The arguments that it was made with; none where a user's own prior cannot be written down."""
+    """Its constructor arguments; none if they cannot be serialized, as with a user's own prior."""
     try:
         return cast("dict[str, Any]", part.config()["settings"])
     except InvalidInputError:
@@ -244,7 +252,7 @@ def _settings(part: Configurable) -> dict[str, Any]:
 
 
 def _variable(prior: Prior) -> dict[str, Any]:
-    """A prior's variance, and a function that makes the same kind with another; nothing where that cannot be done."""
+    """A prior's variance, and a function that makes the same prior with another variance; empty if it has none."""
     kind, settings = type(prior), _settings(prior)
     if kind.transient or "variance" not in settings:
         return {}
@@ -255,7 +263,7 @@ def _variable(prior: Prior) -> dict[str, Any]:
 
 
 def _open_study(search: _Search, path: Path) -> Study:
-    """The study beside `path`, where what was interrupted waits to be tried again, or else the recipe's settings."""
+    """The study next to `path`. Interrupted trials are queued again; a new study starts with the recipe's settings."""
     try:
         import optuna
         from optuna.storages import JournalStorage
@@ -267,7 +275,7 @@ def _open_study(search: _Search, path: Path) -> Study:
     study = optuna.create_study(storage=storage, study_name=path.stem, direction="maximize", load_if_exists=True)
     study.sampler = optuna.samplers.TPESampler(seed=(search.order.seed + len(study.trials)) % (LARGEST_SEED + 1))
     if study.user_attrs.get(_RECIPE, search.fixed()) != search.fixed():
-        raise FSVIError(f"the study beside {path} is of another version of the recipe: choose another --out.")
+        raise FSVIError(f"the study next to {path} belongs to another version of the recipe: choose another --out.")
     if _RECIPE not in study.user_attrs:
         study.set_user_attr(_OBJECTIVE, search.objective())
         study.set_user_attr(_RECIPE, search.fixed())
@@ -278,21 +286,21 @@ def _open_study(search: _Search, path: Path) -> Study:
 
 
 def _repeat_interrupted(study: Study, search: _Search) -> None:
-    """Queue again what is still called running: since the lock is ours, no process is at work on it.
+    """Queue trials again that are still marked as running: we hold the lock, so no process works on them.
 
-    Once only, or settings that end the process would be the first to be tried every time.
+    Only once: otherwise settings that kill the process would be tried first every time.
     """
     from optuna.trial import TrialState
 
     for trial in study.get_trials(states=[TrialState.RUNNING]):
-        wanted = trial.system_attrs.get("fixed_params", {})  # of a queued trial, which may not have come to all of them
+        wanted = trial.system_attrs.get("fixed_params", {})  # of a queued trial, which may have been interrupted early
         study.tell(trial.number, state=TrialState.FAIL)
         if _AGAIN not in trial.user_attrs:
             study.enqueue_trial(search.reachable({**wanted, **trial.params}), user_attrs={_AGAIN: True})
 
 
 def _try(study: Study, search: _Search, path: Path) -> FrozenTrial:
-    """Make one trial; an interruption leaves it running, so that it is made again when the study is next opened."""
+    """Make one trial. An interrupted trial stays marked as running, and is repeated when the study is opened again."""
     from optuna import TrialPruned
     from optuna.trial import TrialState
 
@@ -304,13 +312,13 @@ def _try(study: Study, search: _Search, path: Path) -> FrozenTrial:
     except Exception as error:
         study.tell(trial, state=TrialState.FAIL)
         if "dynamic value space" in str(error):
-            raise FSVIError(f"the study beside {path} is of another search space: choose another --out.") from error
+            raise FSVIError(f"the study next to {path} has another search space: choose another --out.") from error
         raise
     return study.tell(trial, value)
 
 
 def _ended(study: Study) -> list[FrozenTrial]:
-    """The trials that ended by themselves, with a value or because training broke down."""
+    """The trials that ended by themselves, with a value or because training diverged."""
     return [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
 
 

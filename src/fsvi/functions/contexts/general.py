@@ -1,7 +1,7 @@
-"""Context distributions: where the posterior over functions is held to the prior.
+"""Context distributions: where the posterior over functions is compared with the prior.
 
-A context knows how to draw `num` points. What it needs of the training data it learns in `prepare`, which `fit` calls
-with training inputs, already normalised the way the network sees them.
+A context draws points. It learns what it needs about the training data in `prepare`, which `fit` calls with training
+inputs, already normalized as the network sees them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PERMUTED = 100_000
 
 
 class Context(Configurable, ABC):
-    """A distribution over inputs of the network."""
+    """A distribution over inputs of the network. To add one, implement `sample`."""
 
     def copied(self) -> Context:
-        """A copy that learns of the data for itself; data of its own are shared."""
+        """A copy that learns about the training data by itself; data of its own are shared."""
         return copy.copy(self)
 
     def prepare(self, x: Tensor) -> None:
@@ -49,9 +49,12 @@ class Context(Configurable, ABC):
 
 
 class Uniform(Context):
-    """Uniform over a box. Bounds that are not given are the training data's, widened by `widen` times its range.
+    """Uniform over a box.
 
-    `low` and `high` are numbers or have the shape of one input.
+    Args:
+        low: The lower bound, a number or of the shape of one input; None takes the training data's.
+        high: The upper bound, likewise.
+        widen: By which multiple of the data's range to extend the data's bounds on both sides.
     """
 
     def __init__(self, low: Any = None, high: Any = None, widen: float = 0.0) -> None:
@@ -85,8 +88,12 @@ class Uniform(Context):
 
 
 class Monochrome(Context):
-    """Images of one colour: every channel filled with a pixel drawn at random from that channel of the training set,
-    or of the sample of it that `fit` looks at before it goes through a DataLoader."""
+    """Images of one color: every channel is filled with a pixel drawn at random from that channel of the images.
+
+    Args:
+        images: The images, (n, channels, height, width); None takes the training images, or for a DataLoader the sample
+            of them that `fit` looks at first.
+    """
 
     transient = ("images",)
 
@@ -105,12 +112,16 @@ class Monochrome(Context):
         images = batch if self._pixels is None else self._pixels
         count, channels, height, width = images.shape
         n, row, column = (torch.randint(size, (num, channels)) for size in (count, height, width))
-        colours = images[n, torch.arange(channels), row, column]
-        return colours[:, :, None, None].expand(num, channels, *batch.shape[2:]).to(batch)
+        colors = images[n, torch.arange(channels), row, column]
+        return colors[:, :, None, None].expand(num, channels, *batch.shape[2:]).to(batch)
 
 
 class Dataset(Context):
-    """Any unlabelled data: a tensor of inputs, or a dataset whose items are inputs or (input, label) pairs."""
+    """Any unlabeled data.
+
+    Args:
+        data: A tensor of inputs, or a dataset whose items are inputs or (input, label) pairs.
+    """
 
     transient = ("data",)
 
@@ -128,8 +139,7 @@ class Dataset(Context):
         return None if self.data is None else self._take(torch.arange(min(2, len(self.data))))
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
-        """Points drawn without replacement within a set, unless the data is smaller than that, or so large that it
-        makes no difference."""
+        """Points drawn without replacement, unless there are too few, or so many that it makes no difference."""
         if self.data is None:
             raise InvalidInputError("this context's data was not saved: set method.context to go on training.")
         size = len(self.data)
@@ -155,9 +165,11 @@ class Batch(Context):
 
 
 class Corrupted(Context):
-    """Training images, spoiled: noise, shuffled patches, inverted contrast or a quarter turn, one drawn per image.
+    """Corrupted training images: noise, shuffled patches, inverted contrast or a quarter turn, one drawn per image.
 
-    `noise` is the added noise's standard deviation in units of the batch's own.
+    Args:
+        noise: The standard deviation of the added noise, in units of the batch's own.
+        patches: The number of patches per side that are shuffled.
     """
 
     def __init__(self, noise: float = 1.0, patches: int = 4) -> None:
@@ -195,7 +207,12 @@ class Corrupted(Context):
 
 
 class Mixture(Context):
-    """Several contexts, each giving its fraction of every set: `Mixture([Batch(), Monochrome()], [0.5, 0.5])`."""
+    """Several contexts, each giving its fraction of every set: `Mixture([Batch(), Monochrome()], [0.5, 0.5])`.
+
+    Args:
+        contexts: The contexts.
+        fractions: Their shares of the points, which sum to 1.
+    """
 
     def __init__(self, contexts: Sequence[Context], fractions: Sequence[float]) -> None:
         if len(contexts) != len(fractions) or not contexts:

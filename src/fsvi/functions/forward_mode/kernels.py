@@ -1,8 +1,12 @@
-"""Kernels that differentiate in forward mode, and whose derivative differentiates again: the cures in one place.
+"""Replacements for fused kernels that torch cannot differentiate in forward mode, or cannot differentiate twice.
 
-With torch 2.13 on a CPU: fused attention and the fused LSTM have no forward-mode derivative; the fused normalisations
-have one, but its own gradient takes their statistics for constants, which is wrong without a warning, or it fails on
-images in channels-last order; that of a gated linear unit has no gradient.
+Seen with torch 2.13 on a CPU:
+
+- fused attention, the fused LSTM and `weight_norm` have no forward-mode derivative;
+- the fused normalizations have one, but its gradient treats their statistics as constants. This is wrong without a
+  warning, or it fails on images in channels-last order;
+- the gradient of `weight_norm` is wrong when it is differentiated again, also without a warning;
+- the derivatives of gated linear units and of `hardsigmoid` have no gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def plain_kernels(net: nn.Module) -> Iterator[None]:
-    """Compute without fused kernels for a while; the global switches come back as they were."""
+    """Compute without fused kernels inside this context; global switches are restored afterwards."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -35,7 +39,7 @@ def plain_kernels(net: nn.Module) -> Iterator[None]:
 
 
 class _Decomposed(TorchFunctionMode):
-    """Normalisations and gates written out in elementary operations."""
+    """Normalizations, gates and `hardsigmoid` written out in elementary operations."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -46,13 +50,13 @@ class _Decomposed(TorchFunctionMode):
 def _layer_norm(
     x: Tensor, shape: list[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    return _affine(_standardise(x, list(range(-len(shape), 0)), eps), weight, bias)
+    return _affine(_standardize(x, list(range(-len(shape), 0)), eps), weight, bias)
 
 
 def _group_norm(
     x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    grouped = _standardise(x.reshape(len(x), groups, -1), [-1], eps).reshape(x.shape)
+    grouped = _standardize(x.reshape(len(x), groups, -1), [-1], eps).reshape(x.shape)
     return _affine(grouped, _per_channel(weight, x), _per_channel(bias, x))
 
 
@@ -84,7 +88,7 @@ def _batch_norm(
     if not training:
         return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     others = [dim for dim in range(x.dim()) if dim != 1]
-    return _affine(_standardise(x, others, eps), _per_channel(weight, x), _per_channel(bias, x))
+    return _affine(_standardize(x, others, eps), _per_channel(weight, x), _per_channel(bias, x))
 
 
 def _glu(x: Tensor, dim: int = -1) -> Tensor:
@@ -92,9 +96,19 @@ def _glu(x: Tensor, dim: int = -1) -> Tensor:
     return value * gate.sigmoid()
 
 
-def _standardise(x: Tensor, dims: list[int], eps: float) -> Tensor:
-    centred = x - x.mean(dims, keepdim=True)
-    return centred * (centred.square().mean(dims, keepdim=True) + eps).rsqrt()
+def _hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
+    return (x / 6 + 0.5).clamp(0, 1)
+
+
+def _weight_norm(direction: Tensor, scale: Tensor, dim: int = 0) -> Tensor:
+    """scale · direction / ‖direction‖, the norm over all dimensions but `dim`, or over all with −1."""
+    others = [each for each in range(direction.dim()) if dim == -1 or each != dim % direction.dim()]
+    return direction * (scale / direction.square().sum(others, keepdim=True).sqrt())
+
+
+def _standardize(x: Tensor, dims: list[int], eps: float) -> Tensor:
+    centered = x - x.mean(dims, keepdim=True)
+    return centered * (centered.square().mean(dims, keepdim=True) + eps).rsqrt()
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -112,4 +126,6 @@ _DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     F.instance_norm: _instance_norm,
     F.batch_norm: _batch_norm,
     F.glu: _glu,
+    F.hardsigmoid: _hardsigmoid,
+    torch._weight_norm: _weight_norm,
 }

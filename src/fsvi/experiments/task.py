@@ -1,0 +1,81 @@
+"""The description of a task: everything that commands, sweeps and reports know about it.
+
+A new task is one file in `fsvi.experiments.tasks` that holds a `Task`, and one line in its registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fsvi.experiments.columns import TableLayout
+from fsvi.experiments.experiment import Experiment, Order, Recipe
+from fsvi.experiments.schedules import AveragingSchedule
+
+MethodAndContext = tuple[str, str | None]
+"""A method's name, and its context if the sweep names one."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs behind a table or figure of the paper; tasks with the same sweep are run together.
+
+    Attributes:
+        name: What `fsvi reproduce` calls it.
+        rows: The methods with their contexts.
+        seeds: How many seeds the paper averages over.
+    """
+
+    name: str
+    rows: tuple[MethodAndContext, ...]
+    seeds: int = 1
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the report; tasks that share a table share a section.
+
+    Attributes:
+        title: Its heading.
+        about: One or two sentences about the task.
+        tables: The tables, filled from results.
+    """
+
+    title: str
+    about: str
+    tables: tuple[TableLayout, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of the paper.
+
+    Attributes:
+        name: Its name on the command line and in files.
+        recipe: Makes an experiment from an order.
+        section: Where the report shows it.
+        sweep: The runs that reproduce the paper's table or figure.
+        context: The default context of methods that take one; None if the task has a fixed context.
+        can_stack: Whether seeds can be trained stacked, in one pass for all: for small dense networks.
+    """
+
+    name: str
+    recipe: Recipe
+    section: Section
+    sweep: Sweep
+    context: str | None = None
+    can_stack: bool = False
+
+    def experiment(self, order: Order) -> Experiment:
+        """The experiment of an order, with the learning-rate schedule that its method needs."""
+        experiment = self.recipe(order)
+        return replace(experiment, fit_settings={**_method_schedule(order), **experiment.fit_settings})
+
+
+def _method_schedule(order: Order) -> Mapping[str, Any]:
+    """SWAG averages at a constant learning rate; all other methods use the default schedule."""
+    if order.member != "swag":
+        return {}
+    start = order.settings.get("start")
+    return {"schedule": AveragingSchedule() if start is None else AveragingSchedule(start)}

@@ -1,0 +1,32 @@
+"""Images that are augmented when a batch is fetched."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+
+from fsvi import data
+
+
+class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
+    """Images and labels. A batch fetched by a DataLoader is cropped and mirrored at random.
+
+    A single item is returned unchanged, so that what a method learns about the data before training comes from the
+    true images. Random numbers come from torch's global generator, whose state checkpoints keep.
+
+    Args:
+        x: The images.
+        y: Their labels.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(data.augment(self.x[indices]), self.y[indices], strict=True))

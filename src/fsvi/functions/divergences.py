@@ -1,0 +1,50 @@
+"""Divergences between distributions of function values: what pulls the posterior over functions to the prior."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from torch import Tensor
+
+from fsvi.functions.gaussian import FunctionGaussian, diagonal_kl, gaussian_kl
+from fsvi.serialization import Configurable
+from fsvi.validation import check_choice, check_count, check_positive
+
+
+class Divergence(Configurable, ABC):
+    """A number that says how far the posterior over functions is from the prior, at a set of context points.
+
+    To add one, implement `between`. Constructor arguments must be kept as attributes of the same name, so that
+    `save` can write them down.
+    """
+
+    num_draws: int = 1
+    """over how many draws of the feature layers a method averages the divergence, where these layers are random"""
+
+    @abstractmethod
+    def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
+        """The divergence of the posterior `q` from the prior `p`, summed over outputs: a scalar with gradients."""
+
+
+class KL(Divergence):
+    """The Kullback–Leibler divergence KL(q(f(X)) ‖ p(f(X))) at the context points X, in closed form and float64.
+
+    Args:
+        nugget: The variance added at every point, to both covariances. It keeps them invertible where context points
+            are close to each other.
+        covariance: "full" uses the covariance between context points; "diagonal" treats the points as independent,
+            which is cheaper and ignores how smooth the functions are.
+        num_draws: Over how many draws of the feature layers the divergence is averaged, where these are random.
+    """
+
+    def __init__(
+        self, nugget: float = 1e-2, covariance: Literal["full", "diagonal"] = "full", num_draws: int = 1
+    ) -> None:
+        self.nugget = check_positive("nugget", nugget, zero=True)
+        self.covariance = check_choice("covariance", covariance, ("full", "diagonal"))
+        self.num_draws = check_count("num_draws", num_draws)
+
+    def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
+        """KL(q ‖ p), summed over outputs."""
+        return (gaussian_kl if self.covariance == "full" else diagonal_kl)(q, p, self.nugget)

@@ -1,0 +1,103 @@
+"""Trained methods in files: written without pickle, read without running anything that the file names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fsvi.errors import FileFormatError
+from fsvi.networks.description import build
+from fsvi.networks.network import Network
+from fsvi.serialization import Configurable, building_from, read_tree, write_tree
+
+if TYPE_CHECKING:
+    from fsvi.methods.base import Method
+
+_KIND = "fsvi method"
+
+
+def save_method(method: Method, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
+    """Write a trained method to one file, without training data.
+
+    Args:
+        method: The method.
+        path: The file, which is replaced if it exists.
+        calibrated: A calibration of this method, which `load` then returns.
+    """
+    extra = {} if calibrated is None else {"calibrated": calibrated.config()}
+    write_tree(path, {**as_tree(method), **extra}, _KIND)
+
+
+def as_tree(method: Method) -> dict[str, Any]:
+    """A trained method as plain values and tensors, for a file of its own or for a part of another; see `from_tree`."""
+    return {
+        "config": method.config(),
+        "parameters": method.network.architecture(),
+        "network": method.description(),
+        "input_shape": method.input_shape,
+        "num_data": method.num_data,
+        "tensors": method.tensors(),
+    }
+
+
+def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Method:
+    """Read a method that `save` wrote; a calibrated one comes back with its calibration.
+
+    Args:
+        path: The file.
+        net: The network, whose parameters may have any values. It is needed unless the network is one of
+            `fsvi.networks`, or an `nn.Sequential` of PyTorch's common layers, which files describe.
+    """
+    return from_tree(read_tree(path, _KIND), path, net)
+
+
+def from_tree(tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Method:
+    """The method that `as_tree` described, read from the file at `path`, which errors name."""
+    with building_from(path):
+        is_described = net is None
+        net = _network(path, tree) if net is None else net
+        for saved, given in zip_longest(tree["parameters"], Network.wrap(net).architecture()):
+            if saved != given:
+                raise FileFormatError(f"{path} is of another architecture: it has {saved}, the network given {given}.")
+        method: Method = Configurable.from_config(tree["config"], net=net)
+        if is_described and method.network.output is not None:
+            raise FileFormatError(f"{path} has an output setting, but describes a network that returns a tensor.")
+        _fill(method, tree, path)
+        return _with_calibration(method.eval(), tree.get("calibrated"))
+
+
+def _fill(method: Method, tree: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Give the method what it had learned."""
+    method.num_data = tree["num_data"]
+    shape = tree.get("input_shape")
+    method.set_saved_shape(None if shape is None else torch.Size(shape))
+    broken = [name for name, tensor in tree["tensors"].items() if not bool(tensor.isfinite().all())]
+    if broken:
+        raise FileFormatError(f"{path} holds NaN or infinite values in {broken[0]}: train it again.")
+    method.load_tensors(tree["tensors"])
+
+
+def _with_calibration(method: Method, config: Mapping[str, Any] | None) -> Any:
+    """The method, inside the object that calibrates it if the file has one."""
+    if config is None:
+        return method
+    calibrated = Configurable.from_config(config, method=method)
+    if getattr(calibrated, "method", None) is not method:
+        raise FileFormatError(f"the file describes {config['class']!r} as its calibration, which it is not.")
+    return calibrated
+
+
+def _network(path: str | os.PathLike[str], tree: Mapping[str, Any]) -> nn.Module:
+    """The network that the file describes, no larger than what the file holds."""
+    wanted = "pass the network: fsvi.load(path, net), or --net to fsvi predict."
+    if tree.get("network") is None:
+        raise FileFormatError(f"{path} does not describe its network, which is not made of standard layers: {wanted}")
+    try:
+        return build(tree["network"], limit=sum(tensor.numel() for tensor in tree["tensors"].values()))
+    except FileFormatError as error:
+        raise FileFormatError(f"{path} cannot be loaded by itself, as {str(error).rstrip('.')}: {wanted}") from error

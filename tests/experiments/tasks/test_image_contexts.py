@@ -1,0 +1,59 @@
+"""Contexts by name: their data, their notes, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import fsvi
+from fsvi import data
+from fsvi.experiments.experiment import Order
+from fsvi.experiments.tasks.image_contexts import context_notes
+from fsvi.experiments.tasks.registry import TASKS
+from pictures import pretend
+
+
+def test_mixed_contexts_say_so():
+    assert (
+        context_notes("kmnist") == context_notes("monochrome") == ["half of the context points are from the minibatch"]
+    )
+    assert context_notes("corrupted") == context_notes(None) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "other"), [("fashion-mnist", "kmnist", "mnist"), ("cifar10", "cifar100", "svhn")]
+)
+def test_test_images_under_the_name_of_the_context_are_refused(monkeypatch, task, name, other):
+    pretend(monkeypatch)
+    load = data.load
+    mixed_up = lambda asked, split="train": load(other, "test") if asked == name else load(asked, split)  # noqa: E731
+    monkeypatch.setattr(data, "load", mixed_up)
+    experiment = TASKS[task].experiment(Order(task, "fsvi", "smoke", context=name))
+    with pytest.raises(fsvi.InvalidInputError, match=f"48 .*{other}"):
+        experiment.evaluate(experiment.build(0))
+
+
+@pytest.mark.parametrize("name", ["cifar10", "boston"])
+def test_a_context_of_another_kind_is_named_as_the_fault(monkeypatch, name):
+    pretend(monkeypatch)
+    load = data.load
+    table = lambda: replace(load("mnist"), x=torch.zeros(5, 13, dtype=torch.float64))  # noqa: E731
+    monkeypatch.setattr(data, "load", lambda asked, split: table() if asked == "boston" else load(asked, split))
+    with pytest.raises(fsvi.InvalidInputError, match=f"'{name}'.*images"):
+        TASKS["fashion-mnist"].experiment(Order("fashion-mnist", "fsvi", "smoke", context=name))
+
+
+@pytest.mark.parametrize(
+    ("name", "absent", "split"),
+    [
+        ("kmnist", [], "train"),
+        ("kmnist", ["train", "test"], "train"),
+        ("kmnist", ["train"], "test"),
+        ("notmnist", ["train", "test"], "test"),
+    ],
+)
+def test_a_context_is_of_the_training_split_where_that_can_be_had(monkeypatch, name, absent, split):
+    asked = pretend(monkeypatch)
+    monkeypatch.setattr(data, "available", lambda _, split: split not in absent)
+    TASKS["rotated-mnist"].experiment(Order("rotated-mnist", "fsvi", "smoke", context=name))
+    assert asked[-1] == (name, split)

@@ -27,8 +27,9 @@ def test_outside_features_are_those_of_the_formula(rows):
     std = rows.std(0, correction=0)
     x = rows[:1].clone()
     x[0, 1] = rows[:, 1].max() + 2.5 * std[1]  # the range ends half a standard deviation beyond the largest value
-    e = torch.tensor([0.0, 2.0, 0.0])
-    expected = torch.cat([features.layers(x)[0], 10 * math.sqrt(4) * e]) / math.sqrt(1 + 4)
+    x[0, 2] = rows[:, 2].min() - 1.5 * std[2]
+    e = torch.tensor([0.0, 4 / 3, -1 / 2])
+    expected = torch.cat([features.layers(x)[0], 10 * math.sqrt(4) * e]) / math.sqrt(1 + 16 / 9 + 1 / 4)
     torch.testing.assert_close(features(x)[0], expected)
 
 

@@ -96,7 +96,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         settings: Mapping[str, Any] | None = None,
         epochs: int = 300,
         batch_size: int = 128,
-        lr: float = 1e-2,
+        lr: float = 5e-3,
         validation_fraction: float | None = None,
         patience: int = 50,
         num_samples: int = 100,

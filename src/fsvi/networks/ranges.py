@@ -25,8 +25,9 @@ class RangeFeatures(nn.Module):
 
     Let d be the distance of each column from the range [low, high] in standard deviations, with its sign,
     e = d |d| / (1 + |d|), which a value just outside of the range hardly changes, and h the hidden layers of x. The
-    features are [h, 10 √width · e] / √(1 + |e|²). On the training rows e is zero and the features are h, as in `mlp`. Far away, h fades and the other features point in the direction in which the row left. A last layer on top
-    has a mean that tends to its bias there, and a variance of its own for each column.
+    features are [h, 10 √width · e] / √(1 + |e|²). On the training rows e is zero and the features are h, as in `mlp`.
+    Far away, h fades and the other features point in the direction in which the row left. A last layer on top has a
+    mean that tends to its bias there, and a variance of its own for each column.
 
     Without this, a network of ordinary width cannot tell that one column of fifty is out of range.
 

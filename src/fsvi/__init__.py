@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from fsvi import calibration, data, networks
+from fsvi import calibration, data, loggers, networks
 from fsvi.cost import estimate_cost, keep_memory
 from fsvi.errors import (
     DataNotFoundError,
@@ -40,7 +40,17 @@ from fsvi.methods import (
 )
 from fsvi.networks import Network
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
-from fsvi.training import History, cosine, fit
+from fsvi.training import (
+    Callback,
+    History,
+    Stepper,
+    TrainingState,
+    adamw,
+    cosine,
+    every_step,
+    fit,
+    take_step,
+)
 
 if TYPE_CHECKING:
     from fsvi import metrics
@@ -83,6 +93,7 @@ __all__ = [
     "SPG",
     "SWAG",
     "VOGN",
+    "Callback",
     "Categorical",
     "CategoricalPredictive",
     "DataNotFoundError",
@@ -112,7 +123,10 @@ __all__ = [
     "SetReferral",
     "SingularCovarianceError",
     "Stds",
+    "Stepper",
     "Tempered",
+    "TrainingState",
+    "adamw",
     "calibration",
     "contexts",
     "cosine",
@@ -120,12 +134,15 @@ __all__ = [
     "diagnose",
     "divergences",
     "estimate_cost",
+    "every_step",
     "fit",
     "keep_memory",
     "load",
+    "loggers",
     "make_method",
     "method_names",
     "metrics",
     "networks",
     "priors",
+    "take_step",
 ]

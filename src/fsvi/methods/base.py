@@ -96,15 +96,26 @@ class Method(Configurable, nn.Module, ABC):
         x, y = self.check_batch(x, y)
         return sum_terms(self.terms(x, y))
 
-    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The terms of the loss on a checked minibatch; the gradient is added to the parameters' `grad`."""
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        """The terms of the loss on a checked minibatch; the gradient times `scale` is added to the parameters' `grad`.
+
+        A step on several minibatches scales each one's gradient by its share of the examples.
+        """
         terms = self.terms(x, y)
-        sum_terms(terms).backward()
+        differentiate(sum_terms(terms), scale)
         return terms
 
     @abstractmethod
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """What the optimizer trains, with each group's learning rate."""
+
+    def point_parameters(self) -> list[nn.Parameter]:
+        """The network's weights that are learned as points, which the weight decay of AdamW acts on."""
+        return []
+
+    def learners(self) -> list[Method]:
+        """The methods that learn independently of each other: this one, or the members of an ensemble."""
+        return [self]
 
     def own_optimizer(self, lr: float) -> torch.optim.Optimizer | None:
         """The optimizer of a method whose update rule is part of it; None lets the user choose."""
@@ -340,6 +351,10 @@ class NetworkMethod(Method):
         common = [p for p in learned.values() if id(p) not in special]
         return [{"params": common, "lr": lr}, *({"params": [p], "lr": factor * lr} for p, factor in own)]
 
+    def point_parameters(self) -> list[nn.Parameter]:
+        """The network's own parameters, and points that the parts hold; those that are not trained do no harm."""
+        return [*self.net.parameters(), *(p for part in self.parts.values() for p in part.point_parameters())]
+
     def finish(self, batches: DataPass) -> None:
         """Let the parts settle."""
         for part in self.parts.values():
@@ -421,6 +436,11 @@ def sum_terms(terms: dict[str, Tensor]) -> Tensor:
     """The loss."""
     first, *others = terms.values()
     return sum(others, first)
+
+
+def differentiate(loss: Tensor, scale: float = 1.0) -> None:
+    """Add the gradient of `loss`, times `scale`, to the `grad` of everything it depends on."""
+    (loss if scale == 1 else scale * loss).backward()
 
 
 @torch.no_grad()

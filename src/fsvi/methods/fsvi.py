@@ -22,7 +22,7 @@ from fsvi.functions.divergences import KL, Divergence
 from fsvi.functions.linearize import Parameters, check_linearization
 from fsvi.functions.priors import Constant, Empirical, Prior
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method, NetworkMethod, sum_terms
+from fsvi.methods.base import NetworkMethod, differentiate, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import RandomWeights, Stds, all_names, last_layer_names
@@ -182,22 +182,22 @@ class FSVI(NetworkMethod):
         q = self.posterior
         return self._joined_terms(q, x, y) if self._joins else dict(self._each_term(q, x, y))
 
-    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """As in `Method`, but gradients are summed by a `GradientBuffer` where features are stochastic.
 
         Where minibatch and context go through the network one after the other, each term's graph is freed before the
         next is computed, which takes less memory.
         """
         if not self._is_random:
-            return super().backward(x, y)
+            return super().backward(x, y, scale)
         with GradientBuffer(self.posterior) as q:
             if self._joins:
                 terms = self._joined_terms(q, x, y)
-                sum_terms(terms).backward()
+                differentiate(sum_terms(terms), scale)
                 return terms
             terms = {}
             for name, term in self._each_term(q, x, y):
-                term.backward()
+                differentiate(term, scale)
                 terms[name] = term.detach()
         return terms
 

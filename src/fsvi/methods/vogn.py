@@ -87,6 +87,7 @@ class VOGN(NetworkMethod):
         self._layers = weight_layers(self.net)
         self.posterior.log_std.requires_grad_(False)
         self.scale = nn.Parameter(torch.zeros_like(self.posterior.mean), requires_grad=False)
+        self._has_started = False  # whether `scale` is known to have a value
 
     # Learning -------------------------------------------------------------------------------------------------------
 
@@ -95,14 +96,17 @@ class VOGN(NetworkMethod):
         nll = self.likelihood.nll(self.weights.outputs(x, self._draws()), y)
         return {"nll": nll, "kl": self._weighted_kl(len(x))}
 
-    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """The same, with ĝ and ĥ in place of gradients of the means and of `scale`."""
-        if not bool(self.scale.any()):
+        if not self._has_started:
+            self._has_started = bool(self.scale.any())
+        if not self._has_started:
             self._start(x, y)
         draws = [self._differentiate(x, y, shift) for shift in self._draws()]
         nll, *gradients = (torch.stack(parts).mean(0) for parts in zip(*draws, strict=True))
         for parameter, gradient in zip((self.posterior.mean, self.scale, *self._points()), gradients, strict=True):
-            parameter.grad = gradient
+            share = gradient if scale == 1 else scale * gradient
+            parameter.grad = share if parameter.grad is None else parameter.grad + share
         return {"nll": nll, "kl": self._weighted_kl(len(x))}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
@@ -155,6 +159,7 @@ class VOGN(NetworkMethod):
         if bool(squares.isfinite().all()):
             with torch.no_grad():
                 self.scale.copy_(squares)
+            self._has_started = True
             self.after_step()
 
     def _size(self, num: int) -> float:

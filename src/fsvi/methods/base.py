@@ -128,6 +128,14 @@ class Method(Configurable, nn.Module, ABC):
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
         """Fit the prior before the first epoch; `x` and `y` are training examples, all of them or a sample."""
 
+    def step_sums(self) -> list[Tensor]:
+        """Sums over the step's examples that `after_step` uses; several processes add theirs up in place."""
+        return []
+
+    def set_by_first_batch(self) -> list[Tensor]:
+        """Tensors that the first minibatch sets to a mean over its examples; several processes average them."""
+        return []
+
     def after_step(self) -> None:
         """The optimizer has made a step."""
 

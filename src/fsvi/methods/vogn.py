@@ -127,6 +127,10 @@ class VOGN(NetworkMethod):
         """Natural gradient steps."""
         return NaturalGradient(self.parameter_groups(lr))
 
+    def set_by_first_batch(self) -> list[Tensor]:
+        """s."""
+        return [self.scale]
+
     def after_step(self) -> None:
         """σ follows s."""
         precision = self._size(1) * (self.scale + self._prior(1) + self.damping)

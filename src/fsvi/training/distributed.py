@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -280,15 +280,20 @@ class ProcessGroup(Ranks):
         with self._together():
             dist.all_reduce(vector)
 
-    @contextmanager
-    def _together(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            raise ProcessLostError(
-                f"process {self.rank} of {self.size} has lost another one, which ended or did not answer for "
-                f"{TIMEOUT.seconds} seconds: start again with resume=True, or let torchrun --max-restarts do it."
-            ) from error
+    def _together(self) -> AbstractContextManager[None]:
+        return told_as_lost(self.rank, self.size)
+
+
+@contextmanager
+def told_as_lost(rank: int, size: int) -> Iterator[None]:
+    """Turn the backend's error about a process that is gone into a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessLostError(
+            f"process {rank} of {size} has lost another one, which ended or did not answer for {TIMEOUT.seconds} "
+            "seconds: start again with resume=True, or let torchrun --max-restarts do it."
+        ) from error
 
 
 # Opening --------------------------------------------------------------------------------------------------------------
@@ -378,19 +383,26 @@ def _is_described() -> bool:
 def _open() -> dist.Store:
     """Make a process group: gloo connects CPUs, and NCCL GPUs.
 
-    Each group has its own part of the store, so that `fit` can be called many times.
+    Each group has its own part of the store, so that `fit` can be called many times, and again after a restart.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if not _store:
         _store.append(next(dist.rendezvous("env://", timeout=_START))[0])
         _install_hook()
-    store = dist.PrefixStore(f"fsvi/{len(_opened)}", _store[0])
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"fsvi/{attempt}/{len(_opened)}", _store[0])
     _opened.append(store)
-    store.set(f"ready/{rank}", "yes")
-    store.wait([f"ready/{other}" for other in range(size)], _START)
+    _meet(store, "ready", rank, size, _START)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    with told_as_lost(rank, size):
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+        _meet(store, "connected", rank, size, TIMEOUT)  # a process that fails at once must not break the connecting
     return store
+
+
+def _meet(store: dist.Store, name: str, rank: int, size: int, patience: timedelta) -> None:
+    store.set(f"{name}/{rank}", "yes")
+    store.wait([f"{name}/{other}" for other in range(size)], patience)
 
 
 def _silence(error: FSVIError) -> None:

@@ -46,8 +46,9 @@ least twice that on the data, which is up to 1 for targets that nothing predicts
 STEPS, BATCH_SIZE, RATE, STD_RATE = 100, 128, 5e-3, 6e-2
 """Steps of the second stage, at most, their minibatches, and the learning rates of the last layer's means, which should
 stay close to the point estimate, and of their standard deviations."""
-_NARROW = 0.3
-"""The last layer's weights start with this standard deviation over √features: the variance on the data starts small."""
+_FEATURE_STD, _NARROW = 0.01, 0.3
+"""Where standard deviations start: of the hidden layers' weights, if these are random, and of the last layer's weights
+times √features. The variance on the data starts small."""
 _LEAST_HELD_OUT = 10
 """Fewer rows than these cannot say when to stop."""
 _SHARE, _ENOUGH_HELD_OUT = 0.1, 100
@@ -107,7 +108,7 @@ def widen(
     context = ShiftedRows() if context is None else context
     freeze = chosen["stochastic"] == "last_layer"
     width = start.network.linear.in_features
-    chosen.setdefault("stds", Stds((_NARROW, _NARROW * width**-0.5), STD_RATE / RATE))
+    chosen.setdefault("stds", Stds((_FEATURE_STD, _NARROW * width**-0.5), STD_RATE / RATE))
     method = FSVI.from_trained(start.network, _known(start.likelihood), context, freeze=freeze, **chosen)
     epochs = max(1, round(steps / math.ceil(len(x) / BATCH_SIZE)))
     # The point estimate's own predictions are the targets: noise that early stopping kept out must not be learned now.

@@ -26,6 +26,7 @@ _WAITING = {
     "unique_dim",
     "_unique2",
     "_linalg_check_errors",
+    "repeat_interleave",  # unless it is told the size of its output
     "_linalg_eigh",
     "linalg_eigh",
 }
@@ -183,7 +184,7 @@ class StandIn(TorchDispatchMode):
         elif any(leaf.dim() > 0 for leaf in here) and there:
             shapes = [tuple(leaf.shape) for leaf in here]
             raise DeviceMixError(f"{func} mixes tensors of both devices: CPU tensors of shapes {shapes}")
-        elif name in _WAITING or (name == "index" and any(_is_mask(leaf) for leaf in there[1:])) or (name == "repeat_interleave" and "output_size" not in kwargs):
+        elif _needs_result(name, kwargs) or (name == "index" and any(map(_is_mask, there[1:]))):
             self.waits[name] += 1
         on_cpu = target is not None and target.type == "cpu"
         if target is not None:
@@ -224,6 +225,10 @@ class StandIn(TorchDispatchMode):
         finally:
             self._module.state = torch.get_rng_state()
             torch.set_rng_state(state)
+
+
+def _needs_result(name, kwargs):
+    return name in _WAITING and "output_size" not in kwargs
 
 
 def _is_there(value):

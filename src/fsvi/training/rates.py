@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -19,8 +18,8 @@ MakeScheduler = Callable[[Optimizer], LRScheduler]
 MakeRates = Callable[[Optimizer], "Rates"]
 
 
-class Rates(ABC):
-    """Sets the learning rates of an optimizer."""
+class Rates:
+    """Sets the learning rates of an optimizer; here, they stay as they are."""
 
     def before_step(self, done: float) -> None:
         """A step follows, after the fraction `done` of training."""
@@ -31,9 +30,9 @@ class Rates(ABC):
     def after_epoch(self, loss: float) -> None:
         """An epoch has ended with this loss, of the validation data if there are any."""
 
-    @abstractmethod
     def settings(self) -> Any:
         """Plain values that must not change between a checkpoint and its continuation."""
+        return None
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep."""

@@ -76,3 +76,9 @@ def test_what_makes_no_scheduler_is_named(schedule, keyword):
 def test_every_step_needs_a_function():
     with pytest.raises(fsvi.InvalidInputError, match="every_step"):
         fsvi.every_step(3)
+
+
+def test_a_scheduler_that_was_told_too_few_steps_is_named():
+    schedule = fsvi.every_step(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2))
+    with pytest.raises(fsvi.InvalidInputError, match="OneCycleLR"):
+        fsvi.fit(classifier(), points(), epochs=4, schedule=schedule)

@@ -88,14 +88,21 @@ class TorchRates(Rates):
     def after_step(self) -> None:
         """A step of a scheduler that follows the steps."""
         if self._every_step:
-            self._scheduler.step()
+            self._step()
 
     def after_epoch(self, loss: float) -> None:
         """A step of a scheduler that follows the epochs; one that waits for a plateau is given the loss."""
         if isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.step(loss)
         elif not self._every_step:
+            self._step()
+
+    def _step(self) -> None:
+        try:
             self._scheduler.step()
+        except ValueError as error:  # a scheduler that was told a smaller number of steps
+            name = type(self._scheduler).__name__
+            raise InvalidInputError(f"schedule: {name} cannot go on: {first_line(error)}.") from error
 
     def settings(self) -> dict[str, Any]:
         """The class and its state at the start."""

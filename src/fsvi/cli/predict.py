@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fsvi.cli.files import Columns, as_whole, read_examples, read_inputs
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.methods import Method, load
+from fsvi.networks.devices import find_device
 from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
 from fsvi.referral import Referral
 from fsvi.serialization import building_from
@@ -105,10 +106,10 @@ def _class_probabilities(p: Predictive) -> Tensor:
     return p.mean
 
 
-def load_model(path: Path, net: str | None) -> Method:
-    """The model in a file, with the network that the file describes, or the one that `net` names."""
+def load_model(path: Path, net: str | None, device: str | None = None) -> Method:
+    """The model in a file, with the network that the file describes, or the one that `net` names, on a device."""
     method: Method = load(path, None if net is None else make_net(net))
-    return method
+    return method if device is None else method.to(find_device(device))
 
 
 def make_net(name: str) -> nn.Module:

@@ -14,6 +14,7 @@ from fsvi.cli.predict import Averaged, Predictions, Sampling, make_net, table_of
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier
 from fsvi.estimators.base import Estimator
+from fsvi.networks.devices import find_device
 from fsvi.predictive import CategoricalPredictive, Predictive
 from fsvi.referral import Referral
 from fsvi.serialization import building_from
@@ -26,9 +27,12 @@ _MOST_TOLD = 20
 Tell = Callable[[str], None]
 
 
-def load_estimator(path: Path, net: str | None) -> Any:
-    """The estimator in a file, with the network that the file describes, or the one that `net` names."""
-    return Estimator.load(path, None if net is None else make_net(net))
+def load_estimator(path: Path, net: str | None, device: str | None = None) -> Any:
+    """The estimator in a file, with the network that the file describes, or the one that `net` names, on a device."""
+    estimator = Estimator.load(path, None if net is None else make_net(net))
+    if device is not None:
+        estimator.method_.to(find_device(device))
+    return estimator
 
 
 def predict_table(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from fsvi.diagnosis.beyond import check_context, check_distance
 from fsvi.diagnosis.evidence import Evidence
 from fsvi.diagnosis.findings import Diagnosis, Finding
@@ -14,6 +12,7 @@ from fsvi.diagnosis.posterior import check_batch_norm, check_variance
 from fsvi.diagnosis.predictions import check_calibration, check_samples
 from fsvi.errors import InvalidInputError
 from fsvi.methods import Method
+from fsvi.networks.devices import forked_random, seed_random
 from fsvi.training import History
 from fsvi.validation import check_count, check_type
 
@@ -44,8 +43,8 @@ def diagnose(
     check_count("num_samples", num_samples)
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise InvalidInputError(f"data is a {type(data).__name__}; a pair (x, y) is needed.")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with forked_random(method.device):
+        seed_random(0, method.device)
         seen = Evidence.gather(method, (data[0], data[1]), context, history, num_samples)
         return Diagnosis(tuple(finding for finding in _findings(seen) if finding is not None))
 

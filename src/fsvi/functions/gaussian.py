@@ -84,7 +84,8 @@ class FunctionGaussian:
             return _LogDeterminant.apply(self._matrix, self._cholesky)
         points, rank = self.factor.shape
         logs = _LogDeterminant.apply(self._matrix, self._cholesky) if rank else self.weight.new_zeros(len(self.weight))
-        return logs + (points - rank) * torch.as_tensor(self.diagonal, dtype=logs.dtype, device=logs.device).log()
+        diagonal = self.diagonal
+        return logs + (points - rank) * (diagonal.log() if isinstance(diagonal, Tensor) else math.log(diagonal))
 
     def quadratic(self, columns: Tensor) -> Tensor:
         """bᵀ Σ⁻¹ b for every column b of `columns`, (Q or 1, K, columns) or (K, columns) → (Q or 1, columns)."""
@@ -166,7 +167,14 @@ def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """The Cholesky factor, or an error that names the settings to change."""
+    """The Cholesky factor, or an error that names the settings to change.
+
+    On an accelerator, the program does not wait for the result: the factor of a matrix without one is NaN, which the
+    training step finds together with everything else that it checks.
+    """
+    if matrix.device.type != "cpu":
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        return factor.masked_fill((failed != 0)[..., None, None], math.nan)
     try:
         return torch.linalg.cholesky(matrix)
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]

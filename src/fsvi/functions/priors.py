@@ -14,6 +14,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.kernels import fit_hyperparameters, median_distance, rbf_kernel
 from fsvi.functions.linearize import LINEARIZERS, has_stochastic_features
+from fsvi.networks.devices import forked_random, seed_random
 from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
@@ -195,8 +196,8 @@ class Induced(_NetworkPrior):
         """A copy of the network with random parameters."""
         net = copy.deepcopy(network.module)
         self._frozen = (*network.replaced(net).frozen_norms(),)  # a tuple, so that they are not submodules
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with forked_random(network.device):
+            seed_random(self.seed, network.device)
             initialize(net)
         stds = dict.fromkeys(_last_layer_names(network), math.sqrt(self.variance))
         if self.feature_variance > 0:

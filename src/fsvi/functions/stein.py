@@ -31,7 +31,7 @@ def spectral_score(samples: Tensor, fraction: float = 0.99) -> Tensor:
 def _in_widths(samples: Tensor) -> tuple[Tensor, Tensor]:
     """The samples in units of the kernel's widths ℓ, and these, (..., 1, d); a constant dimension has width 1."""
     number, size = samples.shape[-2:]
-    rows, columns = torch.triu_indices(number, number, offset=1)
+    rows, columns = torch.triu_indices(number, number, offset=1, device=samples.device)
     medians = (samples[..., rows, :] - samples[..., columns, :]).abs().median(-2, keepdim=True).values
     widths = medians * size**0.5
     widths = torch.where(widths > 0, widths, torch.ones_like(widths))

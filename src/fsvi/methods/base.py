@@ -31,6 +31,7 @@ from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.files import save_method
 from fsvi.methods.parts import Part
+from fsvi.networks.devices import make_generator, moved
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.predictive import Predictive
@@ -165,13 +166,13 @@ class Method(Configurable, nn.Module, ABC):
         Args:
             x: Inputs, (n, ...).
             num_samples: The number of draws of the function. All inputs share them.
-            seed: The seed of the draws: the same seed gives the same functions in every call.
+            seed: The seed of the draws: the same seed gives the same functions in every call on the same device.
             batch_size: How many inputs go through the network at once.
         """
         check_count("num_samples", num_samples)
         check_count("batch_size", batch_size)
-        x = self.check_inputs(x)
-        generator = torch.Generator().manual_seed(seed)
+        x = self.network.arranged(self.check_inputs(x))  # once, not for each draw
+        generator = make_generator(seed, self.device)
         with torch.no_grad(), evaluating(self):
             return self.predictive(self.function_draws(x, num_samples, generator, batch_size))
 
@@ -229,7 +230,7 @@ class Method(Configurable, nn.Module, ABC):
             raise InvalidInputError(f"there are {len(x)} inputs, but targets of shape {tuple(y.shape)}.")
         x = self.check_inputs(x)
         y = self.likelihood.check_targets(y, self.num_outputs)
-        return self.network.arranged(x), (y.to(self.dtype) if y.is_floating_point() else y).to(self.device)
+        return self.network.arranged(x), moved(y.to(self.dtype) if y.is_floating_point() else y, self.device)
 
     # Files ----------------------------------------------------------------------------------------------------------
 
@@ -307,6 +308,8 @@ class NetworkMethod(Method):
         self.likelihood.bind(network.num_outputs)
         for part in self.parts.values():
             part.bind(network)
+        for child in (self.likelihood, *self.parts.values()):
+            child.to(network.device)
 
     def see(self, x: Tensor) -> None:
         """Find and check the network's last layer on example inputs; build again if the first guess was wrong."""

@@ -22,11 +22,12 @@ from fsvi.functions.divergences import KL, Divergence
 from fsvi.functions.linearize import Parameters, check_linearization
 from fsvi.functions.priors import Constant, Empirical, Prior
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod, differentiate, sum_terms
+from fsvi.methods.base import Method, NetworkMethod, differentiate, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import RandomWeights, Stds, all_names, last_layer_names
 from fsvi.methods.parts import shared
+from fsvi.networks.devices import forked_random
 from fsvi.networks.joining import is_joinable
 from fsvi.networks.network import Network
 from fsvi.validation import check_choice, check_count, check_type
@@ -169,7 +170,7 @@ class FSVI(NetworkMethod):
         super().begin(x, num_data)
         self._is_joinable = False
         if self._shares_features:
-            with torch.random.fork_rng(devices=[]):
+            with forked_random(self.device):
                 points = self.function_space.points(x[: min(len(x), 128)])
             self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.networks.description import describe
+from fsvi.networks.devices import forked_random, moved
 from fsvi.networks.functional import functional_call
 from fsvi.networks.modes import dropping, evaluating
 from fsvi.networks.parameters import freeze_parameters, frozen_norms, hold_padding_rows, initialize
@@ -131,7 +132,7 @@ class Network:
     def arranged(self, x: Tensor) -> Tensor:
         """`x` on the network's device, and images in its memory layout."""
         layout = torch.channels_last if self.channels_last and x.dim() == 4 else torch.contiguous_format
-        return x.to(self.device).contiguous(memory_format=layout)
+        return moved(x, self.device).contiguous(memory_format=layout)
 
     def _unwrap(self, returned: Any) -> Tensor:
         output = self.output
@@ -219,7 +220,7 @@ class Network:
         probe = 1e3 * torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
         handle = self.module.get_submodule(head).register_forward_hook(lambda *_: probe.clone())
         try:
-            with evaluating(self.module), dropping(self.module), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with evaluating(self.module), dropping(self.module), torch.no_grad(), forked_random(self.device):
                 untouched = torch.equal(self(x), probe)
         finally:
             handle.remove()
@@ -234,7 +235,7 @@ class Network:
             raise HeadError(_NOT_PLAIN.format(head=self.head, reason="its weight is computed from other parameters"))
         for training in (False, True):
             drawn = self._drawn_head()
-            with evaluating(self.module), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with evaluating(self.module), torch.no_grad(), forked_random(self.device):
                 linear.train(training)
                 features, outputs = self.with_features(x, drawn)
                 linear.eval()

@@ -66,7 +66,7 @@ def fit(
 
     Args:
         method: The method to train, such as `fsvi.FSVI`.
-        data: A pair (x, y) of tensors or arrays, a map-style Dataset, or a DataLoader of (inputs, targets) pairs. A
+        data: A pair (x, y) of tensors or arrays, a Dataset, or a DataLoader of (inputs, targets) pairs. A
             triple (x, y, weights) says how many times each example counts: a weight of 2 is like having it twice.
         epochs: The number of passes over the data. None is for tensors only: 1,000 passes, or as many as fit into
             20,000 steps if that is less, but at least one. A Dataset or a DataLoader needs a number.
@@ -93,7 +93,9 @@ def fit(
         progress: Whether to show a progress bar. None shows it on a terminal.
         num_data: N, the number of examples that the KL is weighed by. None counts the different examples that the data
             can deliver, also through a sampler that leaves some out. Pass a number if this cannot be known (for
-            example, when a sampler draws a new part of the data each epoch) or if `data` is a part of all data.
+            example, when a sampler draws a new part of the data each epoch) or if `data` is a part of all data. An
+            IterableDataset always needs it; an epoch then reads the stream to its end, or about N examples of a stream
+            that does not say its length.
         validation: Held-out data in any form that `data` can have. The mean log-likelihood is recorded every epoch.
         patience: Stop after this many epochs without a better validation log-likelihood, and restore the best
             parameters. It needs `validation`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -19,8 +18,8 @@ MakeScheduler = Callable[[Optimizer], LRScheduler]
 MakeRates = Callable[[Optimizer], "Rates"]
 
 
-class Rates(ABC):
-    """Sets the learning rates of an optimizer."""
+class Rates:
+    """Sets the learning rates of an optimizer; here, they stay as they are."""
 
     def before_step(self, done: float) -> None:
         """A step follows, after the fraction `done` of training."""
@@ -31,9 +30,9 @@ class Rates(ABC):
     def after_epoch(self, loss: float) -> None:
         """An epoch has ended with this loss, of the validation data if there are any."""
 
-    @abstractmethod
     def settings(self) -> Any:
         """Plain values that must not change between a checkpoint and its continuation."""
+        return None
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep."""
@@ -89,14 +88,21 @@ class TorchRates(Rates):
     def after_step(self) -> None:
         """A step of a scheduler that follows the steps."""
         if self._every_step:
-            self._scheduler.step()
+            self._step()
 
     def after_epoch(self, loss: float) -> None:
         """A step of a scheduler that follows the epochs; one that waits for a plateau is given the loss."""
         if isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.step(loss)
         elif not self._every_step:
+            self._step()
+
+    def _step(self) -> None:
+        try:
             self._scheduler.step()
+        except ValueError as error:  # a scheduler that was told a smaller number of steps
+            name = type(self._scheduler).__name__
+            raise InvalidInputError(f"schedule: {name} cannot go on: {first_line(error)}.") from error
 
     def settings(self) -> dict[str, Any]:
         """The class and its state at the start."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
 from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearise
 
@@ -198,7 +199,7 @@ class GaussNewton(nn.Module):
         device = self.precision.device
         draws = {}
         for layer in self.layers:
-            noise = torch.randn(num, *layer.matrix_shape, generator=generator, dtype=torch.float64).to(device)
+            noise = normal((num, *layer.matrix_shape), generator, torch.float64, device)
             draws[layer] = self._block(layer).draw(noise, self.precision).to(dtype)
         return draws
 

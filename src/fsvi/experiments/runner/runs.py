@@ -36,18 +36,25 @@ _EPOCHS = 60
 _NOTHING: dict[str, Any] = {"method": {}, "fit": {}}
 
 
-def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
+def run(
+    order: Order,
+    out: Path,
+    tell: Callable[[str], None] = print,
+    progress: bool | None = None,
+    device: str | None = None,
+) -> Result:
     """The result of `order`: read from the folder `out` if it exists, otherwise trained, evaluated and written there.
 
     The trained model is kept under `models`. Checkpoints of an interrupted run are kept under `.unfinished`; the next
-    call resumes from them. While one process makes a result, others with the same order are refused.
+    call resumes from them. While one process makes a result, others with the same order are refused. `device` is where
+    to train and evaluate, None for the CPU.
     """
     order = checked(order)
     path = result_path(check_writable(out), order)
     if not path.exists():
         with alone(out, path):
             if not path.exists():  # another process may have made it just before we got the lock
-                return _make(order, out, path, progress)
+                return _make(order, out, path, progress, device)
     rmtree(unfinished(out, path), ignore_errors=True)  # left by a process that was killed at the very end
     tell(f"{path} exists already.")
     return _read(path, order)
@@ -107,7 +114,7 @@ class _Trained:
     commit: str | None
 
 
-def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
+def _make(order: Order, out: Path, path: Path, progress: bool | None, device: str | None) -> Result:
     source, folder = commit(), unfinished(out, path)
     for file in (model_path(out, path), path):
         check_writable(file.parent)
@@ -121,6 +128,7 @@ def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
         resume=True,
         checkpoint_interval=_CHECKPOINT_INTERVAL,
         progress=progress,
+        device=device,
     )
     result = _keep(out, path, _Trained(order, experiment, method, history, source))
     rmtree(folder, ignore_errors=True)

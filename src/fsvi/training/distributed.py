@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
 from fsvi.errors import FSVIError, InvalidInputError, ProcessLostError
@@ -35,8 +37,8 @@ _START = timedelta(minutes=30)
 _TO_TELL = 3.0
 """Seconds for which a process that has nothing to say waits, so that torchrun does not end the one that has."""
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_store: list[dist.Store] = []
-_opened: list[dist.Store] = []
+_store: list[Store] = []
+_opened: list[Store] = []
 
 Value = TypeVar("Value")
 
@@ -132,7 +134,7 @@ class ProcessGroup(Ranks):
         store: The store through which the processes found each other.
     """
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, store: Store) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._store = store
         self._is_first_step = True
@@ -340,6 +342,13 @@ def process_number() -> int:
     return int(os.environ["RANK"]) if _is_described() else 0
 
 
+def num_processes() -> int:
+    """How many processes train together."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return int(os.environ["WORLD_SIZE"]) if _is_described() else 1
+
+
 def was_restarted() -> bool:
     """Whether torchrun has started this process again after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
@@ -380,17 +389,17 @@ def _is_described() -> bool:
     return all(name in os.environ for name in _VARIABLES) and int(os.environ["WORLD_SIZE"]) > 1
 
 
-def _open() -> dist.Store:
+def _open() -> Store:
     """Make a process group: gloo connects CPUs, and NCCL GPUs.
 
     Each group has its own part of the store, so that `fit` can be called many times, and again after a restart.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if not _store:
-        _store.append(next(dist.rendezvous("env://", timeout=_START))[0])
+        _store.append(next(rendezvous("env://", timeout=_START))[0])
         _install_hook()
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"fsvi/{attempt}/{len(_opened)}", _store[0])
+    store = PrefixStore(f"fsvi/{attempt}/{len(_opened)}", _store[0])
     _opened.append(store)
     _meet(store, "ready", rank, size, _START)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -400,7 +409,7 @@ def _open() -> dist.Store:
     return store
 
 
-def _meet(store: dist.Store, name: str, rank: int, size: int, patience: timedelta) -> None:
+def _meet(store: Store, name: str, rank: int, size: int, patience: timedelta) -> None:
     store.set(f"{name}/{rank}", "yes")
     store.wait([f"{name}/{other}" for other in range(size)], patience)
 

@@ -48,8 +48,8 @@ def sharded(method: Method, whole: Batches, ranks: Ranks, batch_size: int, seed:
     if isinstance(whole, LoaderBatches):
         return ShardedLoader(whole, ranks, seed, least)
     raise InvalidInputError(
-        f"{type(whole).__name__} cannot be shared by {ranks.size} processes: give tensors or a map-style dataset, or "
-        "pass distributed=False."
+        f"a stream ({type(whole).__name__}) cannot be shared by {ranks.size} processes: give tensors or a map-style "
+        "dataset, or pass distributed=False."
     )
 
 
@@ -75,7 +75,7 @@ class _Share(Batches):
     @property
     def fingerprint(self) -> str | None:  # type: ignore[override]
         """That of all data."""
-        return self.whole.fingerprint  # type: ignore[no-any-return]
+        return self.whole.fingerprint
 
     def set_epoch(self, epoch: int) -> None:
         """The order of the data depends on the seed and on the epoch."""
@@ -83,19 +83,19 @@ class _Share(Batches):
 
     def examples(self) -> Pair:
         """The same on every process."""
-        return self.whole.examples()  # type: ignore[no-any-return]
+        return self.whole.examples()
 
     def ordered(self) -> Iterator[Pair]:
         """All data."""
-        return self.whole.ordered()  # type: ignore[no-any-return]
+        return self.whole.ordered()
 
     def shuffled(self) -> Iterator[Pair]:
         """All data, for methods that make a pass of their own."""
-        return self.whole.shuffled()  # type: ignore[no-any-return]
+        return self.whole.shuffled()
 
     def mean(self, values: Tensor) -> float:
         """That of all data."""
-        return self.whole.mean(values)  # type: ignore[no-any-return]
+        return self.whole.mean(values)
 
 
 class ShardedTensors(_Share):

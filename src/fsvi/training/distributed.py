@@ -8,6 +8,7 @@ of one process, with the same methods, which share nothing.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import sys
 import time
@@ -394,6 +395,9 @@ def _open() -> Store:
 
     Each group has its own part of the store, so that `fit` can be called many times, and again after a restart.
     """
+    # default arguments in this module would keep a group alive that exists when it is first imported, and with it
+    # threads that can abort the process when Python ends
+    importlib.import_module("torch.distributed.nn.functional")
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if not _store:
         _store.append(next(rendezvous("env://", timeout=_START))[0])

@@ -212,16 +212,11 @@ def wrong(rank: int, folder: Path, kind: str = "data") -> Any:
 
 def resumable(rank: int, folder: Path, stop: int | None = None, die_after: float | None = None) -> Any:
     """Training with checkpoints; one process may kill itself after a while, or all may end after some epochs."""
-    if die_after is not None and rank == 1:
-        pid = os.getpid()
-        if os.fork() == 0:
-            time.sleep(die_after)
-            os.kill(pid, signal.SIGKILL)
-            os._exit(0)
+    ends = Ends(stop, die_after if rank == 1 else None)
     method, data = build("jvp")
     usual = {"batch_size": 4, "checkpoint": folder / "checkpoints", "resume": True, "checkpoint_interval": 0.0}
     try:
-        history = fsvi.fit(method, data, epochs=12, callbacks=[Ends(stop)], **usual)
+        history = fsvi.fit(method, data, epochs=12, callbacks=[ends], **usual)
     except EndedError:
         return None
     return {"state": copied(method), "loss": history.loss}
@@ -232,12 +227,19 @@ class EndedError(Exception):
 
 
 class Ends(fsvi.Callback):
-    """Ends training after an epoch, as if the job had run out of time."""
+    """Ends training after an epoch, as if the job had run out of time, or kills the process after some seconds."""
 
     every_process = True
 
-    def __init__(self, epoch: int | None) -> None:
-        self.epoch = epoch
+    def __init__(self, epoch: int | None, die_after: float | None = None) -> None:
+        self.epoch, self.die_after = epoch, die_after
+
+    def on_train_begin(self, state: Any) -> None:
+        pid = os.getpid()
+        if self.die_after is not None and os.fork() == 0:
+            time.sleep(self.die_after)
+            os.kill(pid, signal.SIGKILL)
+            os._exit(0)
 
     def on_epoch_end(self, state: Any) -> None:
         if state.epoch == self.epoch:
@@ -285,7 +287,7 @@ def killed(folder: Path, kills: int, seed: int = 0) -> list[float]:
     """Kill a process at random moments, start again until training ends; seconds until the other one has stopped."""
     moments, waited = random.Random(seed), []
     for _ in range(kills):
-        pids = started(partial(resumable, die_after=moments.uniform(0.02, 0.4)), folder)
+        pids = started(partial(resumable, die_after=moments.uniform(0, 0.3)), folder)
         _, status = os.waitpid(pids[1], 0)
         begun = time.monotonic()
         os.waitpid(pids[0], 0)

@@ -5,6 +5,7 @@ made on the CPU: likelihood, prior, context and data. Training and prediction mu
 program may wait for the device once per training step.
 """
 
+import math
 import warnings
 from collections import Counter
 
@@ -16,6 +17,7 @@ import fsvi
 import stand_in
 from fsvi import contexts, priors
 from fsvi.methods import base
+from fsvi.networks import devices
 from fsvi.training.step import Stepper
 from scenarios import copied, curve, images, points, same_bits
 
@@ -240,6 +242,24 @@ def test_training_and_prediction_stay_on_the_device(mode, waits, name):
     assert len(waits) == 6
     later = waits[1:]  # the first step may find out something once
     assert max(sum(step.values()) for step in later) == 1 + extra, later
+
+
+WITHOUT_FLOAT64 = [
+    *(name for name in CASES if name.startswith(("prior", "likelihood"))),
+    *(f"method: {name}" for name in METHODS if name.startswith(("map", "mfvi", "fsvi", "fbnn", "spg", "laplace"))),
+]
+
+
+@pytest.mark.parametrize("name", WITHOUT_FLOAT64)
+def test_a_device_without_float64_is_never_asked_for_it(mode, monkeypatch, name):
+    monkeypatch.setattr(stand_in.StandIn, "has_float64", False)
+    monkeypatch.setattr(devices, "_WITHOUT_FLOAT64", (stand_in.NAME,))
+    make, data = CASES[name]
+    method, (x, y) = make(), data()
+    history = fsvi.fit(method, (x, y), epochs=1, batch_size=10)
+    assert all(map(math.isfinite, history.loss))
+    p = method.predict(x, num_samples=3)
+    assert p.mean.device.type == stand_in.NAME and bool(p.mean.isfinite().all())
 
 
 def test_mixing_devices_is_noticed(mode):

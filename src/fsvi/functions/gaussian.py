@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import SingularCovarianceError
+from fsvi.networks.devices import back, in_float64
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class FunctionGaussian:
 
     def prepared(self, nugget: float) -> FunctionGaussian:
         """The same in float64, with `nugget` added to the diagonal."""
-        mean, factor, weight = (t.double() for t in (self.mean, self.factor, self.weight))
+        mean, factor, weight = (in_float64(t) for t in (self.mean, self.factor, self.weight))
         return FunctionGaussian(mean, factor, weight, self.diagonal + nugget)
 
     def covariance(self) -> Tensor:
@@ -54,7 +55,7 @@ class FunctionGaussian:
         covariance = self.covariance().expand(outputs, points, points)
         eye = torch.eye(outputs, dtype=covariance.dtype, device=covariance.device)
         matrix = torch.einsum("qij,qr->iqjr", covariance, eye).reshape(size, size)
-        roots, vectors = torch.linalg.eigh(matrix.double())
+        roots, vectors = torch.linalg.eigh(in_float64(matrix))
         return FunctionGaussian(mean, vectors, roots.clamp_min(0)[None])
 
     @property
@@ -148,7 +149,7 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
 
     `nugget`·I is added to *both* covariances. Σp is factored once when all outputs share it, Σq in one batch.
     """
-    q, p = q.prepared(nugget), p.prepared(nugget)
+    like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
     points = len(q.mean)
     difference = p.mean - q.mean
     if len(p.weight) == 1:
@@ -156,14 +157,14 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
     else:
         quadratic = p.quadratic(difference.T.unsqueeze(-1)).squeeze(-1)
     trace = (q.weight * p.quadratic(q.factor)).sum(-1) + q.diagonal * p.inverse_trace()
-    return 0.5 * (trace + quadratic - points + p.log_determinant() - q.log_determinant()).sum()
+    return back(0.5 * (trace + quadratic - points + p.log_determinant() - q.log_determinant()).sum(), like)
 
 
 def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:
     """The same with every correlation between points left out: K·Q univariate Gaussians."""
-    q, p = q.prepared(nugget), p.prepared(nugget)
+    like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
     ratio = q.variance() / p.variance()
-    return 0.5 * (ratio + (p.mean - q.mean).T.square() / p.variance() - 1 - ratio.log()).sum()
+    return back(0.5 * (ratio + (p.mean - q.mean).T.square() / p.variance() - 1 - ratio.log()).sum(), like)
 
 
 def cholesky(matrix: Tensor) -> Tensor:

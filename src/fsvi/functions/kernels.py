@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fsvi.functions.gaussian import cholesky
+from fsvi.networks.devices import in_float64
 
 _LOOKED_AT = 300
 """How many inputs a median distance is found from."""
@@ -27,14 +28,14 @@ def rbf_kernel(x: Tensor, lengthscale: Tensor, variance: Tensor) -> Tensor:
 
     One lengthscale serves all the numbers of an input, or each has its own.
     """
-    rows = x.flatten(1).double()
+    rows = in_float64(x.flatten(1))
     rows = (rows - rows.mean(0)) / lengthscale  # far from zero, distances would drown in rounding
     return variance * (-0.5 * torch.cdist(rows, rows).square()).exp()
 
 
 def median_distance(x: Tensor) -> Tensor:
     """The median distance between different inputs, a common choice of lengthscale; 1 if there are none."""
-    distances = torch.pdist(spread(x).flatten(1).double())
+    distances = torch.pdist(in_float64(spread(x).flatten(1)))
     distances = distances[distances > 0]
     return distances.median() if len(distances) else distances.new_ones(())
 
@@ -62,9 +63,9 @@ def fit_hyperparameters(x: Tensor, y: Tensor, start: tuple[Tensor, Tensor, Tenso
     """
     from scipy.optimize import minimize  # takes long to import
 
-    x, y = spread(x, _FITTED_TO), spread(y, _FITTED_TO).double()
+    x, y = spread(x, _FITTED_TO), in_float64(spread(y, _FITTED_TO))
     sizes = [value.numel() for value in start]
-    first = torch.cat([value.detach().double().reshape(-1).log() for value in start])
+    first = torch.cat([in_float64(value.detach()).reshape(-1).log() for value in start])
 
     def loss(logs: Tensor) -> Tensor:
         lengthscale, variance, noise = logs.exp().split(sizes)

@@ -14,7 +14,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.kernels import fit_hyperparameters, median_distance, rbf_kernel
 from fsvi.functions.linearize import LINEARIZERS, has_stochastic_features
-from fsvi.networks.devices import forked_random, seed_random
+from fsvi.networks.devices import Precise, forked_random, in_float64, precise_dtype, seed_random
 from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
@@ -76,11 +76,11 @@ class Constant(Prior):
 
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """A zero mean and a diagonal covariance."""
-        mean = torch.zeros(len(x), self.num_outputs, dtype=torch.float64, device=x.device)
+        mean = torch.zeros(len(x), self.num_outputs, dtype=precise_dtype(x.device), device=x.device)
         return FunctionGaussian(mean, mean.new_zeros(len(x), 0), mean.new_zeros(1, 0), self.variance)
 
 
-class GaussianProcess(Prior):
+class GaussianProcess(Precise, Prior):
     """Every output is an independent process GP(0, variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²)), inputs flattened.
 
     Args:
@@ -111,8 +111,8 @@ class GaussianProcess(Prior):
         """Maximize the marginal likelihood of targets `y` (n, q) with noise of standard deviation `noise` (q,)."""
         lengthscale = median_distance(x) if self.lengthscale is None else x.new_tensor(self.lengthscale)
         columns = x.shape[1] if x.dim() == 2 else 1
-        variance = y.double().square().mean().clamp_min(torch.finfo(torch.float32).tiny)
-        start = (lengthscale.double().expand(columns), variance, noise)
+        variance = in_float64(y).square().mean().clamp_min(torch.finfo(torch.float32).tiny)
+        start = (in_float64(lengthscale).expand(columns), variance, noise)
         lengthscales, variance, _ = fit_hyperparameters(x, y, start, learn_noise)
         self.hyperparameters = torch.cat([lengthscales, variance[None]])
 

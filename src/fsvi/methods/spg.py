@@ -17,7 +17,7 @@ from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import Stds
 from fsvi.methods.parts import shared
-from fsvi.networks.devices import normal
+from fsvi.networks.devices import in_float64, normal
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
@@ -239,4 +239,4 @@ class Generator(nn.Module):
         """The process at `x`."""
         mean, functions = self(x)
         weight = functions.new_ones(1, functions.shape[1])
-        return FunctionGaussian(mean, functions, weight, (2 * self.log_noise.double()).exp())
+        return FunctionGaussian(mean, functions, weight, (2 * in_float64(self.log_noise)).exp())

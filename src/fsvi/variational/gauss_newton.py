@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fsvi.networks.devices import normal
+from fsvi.networks.devices import Precise, in_float64, normal
 from fsvi.networks.network import Network
 from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearise
 
@@ -22,7 +22,7 @@ _LARGEST_LOG_PRECISION = 20.0
 _BISECTIONS = 60
 
 
-class Curvature(nn.Module, ABC):
+class Curvature(Precise, ABC):
     """H = U diag(λ) Uᵀ of one layer's matrices (groups, O, D), in float64.
 
     Batches come through `add`, from which `decompose` makes λ and U, in the place of what was added up. What a layer
@@ -140,7 +140,7 @@ class Full(Curvature):
         return _gram(rows * (self.eigenvalues.flatten() + precision).rsqrt())
 
 
-class GaussNewton(nn.Module):
+class GaussNewton(Precise):
     """N(θ*, (H + δI)⁻¹) over the parameters of some layers, H block-diagonal over them, of one `kind` for all.
 
     `log_likelihood` is log p(D|θ*), `squared_norm` ‖θ*‖², `precision` the prior's δ.
@@ -160,13 +160,13 @@ class GaussNewton(nn.Module):
     def add(self, recording: Recording, gradients: Sequence[Tensor]) -> None:
         """Add a batch: what the layers saw, and for each of the recording's outputs its gradients, m of them."""
         for layer, patches, positions in recording.pairs(gradients):
-            self._block(layer).add(patches.double(), positions.double())
+            self._block(layer).add(in_float64(patches), in_float64(positions))
 
     def decompose(self, means: Mapping[str, Tensor]) -> None:
         """Everything is added: find the eigenvalues, and keep the norm of the `means` θ*."""
         for layer in self.layers:
             self._block(layer).decompose()
-        squares = [layer.matrix(means).double().square().sum() for layer in self.layers]
+        squares = [in_float64(layer.matrix(means)).square().sum() for layer in self.layers]
         self.squared_norm.copy_(torch.stack(squares).sum())
 
     @property
@@ -200,7 +200,7 @@ class GaussNewton(nn.Module):
         draws = {}
         for layer in self.layers:
             noise = normal((num, *layer.matrix_shape), generator, torch.float64, device)
-            draws[layer] = self._block(layer).draw(noise, self.precision).to(dtype)
+            draws[layer] = self._block(layer).draw(noise, self.precision).to(dtype=dtype)
         return draws
 
     def functions(
@@ -210,14 +210,14 @@ class GaussNewton(nn.Module):
         outputs, recording, jacobians = linearise(network, means, self.layers, x)
         values = outputs[:, None]
         for layer, patches, positions in recording.pairs(jacobians):
-            values = values + self._block(layer).change(patches, positions, draws[layer])
+            values = values + self._block(layer).change(patches, positions, draws[layer].to(patches.device))
         return values
 
     def function_moments(self, network: Network, means: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """f(x; θ*), (n, Q), and J (H + δI)⁻¹ Jᵀ between the outputs at each input, (n, Q, Q)."""
         outputs, recording, jacobians = linearise(network, means, self.layers, x)
         parts = [
-            self._block(layer).covariance(patches.double(), positions.double(), self.precision)
+            self._block(layer).covariance(in_float64(patches), in_float64(positions), self.precision)
             for layer, patches, positions in recording.pairs(jacobians)
         ]
         return outputs, torch.stack(parts).sum(0)

@@ -22,6 +22,7 @@ from fsvi.methods.duq import DUQ, KernelPredictive
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.ivon import IVON
 from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
@@ -32,6 +33,7 @@ from fsvi.methods.rank1 import Rank1
 from fsvi.methods.search_space import VARIANCE, Choice, Range, Space
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
+from fsvi.methods.vbll import VBLL
 from fsvi.methods.vogn import VOGN
 from fsvi.networks.network import Network
 from fsvi.predictive import CategoricalPredictive
@@ -99,7 +101,9 @@ _ENTRIES = [
     MethodEntry("duq", "DUQ", DUQ, score=KernelPredictive.score_name),
     MethodEntry("laplace", "Laplace", Laplace),
     MethodEntry("vogn", "VOGN", VOGN),
+    MethodEntry("ivon", "IVON", IVON),
     MethodEntry("rank1", "Rank-1", Rank1),
+    MethodEntry("vbll", "VBLL", VBLL, search={VARIANCE: Range(1e-3, 1e2)}),
     MethodEntry("spg", "SPG", SPG, can_stack=True),
     MethodEntry("fbnn", "fBNN", FBNN, can_stack=True),
     MethodEntry(

@@ -20,6 +20,7 @@ from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods import (
     DUQ,
     FBNN,
+    FSEB,
     FSVI,
     IVON,
     MAP,
@@ -79,6 +80,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "DUQ",
     "FBNN",
+    "FSEB",
     "FSVI",
     "IVON",
     "MAP",

@@ -28,6 +28,7 @@ CLASSES = {
     "vbll": "VBLL",
     "spg": "SPG",
     "fbnn": "FBNN",
+    "fs-eb": "FSEB",
     "fsvi": "FSVI",
 }
 
@@ -115,7 +116,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest(name):
 # Contexts ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fsvi", "fbnn", "spg"])
+@pytest.mark.parametrize("name", ["fsvi", "fbnn", "spg", "fs-eb"])
 def test_a_context_is_passed_on(name):
     context = fsvi.contexts.Dataset(scenarios.points()[0])
     assert make(name, context=context).context.data is context.data

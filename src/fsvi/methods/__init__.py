@@ -5,6 +5,7 @@ from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
 from fsvi.methods.files import load
+from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.ivon import IVON
 from fsvi.methods.kl_weight import Tempered
@@ -24,6 +25,7 @@ from fsvi.methods.vogn import VOGN
 __all__ = [
     "DUQ",
     "FBNN",
+    "FSEB",
     "FSVI",
     "IVON",
     "MAP",

@@ -21,6 +21,7 @@ from fsvi.methods.base import Method
 from fsvi.methods.duq import DUQ, KernelPredictive
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
+from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.ivon import IVON
 from fsvi.methods.kl_weight import Tempered
@@ -106,6 +107,16 @@ _ENTRIES = [
     MethodEntry("vbll", "VBLL", VBLL, search={VARIANCE: Range(1e-3, 1e2)}),
     MethodEntry("spg", "SPG", SPG, can_stack=True),
     MethodEntry("fbnn", "fBNN", FBNN, can_stack=True),
+    MethodEntry(
+        "fs-eb",
+        "FS-EB",
+        FSEB,
+        search={
+            VARIANCE: Range(1e-2, 1e3),
+            "num_context": Choice((4, 8, 16, 32, 64)),
+            "kl_weight": Range(1e-5, 1e-1),
+        },
+    ),
     MethodEntry(
         "fsvi",
         "FSVI",

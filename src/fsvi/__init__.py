@@ -15,7 +15,7 @@ from fsvi.errors import (
     NonFiniteLossError,
     SingularCovarianceError,
 )
-from fsvi.functions import contexts, divergences, priors
+from fsvi.functions import contexts, divergences, kernels, priors
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods import (
     DUQ,
@@ -128,6 +128,7 @@ __all__ = [
     "estimate_cost",
     "fit",
     "keep_memory",
+    "kernels",
     "load",
     "make_method",
     "method_names",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,11 @@ from fsvi.validation import as_tensor, check_labels, check_positive
 class Likelihood(Configurable, nn.Module, ABC):
     """The distribution of a target given the network's outputs f at its input."""
 
+    takes_weights: ClassVar[bool] = False
+    """Whether `nll` averages with the `weights` of a minibatch's examples, by `average`"""
+    weights: Tensor | None = None
+    """Weights (n,) of the examples of the minibatch in hand, 1 on average over all data; None: all are equal"""
+
     def bind(self, num_outputs: int) -> None:
         """Get ready for a network with so many outputs; called once, by the method that uses the likelihood."""
 
@@ -30,6 +37,10 @@ class Likelihood(Configurable, nn.Module, ABC):
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """−log p(y|f), averaged over everything but the last axis of `f`, which may be (..., n, outputs): a scalar."""
 
+    def average(self, losses: Tensor) -> Tensor:
+        """The mean of losses (..., n), each multiplied by its example's weight if there are `weights`."""
+        return losses.mean() if self.weights is None else (losses * self.weights).mean()
+
     @abstractmethod
     def predictive(self, f: Tensor) -> Predictive:
         """The predictive distribution of function draws `f` (samples, n, outputs)."""
@@ -40,16 +51,27 @@ class Likelihood(Configurable, nn.Module, ABC):
 
 
 class Categorical(Likelihood):
-    """Integer labels 0..C−1; the network's outputs are logits."""
+    """Integer labels 0..C−1, or a probability of each class; the network's outputs are logits."""
+
+    takes_weights = True
 
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
-        """Labels as int64 (n,)."""
+        """Labels as int64 (n,), or probabilities (n, C)."""
+        if y.dim() == 2 and y.shape[1] == num_outputs > 1 and y.is_floating_point():
+            if not bool((y >= 0).all()) or not torch.allclose(y.sum(1), y.new_ones(len(y)), atol=1e-4):
+                raise InvalidInputError(
+                    "targets with a column per class must be probabilities that sum to 1 in each row."
+                )
+            return y
         return check_labels(y, num_outputs)
 
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """Mean cross-entropy."""
-        classes = f.shape[-1]
-        return F.cross_entropy(f.reshape(-1, classes), y.expand(f.shape[:-1]).reshape(-1))
+        targets = y.expand(f.shape).flatten(0, -2) if y.is_floating_point() else y.expand(f.shape[:-1]).reshape(-1)
+        flat = f.reshape(-1, f.shape[-1])
+        if self.weights is None:
+            return F.cross_entropy(flat, targets)
+        return self.average(F.cross_entropy(flat, targets, reduction="none").reshape(f.shape[:-1]))
 
     def predictive(self, f: Tensor) -> CategoricalPredictive:
         """Class probabilities averaged over draws."""
@@ -70,6 +92,7 @@ class Gaussian(Likelihood):
     for each target, first all the means, then all the log variances.
     """
 
+    takes_weights = True
     log_noise: Tensor
     """½ log(noise² − least_noise²)"""
 
@@ -138,7 +161,8 @@ class Gaussian(Likelihood):
         """Mean over inputs of −log N(y; f, noise²), summed over targets."""
         mean, log_noise = self._moments(f)
         squared = (y - mean).square() * (-2 * log_noise).exp()
-        return (0.5 * squared + log_noise + 0.5 * math.log(2 * math.pi)).expand(mean.shape).sum(-1).mean()
+        losses = (0.5 * squared + log_noise + 0.5 * math.log(2 * math.pi)).expand(mean.shape).sum(-1)
+        return self.average(losses)
 
     def predictive(self, f: Tensor) -> GaussianPredictive:
         """Mixture of Gaussians."""
@@ -171,3 +195,16 @@ class Gaussian(Likelihood):
             self.log_noise = nn.Parameter(log_noise)
         else:
             self.register_buffer("log_noise", log_noise)
+
+
+@contextmanager
+def weighted(module: nn.Module, weights: Tensor | None) -> Iterator[None]:
+    """While a step is made, let all likelihoods in `module` know the weights of the minibatch's examples."""
+    likelihoods = [] if weights is None else [part for part in module.modules() if isinstance(part, Likelihood)]
+    for likelihood in likelihoods:
+        likelihood.weights = weights
+    try:
+        yield
+    finally:
+        for likelihood in likelihoods:
+            likelihood.weights = None

@@ -9,6 +9,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import fsvi
 import scenarios
+from fsvi.likelihoods import weighted
 from fsvi.methods.vbll import expected_nll
 
 NOISE, VARIANCE, NUM = 0.4, 1.7, 12
@@ -90,6 +91,16 @@ def test_the_bound_for_classes_is_the_papers_and_lies_above_the_expected_negativ
     draws = mean + variance.sqrt() * torch.randn(20_000, 5, 3, dtype=torch.float64)
     assert 0 < float(bound - fsvi.Categorical().nll(draws, y)) < 0.5
     torch.testing.assert_close(expected_nll(fsvi.Categorical(), mean, 0 * variance, y), fsvi.Categorical().nll(mean, y))
+
+
+def test_probabilities_as_targets_and_weights_of_examples_count():
+    mean, variance = torch.randn(3, 2, dtype=torch.float64), torch.rand(3, 2, dtype=torch.float64)
+    likelihood, y = fsvi.Categorical(), torch.tensor([[0.3, 0.7], [1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
+    each = (mean + 0.5 * variance).exp().sum(1).log() - (y * mean).sum(1)
+    torch.testing.assert_close(expected_nll(likelihood, mean, variance, y), each.mean())
+    weights = torch.tensor([0.2, 1.0, 1.8], dtype=torch.float64)
+    with weighted(likelihood, weights):
+        torch.testing.assert_close(expected_nll(likelihood, mean, variance, y), (weights * each).mean())
 
 
 def test_the_bound_for_real_targets_is_exact():

@@ -1,4 +1,4 @@
-"""`fsvi predict`: what a saved model says about inputs in a file, and which of them to refer."""
+"""`fsvi predict` for arrays: what a saved method says about inputs in a file, and which of them to refer."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def predict_file(method: Method, inputs: Path, sampling: Sampling, referral: Ref
     """Predict the inputs in a file, and decide which of them to keep."""
     with building_from(inputs):
         x = as_inputs(method, read_inputs(inputs), inputs)
-        tables = [_table(p, referral) for p in _predict(method, x, sampling)]
+        tables = [table_of(p, referral) for p in _predict(method, x, sampling)]
     return Predictions({name: np.concatenate([table[name] for table in tables]) for name in tables[0]}, referral)
 
 
@@ -83,10 +83,10 @@ def calibrate(method: Method, path: Path, sampling: Sampling, target_accuracy: f
     with building_from(path):
         inputs = as_inputs(method, x, path)
         means = [_class_probabilities(p) for p in _predict(method, inputs, sampling)]
-        return Referral(_Averaged(torch.cat(means)), y, target_accuracy, confidence)
+        return Referral(Averaged(torch.cat(means)), y, target_accuracy, confidence)
 
 
-class _Averaged(CategoricalPredictive):
+class Averaged(CategoricalPredictive):
     """Class probabilities without their draws, which would not fit into memory for many inputs."""
 
     def __init__(self, mean: Tensor) -> None:
@@ -175,7 +175,8 @@ def _predict(method: Method, x: Tensor, sampling: Sampling) -> Iterator[Predicti
         yield method.predict(part, sampling.samples, sampling.seed, sampling.batch_size)
 
 
-def _table(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
+def table_of(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
+    """One prediction as columns of a table."""
     if isinstance(p, GaussianPredictive):
         return _table_of_numbers(p)
     if not isinstance(p, CategoricalPredictive):

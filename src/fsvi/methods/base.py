@@ -22,7 +22,7 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,8 @@ class Method(Configurable, nn.Module, ABC):
     """
 
     transient = ("net",)
+    takes_weights: ClassVar[bool] = True
+    """Whether training can weigh examples: whether all that it takes from targets is `likelihood.nll`"""
 
     if TYPE_CHECKING:  # attributes of a NetworkMethod, properties of an Ensemble
 

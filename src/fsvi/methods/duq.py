@@ -54,6 +54,8 @@ class DUQ(NetworkMethod):
         embedding_size: The size of the space in which distances are measured, m; None is the number of features.
     """
 
+    takes_weights = False
+
     weight: nn.Parameter
     """W, (classes, m, features)"""
     counts: Tensor

@@ -174,7 +174,8 @@ def expected_nll(likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tens
     there plus ½ variance of the label. A Gaussian's `nll` is quadratic in f, so two points give its expectation.
     """
     if isinstance(likelihood, Categorical):
-        return likelihood.nll(mean + 0.5 * variance, y) + 0.5 * variance.gather(1, y[:, None]).mean()
+        of_label = (y * variance).sum(1) if y.is_floating_point() else variance.gather(1, y[:, None]).squeeze(1)
+        return likelihood.nll(mean + 0.5 * variance, y) + likelihood.average(0.5 * of_label)
     std = (variance + torch.finfo(variance.dtype).tiny).sqrt()
     return likelihood.nll(torch.stack([mean - std, mean + std]), y)
 

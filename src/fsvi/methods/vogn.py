@@ -45,6 +45,8 @@ class VOGN(NaturalGradientVI):
         augmentation: ρ, how many times larger random augmentation makes the data.
     """
 
+    takes_weights = False
+
     def __init__(
         self,
         net: nn.Module | Network,

@@ -29,6 +29,7 @@ CLASSES = {
     "spg": "SPG",
     "fbnn": "FBNN",
     "fs-eb": "FSEB",
+    "gfsvi": "GFSVI",
     "fsvi": "FSVI",
 }
 
@@ -116,7 +117,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest(name):
 # Contexts ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fsvi", "fbnn", "spg", "fs-eb"])
+@pytest.mark.parametrize("name", ["fsvi", "fbnn", "spg", "fs-eb", "gfsvi"])
 def test_a_context_is_passed_on(name):
     context = fsvi.contexts.Dataset(scenarios.points()[0])
     assert make(name, context=context).context.data is context.data

@@ -7,6 +7,7 @@ from fsvi.methods.fbnn import FBNN
 from fsvi.methods.files import load
 from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.gfsvi import GFSVI
 from fsvi.methods.ivon import IVON
 from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
@@ -27,6 +28,7 @@ __all__ = [
     "FBNN",
     "FSEB",
     "FSVI",
+    "GFSVI",
     "IVON",
     "MAP",
     "MFVI",

@@ -23,6 +23,7 @@ from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
 from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.gfsvi import GFSVI
 from fsvi.methods.ivon import IVON
 from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
@@ -115,6 +116,18 @@ _ENTRIES = [
             VARIANCE: Range(1e-2, 1e3),
             "num_context": Choice((4, 8, 16, 32, 64)),
             "kl_weight": Range(1e-5, 1e-1),
+        },
+    ),
+    MethodEntry(
+        "gfsvi",
+        "GFSVI",
+        GFSVI,
+        can_stack=True,
+        search={
+            VARIANCE: Range(0.1, 100.0),
+            "num_context": Choice((4, 8, 16, 32, 64)),
+            "kl_weight": Range(1e-5, 1e-1),
+            "num_samples": Choice((1, 5)),
         },
     ),
     MethodEntry(

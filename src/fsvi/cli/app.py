@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 import fsvi
 from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
-from fsvi.serialization import file_kind
+from fsvi.serialization import ESTIMATOR, file_kind
 from fsvi.validation import check_fraction, first_line
 
 
@@ -79,7 +79,6 @@ Profile = typer.Option(
 )
 Out = typer.Option(help="Output folder; created if missing.")
 Json = typer.Option("--json", help="Print JSON for other programs.")
-ESTIMATOR = "fsvi estimator"
 _to_stderr = partial(typer.echo, err=True)
 
 

@@ -55,7 +55,7 @@ class Method(Configurable, nn.Module, ABC):
 
     transient = ("net",)
     takes_weights: ClassVar[bool] = True
-    """Whether training can weigh examples: whether all that it takes from targets is `likelihood.nll`"""
+    """Whether training can weigh examples, because targets enter the loss through `likelihood.nll` only."""
 
     if TYPE_CHECKING:  # attributes of a NetworkMethod, properties of an Ensemble
 
@@ -84,6 +84,13 @@ class Method(Configurable, nn.Module, ABC):
 
         @progress.setter
         def progress(self, value: float) -> None: ...
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Let properties decide what an assignment means; `nn.Module` would register a module next to them."""
+        if isinstance(getattr(type(self), name, None), property):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     # Learning -------------------------------------------------------------------------------------------------------
 

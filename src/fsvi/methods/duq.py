@@ -101,14 +101,14 @@ class DUQ(NetworkMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The binary cross-entropy, and the weighted gradient penalty."""
-        penalised = self.gradient_penalty > 0
-        x = _differentiable(x) if penalised else x
-        with sdpa_kernel(SDPBackend.MATH) if penalised else nullcontext():  # fused attention has one derivative only
+        penalized = self.gradient_penalty > 0
+        x = _differentiable(x) if penalized else x
+        with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has one derivative only
             embeddings = self.embed(x)
         self._batch = embeddings.detach(), y
         log_kernels = self.log_kernels(embeddings)
         terms = {"nll": binary_cross_entropy(log_kernels, y)}
-        if penalised:
+        if penalized:
             terms["penalty"] = self.gradient_penalty * gradient_penalty(log_kernels.exp(), x)
         return terms
 

@@ -13,7 +13,7 @@ from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import NetworkMethod
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import RandomWeights, Stds, all_names
+from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds
 from fsvi.methods.parts import shared
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
@@ -74,7 +74,7 @@ class FBNN(NetworkMethod):
         self.num_samples = check_count("num_samples", num_samples, least=2)
         self.injected_noise = check_positive("injected_noise", injected_noise)
         self.fraction = check_fraction("fraction", fraction)
-        self.stds = Stds(0.05) if stds is None else stds
+        self.stds = check_stds(stds, Stds(0.05))
         self.function_space = FunctionSpace(context, prior, num_context, kl_weight)
         self.weights = RandomWeights(self.stds, all_names)
         self.build(self.function_space.examined(self.network))

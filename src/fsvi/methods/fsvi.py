@@ -25,7 +25,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method, NetworkMethod, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import RandomWeights, Stds, all_names, last_layer_names
+from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds, last_layer_names
 from fsvi.methods.parts import shared
 from fsvi.networks.joining import is_joinable
 from fsvi.networks.network import Network
@@ -71,7 +71,7 @@ class FSVI(NetworkMethod):
     kl_weight = shared("function_space", "kl_weight")
 
     _is_joinable = False
-    """whether the network treats every example alone, in training as in evaluation, as far as was seen"""
+    """Whether the network treats every example by itself, in training and in evaluation, on the inputs tried."""
 
     def __init__(
         self,
@@ -98,8 +98,7 @@ class FSVI(NetworkMethod):
         self.stochastic = check_choice("stochastic", stochastic, ("all", "last_layer"))
         self.num_context_sets = check_count("num_context_sets", num_context_sets)
         self.num_samples = check_count("num_samples", num_samples)
-        self.stds = Stds() if stds is None else stds
-        check_type("stds", self.stds, Stds, "fsvi.Stds(init=..., lr_scale=...)")
+        self.stds = check_stds(stds, Stds())
         self.function_space = FunctionSpace(context, prior, num_context, kl_weight, self.linearize)
         self.weights = RandomWeights(self.stds, last_layer_names if stochastic == "last_layer" else all_names)
         self.build(self.function_space.examined(self.network))

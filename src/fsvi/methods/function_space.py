@@ -37,14 +37,28 @@ class FunctionSpace(Part):
         self, context: Context | None, prior: Prior, num_context: int, kl_weight: KLWeight, linearize: str = "jvp"
     ) -> None:
         super().__init__()
-        if context is not None:
-            check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
-        check_type("prior", prior, Prior, "a prior such as fsvi.priors.Constant(variance=1.0)")
-        self.context = None if context is None else context.copied()
-        self.prior = copy.deepcopy(prior)
+        self.context = _own_context(context)
+        self.prior = _own_prior(prior)
         self.num_context = check_count("num_context", num_context)
         self.kl_weight = check_kl_weight(kl_weight)
         self._linearize = linearize
+
+    def replace(self, name: str, value: Any) -> None:
+        """Give a setting another value, checked and copied as in the constructor; a prior is bound to the network.
+
+        Args:
+            name: "context", "prior", "num_context" or "kl_weight".
+            value: The new value.
+        """
+        if name == "context":
+            self.context = _own_context(value)
+        elif name == "prior":
+            self.prior = _own_prior(value)
+            self.prior.bind(self.network, self._linearize)
+        elif name == "num_context":
+            self.num_context = check_count(name, value)
+        else:
+            self.kl_weight = check_kl_weight(value)
 
     # The points -----------------------------------------------------------------------------------------------------
 
@@ -91,6 +105,7 @@ class FunctionSpace(Part):
         A learned noise keeps its initial value. That of the process may be so small that the network would only learn
         to lower its own variance.
         """
+        check_learnable(self.prior, likelihood)
         if isinstance(self.prior, GaussianProcess) and self.prior.learn and isinstance(likelihood, Gaussian):
             is_free = likelihood.learn_noise or likelihood.heteroscedastic
             noise = likelihood.noise.mean() if likelihood.heteroscedastic else likelihood.noise
@@ -110,6 +125,18 @@ class FunctionSpace(Part):
     def fingerprint(self) -> Any:
         """The context's."""
         return None if self.context is None else self.context.fingerprint()
+
+
+def _own_context(context: Context | None) -> Context | None:
+    if context is None:
+        return None
+    check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
+    return context.copied()
+
+
+def _own_prior(prior: Prior) -> Prior:
+    check_type("prior", prior, Prior, "a prior such as fsvi.priors.Constant(variance=1.0)")
+    return copy.deepcopy(prior)
 
 
 def check_learnable(prior: Prior, likelihood: Likelihood) -> None:

@@ -1,4 +1,4 @@
-"""Laplace's approximation with the generalised Gauss–Newton matrix (Immer, Korzepa & Bauer, 2020; Daxberger, 2021)."""
+"""Laplace's approximation with the generalized Gauss–Newton matrix (Immer, Korzepa & Bauer, 2020; Daxberger, 2021)."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class Laplace(PointEstimate):
         return torch.cat(values), torch.cat(covariances)
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """Draws of the linearised network, or the logits whose softmax is the average probability."""
+        """Draws of the linearized network, or the logits whose softmax is the average probability."""
         posterior = self.posterior
         if posterior is None:
             return super().function_draws(x, num_samples, generator, batch_size)

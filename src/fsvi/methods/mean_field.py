@@ -16,7 +16,7 @@ from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.parts import Part
 from fsvi.networks.network import Network
 from fsvi.serialization import Configurable
-from fsvi.validation import check_count, check_positive
+from fsvi.validation import check_count, check_positive, check_type
 from fsvi.variational import MeanField, prior_names
 
 _FEATURE_STD = 0.01
@@ -48,6 +48,14 @@ class Stds(Configurable):
         raise InvalidInputError(
             f"stds=Stds(init={self.init!r}) must give one number: this method does not tell layers apart."
         )
+
+
+def check_stds(stds: Stds | None, default: Stds) -> Stds:
+    """The `stds` that a user gave, or the method's `default` for None."""
+    if stds is None:
+        return default
+    check_type("stds", stds, Stds, "fsvi.Stds(init=..., lr_scale=...)")
+    return stds
 
 
 class RandomWeights(Part):
@@ -110,9 +118,19 @@ def last_layer_names(network: Network) -> list[str]:
 
 
 class ParameterSpaceVI(NetworkMethod):
-    """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)), θ ~ q of some family."""
+    """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)), θ ~ q of some family.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        prior_variance: The variance of the Gaussian prior over parameters.
+        kl_weight: The weight of the KL in the loss; see `KLWeight`.
+        num_samples: The number of draws per step, M.
+        stds: How the standard deviations start and learn; None is `Stds(0.01, 0.3)`.
+    """
 
     family: ClassVar[type[MeanField]] = MeanField
+    """The class of q."""
 
     def __init__(
         self,
@@ -127,7 +145,7 @@ class ParameterSpaceVI(NetworkMethod):
         self.prior_variance = check_positive("prior_variance", prior_variance)
         self.kl_weight = check_kl_weight(kl_weight)
         self.num_samples = check_count("num_samples", num_samples)
-        self.stds = Stds(0.01, 0.3) if stds is None else stds
+        self.stds = check_stds(stds, Stds(0.01, 0.3))
         self.weights = RandomWeights(self.stds, all_names, self.family)
         self.build(self.network)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import PointEstimate
-from fsvi.methods.mean_field import Stds
+from fsvi.methods.mean_field import Stds, check_stds
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_positive, check_seed
 from fsvi.variational import RankOne
@@ -66,7 +66,7 @@ class Rank1(PointEstimate):
         self.num_samples = check_count("num_samples", num_samples)
         self.random_signs = random_signs
         self.seed = check_seed(seed)
-        self.stds = Stds(0.05) if stds is None else stds
+        self.stds = check_stds(stds, Stds(0.05))
         self.build(self.network)
 
     def build(self, network: Network) -> None:

@@ -15,7 +15,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import NetworkMethod
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import Stds
+from fsvi.methods.mean_field import Stds, check_stds
 from fsvi.methods.parts import shared
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
@@ -94,7 +94,7 @@ class SPG(NetworkMethod):
         self.prior_lr = check_positive("prior_lr", prior_lr)
         self.adapt = adapt
         self.num_samples = check_count("num_samples", num_samples)
-        self.stds = Stds(1.0) if stds is None else stds
+        self.stds = check_stds(stds, Stds(1.0))
         self.function_space = FunctionSpace(context, prior, num_context, kl_weight)
         self.build(self.function_space.examined(self.network))
 

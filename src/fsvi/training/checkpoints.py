@@ -13,10 +13,9 @@ from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
-from fsvi.serialization import building_from, check_writable, read_tree, remove_leftovers, write_tree
+from fsvi.serialization import CHECKPOINT, building_from, check_writable, read_tree, remove_leftovers, write_tree
 from fsvi.validation import check_positive
 
-_KIND = "fsvi checkpoint"
 _NAME = "checkpoint.fsvi"
 
 
@@ -46,7 +45,7 @@ class Checkpoints:
         """The last state, or None without a checkpoint; one from a run with other settings is refused."""
         if not self.path.exists():
             return None
-        tree = read_tree(self.path, _KIND)
+        tree = read_tree(self.path, CHECKPOINT)
         with building_from(self.path):
             self._compare(tree["settings"], flatten(settings))
             state: dict[str, Any] = tree["state"]
@@ -54,7 +53,7 @@ class Checkpoints:
 
     def write(self, state: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         """Replace the checkpoint."""
-        write_tree(self.path, {"state": state, "settings": flatten(settings)}, _KIND)
+        write_tree(self.path, {"state": state, "settings": flatten(settings)}, CHECKPOINT)
         self._written = time.monotonic()
 
     def _compare(self, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.networks.network import Network
-from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearise
+from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearize
 
 _LARGEST_LOG_PRECISION = 20.0
 _BISECTIONS = 60
@@ -206,7 +206,7 @@ class GaussNewton(nn.Module):
         self, network: Network, means: Mapping[str, Tensor], draws: Mapping[WeightLayer, Tensor], x: Tensor
     ) -> Tensor:
         """f(x; θ*) + J (θ − θ*) for these `draws`, (n, num, Q)."""
-        outputs, recording, jacobians = linearise(network, means, self.layers, x)
+        outputs, recording, jacobians = linearize(network, means, self.layers, x)
         values = outputs[:, None]
         for layer, patches, positions in recording.pairs(jacobians):
             values = values + self._block(layer).change(patches, positions, draws[layer])
@@ -214,7 +214,7 @@ class GaussNewton(nn.Module):
 
     def function_moments(self, network: Network, means: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """f(x; θ*), (n, Q), and J (H + δI)⁻¹ Jᵀ between the outputs at each input, (n, Q, Q)."""
-        outputs, recording, jacobians = linearise(network, means, self.layers, x)
+        outputs, recording, jacobians = linearize(network, means, self.layers, x)
         parts = [
             self._block(layer).covariance(patches.double(), positions.double(), self.precision)
             for layer, patches, positions in recording.pairs(jacobians)

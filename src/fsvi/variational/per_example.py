@@ -168,7 +168,7 @@ def record(
         return network(x, params), recording
 
 
-def linearise(
+def linearize(
     network: Network, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
 ) -> tuple[Tensor, Recording, list[Tensor]]:
     """The network's outputs f, (n, Q), what its `layers` saw, and the derivatives of f by theirs, (Q, n, ...) each."""

@@ -17,7 +17,7 @@ from fsvi.experiments.tasks.registry import TASKS
 from fsvi.methods import Method, load
 from fsvi.serialization import building_from
 from fsvi.training import History
-from fsvi.validation import check_choice
+from fsvi.validation import check_choice, check_type
 
 _EXAMPLES = 500
 
@@ -37,7 +37,9 @@ def diagnose_result(path: Path) -> Diagnosis:
     with building_from(path):
         experiment = TASKS[check_choice("task", order.task, TASKS)].experiment(order)
         fresh = experiment.build(order.seed)
-    diagnosis = diagnose_trained(load(model, fresh.net), experiment, result, getattr(fresh, "context", None))
+    method = load(model, fresh.net)
+    check_type("the model", method, Method, "a method without calibration, as runs save it")
+    diagnosis = diagnose_trained(cast(Method, method), experiment, result, getattr(fresh, "context", None))
     with suppress(InvalidInputError):
         write_diagnosis(diagnosis_path(path), diagnosis)
     return diagnosis

@@ -133,9 +133,7 @@ class _Scales:
         self.low = x.amin(0)
         self.units = self._find_units()
         self.whitening = self._find_whitening(x)
-        self.threshold = (
-            self.distance(x).quantile(_NEW) if len(x) <= 100_000 else self.distance(x[:100_000]).quantile(_NEW)
-        )
+        self.threshold = self.distance(x[:_MOST]).quantile(_NEW)
 
     def to(self, batch: Tensor) -> _Scales:
         """The same on the minibatch's device and in its floating type."""

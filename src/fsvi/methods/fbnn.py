@@ -85,11 +85,13 @@ class FBNN(NetworkMethod):
         return self.weights.posterior
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit a Gaussian process that asks for it."""
+        """Fit the prior if it is a Gaussian process with `learn=True`."""
         self.function_space.fit_prior(x, y, self.likelihood)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by S draws, and the weighted KL's surrogate at the measurement set."""
+        """The expected negative log-likelihood over S draws, and the weighted surrogate of the KL at the measurement
+        points.
+        """
         q = self.posterior
         shifts = q.shift(torch.randn(self.num_samples, *q.mean.shape, dtype=self.dtype, device=self.device))
         f = self.function_values(x, shifts)
@@ -103,9 +105,13 @@ class FBNN(NetworkMethod):
         }
 
     def function_values(self, x: Tensor, shifts: Tensor) -> Tensor:
-        """The real network's outputs at mean + shift for `shifts` (S, parameters), (S, n, outputs).
+        """The network's outputs at mean + shift, (S, n, outputs).
 
         Draws of a dense network are computed together, others one by one.
+
+        Args:
+            x: Inputs.
+            shifts: Distances from the mean, (S, parameters).
         """
         if not is_dense(self.net):
             return self.weights.outputs(x, list(shifts))
@@ -114,7 +120,12 @@ class FBNN(NetworkMethod):
         return vmap(lambda draw: self.network(x, {**draw, **points}), randomness="different")(draws)
 
     def surrogate_kl(self, x: Tensor, f: Tensor) -> Tensor:
-        """−1/S Σ log p(fₛ) of draws `f` (S, M, outputs) at `x`, with the gradient of KL(q ‖ p)."""
+        """−1/S Σ log p(fₛ), with the gradient of KL(q ‖ p).
+
+        Args:
+            x: The measurement points.
+            f: Draws of the function at `x`, (S, M, outputs).
+        """
         f = f.double()
         f = f + self.injected_noise * torch.randn_like(f)
         with torch.no_grad():

@@ -164,7 +164,7 @@ class FSVI(NetworkMethod):
     # Learning -------------------------------------------------------------------------------------------------------
 
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Find out whether minibatch and context may go through the network together."""
+        """Check whether minibatch and context can go through the network together."""
         super().begin(x, num_data)
         self._is_joinable = False
         if self._shares_features:
@@ -173,11 +173,13 @@ class FSVI(NetworkMethod):
             self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit a Gaussian process that asks for it."""
+        """Fit the prior if it is a Gaussian process with `learn=True`."""
         self.function_space.fit_prior(x, y, self.likelihood)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws, and the weighted divergence at the worst of S sets."""
+        """The expected negative log-likelihood over M draws, and the weighted divergence at the worst of S context
+        sets.
+        """
         q = self.posterior
         return self._joined_terms(q, x, y) if self._joins else dict(self._each_term(q, x, y))
 

@@ -86,7 +86,7 @@ class Laplace(PointEstimate):
         self.build(self.network)
 
     def build(self, network: Network) -> None:
-        """No posterior yet."""
+        """Start without a posterior."""
         super().build(network)
         self.posterior = None
 
@@ -125,7 +125,7 @@ class Laplace(PointEstimate):
     # Learning -------------------------------------------------------------------------------------------------------
 
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Forget an earlier posterior; find out now whether the layers have a curvature."""
+        """Delete an earlier posterior, and check that the layers have a curvature."""
         super().begin(x, num_data)
         self.posterior = None
         self._layers()
@@ -141,7 +141,7 @@ class Laplace(PointEstimate):
 
     @property
     def prior_precision(self) -> float:
-        """δ, given or found."""
+        """The prior's precision δ, given or found."""
         return float(self._trained().precision)
 
     def _approximate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -219,7 +219,7 @@ class Laplace(PointEstimate):
     # Files ----------------------------------------------------------------------------------------------------------
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the tensors, with the posterior if there was one."""
+        """Load the tensors, including the posterior if there was one."""
         has_posterior = any(name.startswith("posterior.") for name in tensors)
         self.posterior = self._make_posterior() if has_posterior else None
         super().load_tensors(tensors)

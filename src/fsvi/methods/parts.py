@@ -1,4 +1,4 @@
-"""What several methods have in common, as objects that a method has."""
+"""Parts: objects that several methods share by having them, not by inheritance."""
 
 from __future__ import annotations
 

@@ -75,7 +75,9 @@ class Rank1(PointEstimate):
         self.factors = RankOne(self.net, self.num_components, self.stds.single(), self.random_signs, self.seed)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws, the negative log prior of W over N, the weighted KL."""
+        """The expected negative log-likelihood over M draws, the negative log prior of W divided by N, and the weighted
+        KL.
+        """
         outputs = torch.stack([self._outputs(x, self._deal(len(x))) for _ in range(self.num_samples)])
         prior = self.prior_terms(dict(self.net.named_parameters()), len(x))
         kl = kl_weight_value(self.kl_weight, self.num_data or len(x)) * self.factors.kl(self.prior_std)
@@ -88,7 +90,7 @@ class Rank1(PointEstimate):
         return torch.stack([self.batched(partial(self._outputs, factors=f), x, batch_size) for f in draws])
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Everything at `lr` but the factors' `log_std`, which moves on another scale."""
+        """Everything at `lr` except the factors' `log_std`, which has its own scale."""
         log_std = self.factors.log_std
         others = [p for p in self.parameters() if p.requires_grad and p is not log_std]
         return [{"params": others, "lr": lr}, {"params": [log_std], "lr": self.stds.lr_scale * lr}]

@@ -91,12 +91,12 @@ class VOGN(NetworkMethod):
     # Learning -------------------------------------------------------------------------------------------------------
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws, and the tempered KL over ρN."""
+        """The expected negative log-likelihood over M draws, and the weighted KL."""
         nll = self.likelihood.nll(self.weights.outputs(x, self._draws()), y)
         return {"nll": nll, "kl": self._weighted_kl(len(x))}
 
     def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The same, with ĝ and ĥ in place of gradients of the means and of `scale`."""
+        """Compute the terms, and store ĝ and ĥ as the gradients of the means and of `scale`."""
         if not bool(self.scale.any()):
             self._start(x, y)
         draws = [self._differentiate(x, y, shift) for shift in self._draws()]
@@ -106,7 +106,7 @@ class VOGN(NetworkMethod):
         return {"nll": nll, "kl": self._weighted_kl(len(x))}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Means and scale, with what their update needs, then the points."""
+        """The means and `scale` with the settings of their update, then the point parameters."""
         natural = {
             "params": [self.posterior.mean, self.scale],
             "lr": lr,
@@ -120,17 +120,17 @@ class VOGN(NetworkMethod):
         return [natural, {"params": points, "lr": lr}] if points else [natural]
 
     def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
-        """Natural gradient steps."""
+        """The optimizer that makes natural-gradient steps."""
         return NaturalGradient(self.parameter_groups(lr))
 
     def after_step(self) -> None:
-        """σ follows s."""
+        """Update σ from s."""
         precision = self._size(1) * (self.scale + self._prior(1) + self.damping)
         with torch.no_grad():
             self.posterior.log_std.copy_(-0.5 * precision.log())
 
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Check the rates, now that the number of examples is known."""
+        """Check the rates again, because the number of examples is now known."""
         super().begin(x, num_data)
         self._check_rates(num_data)
 

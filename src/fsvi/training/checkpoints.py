@@ -52,7 +52,12 @@ class Checkpoints:
         return state
 
     def write(self, state: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        """Replace the checkpoint."""
+        """Replace the checkpoint.
+
+        Args:
+            state: What `capture` returned, and the history.
+            settings: Everything that must not change between a checkpoint and its continuation.
+        """
         write_tree(self.path, {"state": state, "settings": flatten(settings)}, CHECKPOINT)
         self._written = time.monotonic()
 
@@ -66,7 +71,12 @@ class Checkpoints:
 
 
 def flatten(settings: Any, name: str = "") -> dict[str, Any]:
-    """Nested settings as plain values under dotted names; other objects become the name of their type."""
+    """Nested settings as plain values under dotted names; other objects become the name of their type.
+
+    Args:
+        settings: Nested mappings and lists.
+        name: The prefix of the names.
+    """
     if isinstance(settings, Mapping):
         items = {str(key): value for key, value in settings.items()}
     elif isinstance(settings, (list, tuple)):
@@ -78,7 +88,13 @@ def flatten(settings: Any, name: str = "") -> dict[str, Any]:
 
 
 def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]) -> dict[str, Any]:
-    """The parameters, the optimizer's state and the random states."""
+    """The parameters, the optimizer's state and the random states.
+
+    Args:
+        method: The method.
+        optimizer: Its optimizer.
+        generators: The random generators of the data.
+    """
     states = [torch.get_rng_state(), *(generator.get_state() for generator in generators)]
     return {"method": method.tensors(), "optimizer": optimizer.state_dict(), "random": states}
 
@@ -86,7 +102,14 @@ def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Gen
 def restore(
     state: Mapping[str, Any], method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]
 ) -> None:
-    """Restore what `capture` returned."""
+    """Restore what `capture` returned.
+
+    Args:
+        state: The captured state.
+        method: The method.
+        optimizer: Its optimizer.
+        generators: The random generators of the data.
+    """
     method.load_tensors(state["method"])
     optimizer.load_state_dict(state["optimizer"])
     _arrange(optimizer)

@@ -152,7 +152,12 @@ def mixture(parts: Sequence[Predictive]) -> Predictive:
 
 
 def select(p: Predictive, rows: Tensor) -> Predictive:
-    """The predictions of some inputs; `rows` are their indices."""
+    """The predictions of some inputs.
+
+    Args:
+        p: The predictions.
+        rows: The indices of the inputs.
+    """
     chosen = copy.copy(p)
     for name, values in vars(p).items():
         setattr(chosen, name, values[:, rows.to(values.device)])

@@ -1,4 +1,4 @@
-"""The commands and their options; what they do is elsewhere, imported when it is needed."""
+"""The commands and their options. The modules that do the work are imported when a command needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that people have: arrays and tables of inputs to read, tables of predictions to write."""
+"""Files for `fsvi predict`: arrays and tables of inputs, and tables of predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EXACT = np.float64(2**53)
 
 
 def read_inputs(path: Path) -> np.ndarray:
-    """The inputs in a file, one along the first dimension each: .npy, .npz (the array x), .csv or .parquet."""
+    """The inputs in a .npy, .npz (the array x), .csv or .parquet file, (n, ...)."""
     if path.suffix.lower() not in _READERS:
         raise InvalidInputError(f"{path} ends in {path.suffix!r}: inputs are read from {_listed(_READERS)}.")
     return _numbers(path, _READERS[path.suffix.lower()](path))
@@ -41,14 +41,20 @@ def as_whole(values: np.ndarray) -> np.ndarray:
 
 
 def check_table(path: Path) -> None:
-    """Whether `write_table` can write to `path`, before there is something to write."""
+    """Check that `write_table` can write to `path`, before the predictions are made."""
     if check_choice("the ending of the output", path.suffix.lower(), (".csv", ".parquet", ".json")) == ".parquet":
         _polars()
     check_writable(path.parent)
 
 
 def write_table(path: Path, columns: Columns, document: Mapping[str, Any]) -> None:
-    """Replace the file by the table, atomically: .csv or .parquet, or .json with all of `document` around it."""
+    """Replace the file atomically.
+
+    Args:
+        path: A .csv, .parquet or .json file.
+        columns: The table.
+        document: Further values for a .json file.
+    """
     if path.suffix.lower() == ".parquet":
         write_bytes(path, _parquet(columns))
     else:
@@ -57,7 +63,7 @@ def write_table(path: Path, columns: Columns, document: Mapping[str, Any]) -> No
 
 
 def as_csv(columns: Columns) -> str:
-    """The table with a line of names above it, numbers to six digits."""
+    """The table as CSV with a header line; numbers have six digits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -67,7 +73,12 @@ def as_csv(columns: Columns) -> str:
 
 
 def as_json(columns: Columns, document: Mapping[str, Any]) -> str:
-    """`document` with the table's rows as its `predictions`, a line each."""
+    """`document` with the rows of the table as its `predictions`, one row per line.
+
+    Args:
+        columns: The table.
+        document: Further values.
+    """
     cells = zip(*(column.tolist() for column in columns.values()), strict=True)
     rows = [json.dumps(dict(zip(columns, row, strict=True)), allow_nan=False) for row in cells]
     head = json.dumps(dict(document), allow_nan=False)[:-1]

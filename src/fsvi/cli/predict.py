@@ -85,7 +85,14 @@ class Predictions:
 
 
 def predict_file(method: Trained, inputs: Path, sampling: Sampling, referral: Referral | None = None) -> Predictions:
-    """Predict the inputs in a file, and decide which of them to keep."""
+    """Predict the inputs in a file, and decide which predictions to keep.
+
+    Args:
+        method: The model.
+        inputs: The file.
+        sampling: How to predict.
+        referral: The rule that decides; None keeps all.
+    """
     with building_from(inputs):
         x = as_inputs(method, read_inputs(inputs), inputs)
         tables = [table_of(p, referral) for p in _predict(method, x, sampling)]
@@ -93,7 +100,15 @@ def predict_file(method: Trained, inputs: Path, sampling: Sampling, referral: Re
 
 
 def calibrate(method: Trained, path: Path, sampling: Sampling, target_accuracy: float, confidence: float) -> Referral:
-    """Choose the threshold for referral on held-out inputs x and labels y in a .npz file."""
+    """Choose the threshold for referral on held-out inputs x and labels y in a .npz file.
+
+    Args:
+        method: The model.
+        path: The file.
+        sampling: How to predict.
+        target_accuracy: The accuracy that the kept predictions should have.
+        confidence: The confidence with which they have it.
+    """
     x, y = read_examples(path)
     with building_from(path):
         inputs = as_inputs(method, x, path)
@@ -201,7 +216,12 @@ def _predict(method: Trained, x: Tensor, sampling: Sampling) -> Iterator[Predict
 
 
 def table_of(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
-    """One prediction as columns of a table."""
+    """Predictions as columns of a table.
+
+    Args:
+        p: The predictions.
+        referral: The rule that decides which of them to keep; None adds no such column.
+    """
     if isinstance(p, GaussianPredictive):
         return _table_of_numbers(p)
     if not isinstance(p, CategoricalPredictive):

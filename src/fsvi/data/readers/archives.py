@@ -26,7 +26,12 @@ def read_content(path: Path) -> bytes:
 
 
 def read_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    """The bytes of the wanted members of an archive or unpacked folder, by their names without folders."""
+    """The bytes of the wanted members of an archive or unpacked folder, by their names without folders.
+
+    Args:
+        path: The archive or folder.
+        wanted: The names of the members, without folders.
+    """
     members = {_last(name): content for name, content in walk(path, lambda name: _last(name) in wanted)}
     missing = sorted(set(wanted) - set(members))
     if missing:

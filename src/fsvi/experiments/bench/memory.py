@@ -33,7 +33,12 @@ class Memory:
 
 
 def step_memory(step: BenchStep, repeats: int = 1) -> Memory:
-    """The memory of a step: the median over `repeats` processes, since the allocator's luck differs between them."""
+    """The memory of a step: the median over several processes, because the allocator behaves differently in each.
+
+    Args:
+        step: The step.
+        repeats: The number of processes.
+    """
     return sorted((_in_process(step) for _ in range(repeats)), key=lambda memory: memory.added)[repeats // 2]
 
 

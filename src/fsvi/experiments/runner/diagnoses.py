@@ -46,7 +46,14 @@ def diagnose_result(path: Path) -> Diagnosis:
 
 
 def diagnose_trained(method: Method, experiment: Experiment, result: Result, context: Any = None) -> Diagnosis:
-    """Diagnose a trained method on examples of its training data; `context` is the method's own if None is given."""
+    """Diagnose a trained method on examples of its training data.
+
+    Args:
+        method: The method.
+        experiment: The experiment that it was trained in.
+        result: Its result, with the history of training.
+        context: The context; None is the method's own.
+    """
     x, y = (values[:_EXAMPLES] for values in experiment.data)
     columns = {name: _numbers(values) for name, values in result.history.items()}
     loss = columns.pop("loss", [])
@@ -67,7 +74,12 @@ def diagnosis_path(result: Path) -> Path:
 
 
 def write_diagnosis(path: Path, diagnosis: Diagnosis) -> None:
-    """Replace the file atomically."""
+    """Replace the file atomically.
+
+    Args:
+        path: The file.
+        diagnosis: The diagnosis.
+    """
     write_document(path, diagnosis.to_dict())
 
 

@@ -174,7 +174,7 @@ def _entropy(probabilities: Tensor) -> Tensor:
 
 
 def _targets(y: Any, samples: Tensor) -> Tensor:
-    """The targets as a tensor beside the samples, one for each prediction."""
+    """The targets as a tensor on the samples' device, one per prediction."""
     y = as_tensor("y", y).to(samples.device)
     if y.dim() == 0 or len(y) != samples.shape[1]:
         raise InvalidInputError(f"there are {samples.shape[1]} predictions, but targets of shape {tuple(y.shape)}.")

@@ -256,7 +256,8 @@ def fit(
     weight: Annotated[str | None, typer.Option(help="A column that says how many times each row counts.")] = None,
     class_weight: Annotated[str | None, typer.Option(help="balanced: all classes count the same.")] = None,
     method: Annotated[
-        str, typer.Option(help="How, such as fsvi or ensemble:map.", autocompletion=_completing(fsvi.method_names))
+        str,
+        typer.Option(help="The method, such as fsvi or ensemble:map.", autocompletion=_completing(fsvi.method_names)),
     ] = "fsvi",
     test: Annotated[float, typer.Option(help="Share of the rows that measures the model.")] = 0.2,
     calibrate: Annotated[bool, typer.Option(help="Hold out rows for calibration, from 400 rows on.")] = True,
@@ -448,7 +449,7 @@ def verify_data(
 
 
 def main() -> None:
-    """Run the command line; whatever goes wrong is one sentence, unless --debug asks for the traceback."""
+    """Run the command line. Errors are one sentence, unless --debug asks for the traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         app(arguments, prog_name="fsvi")

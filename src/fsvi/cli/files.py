@@ -18,7 +18,7 @@ from fsvi.validation import check_choice, first_line
 Columns = Mapping[str, np.ndarray]
 """A table: arrays of one length, by name."""
 _EXACT = np.float64(2**53)
-"""Up to here, every whole number has a float64 of its own."""
+"""Below this, float64 represents every whole number exactly."""
 
 
 def read_inputs(path: Path) -> np.ndarray:
@@ -94,9 +94,9 @@ def _digits(value: Any) -> Any:
 
 def _numbers(path: Path, inputs: np.ndarray) -> np.ndarray:
     if inputs.dtype.kind not in "fiub":
-        raise FileFormatError(f"{path} holds values of type {inputs.dtype}, not numbers.")
+        raise FileFormatError(f"{path} has values of type {inputs.dtype}, not numbers.")
     if inputs.size == 0 or inputs.ndim == 0:
-        raise FileFormatError(f"{path} holds inputs of shape {inputs.shape}: at least one is needed.")
+        raise FileFormatError(f"{path} has inputs of shape {inputs.shape}: at least one is needed.")
     return _for_torch(inputs)
 
 
@@ -109,12 +109,14 @@ def _for_torch(values: np.ndarray) -> np.ndarray:
 def _arrays(path: Path, *names: str) -> list[np.ndarray]:
     loaded = _numpy(path, *names)
     if isinstance(loaded, np.ndarray):
-        raise FileFormatError(f"{path} holds one array without a name: write it by numpy.savez with {_listed(names)}.")
+        raise FileFormatError(
+            f"{path} has one array without a name: write it with numpy.savez and the names {_listed(names)}."
+        )
     return loaded
 
 
 def _numpy(path: Path, *names: str) -> np.ndarray | list[np.ndarray]:
-    """The array of a .npy file, or those called `names` of a .npz, whatever else is in it."""
+    """The array of a .npy file, or the arrays called `names` of a .npz file."""
     content = io.BytesIO(_bytes(path))
     try:
         loaded = np.load(content, allow_pickle=False)
@@ -122,9 +124,9 @@ def _numpy(path: Path, *names: str) -> np.ndarray | list[np.ndarray]:
     except FileFormatError:
         raise
     except MemoryError as error:
-        raise FileFormatError(f"{path} declares more numbers than memory holds.") from error
-    except Exception as error:  # numpy and zipfile raise whatever a damaged file makes them trip over
-        raise FileFormatError(f"{path} is not a whole file of numpy's with numbers in it.") from error
+        raise FileFormatError(f"{path} declares more numbers than fit into memory.") from error
+    except Exception as error:  # numpy and zipfile raise many kinds of errors for a damaged file
+        raise FileFormatError(f"{path} is not a complete NumPy file of numbers.") from error
 
 
 def _member(path: Path, archive: Any, name: str) -> np.ndarray:
@@ -139,7 +141,7 @@ def _read_npy(path: Path) -> np.ndarray:
 
 
 def _read_csv(path: Path) -> np.ndarray:
-    """Numbers with commas, semicolons or tabs between them; a first line without any number is one of names."""
+    """Numbers separated by commas, semicolons or tabs. A first line without any number has the columns' names."""
     lines = [(number, line) for number, line in enumerate(_text(path).splitlines(), start=1) if line.strip()]
     first = lines[0][1] if lines else ""
     mark = max(",;\t", key=first.count)
@@ -169,7 +171,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _is_header(cells: list[str]) -> bool:
-    """Whether a first line is one of names: nothing in it is a number, and something is there at all."""
+    """Whether a first line has names: no cell is a number, and at least one is not empty."""
     return not any(map(_is_number, cells)) and any(cell.strip() for cell in cells)
 
 
@@ -182,7 +184,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _fault(rows: list[tuple[int, str]], mark: str, headings: list[str]) -> str:
-    """The first place at which a table is not one of numbers."""
+    """The first place where a table has something other than numbers."""
     for number, line in rows:
         cells = next(csv.reader([line], delimiter=mark))
         if len(cells) != len(headings):
@@ -198,7 +200,7 @@ def _read_parquet(path: Path) -> np.ndarray:
     try:
         frame = polars.read_parquet(content)
     except polars.exceptions.PolarsError as error:
-        raise FileFormatError(f"{path} is not a whole Parquet file: {first_line(error)}.") from error
+        raise FileFormatError(f"{path} is not a complete Parquet file: {first_line(error)}.") from error
     odd = [name for name, dtype in frame.schema.items() if not (dtype.is_numeric() or dtype == polars.Boolean)]
     if odd:
         raise FileFormatError(f"{path} is not a table of numbers: column {odd[0]!r} is of type {frame.schema[odd[0]]}.")

@@ -140,7 +140,7 @@ def _check_outputs(paths: Sequence[Path], force: bool) -> None:
 
 
 def _tell_rows(path: Path, file: TableFile, tell: Tell) -> None:
-    sample = f", of which {len(file.table)} were drawn at random" if len(file.table) < file.num_rows else ""
+    sample = f"; a random sample of {len(file.table)} rows is used" if len(file.table) < file.num_rows else ""
     tell(f"{path}: {file.num_rows} rows, {file.fields} columns{sample}.")
     if (sentence := file.skipped_sentence()) is not None:
         tell(sentence)

@@ -23,7 +23,7 @@ from fsvi.predictive import GaussianPredictive
 from fsvi.validation import check_fraction
 
 _NOISE = 0.5
-"""Where learning the noise of standardised targets starts."""
+"""The initial noise of standardized targets."""
 
 
 class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]

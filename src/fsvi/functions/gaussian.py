@@ -119,7 +119,7 @@ class FunctionGaussian:
 
 
 class _LogDeterminant(torch.autograd.Function):
-    """log|A| by A's Cholesky factor, with its gradient A⁻¹ at once, and not through that of the factor."""
+    """log|A| from A's Cholesky factor; its gradient is A⁻¹ directly, without differentiating the factor."""
 
     generate_vmap_rule = True
 

@@ -12,14 +12,14 @@ from torch import Tensor
 from fsvi.functions.gaussian import cholesky
 
 _LOOKED_AT = 300
-"""How many inputs a median distance is found from."""
+"""The most inputs from which a median distance is computed."""
 _FITTED_TO = 1000
-"""How many examples hyperparameters are fitted to; the cost of a step grows with their cube."""
+"""The most examples that hyperparameters are fitted to; the cost of a step grows with their cube."""
 _STEPS = 100
 _JITTER = 1e-6
-"""The part of the kernel's variance that is added to its diagonal, so that repeated inputs do no harm."""
+"""The fraction of the kernel's variance added to its diagonal, so that inputs may repeat."""
 _FURTHEST = {"lengthscale": 100.0, "variance": 1000.0, "noise": 100.0}
-"""How many times as large or small as at the start a hyperparameter may become."""
+"""The largest factor by which a hyperparameter may change."""
 
 
 def rbf_kernel(x: Tensor, lengthscale: Tensor, variance: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def median_distance(x: Tensor) -> Tensor:
 
 
 def spread(values: Tensor, most: int = _LOOKED_AT) -> Tensor:
-    """At most so many of them, spread evenly."""
+    """At most `most` of the values, spread evenly."""
     return values[:: math.ceil(len(values) / most)]
 
 
@@ -54,7 +54,7 @@ def log_marginal_likelihood(kernel: Tensor, y: Tensor, noise_variance: Tensor) -
 
 
 def fit_hyperparameters(x: Tensor, y: Tensor, start: tuple[Tensor, Tensor, Tensor], learn_noise: bool) -> list[Tensor]:
-    """Lengthscales, variance and noise (q,) that maximise the marginal likelihood of the data, or of some of them.
+    """Lengthscales, variance and noise (q,) that maximize the marginal likelihood of the data, or of a subset.
 
     `start` has one lengthscale, or one for every column of `x`. The search goes from there, or from lengthscales up to
     16 times as short that are likelier: the likelihood has a local maximum where all is noise. It ends within the

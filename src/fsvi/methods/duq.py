@@ -107,7 +107,7 @@ class DUQ(NetworkMethod):
         """The binary cross-entropy, and the weighted gradient penalty."""
         penalized = self.gradient_penalty > 0
         x = _differentiable(x) if penalized else x
-        with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has one derivative only
+        with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
             embeddings = self.embed(x)
         self._batch = embeddings.detach(), y
         log_kernels = self.log_kernels(embeddings)
@@ -117,7 +117,7 @@ class DUQ(NetworkMethod):
         return terms
 
     def after_step(self) -> None:
-        """Move the centroids towards the embeddings of the step's batch."""
+        """Move the centroids toward the embeddings of the step's batch."""
         assert self._batch is not None
         embeddings, y = self._batch
         chosen = F.one_hot(y, self.num_outputs).to(embeddings.dtype)

@@ -223,7 +223,7 @@ class FSVI(NetworkMethod):
         yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
 
     def _joined_terms(self, q: Parameters, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The terms by one pass of minibatch and context through the network, which saves calls and small kernels."""
+        """The terms with one pass of minibatch and context through the network, which saves calls and small kernels."""
         network = self.network
         draw = _draw(q) if self._is_random else None
         params = q.params(None if draw is None else draw.shift)
@@ -269,7 +269,7 @@ class FSVI(NetworkMethod):
     # The divergence -------------------------------------------------------------------------------------------------
 
     def _largest_divergence(self, q: Parameters, sets: list[Tensor], draws: Sequence[Draw]) -> Tensor:
-        """max over sets of the divergence; only the largest needs a gradient."""
+        """The largest divergence over the sets; only this one needs a gradient."""
         shared_draws = self._feature_draws(q, draws)
         priors = [self._priors(q, x, shared_draws) for x in sets]
         if len(sets) == 1:

@@ -19,7 +19,7 @@ from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_inputs, check_type
 
 _EXAMPLES = 512
-"""training inputs that a prior looks at"""
+"""The most training inputs that a prior looks at."""
 
 
 class FunctionSpace(Part):

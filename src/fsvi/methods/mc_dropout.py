@@ -84,10 +84,10 @@ class MCDropout(PointEstimate):
 
 
 class _Masks:
-    """The masks of one draw, in the order in which the network's dropout is called, each made when first needed.
+    """The masks of one draw, in the order in which the network calls its dropout. Each is drawn when first needed.
 
-    Given its mask, dropout is affine in its input, a·h + b: what it makes of zeros is b, of ones a + b. So every kind
-    of dropout layer keeps its meaning: single units, whole channels, or the units of a self-normalising network.
+    Given its mask, dropout is affine in its input, a·h + b: zeros give b, and ones give a + b. So every kind of dropout
+    layer keeps its meaning: single units, whole channels, or the units of a self-normalizing network.
     """
 
     def __init__(self) -> None:
@@ -165,5 +165,5 @@ def _drops(module: nn.Module) -> bool:
 
 
 def _active(layer: nn.Module) -> nn.Module:
-    """A dropout layer of the same kind, switched on whatever the mode of the network."""
+    """A dropout layer of the same kind that is always on."""
     return copy.deepcopy(layer).train()

@@ -70,7 +70,7 @@ class SPG(NetworkMethod):
     kl_weight = shared("function_space", "kl_weight")
 
     is_fitted: Tensor
-    """whether the generator has been fitted to the prior"""
+    """Whether the generator has been fitted to the prior."""
 
     def __init__(
         self,
@@ -142,11 +142,11 @@ class SPG(NetworkMethod):
         return gaussian_kl(self.prior.gaussian(x), p, _NUGGET)
 
     def _grid(self, x: Tensor) -> Tensor:
-        """K points of the context, and as many of `x`."""
+        """K points of the context and K points of `x`."""
         return torch.cat([self.function_space.points(x), self.network.arranged(Batch().sample(self.num_context, x))])
 
     def _track_statistics(self, x: Tensor) -> None:
-        """Let BatchNorm, where there is any, see training inputs: no likelihood pass does so yet."""
+        """Update the statistics of BatchNorm layers with training inputs: no likelihood pass does so yet."""
         if batch_norms(self.net):
             with torch.no_grad():
                 self.network(x)
@@ -158,7 +158,7 @@ class SPG(NetworkMethod):
     # Learning -------------------------------------------------------------------------------------------------------
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood over M draws of the latent, and the weighted bound on the KL at a grid."""
+        """The expected negative log-likelihood over M draws of the latent, and the weighted bound on the KL."""
         mean, functions = self._generate(x)
         noise = torch.randn(self.num_samples, *self.latent_mean.shape, dtype=self.dtype, device=self.device)
         nll = self.likelihood.nll(self._functions(mean, functions, noise), y)

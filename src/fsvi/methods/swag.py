@@ -43,13 +43,13 @@ class SWAG(PointEstimate):
     """
 
     gaussian: LowRank
-    """of all trainable parameters as one vector"""
+    """The Gaussian over all trainable parameters as one vector."""
     statistics: nn.Parameter
-    """of BatchNorm, a row for each of `num_models` draws"""
+    """The statistics of BatchNorm, one row for each of `num_models` draws."""
     settled: Tensor
-    """whether these draws have been made"""
+    """Whether these draws have been made."""
     steps: Tensor
-    """how many there were since collecting began"""
+    """The number of steps since collecting began."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class SWAG(PointEstimate):
                 own[name].copy_(value)
 
     def _compute_statistics(self, vector: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-        """BatchNorm's statistics over the data with these parameters, one row; they are left in `net`, too."""
+        """BatchNorm's statistics over the data with these parameters, as one row. They stay in `net`, too."""
         params = self._net_params(vector)
         with torch.no_grad(), averaging_statistics(self.net, self.network.frozen_norms()):
             for x, _ in batches:

@@ -13,7 +13,7 @@ from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 
 _TOLERANCE = 1e-4
-"""what rounding may make of features in batches of two sizes, relative to the largest"""
+"""The largest difference that rounding may cause between batches of two sizes, relative to the largest feature."""
 
 
 @torch.no_grad()
@@ -47,7 +47,7 @@ def is_joinable(network: Network, x: Tensor, others: Tensor) -> bool:
 
 @contextmanager
 def _training(network: Network) -> Iterator[None]:
-    """Put the network into training mode, as `fit` does, for a while; each layer's mode is restored."""
+    """Put the network into training mode, as `fit` does; each layer's mode is restored."""
     modes = [(module, module.training) for module in network.module.modules()]
     network.train()
     try:

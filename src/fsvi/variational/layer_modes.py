@@ -82,7 +82,7 @@ class LocalReparametrization(LayerMode):
         bias_mean, bias_variance = self._moments.get(id(bias), (bias, None))
         location = func(input, mean, bias_mean, *args, **kwargs)
         square = func(input.square(), variance, bias_variance, *args, **kwargs)
-        # an input of zeros has no variance, where the root has no finite slope
+        # An input of zeros has no variance, and the square root has no finite slope at zero.
         return torch.addcmul(location, square.clamp_min(_LEAST_VARIANCE).sqrt(), _noise_like(location))
 
 

@@ -21,7 +21,7 @@ from fsvi.networks.network import Network
 from fsvi.variational.layer_modes import LayerMode
 
 _ROWS_AT_ONCE = 2**24
-"""How many numbers the gradients of some examples may have, where they are formed one beside the other."""
+"""The most numbers that the gradients of several examples may have together."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Recording(LayerMode):
         patches = lambda: _patches(layer, input.detach(), *args, **kwargs)  # noqa: E731
         self._calls.setdefault(layer, []).append((len(self.outputs), patches))
         self.outputs.append(output if output.requires_grad else output.requires_grad_())
-        # what follows may work in place, which must not change the tensor that gradients are taken at
+        # The next layer may work in place, which must not change the tensor that gradients are taken at.
         return output.clone()
 
     def gradients(self, values: Tensor, cotangents: Tensor) -> list[Tensor]:
@@ -160,7 +160,7 @@ class Recording(LayerMode):
     def pairs(self, gradients: Sequence[Tensor]) -> Iterator[tuple[WeightLayer, Tensor, Tensor]]:
         """Every layer with its patches ã, (n, groups, T, D), and g, (m, n, groups, T, O).
 
-        `gradients` are m gradients with respect to each of `outputs`. Several calls of a layer are so many positions.
+        `gradients` are m gradients with respect to each of `outputs`. Several calls of a layer count as several positions.
         """
         for layer, calls in self._calls.items():
             patches = torch.cat([make() for _, make in calls], dim=2)

@@ -35,7 +35,7 @@ class RankOne(nn.Module):
 
     def __init__(self, net: nn.Module, num_components: int, init_std: float, random_signs: bool, seed: int) -> None:
         super().__init__()
-        # by weight: layers that share one share its factors
+        # Layers that share a weight share its factors.
         layers = {layer.weight: (name, layer) for name, layer in net.named_modules() if _has_factors(layer)}.values()
         sizes = {name: _sizes(layer) for name, layer in layers}
         self.layers = list(sizes)

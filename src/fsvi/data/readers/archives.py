@@ -15,7 +15,7 @@ from fsvi.validation import first_line
 
 
 def read_content(path: Path) -> bytes:
-    """The bytes of a file, unpacked if it is gzip, whatever its name."""
+    """The bytes of a file, unpacked if its content is gzip."""
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content

@@ -147,7 +147,7 @@ class Dataset(Context):
         return None if self.data is None else self._take(torch.arange(min(2, len(self.data))))
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
-        """Draw without replacement, or with replacement if there are too few points or so many that it does not matter."""
+        """Points drawn without replacement, or with replacement if there are too few, or very many."""
         if self.data is None:
             raise InvalidInputError("this context's data was not saved: set method.context to go on training.")
         size = len(self.data)

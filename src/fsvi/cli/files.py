@@ -109,9 +109,7 @@ def _for_torch(values: np.ndarray) -> np.ndarray:
 def _arrays(path: Path, *names: str) -> list[np.ndarray]:
     loaded = _numpy(path, *names)
     if isinstance(loaded, np.ndarray):
-        raise FileFormatError(
-            f"{path} has one array without a name: write it with numpy.savez and the names {_listed(names)}."
-        )
+        raise FileFormatError(f"{path} has one array without a name: use numpy.savez and the names {_listed(names)}.")
     return loaded
 
 

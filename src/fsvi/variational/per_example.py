@@ -160,7 +160,7 @@ class Recording(LayerMode):
     def pairs(self, gradients: Sequence[Tensor]) -> Iterator[tuple[WeightLayer, Tensor, Tensor]]:
         """Every layer with its patches ã, (n, groups, T, D), and g, (m, n, groups, T, O).
 
-        `gradients` are m gradients with respect to each of `outputs`. Several calls of a layer count as several positions.
+        `gradients` are m gradients with respect to each of `outputs`. Several calls of a layer are several positions.
         """
         for layer, calls in self._calls.items():
             patches = torch.cat([make() for _, make in calls], dim=2)

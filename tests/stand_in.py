@@ -104,6 +104,8 @@ class DeviceTensor(Tensor):
 
     @staticmethod
     def __new__(cls, raw, requires_grad=False):
+        if raw.dtype == torch.float64 and not StandIn.has_float64:
+            raise TypeError("the device has no float64")
         if raw._is_zerotensor():  # zeros without memory, in forward mode
             raw = torch.zeros(raw.shape, dtype=raw.dtype)
         made = torch.Tensor._make_wrapper_subclass(
@@ -155,6 +157,9 @@ class StandIn(TorchDispatchMode):
         waits: How many times the program would wait for the device, by operation.
         crossings: How many tensors crossed to the device or back without such a wait.
     """
+
+    has_float64 = True
+    """Whether the device has float64, which MPS does not"""
 
     def __init__(self):
         super().__init__()

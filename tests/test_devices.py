@@ -5,6 +5,7 @@ made on the CPU: likelihood, prior, context and data. Training and prediction mu
 program may wait for the device once per training step.
 """
 
+import math
 import warnings
 from collections import Counter
 
@@ -16,6 +17,7 @@ import fsvi
 import stand_in
 from fsvi import contexts, priors
 from fsvi.methods import base
+from fsvi.networks import devices
 from fsvi.training.step import Stepper
 from scenarios import copied, curve, images, points, same_bits
 
@@ -79,6 +81,11 @@ def fsvi_with(context=None, prior=None, likelihood=None, net=dense, **settings):
     return fsvi.FSVI(on(net), likelihood, context or box(), prior=prior or priors.Constant(), **SMALL, **settings)
 
 
+def kernels():
+    """A sum and a product of all kernels."""
+    return fsvi.kernels.Matern() * fsvi.kernels.Periodic() + fsvi.kernels.Linear() + fsvi.kernels.RBF()
+
+
 def known_images():
     return images(30)[0]
 
@@ -106,6 +113,13 @@ METHODS = {
     "laplace, probit": (lambda: fsvi.Laplace(on(dense), C(), integral="probit"), points),
     "vogn": (lambda: fsvi.VOGN(on(dense), C()), points),
     "vogn, images": (lambda: fsvi.VOGN(on(conv), C()), images),
+    "ivon": (lambda: fsvi.IVON(on(dense), C()), points),
+    "ivon, tokens": (lambda: fsvi.IVON(on(words), C()), tokens),
+    "vbll": (lambda: fsvi.VBLL(on(dense), C()), points),
+    "vbll, regression": (lambda: fsvi.VBLL(on(lambda: dense(1)), G(learn_noise=True)), curve),
+    "fseb": (lambda: fsvi.FSEB(on(dense), C(), box(), **SMALL), points),
+    "fseb, images": (lambda: fsvi.FSEB(on(conv), C(), contexts.Batch(), **SMALL), images),
+    "gfsvi": (lambda: fsvi.GFSVI(on(lambda: dense(1)), G(), box(), **SMALL), curve),
     "duq": (lambda: fsvi.DUQ(on(dense), C()), points),
     "duq, images": (lambda: fsvi.DUQ(on(conv), C()), images),
     "fbnn": (lambda: fsvi.FBNN(on(lambda: dense(1)), G(), box(), num_samples=4, **SMALL), curve),
@@ -148,6 +162,8 @@ PRIORS = {
     "gaussian process": (priors.GaussianProcess, C, points),
     "gaussian process, given": (lambda: priors.GaussianProcess(lengthscale=2.0), C, points),
     "gaussian process, learned": (lambda: priors.GaussianProcess(learn=True), G, curve),
+    "gaussian process, kernels": (lambda: priors.GaussianProcess(kernel=kernels()), C, points),
+    "gaussian process, kernels, learned": (lambda: priors.GaussianProcess(kernel=kernels(), learn=True), G, curve),
     "induced": (priors.Induced, C, points),
     "induced, random": (lambda: priors.Induced(feature_variance=0.01), C, points),
     "induced, images": (lambda: priors.Induced(feature_variance=0.01), C, images),
@@ -163,7 +179,7 @@ LIKELIHOODS = {
     "gaussian, least": (lambda: G(0.3, learn_noise=True, least_noise=0.1), 1, curve),
     "gaussian, heteroscedastic": (lambda: G(heteroscedastic=True), 2, curve),
 }
-WAITS = {"gaussian process": 1, "fbnn": 2, "two sets": 1}
+WAITS = {"gaussian process": 1, "gfsvi": 1, "fbnn": 2, "two sets": 1}
 """Cases that wait more often in a step: `torch.linalg.eigh` checks its own success, and the worst set is chosen."""
 
 
@@ -240,6 +256,25 @@ def test_training_and_prediction_stay_on_the_device(mode, waits, name):
     assert len(waits) == 6
     later = waits[1:]  # the first step may find out something once
     assert max(sum(step.values()) for step in later) == 1 + extra, later
+
+
+PRECISE = ("map", "mfvi", "fsvi", "fbnn", "spg", "laplace", "vbll", "fseb", "gfsvi", "ivon")
+WITHOUT_FLOAT64 = [
+    *(name for name in CASES if name.startswith(("prior", "likelihood"))),
+    *(f"method: {name}" for name in METHODS if name.startswith(PRECISE)),
+]
+
+
+@pytest.mark.parametrize("name", WITHOUT_FLOAT64)
+def test_a_device_without_float64_is_never_asked_for_it(mode, monkeypatch, name):
+    monkeypatch.setattr(stand_in.StandIn, "has_float64", False)
+    monkeypatch.setattr(devices, "_WITHOUT_FLOAT64", (stand_in.NAME,))
+    make, data = CASES[name]
+    method, (x, y) = make(), data()
+    history = fsvi.fit(method, (x, y), epochs=1, batch_size=10)
+    assert all(map(math.isfinite, history.loss))
+    p = method.predict(x, num_samples=3)
+    assert p.mean.device.type == stand_in.NAME and bool(p.mean.isfinite().all())
 
 
 def test_mixing_devices_is_noticed(mode):

@@ -94,7 +94,13 @@ def estimate_cost(method: Method, batch_size: int, x: Any = None) -> CostEstimat
 
 
 def training_cost(method: Method, batch_size: int, x: Tensor) -> TrainingCost:
-    """The cost of training `method` in batches of inputs like `x`; neither it nor any random state changes."""
+    """The cost of training; neither the method nor any random state changes.
+
+    Args:
+        method: The method.
+        batch_size: The number of examples per step.
+        x: Example inputs.
+    """
     with forked_random(method.device):
         probe = Probe(method, x)
         probe.step(_B, _K)  # creates the optimizer's state

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fsvi.networks.devices import in_float64
+
 
 def spectral_score(samples: Tensor, fraction: float = 0.99) -> Tensor:
     """∇ log q at each of the `samples` (..., S, d) of q, from nothing but these; batch dimensions come first.
@@ -17,15 +19,19 @@ def spectral_score(samples: Tensor, fraction: float = 0.99) -> Tensor:
 
     The sum goes over the largest eigenvalues that together make up `fraction` of them all: fewer leave out detail,
     more let in noise. ℓᵢ is the median distance between samples along dimension i, times √d. The estimate shrinks
-    towards zero in the tails, where there are no samples, and is poor where d is not small beside S.
+    toward zero in the tails, where there are no samples, and is poor unless d is small compared with S.
+
+    Args:
+        samples: Draws of q, (..., S, d).
+        fraction: The share of the spectrum that is kept.
     """
-    scaled, widths = _in_widths(samples.double())
+    scaled, widths = _in_widths(in_float64(samples))
     gram = (-0.5 * torch.cdist(scaled, scaled).square()).exp()
     inverse, vectors = _largest(gram, fraction)
     # at the samples ψ_j is √S u_j; the sum over ∂k(xₛ, ·)/∂xₛ is diag(K 1) X − K X, in units of the widths
     stein = gram @ scaled - gram.sum(-1, keepdim=True) * scaled
     score = vectors @ (inverse[..., None] * (vectors.mT @ stein))
-    return (score / widths).to(samples.dtype)
+    return (score / widths).to(samples)
 
 
 def _in_widths(samples: Tensor) -> tuple[Tensor, Tensor]:

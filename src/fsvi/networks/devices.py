@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.validation import first_line
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _ACCELERATORS = ("cuda", "xpu", "mps")
 _WITHOUT_FLOAT64 = ("mps",)
@@ -42,6 +45,29 @@ def has_float64(device: torch.device) -> bool:
 def in_float64(tensor: Tensor) -> Tensor:
     """The tensor in float64, on the CPU if its device has no such numbers."""
     return tensor.double() if has_float64(tensor.device) else tensor.cpu().double()
+
+
+def precise_dtype(device: torch.device) -> torch.dtype:
+    """float64, or float32 where the device has no float64."""
+    return torch.float64 if has_float64(device) else torch.float32
+
+
+def back(value: Tensor, like: Tensor) -> Tensor:
+    """What `in_float64` took to the CPU, on the device of `like` again; other values stay as they are."""
+    return value if has_float64(like.device) else value.to(like)
+
+
+class Precise(nn.Module):
+    """A module whose float64 buffers stay on the CPU if it moves to a device without float64."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        kept = {name: b for name, b in self._buffers.items() if b is not None and b.dtype == torch.float64}
+        if not kept or has_float64(fn(torch.zeros(())).device):
+            return super()._apply(fn, recurse)
+        self._buffers.update(dict.fromkeys(kept))
+        super()._apply(fn, recurse)
+        self._buffers.update({name: buffer.cpu() for name, buffer in kept.items()})
+        return self
 
 
 # Random numbers -----------------------------------------------------------------------------------------------------

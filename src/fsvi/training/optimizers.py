@@ -66,11 +66,11 @@ def check_optimizer(optimizer: str | MakeOptimizer) -> MakeOptimizer:
 def make_optimizer(
     make: MakeOptimizer, groups: list[dict[str, Any]], points: Collection[nn.Parameter] = ()
 ) -> Optimizer:
-    """The optimizer of parameter groups; the error says why it cannot be used.
+    """The optimizer of parameter groups; an error says why it cannot be used.
 
     Args:
-        make: The function that makes it.
-        groups: The parameter groups, each with its learning rate.
+        make: What `check_optimizer` returned.
+        groups: Parameter groups with their learning rates.
         points: The parameters on which weight decay acts, if `make` is `adamw`.
     """
     if isinstance(make, _AdamW):

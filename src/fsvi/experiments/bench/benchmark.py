@@ -89,7 +89,13 @@ QUICK = Plan(
 
 
 def run_bench(out: Path, quick: bool, methods: str | None = None) -> None:
-    """Measure, print tables, and write `bench.json` into the folder `out`; with `methods`, `methods.json` instead."""
+    """Measure, print tables, and write a JSON file.
+
+    Args:
+        out: The folder to write `bench.json` to, or `methods.json`.
+        quick: Whether to make fewer repetitions with smaller sizes.
+        methods: Compare these methods instead: "all", or names separated by commas.
+    """
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     if methods is not None:
         run_method_bench(out, parse_names(methods), quick, console)

@@ -105,7 +105,12 @@ class BenchStep:
 
 
 def training_action(method: Method, x: Tensor) -> Callable[[], None]:
-    """A function that makes `fit`'s training step of `method` on the inputs `x` and random labels."""
+    """A function that makes one training step, as `fit` does, with random labels.
+
+    Args:
+        method: The method.
+        x: Inputs of the minibatch.
+    """
     x, y = method.check_batch(x, torch.randint(_CLASSES, (len(x),)))
     method.begin(x, _NUM_DATA)
     method.fit_prior(x, y)

@@ -96,12 +96,24 @@ class FigureSet:
 
 
 def draw_set(pictures: Mapping[str, Picture], dpi: int = _DPI) -> FigureSet:
-    """The picture in both themes and both shapes."""
+    """The picture in both themes and both shapes.
+
+    Args:
+        pictures: Predictions by method.
+        dpi: The resolution.
+    """
     return FigureSet(*(draw(pictures, theme, stacked, dpi) for stacked in (False, True) for theme in (LIGHT, DARK)))
 
 
 def draw(pictures: Mapping[str, Picture], theme: Theme = LIGHT, stacked: bool = False, dpi: int = _DPI) -> bytes:
-    """A PNG of the predictions on one task by method name; `stacked` puts all panels into one column."""
+    """A PNG of the predictions on one task.
+
+    Args:
+        pictures: Predictions by method.
+        theme: Colors for a light or a dark page.
+        stacked: Whether to put all panels into one column.
+        dpi: The resolution.
+    """
     rows, columns = (2 * len(pictures), 1) if stacked else (len(pictures), 2)
     kind = next(iter(pictures.values()))
     style: Any = theme.style()  # the type of its keys differs between versions of matplotlib

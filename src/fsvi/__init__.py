@@ -16,7 +16,7 @@ from fsvi.errors import (
     SingularCovarianceError,
 )
 from fsvi.functions import contexts, divergences, priors
-from fsvi.likelihoods import Categorical, Gaussian, Likelihood
+from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, StudentT
 from fsvi.methods import (
     DUQ,
     FBNN,
@@ -39,7 +39,17 @@ from fsvi.methods import (
     method_names,
 )
 from fsvi.networks import Network
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.predictive import (
+    BernoulliPredictive,
+    CategoricalPredictive,
+    GaussianPredictive,
+    MixturePredictive,
+    PoissonPredictive,
+    Predictive,
+    StudentTPredictive,
+    Summary,
+    concatenate,
+)
 from fsvi.training import History, cosine, fit
 
 if TYPE_CHECKING:
@@ -83,6 +93,8 @@ __all__ = [
     "SPG",
     "SWAG",
     "VOGN",
+    "Bernoulli",
+    "BernoulliPredictive",
     "Categorical",
     "CategoricalPredictive",
     "DataNotFoundError",
@@ -103,8 +115,11 @@ __all__ = [
     "Likelihood",
     "MCDropout",
     "Method",
+    "MixturePredictive",
     "Network",
     "NonFiniteLossError",
+    "Poisson",
+    "PoissonPredictive",
     "Predictive",
     "RadialMFVI",
     "Rank1",
@@ -112,8 +127,12 @@ __all__ = [
     "SetReferral",
     "SingularCovarianceError",
     "Stds",
+    "StudentT",
+    "StudentTPredictive",
+    "Summary",
     "Tempered",
     "calibration",
+    "concatenate",
     "contexts",
     "cosine",
     "data",

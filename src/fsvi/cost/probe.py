@@ -13,7 +13,6 @@ from fsvi.functions.contexts import Context
 from fsvi.methods.base import Method
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.function_space import FunctionSpace
-from fsvi.predictive import CategoricalPredictive
 
 _RATE = 1e-6
 
@@ -73,8 +72,7 @@ class Probe:
         """Valid targets: the prediction for outputs of zero."""
         method = self._method
         p = method.likelihood.predictive(torch.zeros(1, num, method.num_outputs, dtype=method.dtype).to(method.device))
-        y = p.labels() if isinstance(p, CategoricalPredictive) else p.mean
-        return method.likelihood.check_targets(y, method.num_outputs)
+        return method.likelihood.check_targets(p.point(), method.num_outputs)
 
 
 def _function_spaces(method: Method) -> list[FunctionSpace]:

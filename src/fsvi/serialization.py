@@ -66,6 +66,19 @@ def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
         return _decode(json.loads(metadata["fsvi"]), tensors)
 
 
+def file_kind(path: str | os.PathLike[str]) -> str | None:
+    """What `write_tree` was told that the file holds; None for a file that it did not write, or that is not there."""
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
+            size = os.fstat(file.fileno()).st_size
+            header = json.loads(file.read(length)) if length < size else {}
+        kind: str | None = header["__metadata__"]["kind"]
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+    return kind
+
+
 @contextmanager
 def building_from(path: str | os.PathLike[str]) -> Iterator[None]:
     """Make every error inside this context name the file; errors of fsvi keep their class."""

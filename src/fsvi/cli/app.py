@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 import fsvi
 from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
+from fsvi.serialization import file_kind
 from fsvi.validation import check_fraction, first_line
 
 
@@ -78,6 +79,7 @@ Profile = typer.Option(
 )
 Out = typer.Option(help="Output folder; created if missing.")
 Json = typer.Option("--json", help="Print JSON for other programs.")
+ESTIMATOR = "fsvi estimator"
 _to_stderr = partial(typer.echo, err=True)
 
 
@@ -126,10 +128,17 @@ def bench(
     methods: Annotated[
         str | None, typer.Option(help='Compare methods instead: "all", or names separated by commas.')
     ] = None,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Check the estimators' promises on tables, next to other models, instead.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, with --tables.")] = 3,
 ) -> None:
-    """Measure the cost of training steps and predictions."""
-    from fsvi.experiments.bench import run_bench
+    """Measure the cost of training steps and predictions, or the estimators on tables."""
+    from fsvi.experiments.bench import run_bench, run_table_bench
 
+    if tables:
+        run_table_bench(out, seeds, tell=typer.echo)
+        return
     run_bench(out, quick, methods)
 
 
@@ -229,22 +238,106 @@ def report(
 
 
 @app.command(rich_help_panel=USE)
+def fit(
+    table: Annotated[
+        Path, typer.Argument(help="A CSV file whose first line has the columns' names, or a Parquet file.")
+    ],
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    out: Annotated[Path, typer.Option(help="File to write the model to.")] = Path("model.fsvi"),
+    report: Annotated[
+        Path | None, typer.Option(help="HTML page to write.", show_default="next to the model, .html")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classification or regression.", show_default="detected from the target")
+    ] = None,
+    number: Annotated[list[str] | None, typer.Option(help="Read this column as numbers; may be repeated.")] = None,
+    category: Annotated[list[str] | None, typer.Option(help="Read this column as categories; may be repeated.")] = None,
+    date: Annotated[list[str] | None, typer.Option(help="Read this column as dates; may be repeated.")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="Leave this column out; may be repeated.")] = None,
+    weight: Annotated[str | None, typer.Option(help="A column that says how many times each row counts.")] = None,
+    class_weight: Annotated[str | None, typer.Option(help="balanced: all classes count the same.")] = None,
+    method: Annotated[
+        str, typer.Option(help="How, such as fsvi or ensemble:map.", autocompletion=_completing(fsvi.method_names))
+    ] = "fsvi",
+    test: Annotated[float, typer.Option(help="Share of the rows that measures the model.")] = 0.2,
+    calibrate: Annotated[bool, typer.Option(help="Hold out rows for calibration, from 400 rows on.")] = True,
+    compare: Annotated[bool, typer.Option(help="Train MAP too, and compare with it in the report.")] = True,
+    epochs: Annotated[int | None, typer.Option(help="Passes through the data at most.", min=1)] = None,
+    max_rows: Annotated[int | None, typer.Option(help="Use a random sample of at most this many rows.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
+    device: Annotated[str | None, typer.Option(help="Where to train, such as cuda.", show_default="cpu")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+) -> None:
+    """Train a model on a table in a file, and say whether to trust it.
+
+    Types of columns and the task are detected and printed; options override them.
+    """
+    from fsvi.cli.fit import FitOptions, fit_file
+
+    kinds = {"number": number, "category": category, "date": date, "ignore": ignore}
+    columns: dict[str, str] = {}
+    for kind, names in kinds.items():
+        for name in names or []:
+            if name in columns:
+                raise typer.BadParameter(f"--{columns[name]} {name} and --{kind} {name} contradict each other.")
+            columns[name] = kind
+    options = FitOptions(
+        target=target,
+        task=task,
+        columns=columns,
+        weight=weight,
+        class_weight=class_weight,
+        method=method,
+        test_fraction=test,
+        calibrate=calibrate,
+        compare=compare,
+        epochs=epochs,
+        max_rows=max_rows,
+        seed=seed,
+        device=device,
+        force=force,
+    )
+    page = out.with_suffix(".html") if report is None else report
+    outcome = fit_file(table, out, page, options, typer.echo, progress=None)
+    typer.echo(outcome.assessment.headline)
+    for check in outcome.assessment.checks:
+        typer.echo(f"  {'yes' if check.passed else 'NO '}  {check.name} {check.sentence}")
+    typer.echo(f"Model: {outcome.model_path}. Report: {outcome.report_path}.")
+
+
+@app.command(rich_help_panel=USE)
 def predict(
-    model: Annotated[Path, typer.Argument(help="A file that `method.save` wrote, or `fsvi run`, under models/.")],
-    inputs: Annotated[Path, typer.Argument(help="Inputs as the network takes them: .npy, .npz (x), .csv, .parquet.")],
+    model: Annotated[
+        Path, typer.Argument(help="A file that `fsvi fit`, an estimator's or method's `save`, or `fsvi run` wrote.")
+    ],
+    inputs: Annotated[
+        Path,
+        typer.Argument(
+            help="For a table's model, rows with the same columns: .csv, .parquet. For others, inputs as the network "
+            "takes them: .npy, .npz (x), .csv, .parquet."
+        ),
+    ],
     refer_for: Annotated[
         float | None, typer.Option(help="Refer as many inputs as it takes for the others to be so accurate, as 0.95.")
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="Held-out inputs x and labels y in a .npz, to choose the threshold by.")
+        Path | None,
+        typer.Option(
+            help="To choose the threshold by: held-out inputs x and labels y in a .npz, or rows with the target column."
+        ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="How sure to be of that accuracy.")] = 0.9,
     out: Annotated[
         Path | None, typer.Option(help="File to write: .csv, .parquet or .json.", show_default="CSV to the terminal")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Draws of the function.", min=1)] = 100,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Draws of the function.", min=1, show_default="100, or as a table's model was made"),
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Inputs in a pass of the network.", min=1)] = 512,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the draws.", show_default="0, or as a table's model was made")
+    ] = None,
     net: Annotated[
         str | None, typer.Option(help="module:function that makes the network, where the file does not describe it.")
     ] = None,
@@ -257,6 +350,7 @@ def predict(
     """
     from fsvi.cli import files
     from fsvi.cli.predict import Sampling, calibrate, load_model, predict_file
+    from fsvi.cli.predict_table import calibrate_table, load_estimator, predict_table
 
     if (refer_for is None) != (calibration is None):
         raise typer.BadParameter("--refer-for and --calibration go together: give both, or neither.")
@@ -269,11 +363,27 @@ def predict(
         check_fraction("--refer-for", refer_for)
     if out is not None:
         files.check_table(out)
-    method, sampling = load_model(model, net), Sampling(samples, batch_size, seed)
+    options = {"samples": samples, "seed": seed, "batch_size": batch_size}
+    given = {name: value for name, value in options.items() if value is not None}
     referral = None
+    if file_kind(model) == ESTIMATOR:
+        estimator = load_estimator(model, net)
+        # Its own draws: a calibration promises nothing for others.
+        sampling = Sampling(**{"samples": estimator.num_samples, "seed": estimator.seed_, **given})
+        if refer_for is not None and calibration is not None:
+            referral = calibrate_table(estimator, calibration, sampling, refer_for, confidence)
+        _show(predict_table(estimator, inputs, sampling, _to_stderr, referral), out, as_json)
+        return
+    method, sampling = load_model(model, net), Sampling(**given)
     if refer_for is not None and calibration is not None:
         referral = calibrate(method, calibration, sampling, refer_for, confidence)
-    predictions = predict_file(method, inputs, sampling, referral)
+    _show(predict_file(method, inputs, sampling, referral), out, as_json)
+
+
+def _show(predictions: Any, out: Path | None, as_json: bool) -> None:
+    """Print predictions, or write them to a file."""
+    from fsvi.cli import files
+
     if out is None:
         shown = (
             files.as_json(predictions.columns, predictions.document()) if as_json else files.as_csv(predictions.columns)

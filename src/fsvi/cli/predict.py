@@ -1,4 +1,4 @@
-"""`fsvi predict`: what a saved model says about inputs in a file, and which of them to refer."""
+"""`fsvi predict` for arrays: what a saved method says about inputs in a file, and which of them to refer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def predict_file(method: Method, inputs: Path, sampling: Sampling, referral: Ref
     """Predict the inputs in a file, and decide which of them to keep."""
     with building_from(inputs):
         x = as_inputs(method, read_inputs(inputs), inputs)
-        tables = [_table(p, referral) for p in _predict(method, x, sampling)]
+        tables = [table_of(p, referral) for p in _predict(method, x, sampling)]
     return Predictions({name: np.concatenate([table[name] for table in tables]) for name in tables[0]}, referral)
 
 
@@ -157,7 +157,8 @@ def _predict(method: Method, x: Tensor, sampling: Sampling) -> Iterator[Predicti
         yield method.predict(part, sampling.samples, sampling.seed, sampling.batch_size)
 
 
-def _table(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
+def table_of(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
+    """One prediction as columns of a table."""
     table = {name: _array(column) for name, column in p.columns().items()}
     decisions = {} if referral is None else {"decision": np.where(_array(referral.decide(p)), "keep", "refer")}
     return {**table, **decisions}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,14 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils.validation import validate_data
-from torch import Tensor, nn
+from sklearn.utils.validation import _check_y
+from torch import Tensor
 
+from fsvi.calibration import ConformalIntervals
 from fsvi.estimators.base import Estimator
+from fsvi.estimators.files import scaler_from, scaler_tree
+from fsvi.estimators.rows import merge_rows, weighted_scaler
 from fsvi.likelihoods import Gaussian
 from fsvi.metrics.regression import unstandardize
 from fsvi.predictive import GaussianPredictive
+from fsvi.validation import check_fraction
 
 _NOISE = 0.5
 """Where learning the noise of standardised targets starts."""
@@ -32,26 +36,69 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
     >>> mean, std = FSVIRegressor(random_state=0).fit(X, y).predict(X, return_std=True)
     """
 
-    _activation = nn.ReLU  # saturated features would give the function the same variance everywhere
+    _activation = "relu"
 
-    def fit(self, X: Any, y: Any) -> FSVIRegressor:
-        """Train on inputs (n, features) and targets (n,) or (n, targets)."""
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C", multi_output=True, y_numeric=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FSVIRegressor:
+        """Train on inputs (n, columns) and targets (n,) or (n, targets).
+
+        Args:
+            X: The inputs.
+            y: The targets.
+            sample_weight: How many times each row counts, (n,): a weight of 2 is the same as having the row twice.
+        """
+        x, y, weights = self._gather(X, y, sample_weight, multi_output=True, y_numeric=True)
         self.target_shape_ = y.shape[1:]
-        y = y.reshape(len(y), -1)
-        self.target_scaler_ = StandardScaler().fit(y)
-        self._train(X, self.target_scaler_.transform(y), Gaussian(_NOISE, learn_noise=True), y.shape[1])
+        x, y, weights = merge_rows(x, y.reshape(len(y), -1), weights)
+        self.target_scaler_ = weighted_scaler(y, weights)
+        noise = Gaussian(_NOISE, learn_noise=True)
+        self._train(x, self.target_scaler_.transform(y), weights, noise, y.shape[1])
         return self
 
     def predictive(self, X: Any) -> GaussianPredictive:
         """The predictive distribution: the function's part of the variance, and what `fsvi.metrics` reads."""
-        return self._in_units(self._predict(X, self.num_samples))
+        prediction: GaussianPredictive = self._calibrated(self._raw_predictive(X))
+        return prediction
+
+    def _raw_predictive(self, X: Any) -> GaussianPredictive:
+        return self._in_target_units(self._predict(self._inputs(X), self.num_samples))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """E[y], in the targets' shape; with `return_std` a pair with the standard deviation of y, noise included."""
-        p = self.predictive(X)
-        mean = self._shaped(p.mean)
-        return (mean, self._shaped(p.variance.sqrt())) if return_std else mean
+        parts = (self._calibrated(self._in_target_units(part)) for part in self._parts(X))
+        moments = [(part.mean, part.variance.sqrt()) for part in parts]
+        mean, std = (self._shaped(torch.cat(parts)) for parts in zip(*moments, strict=True))
+        return (mean, std) if return_std else mean
+
+    def calibrate(self, X: Any, y: Any, steps: Sequence[Any] | None = None) -> FSVIRegressor:
+        """Learn from held-out rows how wide intervals must be.
+
+        From then on, `predict_interval` keeps its promise for rows of the same kind.
+
+        Args:
+            X: Inputs that were not used for training.
+            y: Their targets, (n,) or (n, targets).
+            steps: Steps of `fsvi.calibration`; None for conformal intervals, as wide as a multiple of the predictive
+                standard deviation.
+        """
+        targets = _check_y(y, multi_output=True, y_numeric=True)
+        steps = [ConformalIntervals()] if steps is None else steps
+        self._fit_calibration(X, targets.reshape(len(targets), -1), steps)
+        return self
+
+    def predict_interval(self, X: Any, alpha: float = 0.1) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lower and upper ends between which a share 1 − `alpha` of targets should lie, each in the targets' shape.
+
+        After `calibrate` with a conformal step, this holds for rows exchangeable with the calibration rows. Without it,
+        the ends are those of a Gaussian with the predicted mean and standard deviation, and nothing is promised.
+        """
+        check_fraction("alpha", alpha)
+        if self._is_conformal and self.calibration_ is not None:
+            parts = [self.calibration_.intervals(self._in_target_units(part), alpha) for part in self._parts(X)]
+            lower, upper = (self._shaped(torch.cat([getattr(p, end) for p in parts])) for end in ("lower", "upper"))
+            return lower, upper
+        mean, std = self.predict(X, return_std=True)
+        reach = std * float(torch.special.ndtri(torch.tensor(1 - alpha / 2, dtype=torch.float64)))
+        return mean - reach, mean + reach
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[np.float64]:
         """Targets drawn from `n_samples` functions, noise included, (n, n_samples) or (n, targets, n_samples).
@@ -59,16 +106,22 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         Those with the same last index come from one function.
         """
         p, draws, generator = self._draws(X, n_samples, random_state)
-        p = self._in_units(p)
+        p = self._calibrated(self._in_target_units(p))
         means, noise = p.samples[draws], p.noise_variance[draws].sqrt()
         values = means + noise * torch.randn(means.shape, generator=generator, dtype=means.dtype)
         return values.permute(1, 2, 0).reshape(means.shape[1], *self.target_shape_, n_samples).double().numpy()
 
-    def _in_units(self, p: GaussianPredictive) -> GaussianPredictive:
+    def _in_target_units(self, p: GaussianPredictive) -> GaussianPredictive:
         return unstandardize(p, SimpleNamespace(mean=self.target_scaler_.mean_, std=self.target_scaler_.scale_))
 
     def _shaped(self, values: Tensor) -> NDArray[np.float64]:
         return values.double().reshape(len(values), *self.target_shape_).numpy()
+
+    def _target_tree(self) -> dict[str, Any]:
+        return {"scaler": scaler_tree(self.target_scaler_), "shape": list(self.target_shape_)}
+
+    def _load_target(self, tree: Mapping[str, Any]) -> None:
+        self.target_scaler_, self.target_shape_ = scaler_from(tree["scaler"]), tuple(tree["shape"])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

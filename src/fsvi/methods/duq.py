@@ -54,6 +54,8 @@ class DUQ(NetworkMethod):
         embedding_size: The size of the space in which distances are measured, m; None is the number of features.
     """
 
+    takes_weights = False
+
     weight: nn.Parameter
     """W, (classes, m, features)"""
     counts: Tensor
@@ -103,6 +105,8 @@ class DUQ(NetworkMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The binary cross-entropy, and the weighted gradient penalty."""
+        if y.is_floating_point():
+            raise InvalidInputError("DUQ needs one label per input, not class probabilities.")
         penalised = self.gradient_penalty > 0
         x = _differentiable(x) if penalised else x
         with sdpa_kernel(SDPBackend.MATH) if penalised else nullcontext():  # fused attention has one derivative only

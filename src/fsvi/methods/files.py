@@ -29,7 +29,13 @@ def save_method(method: Method, path: str | os.PathLike[str], calibrated: Config
         path: The file, which is replaced if it exists.
         calibrated: A calibration of this method, which `load` then returns.
     """
-    tree = {
+    extra = {} if calibrated is None else {"calibrated": calibrated.config()}
+    write_tree(path, {**as_tree(method), **extra}, _KIND)
+
+
+def as_tree(method: Method) -> dict[str, Any]:
+    """A trained method as plain values and tensors, for a file of its own or for a part of another; see `from_tree`."""
+    return {
         "config": method.config(),
         "parameters": method.network.architecture(),
         "network": method.description(),
@@ -37,9 +43,6 @@ def save_method(method: Method, path: str | os.PathLike[str], calibrated: Config
         "num_data": method.num_data,
         "tensors": method.tensors(),
     }
-    if calibrated is not None:
-        tree["calibrated"] = calibrated.config()
-    write_tree(path, tree, _KIND)
 
 
 def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Method:
@@ -50,7 +53,11 @@ def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -
         net: The network, whose parameters may have any values. It is needed unless the network is one of
             `fsvi.networks`, or an `nn.Sequential` of PyTorch's common layers, which files describe.
     """
-    tree = read_tree(path, _KIND)
+    return from_tree(read_tree(path, _KIND), path, net)
+
+
+def from_tree(tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Method:
+    """The method that `as_tree` described, read from the file at `path`, which errors name."""
     with building_from(path):
         is_described = net is None
         net = _network(path, tree) if net is None else net

@@ -60,6 +60,8 @@ class Laplace(PointEstimate):
         optimize_prior: Whether δ is the one of the largest evidence.
     """
 
+    takes_weights = False
+
     posterior: GaussNewton | None
 
     def __init__(

@@ -46,6 +46,8 @@ class VOGN(NetworkMethod):
         augmentation: ρ, how many times larger random augmentation makes the data.
     """
 
+    takes_weights = False
+
     scale: nn.Parameter
 
     def __init__(

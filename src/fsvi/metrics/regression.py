@@ -112,6 +112,6 @@ def check_targets(p: Predictive, y: Any) -> tuple[Predictive, Tensor]:
 
 def check_numeric(p: Any) -> None:
     """A prediction of numbers."""
-    check_type("p", p, Predictive, "a prediction of numbers, such as method.predict(x) of a regression")
+    check_type("p", p, Predictive, "a prediction of real targets or counts, such as method.predict(x) of a regression")
     if not p.is_numeric:
-        raise InvalidInputError(f"p is a {type(p).__name__}, not a prediction of numbers.")
+        raise InvalidInputError(f"p is a {type(p).__name__}, not a prediction of real targets or counts.")

@@ -4,7 +4,7 @@ from fsvi.predictive.base import Predictive, concatenate, mixture, select
 from fsvi.predictive.bernoulli import BernoulliPredictive
 from fsvi.predictive.categorical import CategoricalPredictive
 from fsvi.predictive.gaussian import GaussianPredictive
-from fsvi.predictive.numeric import MixturePredictive
+from fsvi.predictive.numeric import MixturePredictive, NumericPredictive
 from fsvi.predictive.poisson import PoissonPredictive
 from fsvi.predictive.student_t import StudentTPredictive
 from fsvi.predictive.summary import Summary
@@ -14,6 +14,7 @@ __all__ = [
     "CategoricalPredictive",
     "GaussianPredictive",
     "MixturePredictive",
+    "NumericPredictive",
     "PoissonPredictive",
     "Predictive",
     "StudentTPredictive",

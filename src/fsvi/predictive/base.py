@@ -27,8 +27,8 @@ class Predictive(ABC):
     Its attributes are tensors of shape (samples, n, ...), dicts of such tensors, or plain values that all parts share.
     So predictions can be indexed, moved, divided and joined without knowledge of their kind.
 
-    A class of your own needs `samples`, `variance`, `log_prob`, `score` and `point`. All other functions have a default,
-    or say in one sentence that the distribution does not have them.
+    A class of your own needs `samples`, `variance`, `log_prob` and `score`. All other functions have a default, or say
+    in one sentence that the distribution does not have them.
     """
 
     samples: Tensor
@@ -68,9 +68,9 @@ class Predictive(ABC):
         the method has a score of its own; regression uses the predictive standard deviation.
         """
 
-    @abstractmethod
     def point(self) -> Tensor:
         """One prediction per input in the form of targets: the most probable class, or E[y]."""
+        return self.mean
 
     def distribution(self) -> Distribution:
         """The mixture as a `torch.distributions` object with batch shape (n,)."""

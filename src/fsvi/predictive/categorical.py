@@ -25,10 +25,12 @@ class CategoricalPredictive(Predictive):
     """
 
     score_name = "entropy"
+    ignore_index: int | None = None
 
     def __init__(self, logits: Tensor, ignore_index: int | None = None) -> None:
         self.log_probs = precise(logits).log_softmax(-1)
-        self.ignore_index = ignore_index
+        if ignore_index is not None:
+            self.ignore_index = ignore_index
 
     @property
     def samples(self) -> Tensor:  # type: ignore[override]

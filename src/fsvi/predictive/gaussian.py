@@ -10,20 +10,18 @@ from torch import Tensor
 from torch import distributions as D
 
 from fsvi.predictive.base import as_numbers, log_mean_exp, precise
-from fsvi.predictive.numeric import MixturePredictive
+from fsvi.predictive.numeric import NumericPredictive
 
 _TWO_SIDED_95 = 1.959964
 
 
-class GaussianPredictive(MixturePredictive):
+class GaussianPredictive(NumericPredictive):
     """Real targets: draws of the mean, and the variance of the noise around each.
 
     Args:
         samples: The draws of the mean, (samples, n, targets).
         noise_variance: (targets,), or like `samples` when the noise depends on the input.
     """
-
-    samples: Tensor
 
     def __init__(self, samples: Tensor, noise_variance: Tensor) -> None:
         self.samples = precise(samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -20,33 +21,15 @@ _NODES = 200
 _LEVEL = 0.95
 
 
-class MixturePredictive(Predictive):
-    """Numbers whose distribution given a draw of the function is of a family of `torch.distributions`.
-
-    It serves likelihoods of your own: `MixturePredictive(torch.distributions.Laplace, loc=f, scale=scale)`.
-
-    Args:
-        family: The class, such as `torch.distributions.Laplace`.
-        parameters: Its arguments, each of shape (samples, n, targets) or smaller, as in broadcasting.
-    """
+class NumericPredictive(Predictive):
+    """Numbers; a class of your own needs `samples` and `given_function`."""
 
     score_name = "standard deviation"
     is_numeric = True
-    parameters: dict[str, Tensor]
 
-    def __init__(self, family: Callable[..., D.Distribution], **parameters: Tensor) -> None:
-        shape = torch.broadcast_shapes(*(values.shape for values in parameters.values()))
-        self.family = family
-        self.parameters = {name: precise(values.detach()).expand(shape) for name, values in parameters.items()}
-
+    @abstractmethod
     def given_function(self) -> D.Distribution:
         """The distribution of targets given each draw of the function, with batch shape (samples, n, targets)."""
-        return self.family(**self.parameters, validate_args=False)
-
-    @property
-    def samples(self) -> Tensor:  # type: ignore[override]
-        """(samples, n, targets): each draw's mean of the targets."""
-        return self.given_function().mean
 
     @property
     def variance(self) -> Tensor:
@@ -64,10 +47,6 @@ class MixturePredictive(Predictive):
     def score(self) -> Tensor:
         """The predictive standard deviation, (n,): the root of the variance averaged over targets."""
         return self.variance.mean(-1).sqrt()
-
-    def point(self) -> Tensor:
-        """E[y], (n, targets)."""
-        return self.mean
 
     def distribution(self) -> D.MixtureSameFamily:
         """The mixture over draws of independent targets, with events (targets,)."""
@@ -132,3 +111,30 @@ class MixturePredictive(Predictive):
     def _bounds(self) -> tuple[Tensor, Tensor]:
         """The interval in a table."""
         return self.interval(_LEVEL)
+
+
+class MixturePredictive(NumericPredictive):
+    """Numbers whose distribution given a draw of the function is of a family of `torch.distributions`.
+
+    It serves likelihoods of your own: `MixturePredictive(torch.distributions.Laplace, loc=f, scale=scale)`.
+
+    Args:
+        family: The class, such as `torch.distributions.Laplace`.
+        parameters: Its arguments, each of shape (samples, n, targets) or smaller, as in broadcasting.
+    """
+
+    parameters: dict[str, Tensor]
+
+    def __init__(self, family: Callable[..., D.Distribution], **parameters: Tensor) -> None:
+        shape = torch.broadcast_shapes(*(values.shape for values in parameters.values()))
+        self.family = family
+        self.parameters = {name: precise(values.detach()).expand(shape) for name, values in parameters.items()}
+
+    @property
+    def samples(self) -> Tensor:  # type: ignore[override]
+        """(samples, n, targets): each draw's mean of the targets."""
+        return self.given_function().mean
+
+    def given_function(self) -> D.Distribution:
+        """The family with each draw's parameters."""
+        return self.family(**self.parameters, validate_args=False)

@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import digest
 from fsvi.training.samplers import deliverable_indices, owned_generators
-from fsvi.validation import check_count
+from fsvi.validation import as_tensor, check_count
 
 _SAMPLED, _SAMPLED_BYTES = 2_000, 2**28
 """The most examples of a dataset that are read before training, and the most memory they may take."""
@@ -56,14 +57,40 @@ class Batches(ABC):
     def shuffled(self) -> Iterator[Pair]:
         """One epoch, in an order drawn from torch's global generator, or in the loader's own order."""
 
+    def mean(self, values: Tensor) -> float:
+        """The mean of one number per example, in the order of `ordered`."""
+        return float(values.mean())
+
+    def weighted(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """As `shuffled`, with the examples' weights, 1 on average; None if all are equal."""
+        return ((x, y, None) for x, y in self.shuffled())
+
 
 class TensorBatches(Batches):
-    """Batches of tensors in memory: validated once, indexed each epoch, with sizes that differ by at most one."""
+    """Batches of tensors in memory: validated once, indexed each epoch, with sizes that differ by at most one.
 
-    def __init__(self, method: Method, x: Any, y: Any, batch_size: int, num_data: int | None = None) -> None:
+    Args:
+        method: The method to train.
+        x: Inputs.
+        y: Targets.
+        batch_size: The number of examples per batch, at most.
+        num_data: N; None for the number of examples that have a target, or the sum of their weights.
+        weights: How many times each example counts; None for once.
+    """
+
+    def __init__(
+        self, method: Method, x: Any, y: Any, batch_size: int, num_data: int | None = None, weights: Any = None
+    ) -> None:
         self.x, self.y = method.check_batch(x, y)
         self.num_examples = len(self.x)
-        self.num_data = self.num_examples if num_data is None else num_data
+        observed = method.likelihood.observed(self.y)
+        total: float = self.num_examples if observed is None else int(observed.sum())
+        self.weights: Tensor | None = None
+        if weights is not None:
+            given = _check_weights(method, weights, self.num_examples)
+            total = float((given if observed is None else given[observed.to(given.device)]).sum())
+            self.weights = (given / given.mean()).to(self.x.device, method.dtype)
+        self.num_data = max(1, round(total)) if num_data is None else num_data
         self.num_batches = math.ceil(self.num_examples / batch_size)
         if batch_size > 1 and batch_norms(method):
             self.num_batches = max(1, min(self.num_batches, self.num_examples // 2))
@@ -73,7 +100,8 @@ class TensorBatches(Batches):
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
         """The data's checksum."""
-        return digest({"x": self.x, "y": self.y})
+        weights = {} if self.weights is None else {"weights": self.weights}
+        return digest({"x": self.x, "y": self.y, **weights})
 
     def examples(self) -> Pair:
         """All examples."""
@@ -83,13 +111,22 @@ class TensorBatches(Batches):
         """All examples as one batch."""
         yield self.x, self.y
 
+    def mean(self, values: Tensor) -> float:
+        """The weighted mean."""
+        return float((values if self.weights is None else values * self.weights.to(values)).mean())
+
     def shuffled(self) -> Iterator[Pair]:
         """Every example once."""
+        return ((x, y) for x, y, _ in self.weighted())
+
+    def weighted(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Every example once, with its weight."""
         if self.num_batches == 1:
-            yield self.x, self.y
+            yield self.x, self.y, self.weights
             return
         for index in torch.randperm(self.num_examples).to(self.x.device).tensor_split(self.num_batches):
-            yield self._arranged(self.x[index]), self.y[index]
+            weights = None if self.weights is None else self.weights[index]
+            yield self._arranged(self.x[index]), self.y[index], weights
 
 
 class LoaderBatches(Batches):
@@ -133,7 +170,7 @@ def as_batches(method: Method, data: Any, batch_size: int, num_data: int | None 
 
     Args:
         method: The method to train, which validates the data.
-        data: A pair of tensors or arrays, a map-style Dataset, or a DataLoader.
+        data: Tensors or arrays (x, y) or (x, y, weights), a map-style Dataset, or a DataLoader.
         batch_size: The size of batches; a DataLoader has its own.
         num_data: N, the number of examples that the KL is weighed by. None derives it from the data.
     """
@@ -146,10 +183,27 @@ def as_batches(method: Method, data: Any, batch_size: int, num_data: int | None 
     if isinstance(data, Dataset):
         _check_dataset(data)
         return LoaderBatches(method, DataLoader(data, batch_size=batch_size, shuffle=True), num_data)
-    if isinstance(data, (tuple, list)) and len(data) == 2:
-        x, y = data
-        return TensorBatches(method, x, y, batch_size, num_data)
-    raise InvalidInputError(f"data is {_described(data)}; fit needs a pair (x, y), a Dataset or a DataLoader.")
+    if isinstance(data, (tuple, list)) and len(data) in (2, 3):
+        x, y, *weights = data
+        return TensorBatches(method, x, y, batch_size, num_data, *weights)
+    raise InvalidInputError(
+        f"data is {_described(data)}; fit needs a pair (x, y), a triple (x, y, weights), a Dataset or a DataLoader."
+    )
+
+
+def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
+    """Weights (n,) as float64; methods that cannot use them are refused."""
+    weights = as_tensor("weights", weights).detach().double()
+    if weights.shape != (num,):
+        raise InvalidInputError(f"weights have shape {tuple(weights.shape)}; {num} examples need ({num},).")
+    if not bool(weights.isfinite().all()) or bool((weights < 0).any()) or not bool((weights > 0).any()):
+        raise InvalidInputError("weights must be finite numbers of at least 0, and not all of them 0.")
+    for part in method.modules():
+        if isinstance(part, (Method, Likelihood)) and not part.takes_weights:
+            raise InvalidInputError(
+                f"{type(part).__name__} cannot weigh examples: leave the weights out, or repeat the examples instead."
+            )
+    return weights
 
 
 def _merge_single(batches: Iterable[Pair]) -> Iterator[Pair]:

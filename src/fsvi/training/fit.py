@@ -52,7 +52,8 @@ def fit(
 
     Args:
         method: The method to train, such as `fsvi.FSVI`.
-        data: A pair (x, y) of tensors or arrays, a map-style Dataset, or a DataLoader of (inputs, targets) pairs.
+        data: A pair (x, y) of tensors or arrays, a map-style Dataset, or a DataLoader of (inputs, targets) pairs. A
+            triple (x, y, weights) says how many times each example counts: a weight of 2 is like having it twice.
         epochs: The number of passes over the data. None is for tensors only: 1,000 passes, or as many as fit into
             20,000 steps if that is less, but at least one. A Dataset or a DataLoader needs a number.
         batch_size: The number of examples per step; a DataLoader makes its own batches.

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError, NonFiniteLossError
+from fsvi.likelihoods import weighted
 from fsvi.methods.base import Method
 from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import building_from
@@ -24,6 +25,7 @@ from fsvi.training.optimizers import Schedule
 from fsvi.training.progress import ProgressBar
 
 _VALIDATION_SAMPLES = 16
+_Batch = tuple[Tensor, Tensor, Tensor | None]
 _BATCH_NORM_OF_ONE = "Expected more than 1 value per channel"
 
 
@@ -143,8 +145,10 @@ class Run:
         started = time.perf_counter()
         totals: dict[str, float] = {}
         seen = 0
-        for x, y in self._scheduled(self.batches.shuffled()):
-            for name, value in take_step(self.method, self.optimizer, x, y, self.history.epochs + 1).items():
+        for x, y, weights in self._scheduled(self.batches.weighted()):
+            with weighted(self.method, weights):
+                terms = take_step(self.method, self.optimizer, x, y, self.history.epochs + 1)
+            for name, value in terms.items():
                 totals[name] = totals.get(name, 0.0) + value * len(x)
             seen += len(x)
         self.method.after_epoch(self.batches.shuffled)
@@ -152,7 +156,7 @@ class Run:
         self._validate()
         self.history.seconds += time.perf_counter() - started
 
-    def _scheduled(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _scheduled(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
         """The batches; the learning rate and the method's progress are set before each one."""
         for index, batch in enumerate(batches):
             factor = self.schedule((self.history.epochs + index / self.batches.num_batches) / self.epochs)
@@ -166,7 +170,7 @@ class Run:
             return
         with torch.random.fork_rng(devices=[]):
             logs = [self.method.predict(x, _VALIDATION_SAMPLES).log_prob(y) for x, y in self.validation.ordered()]
-        value = float(torch.cat(logs).mean())
+        value = self.validation.mean(torch.cat(logs))
         if math.isnan(value):
             raise NonFiniteLossError(
                 f"the validation log-likelihood became nan in epoch {self.history.epochs}: lower the learning rate."

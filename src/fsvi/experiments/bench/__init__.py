@@ -1,5 +1,6 @@
 """The benchmark: the cost of training steps and predictions, compared with plain training."""
 
 from fsvi.experiments.bench.benchmark import run_bench
+from fsvi.experiments.bench.tables import run_table_bench
 
-__all__ = ["run_bench"]
+__all__ = ["run_bench", "run_table_bench"]

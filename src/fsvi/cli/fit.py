@@ -1,0 +1,345 @@
+"""`fsvi fit`: from a table in a file to a model in a file, and a page that says whether to trust it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fsvi.cli.table_report import write_report
+from fsvi.errors import InvalidInputError
+from fsvi.estimators import FSVIClassifier, FSVIRegressor
+from fsvi.estimators.assessment import Assessment, assess
+from fsvi.serialization import building_from, check_writable
+from fsvi.tables import CategoryColumn, NumberColumn, Table, TableEncoder, TableFile, read_table
+from fsvi.tables.columns import detect_kind
+from fsvi.tables.encoder import nearest
+from fsvi.tables.table import label
+from fsvi.validation import check_choice, check_fraction
+
+TASKS = ("classification", "regression")
+_MOST_CLASSES = 10
+"""Whole numbers with at most this many different values are classes."""
+_FEWEST_ROWS = 20
+_CALIBRATED_FROM = 400
+"""With fewer rows, none are held out for calibration."""
+_CALIBRATION = 0.15
+_LISTED = 10
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """What the user may say about a fit.
+
+    Args:
+        target: The column to predict.
+        task: "classification" or "regression"; None to detect it.
+        columns: Types of columns that should not be detected: "number", "category", "date" or "ignore".
+        weight: A column of weights: how many times each row counts.
+        class_weight: "balanced", or None.
+        method: A name that `fsvi.make_method` knows.
+        test_fraction: Share of the rows that measures the model.
+        calibrate: Whether to hold out rows for calibration, where there are enough.
+        compare: Whether to train MAP too, for the report.
+        epochs: How often to go through the data at most; None for the default.
+        max_rows: Read a random sample of at most this many rows.
+        seed: Seed of the sample, the split and training.
+        device: Where to train.
+        force: Whether to replace files.
+    """
+
+    target: str
+    task: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    weight: str | None = None
+    class_weight: str | None = None
+    method: str = "fsvi"
+    test_fraction: float = 0.2
+    calibrate: bool = True
+    compare: bool = True
+    epochs: int | None = None
+    max_rows: int | None = None
+    seed: int = 0
+    device: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows with targets and weights."""
+
+    table: Table
+    y: NDArray[Any]
+    weights: NDArray[np.float64] | None
+
+    def take(self, index: NDArray[np.int64]) -> Examples:
+        """Some of them."""
+        return Examples(self.table.take(index), self.y[index], None if self.weights is None else self.weights[index])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `fit_file` made."""
+
+    model: Any
+    assessment: Assessment
+    model_path: Path
+    report_path: Path
+
+
+def fit_file(path: Path, out: Path, report: Path, options: FitOptions, tell: Tell, progress: bool | None) -> Outcome:
+    """Train on the table in a file, and write the model and its report; everything is checked before training."""
+    _check_outputs((out, report), options.force)
+    check_fraction("--test", options.test_fraction)
+    file = read_table(path, options.max_rows, options.seed)
+    _tell_rows(path, file, tell)
+    with building_from(path):
+        examples, task = _examples(file.table, options, tell)
+        columns = _types(examples.table, options, tell)
+        train, calibration, test = _split(examples, task, options)
+        encoder = TableEncoder.learn(train.table, columns)
+        _tell_columns(encoder, train.table, tell)
+        _check_columns(encoder)
+        tell(
+            f"{len(train.y)} rows for training, {len(test.y)} to measure the model"
+            + (f", {len(calibration.y)} to calibrate it." if calibration else ".")
+        )
+        models = _train(train, calibration, task, columns, options, tell, progress)
+    model = next(iter(models.values()))
+    model.save(out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about rare values that only held-out rows have
+        assessment = assess(models, test.table, test.y)
+    write_report(report, assessment, encoder, _facts(path, file, options, task, train, calibration, test), out)
+    return Outcome(model, assessment, out, report)
+
+
+# What is in the file ------------------------------------------------------------------------------------------------
+
+
+def _check_outputs(paths: Sequence[Path], force: bool) -> None:
+    for path in paths:
+        if path.exists() and not force:
+            raise InvalidInputError(f"{path} exists: choose another name, or replace it with --force.")
+        check_writable(path.parent)
+
+
+def _tell_rows(path: Path, file: TableFile, tell: Tell) -> None:
+    sample = f", of which {len(file.table)} were drawn at random" if len(file.table) < file.num_rows else ""
+    tell(f"{path}: {file.num_rows} rows, {file.fields} columns{sample}.")
+    if (sentence := file.skipped_sentence()) is not None:
+        tell(sentence)
+
+
+def _examples(table: Table, options: FitOptions, tell: Tell) -> tuple[Examples, str]:
+    """The rows that have a target, and the task."""
+    for name in (options.target, *options.columns, *([options.weight] if options.weight else [])):
+        _check_column(name, table.names)
+    if options.target in options.columns:
+        raise InvalidInputError(f"{options.target!r} is the target: use --task to say what it holds.")
+    values = table.columns[options.target]
+    known = ~_missing(values)
+    if not known.all():
+        tell(f"{int((~known).sum())} rows lack the target {options.target!r} and are left out.")
+        table, values = table.take(known), values[known]
+    if len(table) < _FEWEST_ROWS:
+        raise InvalidInputError(f"there are {len(table)} usable rows: at least {_FEWEST_ROWS} are needed.")
+    task = _task(options, values)
+    y = _labels(values, table, tell) if task == "classification" else _numbers(options.target, values, table)
+    if len(np.unique(y)) < 2:
+        raise InvalidInputError(f"every row has the same target, {y[0]}: there is nothing to learn.")
+    weights = None if options.weight is None else _numbers(options.weight, table.columns[options.weight], table)
+    names = [options.target, *([options.weight] if options.weight else [])]
+    shown = f"{len(np.unique(y))} classes" if task == "classification" else f"{y.min():g} to {y.max():g}"
+    how = "" if options.task else ", detected; --task overrides it"
+    tell(f"Target {options.target!r}: {task} ({shown}{how}).")
+    return Examples(table.without(names), y, weights), task
+
+
+def _check_column(name: str, names: Sequence[str]) -> None:
+    if name in names:
+        return
+    near = nearest(name, names)
+    if near is not None:
+        raise InvalidInputError(f"there is no column {name!r}; did you mean {near!r}?")
+    shown = ", ".join(map(repr, names[:_LISTED])) + (", …" if len(names) > _LISTED else "")
+    raise InvalidInputError(f"there is no column {name!r}: there are {shown}.")
+
+
+def _task(options: FitOptions, values: NDArray[Any]) -> str:
+    if options.task is not None:
+        return check_choice("--task", options.task, TASKS)
+    kind = detect_kind(values, read_numbers=True)
+    if kind != "number":
+        if kind == "date":
+            raise InvalidInputError(f"the target {options.target!r} holds dates: make it a number of days first.")
+        return "classification"
+    numbers = values.astype(np.float64)
+    is_whole = bool((numbers == np.round(numbers)).all())
+    distinct = len(np.unique(numbers))
+    return "classification" if distinct == 2 or (is_whole and distinct <= _MOST_CLASSES) else "regression"
+
+
+def _labels(values: NDArray[Any], table: Table, tell: Tell) -> NDArray[Any]:
+    y = np.array([label(value) for value in values.tolist()])
+    classes, counts = np.unique(y, return_counts=True)
+    if 2 * len(classes) > len(y):
+        raise InvalidInputError(
+            f"the target has {len(classes)} different values in {len(y)} rows, too many for classes: is it the right "
+            "column?"
+        )
+    for name in classes[counts == 1]:
+        line = int(table.lines[np.flatnonzero(y == name)[0]])
+        tell(f"Class {str(name)!r} occurs once (line {line}): it is used for training, and cannot be measured.")
+    return y
+
+
+def _numbers(name: str, values: NDArray[Any], table: Table) -> NDArray[np.float64]:
+    numbers = NumberColumn(name, 0.0, 0.0, 1.0, False).parse(values, table.lines)
+    if np.isnan(numbers).any():
+        line = int(table.lines[np.flatnonzero(np.isnan(numbers))[0]])
+        raise InvalidInputError(f"column {name!r} has no value in line {line}: every row needs one.")
+    return numbers
+
+
+def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    if values.dtype.kind == "O":
+        return np.array([value is None for value in values.tolist()], dtype=bool)
+    gaps: NDArray[np.bool_] = np.isnat(values) if values.dtype.kind == "M" else np.isnan(values)
+    return gaps
+
+
+def _types(table: Table, options: FitOptions, tell: Tell) -> dict[str, str]:
+    """The type of every column: what the user says, or what is detected; row numbers are left out."""
+    types = dict(options.columns)
+    for name, values in table.columns.items():
+        if name in types:
+            continue
+        kind = detect_kind(values, read_numbers=True)
+        if kind == "number" and _counts_rows(values):
+            tell(f"Column {name!r} only counts rows and is left out; --number {name} keeps it.")
+            kind = "ignore"
+        if kind == "text":
+            tell(f"Column {name!r} has other text in nearly every row and is left out; --category {name} keeps it.")
+            kind = "ignore"
+        types[name] = kind
+    return types
+
+
+def _counts_rows(values: NDArray[Any]) -> bool:
+    """Whether the values are 1, 2, 3, … in some order, without gaps."""
+    if _missing(values).any():
+        return False
+    numbers = np.sort(values.astype(np.float64))
+    return bool(np.isfinite(numbers).all() and (np.diff(numbers) == 1).all())
+
+
+def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:
+    rows = [("column", "type", "missing", "values")]
+    for column in encoder.columns:
+        values = column.parse(table.columns[column.name], table.lines)
+        gaps = int(column.missing(values).sum())
+        kind = "yes/no" if isinstance(column, CategoryColumn) and column.is_boolean else column.kind
+        rows.append((column.name, kind, str(gaps) if gaps else "", column.describe()))
+    widths = [max(len(row[at]) for row in rows) for at in range(3)]
+    for row in rows:
+        tell("  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]))
+
+
+def _check_columns(encoder: TableEncoder) -> None:
+    constant = [column for column in encoder.columns if isinstance(column, NumberColumn) and column.is_constant]
+    single = [column for column in encoder.columns if isinstance(column, CategoryColumn) and len(column.outputs) < 2]
+    if len(constant) + len(single) == len(encoder.columns):
+        raise InvalidInputError("every column is constant: there is nothing to learn from.")
+
+
+# Training -----------------------------------------------------------------------------------------------------------
+
+
+def _split(examples: Examples, task: str, options: FitOptions) -> tuple[Examples, Examples | None, Examples]:
+    """Rows to train on, to calibrate with (where there are enough) and to measure, at random, class by class."""
+    generator = np.random.default_rng(options.seed)
+    calibrates = options.calibrate and len(examples.y) >= _CALIBRATED_FROM
+    shares = (options.test_fraction, _CALIBRATION if calibrates else 0.0)
+    groups = [np.flatnonzero(examples.y == value) for value in np.unique(examples.y)]
+    if task == "regression":
+        groups = [np.arange(len(examples.y))]
+    parts: list[list[NDArray[np.int64]]] = [[], [], []]
+    for group in groups:
+        order = generator.permutation(group)
+        first, second = (round(share * len(order)) if len(order) > 1 else 0 for share in shares)
+        for part, rows in zip(parts, np.split(order, [first, first + second]), strict=True):
+            part.append(rows)
+    test, calibration, train = (np.sort(np.concatenate(part)) for part in parts)
+    if len(test) == 0 or len(train) < _FEWEST_ROWS // 2:
+        raise InvalidInputError(
+            f"--test {options.test_fraction:g} leaves {len(train)} rows for training and {len(test)} to measure the "
+            "model: choose another share."
+        )
+    return examples.take(train), examples.take(calibration) if calibrates else None, examples.take(test)
+
+
+def _train(
+    train: Examples,
+    calibration: Examples | None,
+    task: str,
+    columns: Mapping[str, str],
+    options: FitOptions,
+    tell: Tell,
+    progress: bool | None,
+) -> dict[str, Any]:
+    """The model, and MAP to compare with."""
+    settings: dict[str, Any] = {
+        "columns": dict(columns),
+        "random_state": options.seed,
+        "device": options.device,
+        "progress": progress,
+    }
+    if options.epochs is not None:
+        settings["epochs"] = options.epochs
+    if task == "classification":
+        settings["class_weight"] = options.class_weight
+    elif options.class_weight is not None:
+        raise InvalidInputError("--class-weight is for classification: leave it out.")
+    kind = FSVIClassifier if task == "classification" else FSVIRegressor
+    compared = ["map"] if options.compare and options.method != "map" else []
+    models = {}
+    for method in [options.method, *compared]:
+        tell(f"Training {method} …")
+        models[method.upper()] = kind(method, **settings).fit(train.table, train.y, train.weights)
+        models[method.upper()].target_name_ = options.target
+        if calibration is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                models[method.upper()].calibrate(calibration.table, calibration.y)
+    return models
+
+
+def _facts(
+    path: Path,
+    file: TableFile,
+    options: FitOptions,
+    task: str,
+    train: Examples,
+    calibration: Examples | None,
+    test: Examples,
+) -> dict[str, Any]:
+    """What the report says about where the model comes from."""
+    return {
+        "table": path.name,
+        "target": options.target,
+        "task": task,
+        "method": options.method,
+        "rows": file.num_rows,
+        "skipped": file.skipped_sentence(),
+        "train": len(train.y),
+        "calibration": 0 if calibration is None else len(calibration.y),
+        "test": len(test.y),
+        "seed": options.seed,
+    }

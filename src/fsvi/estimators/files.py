@@ -1,0 +1,141 @@
+"""Estimators in files: one file without pickle that holds the network, the encoding of columns and everything else."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from fsvi.errors import FileFormatError
+from fsvi.estimators.rows import make_scaler
+from fsvi.methods.files import as_tree, from_tree
+from fsvi.serialization import Configurable, building_from, plain, read_tree, write_tree
+from fsvi.training import History
+
+KIND = "fsvi estimator"
+_TRANSIENT = ("module", "device", "progress")
+"""Parameters that a file does not hold: the trained network itself does, and the others belong to a machine."""
+
+
+class Saved:
+    """An estimator that can be written to a file and read again, with identical predictions."""
+
+    _classes: ClassVar[dict[str, type[Any]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Saved._classes[cls.__name__] = cls
+
+    @abstractmethod
+    def _target_tree(self) -> dict[str, Any]:
+        """What was learned about targets, as plain values and tensors."""
+
+    @abstractmethod
+    def _load_target(self, tree: Mapping[str, Any]) -> None:
+        """Undo `_target_tree`."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted estimator to one file, without pickle and without training rows; see `load`.
+
+        The file holds the trained network, how columns become numbers, the labels or the targets' scale, the
+        calibration and all parameters but `module`, `device` and `progress`.
+        """
+        check_is_fitted(self)
+        write_tree(path, self._tree(), KIND)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], net: nn.Module | None = None) -> Any:
+        """Read what `save` wrote.
+
+        Args:
+            path: The file.
+            net: The architecture, where `module` was a network that a file cannot describe; see `fsvi.load`.
+        """
+        tree = read_tree(path, KIND)
+        with building_from(path):
+            kind = Saved._classes.get(tree["class"])
+            if kind is None or not issubclass(kind, cls):
+                raise FileFormatError(f"{path} holds a {tree['class']}, not a {cls.__name__}.")
+            estimator = kind(**{name: _rebuilt(value) for name, value in tree["params"].items()})
+            estimator._load_tree(tree, path, net)
+        return estimator
+
+    def _tree(self) -> dict[str, Any]:
+        this: Any = self
+        names = getattr(self, "feature_names_in_", None)
+        return {
+            "class": type(self).__name__,
+            "params": {name: _plain(value) for name, value in self._saved_params().items()},
+            "encoder": this.encoder_.config(),
+            "scaler": scaler_tree(this.scaler_),
+            "target": self._target_tree(),
+            "features": {"count": this.n_features_in_, "names": None if names is None else names.tolist()},
+            "target_name": this.target_name_,
+            "seed": this.seed_,
+            "history": asdict(this.history_),
+            "calibration": None if this.calibration_ is None else this.calibration_.config(),
+            "method": as_tree(this.method_),
+        }
+
+    def _load_tree(self, tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | None) -> None:
+        this: Any = self
+        this.method_ = from_tree(tree["method"], path, net)
+        this.encoder_ = Configurable.from_config(tree["encoder"])
+        this.scaler_ = scaler_from(tree["scaler"])
+        this.seed_, this.target_name_ = tree["seed"], tree["target_name"]
+        calibration = tree["calibration"]
+        this.calibration_ = None if calibration is None else Configurable.from_config(calibration)
+        this.history_ = History(**tree["history"])
+        this.n_features_in_ = tree["features"]["count"]
+        if tree["features"]["names"] is not None:
+            this.feature_names_in_ = np.array(tree["features"]["names"], dtype=object)
+        self._load_target(tree["target"])
+
+    def _saved_params(self) -> dict[str, Any]:
+        this: Any = self
+        params = {name: value for name, value in this.get_params(deep=False).items() if name not in _TRANSIENT}
+        if isinstance(params["random_state"], np.random.RandomState):
+            params["random_state"] = this.seed_
+        return params
+
+
+def scaler_tree(scaler: StandardScaler) -> dict[str, Any]:
+    """A scaler as tensors."""
+    return {"mean": torch.as_tensor(scaler.mean_), "scale": torch.as_tensor(scaler.scale_)}
+
+
+def scaler_from(tree: Mapping[str, Any]) -> StandardScaler:
+    """Undo `scaler_tree`."""
+    return make_scaler(tree["mean"].numpy(), tree["scale"].numpy())
+
+
+def labels_tree(labels: NDArray[Any]) -> dict[str, Any]:
+    """Class labels, which may be numbers, strings or truth values."""
+    return {"values": labels.tolist(), "dtype": "object" if labels.dtype.kind == "O" else labels.dtype.str}
+
+
+def labels_from(tree: Mapping[str, Any]) -> NDArray[Any]:
+    """Undo `labels_tree`."""
+    return np.array(tree["values"], dtype=tree["dtype"])
+
+
+def _plain(value: Any) -> Any:
+    return {plain(key): plain(item) for key, item in value.items()} if isinstance(value, Mapping) else plain(value)
+
+
+def _rebuilt(value: Any) -> Any:
+    """A parameter from its plain form: objects such as contexts and priors again, also as one of the settings."""
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"class", "settings"}:
+        return Configurable.from_config(value)
+    return {key: _rebuilt(item) for key, item in value.items()}

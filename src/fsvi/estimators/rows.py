@@ -1,0 +1,58 @@
+"""Rows that count more than once.
+
+A row with weight 2 and the same row twice are the same data. `merge_rows` gives both the same form: every row once, in
+a fixed order, with its total weight. A fit then depends neither on the order of rows nor on how repetition is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
+
+from fsvi.errors import InvalidInputError
+
+
+def merge_rows(
+    x: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64]]:
+    """Every distinct row of inputs (n, columns) and targets (n, ...) once, sorted, with the sum of its weights."""
+    rows = np.column_stack([x, y.reshape(len(y), -1)])
+    order = np.lexsort(rows.T[::-1])
+    is_new = np.ones(len(rows), dtype=bool)
+    is_new[1:] = (rows[order[1:]] != rows[order[:-1]]).any(1)
+    starts = np.flatnonzero(is_new)
+    return x[order[starts]], y[order[starts]], np.add.reduceat(weights[order], starts)
+
+
+def weighted_scaler(x: NDArray[np.float64], weights: NDArray[np.float64]) -> StandardScaler:
+    """A scaler to mean 0 and standard deviation 1 of weighted rows; constant columns keep their scale.
+
+    scikit-learn's own weighted variance of a constant column may be slightly negative, and its square root NaN.
+    """
+    mean = np.average(x, axis=0, weights=weights)
+    std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
+    std[std <= 10 * np.finfo(np.float64).eps * np.abs(mean)] = 1.0
+    return make_scaler(mean, std)
+
+
+def make_scaler(mean: NDArray[np.float64], std: NDArray[np.float64]) -> StandardScaler:
+    """A scaler that subtracts `mean` and divides by `std`."""
+    scaler = StandardScaler()
+    scaler.mean_, scaler.scale_, scaler.var_, scaler.n_features_in_ = mean, std, std**2, len(mean)
+    return scaler
+
+
+def repeat_rows(
+    x: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64], method: str
+) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64]]:
+    """The opposite, for methods that cannot weigh rows: every row as many times as its weight, a whole number, says."""
+    counts = np.round(weights).astype(np.int64)
+    if (counts != weights).any():
+        raise InvalidInputError(
+            f"the method {method!r} cannot weigh rows: give whole numbers as weights, leave them out, or use another."
+        )
+    repeated = np.repeat(np.arange(len(x)), counts)
+    return x[repeated], y[repeated], np.ones(len(repeated))

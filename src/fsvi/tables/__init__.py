@@ -1,0 +1,21 @@
+"""Tables as people have them: read from files or frames, and turned into numbers for a network."""
+
+from fsvi.tables.columns import CategoryColumn, Column, DateColumn, NumberColumn
+from fsvi.tables.encoder import TableEncoder
+from fsvi.tables.reading import Skipped, TableFile, read_chunks, read_table
+from fsvi.tables.table import Table, as_table, is_mixed
+
+__all__ = [
+    "CategoryColumn",
+    "Column",
+    "DateColumn",
+    "NumberColumn",
+    "Skipped",
+    "Table",
+    "TableEncoder",
+    "TableFile",
+    "as_table",
+    "is_mixed",
+    "read_chunks",
+    "read_table",
+]

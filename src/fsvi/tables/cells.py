@@ -1,0 +1,80 @@
+"""What a cell of text means: a missing value, a number, a date."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "nil", "?", "-", "#n/a", "nat"})
+"""Text that means that there is no value, in lower case."""
+BOOLEANS = frozenset({"true", "false", "yes", "no", "y", "n", "t", "f"})
+"""Words for yes and no, in lower case."""
+DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
+"""Dates that are recognized, the first that fits all cells; a time of day may follow. 03/04/2020 is March 4."""
+
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
+_DATE_LIKE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+_MICROSECONDS = np.timedelta64(1, "us")
+
+
+def as_cell(text: str) -> str | None:
+    """The text without spaces around it, or None where it means that there is no value."""
+    text = text.strip()
+    return None if text.lower() in MISSING else text
+
+
+def is_number(text: str) -> bool:
+    """Whether this is a number, with a point before its decimals and no separators between thousands."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def all_numbers(cells: Iterable[Any]) -> bool:
+    """Whether all of these strings are numbers."""
+    return all(is_number(cell) for cell in cells)
+
+
+def date_format(cells: Iterable[str]) -> str | None:
+    """The first format of dates that all of these strings have; None if they are something else."""
+    cells = list(cells)
+    if not cells or _DATE_LIKE.fullmatch(cells[0]) is None:
+        return None
+    return next((form for form in DATE_FORMATS if all(parse_date(cell, form) is not None for cell in cells)), None)
+
+
+def parse_date(text: str, form: str) -> np.datetime64 | None:
+    """The moment that the text means, in UTC; None if it does not have this format."""
+    day, _, rest = text.replace("T", " ", 1).partition(" ")
+    rest, offset = _without_zone(rest)
+    for time in _TIMES:
+        if bool(rest) == bool(time):
+            try:
+                moment = datetime.strptime(f"{day} {rest}".strip(), form + time)
+            except ValueError:
+                continue
+            return np.datetime64(moment, "us") - offset
+    return None
+
+
+def _without_zone(time: str) -> tuple[str, np.timedelta64]:
+    """A time of day, and how far its zone is ahead of UTC."""
+    match = re.fullmatch(r"(.*?)\s*(Z|UTC|[+-]\d{2}:?\d{2})", time)
+    if match is None:
+        return time, 0 * _MICROSECONDS
+    zone = match[2].replace(":", "")
+    if not zone[1:].isdigit():
+        return match[1], 0 * _MICROSECONDS
+    sign = -1 if zone[0] == "-" else 1
+    return match[1], np.timedelta64(sign * (60 * int(zone[1:3]) + int(zone[3:5])), "m").astype("timedelta64[us]")
+
+
+def days(moments: NDArray[Any]) -> NDArray[np.float64]:
+    """Days since 1970, with fractions; NaN where there is no date."""
+    whole = moments.astype("datetime64[us]")
+    numbers = whole.astype(np.int64) / 86_400e6
+    return np.where(np.isnat(whole), np.nan, numbers)

@@ -1,0 +1,367 @@
+"""How each column becomes numbers, learned on training rows and the same ever after.
+
+Missing values are replaced: numbers and dates by the training median, next to a column that says where; in columns of
+categories they are a category of their own. Categories become one column each, with 1 where the row has that category;
+a category that training never saw is −1 in all of them. That is outside of what any training row had, so
+that a model which is unsure outside of the data is unsure about it; with 0 in all of them it would look familiar.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fsvi.errors import InvalidInputError
+from fsvi.serialization import Configurable
+from fsvi.tables.cells import BOOLEANS, all_numbers, date_format, days, is_number, parse_date
+from fsvi.tables.table import label
+
+MOST_CATEGORIES = 30
+"""The most frequent categories have columns of their own; all others of the training rows share one."""
+UNKNOWN = -1.0
+"""What all outputs of a column are for a category that training never saw."""
+_SHOWN = 4
+"""Categories that a description lists."""
+_YEAR, _WEEK, _DAY = 365.2425, 7.0, 1.0
+_CYCLES = {"year": _YEAR, "week": _WEEK, "day": _DAY}
+"""Lengths in days of what a date may follow."""
+
+
+class Column(Configurable, ABC):
+    """A column of a table and how it becomes numbers."""
+
+    kind: ClassVar[str]
+    """What the column holds, as a word"""
+    name: str
+    has_missing: bool
+
+    @classmethod
+    @abstractmethod
+    def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> Column:
+        """Learn from training rows, each of which counts as many times as its weight says."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> list[str]:
+        """Names of the columns of numbers that it becomes."""
+
+    @abstractmethod
+    def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[Any]:
+        """The values in the column's own type, or an error that names the first that is something else."""
+
+    @abstractmethod
+    def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Numbers (rows, outputs) of parsed values; all finite."""
+
+    @abstractmethod
+    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Where parsed values are missing."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What training found in the column, in a few words."""
+
+    def surprises(self, values: NDArray[Any]) -> list[str]:
+        """What is unlike training in parsed values, in sentences; the model predicts all the same."""
+        count = int(self.missing(values).sum())
+        if not count or self.has_missing:
+            return []
+        return [f"Column {self.name!r} lacks {count} of {len(values)} values, though no training row lacked any."]
+
+
+class NumberColumn(Column):
+    """Numbers.
+
+    Args:
+        name: The column's name.
+        middle: The median of the training rows, which replaces missing values.
+        low: The smallest value of the training rows.
+        high: The largest.
+        has_missing: Whether training rows lacked values; if so, a second output says where.
+    """
+
+    kind = "number"
+
+    def __init__(self, name: str, middle: float, low: float, high: float, has_missing: bool) -> None:
+        self.name, self.middle, self.low, self.high, self.has_missing = name, middle, low, high, has_missing
+
+    @classmethod
+    def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> NumberColumn:
+        """Take the weighted median and the range."""
+        values = _as_numbers(name, values, None)
+        middle, low, high = _summary(values, weights)
+        return cls(name, middle, low, high, bool(np.isnan(values).any()))
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all training rows had one value."""
+        return self.low == self.high
+
+    @property
+    def outputs(self) -> list[str]:
+        """The column itself, and where it is missing."""
+        return [self.name, f"{self.name} missing"] if self.has_missing else [self.name]
+
+    def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Numbers, NaN where there is none."""
+        return _as_numbers(self.name, values, lines)
+
+    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Where there is no number."""
+        gaps: NDArray[np.bool_] = np.isnan(values)
+        return gaps
+
+    def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """The numbers with the median in gaps."""
+        gaps = np.isnan(values)
+        filled = np.where(gaps, self.middle, values)
+        return np.stack([filled, gaps.astype(np.float64)], 1) if self.has_missing else filled[:, None]
+
+    def surprises(self, values: NDArray[Any]) -> list[str]:
+        """Missing values, and values other than a constant."""
+        others = int((values[~np.isnan(values)] != self.low).sum()) if self.is_constant else 0
+        always = f"Column {self.name!r} was {label(self.low)} in every training row"
+        constant = f"{always}: {others} of {len(values)} values differ."
+        return super().surprises(values) + ([constant] if others else [])
+
+    def describe(self) -> str:
+        """The range."""
+        return f"always {self.low:g}" if self.is_constant else f"{self.low:g} to {self.high:g}"
+
+
+class DateColumn(Column):
+    """Dates and times: days since 1970, and where in the year, the week and the day they lie, as points on a circle.
+
+    Args:
+        name: The column's name.
+        form: The format of dates in text, such as "%Y-%m-%d"; None for a column of dates.
+        middle: The median of the training rows in days since 1970, which replaces missing values.
+        low: The earliest, in days.
+        high: The latest, in days.
+        has_missing: Whether training rows lacked dates.
+        cycles: Which of "year", "week" and "day" are outputs: those that the training rows went through.
+    """
+
+    kind = "date"
+
+    def __init__(
+        self,
+        name: str,
+        form: str | None,
+        middle: float,
+        low: float,
+        high: float,
+        has_missing: bool,
+        cycles: Sequence[str],
+    ) -> None:
+        self.name, self.form, self.middle, self.low, self.high = name, form, middle, low, high
+        self.has_missing, self.cycles = has_missing, list(cycles)
+
+    @classmethod
+    def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> DateColumn:
+        """Find the format, the median and the range."""
+        form = None
+        if values.dtype.kind == "O":
+            form = date_format(sorted({value for value in values if value is not None}))
+            if form is None:
+                raise InvalidInputError(
+                    f"column {name!r} cannot be read as dates: write them as 2024-03-31, or make it another type."
+                )
+        numbers = _as_days(name, values, form, None)
+        middle, low, high = _summary(numbers, weights)
+        known = numbers[~np.isnan(numbers)]
+        went = {"year": high - low > 31, "week": high - low > 1, "day": bool((known % 1 != 0).any())}
+        return cls(name, form, middle, low, high, bool(np.isnan(numbers).any()), [c for c in _CYCLES if went[c]])
+
+    @property
+    def outputs(self) -> list[str]:
+        """Days, two coordinates for each cycle, and where the date is missing."""
+        circles = [f"{self.name} {part} of {cycle}" for cycle in self.cycles for part in ("sine", "cosine")]
+        return [f"{self.name} days", *circles, *([f"{self.name} missing"] if self.has_missing else [])]
+
+    def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Days since 1970, NaN where there is no date."""
+        return _as_days(self.name, values, self.form, lines)
+
+    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Where there is no date."""
+        gaps: NDArray[np.bool_] = np.isnan(values)
+        return gaps
+
+    def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Days and circles, with the median in gaps."""
+        gaps = np.isnan(values)
+        filled = np.where(gaps, self.middle, values)
+        parts = [filled]
+        for cycle in self.cycles:
+            angle = 2 * np.pi * filled / _CYCLES[cycle]
+            parts += [np.sin(angle), np.cos(angle)]
+        return np.stack([*parts, gaps.astype(np.float64)] if self.has_missing else parts, 1)
+
+    def describe(self) -> str:
+        """The range, and the format where it can be misread."""
+        first, last = (str(np.datetime64(int(day), "D")) for day in (self.low, self.high))
+        order = {"%m/%d/%Y": ", read as month/day/year", "%d/%m/%Y": ", read as day/month/year"}
+        return f"{first} to {last}" + order.get(self.form or "", "")
+
+
+class CategoryColumn(Column):
+    """Categories, also yes and no.
+
+    Args:
+        name: The column's name.
+        levels: Categories with an output each, the most frequent first.
+        rare: Further categories of the training rows, which share one output.
+        has_missing: Whether training rows lacked values; that is then one more category.
+    """
+
+    kind = "category"
+
+    def __init__(self, name: str, levels: Sequence[str], rare: Sequence[str], has_missing: bool) -> None:
+        self.name, self.levels, self.rare, self.has_missing = name, list(levels), list(rare), has_missing
+        self._index = {level: index for index, level in enumerate(self.levels)}
+        self._index |= dict.fromkeys(self.rare, len(self.levels))
+
+    @classmethod
+    def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> CategoryColumn:
+        """Count the categories."""
+        labels = _as_labels(values)
+        counts: dict[str, float] = {}
+        for value, weight in zip(labels.tolist(), weights.tolist(), strict=True):
+            if value is not None:
+                counts[value] = counts.get(value, 0.0) + weight
+        ranked = sorted(counts, key=lambda level: (-counts[level], level))
+        common, rare = ranked[:MOST_CATEGORIES], sorted(ranked[MOST_CATEGORIES:])
+        return cls(name, common, rare, any(value is None for value in labels.tolist()))
+
+    @property
+    def outputs(self) -> list[str]:
+        """One for each category."""
+        rare = [f"{self.name}=(rare)"] if self.rare else []
+        gaps = [f"{self.name}=(missing)"] if self.has_missing else []
+        return [f"{self.name}={level}" for level in self.levels] + rare + gaps
+
+    def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[Any]:
+        """Strings, None where there is none; numbers where training had words are refused."""
+        labels = _as_labels(values)
+        strange = [value for value in labels.tolist() if value is not None and value not in self._index]
+        if any(map(is_number, strange)) and not any(map(is_number, self._index)):
+            at = next(i for i, value in enumerate(labels.tolist()) if value is not None and is_number(value))
+            raise InvalidInputError(
+                f"column {self.name!r} has the number {labels[at]} in line {lines[at]}, but training had categories "
+                f"there, such as {self.levels[0]!r}: are the columns mixed up?"
+            )
+        return labels
+
+    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Where there is no value."""
+        return np.array([value is None for value in values.tolist()], dtype=bool)
+
+    def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """1 in the output of the row's category, 0 in the others; `UNKNOWN` in all for a category never seen."""
+        width = len(self.outputs)
+        gap = width - 1 if self.has_missing else width
+        places = np.array([gap if value is None else self._index.get(value, width) for value in values.tolist()])
+        encoded = np.eye(width + 1)[places.astype(np.int64)][:, :width]
+        encoded[places == width] = UNKNOWN
+        return encoded
+
+    def surprises(self, values: NDArray[Any]) -> list[str]:
+        """Missing values, and categories that training never saw."""
+        unseen = [value for value in values.tolist() if value is not None and value not in self._index]
+        if not unseen:
+            return super().surprises(values)
+        near = get_close_matches(unseen[0], self._index, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        found = f"Column {self.name!r} has {len(unseen)} of {len(values)} values that no training row had, such as "
+        return [*super().surprises(values), f"{found}{unseen[0]!r}{hint}."]
+
+    @property
+    def is_boolean(self) -> bool:
+        """Whether the categories are yes and no."""
+        return {level.lower() for level in self.levels} <= BOOLEANS and not self.rare
+
+    def describe(self) -> str:
+        """The most frequent categories."""
+        shown = ", ".join(self.levels[:_SHOWN])
+        more = len(self.levels) + len(self.rare) - _SHOWN
+        return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _as_numbers(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None) -> NDArray[np.float64]:
+    if values.dtype.kind == "M":
+        raise InvalidInputError(f"column {name!r} holds dates where numbers are expected.")
+    if values.dtype.kind == "O":
+        _check_cells(name, values, lines, is_number, "a number")
+        values = np.array([np.nan if value is None else float(value) for value in values.tolist()])
+    numbers = values.astype(np.float64, copy=False)
+    if np.isinf(numbers).any():
+        raise InvalidInputError(f"column {name!r} holds infinite values: drop those rows, or leave the cells empty.")
+    return numbers
+
+
+def _as_days(name: str, values: NDArray[Any], form: str | None, lines: NDArray[np.int64] | None) -> NDArray[np.float64]:
+    if values.dtype.kind == "M":
+        return days(values)
+    if values.dtype.kind != "O":
+        if np.isnan(values.astype(np.float64)).all():
+            return np.full(len(values), np.nan)
+        raise InvalidInputError(f"column {name!r} holds numbers where dates are expected.")
+    form = form or "%Y-%m-%d"
+    moments = {text: parse_date(text, form) for text in {value for value in values.tolist() if value is not None}}
+    example = f"a date such as {np.datetime64('2024-03-31').astype(object).strftime(form)}"
+    _check_cells(name, values, lines, lambda text: moments[text] is not None, example)
+    return days(np.array([None if v is None else moments[v] for v in values.tolist()], dtype="datetime64[us]"))
+
+
+def _as_labels(values: NDArray[Any]) -> NDArray[Any]:
+    labels = np.empty(len(values), dtype=object)
+    if values.dtype.kind == "M":
+        labels[:] = [None if np.isnat(value) else str(value) for value in values]
+    elif values.dtype.kind == "O":
+        return values
+    else:
+        labels[:] = [None if value != value else label(value) for value in values.tolist()]
+    return labels
+
+
+def _check_cells(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None, fits: Any, wanted: str) -> None:
+    for at, value in enumerate(values.tolist()):
+        if value is not None and not fits(value):
+            row = "" if lines is None else f" in line {lines[at]}"
+            raise InvalidInputError(f"column {name!r} has {value!r}{row}, where {wanted} is expected.")
+
+
+def _summary(values: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple[float, float, float]:
+    """The lower weighted median, the smallest and the largest of what is not missing; zeros if everything is."""
+    known = ~np.isnan(values)
+    if not known.any():
+        return 0.0, 0.0, 0.0
+    values, weights = values[known], weights[known]
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weights[order])
+    middle = values[order][np.searchsorted(total, 0.5 * total[-1])]
+    return float(middle), float(values.min()), float(values.max())
+
+
+def detect_kind(values: NDArray[Any], read_numbers: bool) -> str:
+    """The kind of a column: "number", "date", "category", or "text" where nearly every row has another string.
+
+    Strings count as numbers if `read_numbers` says so: in a CSV file everything is a string.
+    """
+    if values.dtype.kind == "f":
+        return "number"
+    if values.dtype.kind == "M":
+        return "date"
+    known = [value for value in values.tolist() if value is not None]
+    distinct = set(known)
+    if not known or (read_numbers and all_numbers(distinct)):
+        return "number"
+    if date_format(sorted(distinct)) is not None:
+        return "date"
+    return "text" if len(distinct) > MOST_CATEGORIES and 2 * len(distinct) > len(known) else "category"

@@ -1,0 +1,144 @@
+"""A whole table as numbers for a network, and what does not fit in a new table."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fsvi.errors import InvalidInputError
+from fsvi.serialization import Configurable
+from fsvi.tables.columns import CategoryColumn, Column, DateColumn, NumberColumn, detect_kind
+from fsvi.tables.table import Table
+from fsvi.validation import check_choice
+
+KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (NumberColumn, CategoryColumn, DateColumn)}
+"""Classes of columns by what they hold."""
+
+
+class TableEncoder(Configurable):
+    """Turns the rows of a table into numbers: the same columns in the same order, whatever a new table looks like.
+
+    Args:
+        columns: How each column becomes numbers.
+        left_out: Further columns that training had and the model does not use: pairs of a name and the reason.
+    """
+
+    def __init__(self, columns: Sequence[Column], left_out: Sequence[Sequence[str]] = ()) -> None:
+        self.columns, self.left_out = list(columns), [(name, reason) for name, reason in left_out]
+
+    @classmethod
+    def learn(
+        cls,
+        table: Table,
+        kinds: Mapping[str, str] | None = None,
+        weights: NDArray[Any] | None = None,
+        read_numbers: bool = False,
+    ) -> TableEncoder:
+        """Learn from training rows.
+
+        Args:
+            table: The rows.
+            kinds: What columns hold, "number", "category" or "date", where it should not be detected; "ignore" leaves a
+                column out.
+            weights: How many times each row counts; 1 without them.
+            read_numbers: Whether strings that look like numbers are numbers, as in a CSV file.
+        """
+        weights = np.ones(len(table)) if weights is None else np.asarray(weights, dtype=np.float64)
+        given = dict(kinds or {})
+        for name, kind in given.items():
+            check_choice(f"type of column {name!r}", kind, (*KINDS, "ignore"))
+            check_choice("column", name, table.names)
+        columns: list[Column] = []
+        left_out: list[tuple[str, str]] = []
+        for name, values in table.columns.items():
+            kind = given.get(name) or detect_kind(values, read_numbers)
+            if kind == "ignore":
+                left_out.append((name, "ignored on request"))
+                continue
+            if kind == "text":
+                distinct = len({value for value in values.tolist() if value is not None})
+                left_out.append((name, f"text: {distinct} different values in {len(values)} rows"))
+                continue
+            columns.append(KINDS[kind].learn(name, values, weights))
+        if not columns:
+            raise InvalidInputError("no column is left to learn from: " + _reasons(left_out))
+        return cls(columns, left_out)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that a table must have."""
+        return [column.name for column in self.columns]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the columns of numbers."""
+        return [output for column in self.columns for output in column.outputs]
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """For each column with categories, which columns of numbers it became: one of them is 1 in each row."""
+        groups, start = [], 0
+        for column in self.columns:
+            width = len(column.outputs)
+            if isinstance(column, CategoryColumn):
+                groups.append(list(range(start, start + width)))
+            start += width
+        return groups
+
+    def check_names(self, names: Collection[str]) -> list[str]:
+        """Refuse a table that lacks columns, suggesting the nearest; return the names that the model does not know."""
+        absent = [name for name in self.names if name not in names]
+        unknown = [name for name in names if name not in self.names and name not in dict(self.left_out)]
+        if absent:
+            near = [(name, nearest(name, unknown)) for name in absent]
+            found = [repr(name) if match is None else f"{name!r} (is it {match!r}?)" for name, match in near]
+            raise InvalidInputError(f"{_columns(len(absent))} {', '.join(found)} missing, which the model needs.")
+        return unknown
+
+    def transform(self, table: Table, warn: bool = True) -> NDArray[np.float64]:
+        """Numbers (rows, outputs), all finite; values unlike training are warned of."""
+        encoded, surprises = self.examine(table)
+        if warn:
+            for surprise in surprises:
+                warnings.warn(surprise, stacklevel=2)
+        return encoded
+
+    def surprises(self, table: Table) -> list[str]:
+        """Sentences about values that are unlike training, one column in memory at a time."""
+        self.check_names(table.names)
+        found: list[str] = []
+        for column in self.columns:
+            found += column.surprises(column.parse(table.columns[column.name], table.lines))
+        return found
+
+    def examine(self, table: Table) -> tuple[NDArray[np.float64], list[str]]:
+        """Numbers, and sentences about what is unlike training."""
+        self.check_names(table.names)
+        parts, surprises = [], []
+        for column in self.columns:
+            values = column.parse(table.columns[column.name], table.lines)
+            parts.append(column.encode(values))
+            surprises += column.surprises(values)
+        return np.concatenate(parts, 1), surprises
+
+
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """The name that is most like this one, also when one is part of the other; None if none is like it."""
+    by_lower = {other.lower(): other for other in names}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    parts = [other for other in by_lower if name.lower() in other or other in name.lower()]
+    found = close or parts
+    return by_lower[found[0]] if found else None
+
+
+def _columns(count: int) -> str:
+    return "column" if count == 1 else "columns"
+
+
+def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
+    return "; ".join(f"{name!r} was left out ({reason})" for name, reason in left_out) + "."

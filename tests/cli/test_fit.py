@@ -1,0 +1,180 @@
+import csv
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fsvi.cli.app import app
+from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.estimators.base import Estimator
+
+FAST = ["--epochs", "3", "--no-compare"]
+HEADER = ["row", "name", "visit", "city", "smoker", "age", "dose", "version", "risk", "price"]
+
+
+def make_rows(num=120, seed=0):
+    generator = np.random.default_rng(seed)
+    rows = []
+    for index in range(num):
+        age, dose = generator.normal(40, 10), generator.normal(2, 0.5)
+        city = generator.choice(["Oslo", "Rome", "Lima"])
+        rows.append(
+            {
+                "row": index + 1,
+                "name": f"person {index}",
+                "visit": np.datetime64("2022-01-01") + int(generator.integers(0, 600)),
+                "city": city,
+                "smoker": generator.choice(["yes", "no"]),
+                "age": "" if generator.random() < 0.1 else f"{age:.1f}",
+                "dose": f"{dose:.3f}",
+                "version": 3,
+                "risk": "high" if dose > 2 else "low",
+                "price": f"{10 * dose + 5 * (city == 'Oslo') + generator.normal():.2f}",
+            }
+        )
+    return rows
+
+
+def write(path, rows, extra=""):
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else HEADER)
+        writer.writeheader()
+        writer.writerows(rows)
+        file.write(extra)
+    return path
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write(tmp_path / "t.csv", make_rows(), "malformed,row\n")
+
+
+def fit(path, *arguments, target="price"):
+    out = path.parent / "model.fsvi"
+    return CliRunner().invoke(
+        app, ["fit", str(path), "--target", target, "--out", str(out), *FAST, *arguments], catch_exceptions=True
+    )
+
+
+def refused(path, *arguments, target="price", kind=FSVIError):
+    """The sentence that a fit is refused with; nothing may have been written."""
+    before = sorted(path.parent.iterdir())
+    result = fit(path, *arguments, target=target)
+    assert isinstance(result.exception, kind), result.output
+    assert sorted(path.parent.iterdir()) == before
+    return str(result.exception)
+
+
+def test_from_a_table_to_a_model_and_a_report(table):
+    result = fit(table)
+    assert result.exit_code == 0, result.exception
+    for words in ["line 122 (2 fields)", "regression", "'row' only counts rows", "'name' has other text", "yes/no"]:
+        assert words in result.output
+    assert "always 3" in result.output and "Model:" in result.output
+    model = Estimator.load(table.parent / "model.fsvi")
+    kinds = {column.name: column.kind for column in model.encoder_.columns}
+    assert kinds["visit"] == "date" and kinds["city"] == "category" and kinds["age"] == "number"
+    assert "row" not in kinds and "name" not in kinds and model.target_name_ == "price"
+    assert "dose" in (table.parent / "model.html").read_text()
+
+
+def test_classes_are_detected(table):
+    result = fit(table, "--ignore", "price", target="risk")
+    assert result.exit_code == 0 and "classification (2 classes" in result.output
+    model = Estimator.load(table.parent / "model.fsvi")
+    assert model.classes_.tolist() == ["high", "low"] and "price" not in model.encoder_.names
+
+
+def test_types_and_task_can_be_given(table):
+    result = fit(table, "--category", "version", "--number", "row", "--ignore", "name", "--ignore", "visit")
+    assert result.exit_code == 0, result.exception
+    kinds = {column.name: column.kind for column in Estimator.load(table.parent / "model.fsvi").encoder_.columns}
+    assert kinds["version"] == "category" and kinds["row"] == "number" and "visit" not in kinds
+    assert fit(table, "--number", "age", "--category", "age", "--force").exit_code == 2
+    rows = make_rows()
+    for row in rows:
+        row["stars"] = int(float(row["dose"]) * 2)
+    path = write(table.parent / "stars.csv", rows)
+    assert "classification" in fit(path, "--force", target="stars").output
+    assert "regression" in fit(path, "--force", "--task", "regression", target="stars").output
+
+
+def test_weights_and_balanced_classes(table):
+    rows = make_rows()
+    for index, row in enumerate(rows):
+        row["count"] = index % 3
+    path = write(table.parent / "weighted.csv", rows)
+    result = fit(path, "--weight", "count", "--class-weight", "balanced", target="risk")
+    assert result.exit_code == 0, result.exception
+    assert "count" not in Estimator.load(table.parent / "model.fsvi").encoder_.names
+
+
+def test_with_enough_rows_the_model_is_calibrated_and_compared(tmp_path):
+    path = write(tmp_path / "t.csv", make_rows(400))
+    result = CliRunner().invoke(
+        app, ["fit", str(path), "--target", "price", "--out", str(tmp_path / "m.fsvi"), "--epochs", "3"]
+    )
+    assert result.exit_code == 0 and "60 to calibrate" in result.output and "Training map" in result.output
+    assert Estimator.load(tmp_path / "m.fsvi").calibration_ is not None
+    assert "as good as MAP" in result.output
+
+
+def test_a_class_that_occurs_once_is_named_and_kept(table):
+    rows = make_rows()
+    rows[7]["risk"] = "unique"
+    result = fit(write(table, rows), target="risk")
+    assert result.exit_code == 0 and "'unique' occurs once (line 9)" in result.output
+    assert "unique" in Estimator.load(table.parent / "model.fsvi").classes_
+
+
+def test_rows_without_a_target_are_counted(table):
+    rows = make_rows()
+    rows[3]["price"] = "NA"
+    rows[4]["price"] = ""
+    assert "2 rows lack the target" in fit(write(table, rows)).output
+
+
+def test_a_missing_target_column_is_named_with_the_nearest(table):
+    assert "'price'" in refused(table, target="prise", kind=InvalidInputError)
+
+
+def test_files_are_not_replaced_unless_asked(table):
+    (table.parent / "model.html").write_text("precious")
+    assert "model.html exists" in refused(table)
+    assert (table.parent / "model.html").read_text() == "precious"
+    assert fit(table, "--force").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda row: {**row, "price": 5}, "same target, 5"),
+        (lambda row: {"constant": 1, "other": "x", "price": row["price"]}, "constant"),
+        (lambda row: {"name": row["name"], "price": row["price"]}, "no column is left"),
+        (lambda row: {**row, "price": str(row["visit"])}, "dates"),
+        (lambda row: {**row, "price": row["name"]}, "too many for classes"),
+        (lambda row: {**row, "dose": "inf"}, "infinite"),
+    ],
+)
+def test_tables_that_nothing_can_be_learned_from(table, change, words):
+    assert words in refused(write(table, [change(row) for row in make_rows()]))
+
+
+def test_bad_tables_and_options_are_named(table, tmp_path):
+    assert "usable rows" in refused(write(table, make_rows(10)))
+    write(table, make_rows())
+    assert "'dosis'" in refused(table, "--number", "dosis")
+    assert "is the target" in refused(table, "--number", "price")
+    assert "'city' has" in refused(table, "--number", "city")
+    assert "dates" in refused(table, "--date", "city")
+    assert "--test" in refused(table, "--test", "0.99")
+    assert "regressio" in refused(table, "--task", "regressio")
+    assert "--class-weight" in refused(table, "--class-weight", "balanced")
+    assert "did you mean" in refused(table, "--method", "fsvy")
+    table.write_text("")
+    assert "empty" in refused(table)
+
+
+def test_a_sample_of_a_large_file(table):
+    result = fit(table, "--max-rows", "60")
+    assert result.exit_code == 0 and "120 rows" in result.output and "60 were drawn" in result.output

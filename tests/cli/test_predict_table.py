@@ -1,0 +1,133 @@
+import csv
+import io
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import fsvi.cli.predict_table as predict_table
+from fsvi.cli.app import app
+from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.estimators import FSVIClassifier, FSVIRegressor
+from fsvi.tables import read_table
+
+FAST = {"epochs": 20, "hidden": (8,), "lr": 0.05, "num_samples": 20, "random_state": 0}
+TYPES = {"size": "number", "color": "category", "day": "date"}
+
+
+def make(path, num=200, seed=0):
+    generator = np.random.default_rng(seed)
+    lines = ["size,color,day,label,price"]
+    for _ in range(num):
+        size, color = generator.normal(), generator.choice(["red", "blue"])
+        day = np.datetime64("2024-01-01") + int(generator.integers(0, 100))
+        lines.append(f"{size:.3f},{color},{day},{'big' if size > 0 else 'small'},{3 * size + 10:.3f}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tables")
+    table = read_table(make(folder / "train.csv")).table
+    inputs = table.without(["label", "price"])
+    classifier = FSVIClassifier(**FAST, columns=TYPES).fit(inputs, np.array(table.columns["label"].tolist()))
+    regressor = FSVIRegressor(**FAST, columns=TYPES).fit(inputs, table.columns["price"].astype(float))
+    classifier.target_name_, regressor.target_name_ = "label", "price"
+    classifier.save(folder / "classes.fsvi")
+    regressor.save(folder / "numbers.fsvi")
+    held_out = read_table(make(folder / "held_out.csv", seed=1)).table
+    regressor.calibrate(held_out.without(["label", "price"]), held_out.columns["price"].astype(float))
+    regressor.save(folder / "calibrated.fsvi")
+    return folder
+
+
+def predict(folder, model, path, *arguments):
+    return CliRunner().invoke(app, ["predict", str(folder / model), str(path), *arguments])
+
+
+def rows_of(result):
+    return list(csv.DictReader(io.StringIO(result.stdout)))
+
+
+def test_rows_are_predicted_with_labels_and_lines(folder):
+    rows = rows_of(predict(folder, "classes.fsvi", folder / "held_out.csv"))
+    truth = list(csv.DictReader(io.StringIO((folder / "held_out.csv").read_text())))
+    assert [int(row["line"]) for row in rows] == list(range(2, 202))
+    assert np.mean([row["label"] == right["label"] for row, right in zip(rows, truth, strict=True)]) > 0.9
+
+
+def test_numbers_are_those_of_the_estimator(folder):
+    rows = rows_of(predict(folder, "numbers.fsvi", folder / "held_out.csv"))
+    model = FSVIRegressor.load(folder / "numbers.fsvi")
+    mean, std = model.predict(read_table(folder / "held_out.csv").table, return_std=True)
+    np.testing.assert_allclose([float(row["mean"]) for row in rows], mean, rtol=1e-5)
+    np.testing.assert_allclose([float(row["std"]) for row in rows], std, rtol=1e-5)
+    assert float(rows[0]["lower"]) < float(rows[0]["mean"]) < float(rows[0]["upper"])
+
+
+def test_intervals_are_conformal_after_calibration(folder):
+    rows = rows_of(predict(folder, "calibrated.fsvi", folder / "held_out.csv"))
+    plain = rows_of(predict(folder, "numbers.fsvi", folder / "held_out.csv"))
+    assert rows[0]["mean"] == plain[0]["mean"] and rows[0]["lower"] != plain[0]["lower"]
+
+
+def test_order_of_columns_and_parts_do_not_matter(folder, tmp_path, monkeypatch):
+    lines = [line.split(",") for line in (folder / "held_out.csv").read_text().splitlines()]
+    path = tmp_path / "other.csv"
+    path.write_text(
+        "\n".join(",".join([cells[2], "0", cells[0], cells[1]]) for cells in lines).replace(",0,", ",z,", 1)
+    )
+    expected = predict(folder, "classes.fsvi", folder / "held_out.csv")
+    monkeypatch.setattr(predict_table, "_ROWS", 64)
+    result = predict(folder, "classes.fsvi", path)
+    assert [row["label"] for row in rows_of(result)] == [row["label"] for row in rows_of(expected)]
+    assert "'z'" in result.stderr and "'label'" not in result.stderr
+
+
+def test_parquet_predicts_the_same(folder, tmp_path):
+    polars = pytest.importorskip("polars")
+    frame = polars.read_csv(folder / "held_out.csv", try_parse_dates=True)
+    frame.write_parquet(tmp_path / "t.parquet")
+    expected = rows_of(predict(folder, "numbers.fsvi", folder / "held_out.csv"))
+    found = rows_of(predict(folder, "numbers.fsvi", tmp_path / "t.parquet"))
+    assert [row["mean"] for row in found] == [row["mean"] for row in expected] and found[0]["line"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sizes,color,day\n1,red,2024-01-01\n", r"'size' \(is it 'sizes'\?\)"),
+        ("size,color\n1,red\n", "'day' missing"),
+        ("size,color,day\n1,17,2024-01-01\n", "'color' has the number 17 in line 2"),
+        ("size,color,day\nbig,red,2024-01-01\n", "'size' has 'big' in line 2"),
+        ("size,color,day\n1,red,yesterday\n", "'day' has 'yesterday' in line 2"),
+        ("", "empty"),
+        ("size,color,day\n", "no rows"),
+        ("size,color,day\n1,red\n", "wrong number of fields"),
+    ],
+)
+def test_what_does_not_fit_is_named(folder, tmp_path, text, words):
+    path = tmp_path / "new.csv"
+    path.write_text(text)
+    result = predict(folder, "classes.fsvi", path, "--out", str(tmp_path / "out.csv"))
+    with pytest.raises(FSVIError, match=words):
+        raise result.exception
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_surprises_and_skipped_rows_are_told(folder, tmp_path):
+    path = tmp_path / "new.csv"
+    good = "".join(f"{i},red,2024-01-01\n" for i in range(20))
+    path.write_text(f"size,color,day\n1,rde,2024-01-01\n,red,2024-01-01\n1,2\n{good}")
+    result = predict(folder, "classes.fsvi", path)
+    assert "'rde'" in result.stderr and "line 4 (2 fields)" in result.stderr and "lacks 1" in result.stderr
+    assert [int(row["line"]) for row in rows_of(result)] == [2, 3, *range(5, 25)]
+
+
+def test_referral_by_rows_with_the_target(folder, tmp_path):
+    more = ["--refer-for", "0.9", "--calibration", str(folder / "held_out.csv")]
+    rows = rows_of(predict(folder, "classes.fsvi", make(tmp_path / "new.csv", seed=2), *more))
+    assert {row["decision"] for row in rows} <= {"keep", "refer"}
+    result = predict(folder, "numbers.fsvi", tmp_path / "new.csv", *more)
+    assert isinstance(result.exception, InvalidInputError) and "refer-for" in str(result.exception)

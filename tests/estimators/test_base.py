@@ -1,0 +1,173 @@
+"""Data, weights and parameters of both estimators; scikit-learn's own checks are in test_estimators.py."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from fsvi.errors import InvalidInputError
+from fsvi.estimators import FSVIClassifier, FSVIRegressor
+
+FAST = {"epochs": 30, "hidden": (16,), "lr": 0.05, "batch_size": 1000, "num_samples": 10, "random_state": 0}
+pandas = pytest.importorskip("pandas")
+
+
+@pytest.fixture(scope="module")
+def frame():
+    generator = np.random.default_rng(0)
+    num = 120
+    frame = pandas.DataFrame(
+        {
+            "age": generator.normal(40, 10, num),
+            "city": pandas.Categorical(generator.choice(["Oslo", "Rome", "Lima"], num)),
+            "member": generator.random(num) > 0.5,
+            "joined": pandas.Timestamp("2020-01-01") + pandas.to_timedelta(generator.integers(0, 900, num), "D"),
+            "plan": generator.choice(["a", "b", None], num),
+        }
+    )
+    frame.loc[3, "age"] = np.nan
+    return frame
+
+
+@pytest.fixture(scope="module")
+def labels(frame):
+    return np.where((frame.city == "Oslo") ^ frame.member, "stay", "leave")
+
+
+@pytest.fixture(scope="module")
+def classifier(frame, labels):
+    return FSVIClassifier("map", **{**FAST, "epochs": 100}).fit(frame, labels)
+
+
+def test_frames_of_strings_categories_dates_and_gaps(classifier, frame, labels):
+    assert classifier.score(frame, labels) > 0.9
+    assert classifier.feature_names_in_.tolist() == list(frame.columns) and classifier.n_features_in_ == 5
+    kinds = {column.name: column.kind for column in classifier.encoder_.columns}
+    assert kinds == {"age": "number", "city": "category", "member": "category", "joined": "date", "plan": "category"}
+
+
+def test_polars_frames_predict_the_same(classifier, frame):
+    polars = pytest.importorskip("polars")
+    cells = {name: frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame}
+    np.testing.assert_array_equal(classifier.predict_proba(polars.DataFrame(cells)), classifier.predict_proba(frame))
+
+
+def test_unseen_categories_are_warned_of_and_predicted(classifier, frame):
+    new = frame[:2].assign(city=["Osla", "Rome"])
+    with pytest.warns(UserWarning, match="Osla"):
+        assert np.isfinite(classifier.predict_proba(new)).all()
+
+
+def test_fsvi_is_unsure_about_an_unseen_category(frame, labels):
+    model = FSVIClassifier(**{**FAST, "epochs": 150}).fit(frame, labels)
+    known = model.predictive(frame).entropy().mean()
+    with pytest.warns(UserWarning, match="Atlantis"):
+        unknown = model.predictive(frame.assign(city="Atlantis")).entropy().mean()
+    assert unknown > 1.5 * known
+
+
+def test_columns_of_other_frames_are_refused(classifier, frame):
+    with pytest.raises(ValueError, match="feature names"):
+        classifier.predict(frame.rename(columns={"age": "years"}))
+
+
+def test_arrays_of_objects(labels, frame):
+    array = frame[["age", "city"]].to_numpy(dtype=object)
+    model = FSVIClassifier("map", **FAST).fit(array, labels)
+    assert [column.kind for column in model.encoder_.columns] == ["number", "category"]
+    assert model.predict(array[:5]).shape == (5,)
+
+
+def test_missing_numbers():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(100, 2))
+    y = x[:, 0]
+    gaps = x.copy()
+    gaps[::5, 1] = np.nan
+    model = FSVIRegressor("map", **FAST).fit(gaps, y)
+    assert model.encoder_.outputs == ["x0", "x1", "x1 missing"] and np.isfinite(model.predict(gaps)).all()
+    with pytest.warns(UserWarning, match="'x0' lacks 1"):
+        model.predict([[np.nan, 1.0]])
+    with pytest.raises(ValueError, match="infinity"):
+        model.predict([[np.inf, 1.0]])
+
+
+def test_text_is_left_out_with_a_warning(frame, labels):
+    named = frame.assign(name=[f"person {i}" for i in range(len(frame))])
+    with pytest.warns(UserWarning, match="'name' is left out"):
+        model = FSVIClassifier("map", **FAST).fit(named, labels)
+    assert "name" not in model.encoder_.names
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = clone(model).set_params(columns={"name": "ignore", "age": "category"}).fit(named, labels)
+    assert again.encoder_.columns[0].kind == "category"
+
+
+# Weights --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fsvi", "map", "mfvi", "ensemble:map", "laplace"])
+def test_a_weight_of_two_is_the_row_twice(method):
+    generator = np.random.default_rng(0)
+    x, weights = generator.normal(size=(60, 3)), generator.integers(0, 4, 60)
+    y = x[:, 0] + 0.1 * generator.normal(size=60)
+    index = np.repeat(np.arange(60), weights)
+    one = FSVIRegressor(method, **FAST).fit(x, y, sample_weight=weights)
+    other = FSVIRegressor(method, **FAST).fit(x[index], y[index])
+    np.testing.assert_array_equal(one.predict(x, return_std=True), other.predict(x, return_std=True))
+    assert one.method_.num_data == other.method_.num_data
+    plain = FSVIRegressor(method, **FAST).fit(x, y)
+    assert not np.array_equal(plain.predict(x), one.predict(x))
+
+
+def test_methods_that_cannot_weigh_refuse_fractions():
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    with pytest.raises(InvalidInputError, match="laplace"):
+        FSVIRegressor("laplace", **FAST).fit(x, x[:, 0], sample_weight=np.full(30, 0.5))
+
+
+@pytest.mark.parametrize("weights", [np.zeros(30), np.full(30, -1.0)])
+def test_weights_that_cannot_be_used(weights):
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    with pytest.raises(ValueError, match="eight"):
+        FSVIRegressor("map", **FAST).fit(x, x[:, 0], sample_weight=weights)
+
+
+# Parameters -----------------------------------------------------------------------------------------------------------
+
+
+def test_settings_can_be_searched_one_by_one():
+    model = FSVIRegressor(settings={"num_context": 8})
+    assert model.get_params()["settings__num_context"] == 8
+    assert "settings__num_context" not in model.get_params(deep=False)
+    given = model.settings
+    model.set_params(settings__num_context=4, settings__stochastic="last_layer", epochs=3)
+    assert model.settings == {"num_context": 4, "stochastic": "last_layer"} and given == {"num_context": 8}
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    search = GridSearchCV(FSVIRegressor("map", **FAST), {"settings__prior_variance": [0.1, 1.0]}, cv=2)
+    assert search.fit(x, x[:, 0]).best_params_.keys() == {"settings__prior_variance"}
+
+
+def test_partial_fit_is_refused_in_a_sentence():
+    model = FSVIRegressor()
+    assert not hasattr(model, "partial_fit")
+    with pytest.raises(AttributeError, match="DataLoader"):
+        model.partial_fit([[1.0]], [1.0])
+
+
+def test_device_is_used_and_a_wrong_one_is_named():
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    assert FSVIRegressor("map", **FAST, device="cpu").fit(x, x[:, 0]).method_.device == torch.device("cpu")
+    with pytest.raises(InvalidInputError, match="nowhere"):
+        FSVIRegressor("map", **FAST, device="nowhere").fit(x, x[:, 0])
+
+
+def test_many_rows_are_predicted_part_by_part(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(70, 2))
+    model = FSVIRegressor(**FAST).fit(x, x[:, 0])
+    whole = model.predict(x, return_std=True)
+    monkeypatch.setattr("fsvi.estimators.base._ROWS", 16)
+    np.testing.assert_allclose(model.predict(x, return_std=True), whole, rtol=1e-12)

@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+
+from fsvi.errors import InvalidInputError
+from fsvi.estimators import FSVIRegressor
+
+FAST = {"epochs": 40, "hidden": (16,), "lr": 0.05, "batch_size": 1000, "num_samples": 10, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def data():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(600, 2))
+    return x, 100 + 10 * x[:, 0] + 3 * generator.normal(size=600)
+
+
+def test_intervals_without_calibration_are_gaussian(data):
+    x, y = data
+    model = FSVIRegressor("map", **FAST).fit(x[:200], y[:200])
+    mean, std = model.predict(x, return_std=True)
+    lower, upper = model.predict_interval(x, alpha=0.05)
+    np.testing.assert_allclose(lower, mean - 1.959964 * std, rtol=1e-6)
+    np.testing.assert_allclose(upper, mean + 1.959964 * std, rtol=1e-6)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_calibrated_intervals_keep_their_promise(data, targets):
+    x, y = data
+    y = y if targets == 1 else np.stack([y, -5 * y], 1)
+    model = FSVIRegressor("map", **FAST).fit(x[:200], y[:200]).calibrate(x[200:400], y[200:400])
+    lower, upper = model.predict_interval(x[400:], alpha=0.1)
+    assert lower.shape == y[400:].shape
+    inside = ((lower <= y[400:]) & (y[400:] <= upper)).mean()
+    assert 0.82 < inside < 0.98  # 0.9, give or take three standard errors of both samples
+
+
+def test_levels_out_of_range_are_named(data):
+    model = FSVIRegressor("map", **FAST).fit(*data)
+    with pytest.raises(InvalidInputError, match="alpha"):
+        model.predict_interval(data[0], alpha=1.5)

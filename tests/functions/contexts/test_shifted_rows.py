@@ -1,0 +1,211 @@
+import math
+
+import pytest
+import torch
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.functions.contexts import ShiftedRows
+
+NUM = 4000
+
+
+def normal_rows(num=500, columns=6, dtype=torch.float32):
+    return torch.randn(num, columns, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def drawn(x, num=NUM, seed=0, **settings):
+    """Points, and how far each value is from a training row that could be its origin, in standard deviations."""
+    context = ShiftedRows(**{"recombined": 0.0, **settings})
+    context.prepare(x)
+    torch.manual_seed(seed)
+    return context.sample(num, x)
+
+
+def shifts_from_one_row(scale=None, num=NUM, columns=6, **settings):
+    """Shifts in standard deviations, seen by drawing from a batch whose rows are all zero."""
+    x = normal_rows(columns=columns) * (1.0 if scale is None else torch.tensor(scale))
+    context = ShiftedRows(**{"recombined": 0.0, **settings})
+    context.prepare(x)
+    torch.manual_seed(0)
+    return context.sample(num, torch.zeros(8, columns)) / x.std(0, correction=0)
+
+
+def test_shifts_have_the_sizes_that_were_asked_for():
+    shifts = shifts_from_one_row(scale=[1.0, 10.0, 0.1, 1.0, 5.0, 1.0]).abs()
+    moved = (shifts > 0).sum(1)
+    sizes = shifts.amax(1)
+    single, every = sizes[moved == 1], sizes[moved == 6]
+    assert single.min() >= 4 - 1e-4 and single.max() <= 10 + 1e-4 and single.min() < 4.1 and single.max() > 9.5
+    assert every.min() >= 3 - 1e-4 and every.max() <= 10 + 1e-4 and every.min() < 3.1
+    # u² has mean 1/3: small shifts are more likely than large ones
+    assert every.mean().item() == pytest.approx(3 + 7 / 3, abs=5 * 2.1 / math.sqrt(len(every)))
+
+
+def test_each_point_moves_all_its_columns_equally_far():
+    shifts = shifts_from_one_row().abs()
+    largest = shifts.amax(1, keepdim=True)
+    assert ((shifts < 1e-5) | ((shifts - largest).abs() < 1e-4)).all()
+
+
+def test_one_column_all_columns_and_subsets_have_their_shares():
+    shifts = shifts_from_one_row()
+    moved = (shifts != 0).sum(1)
+    subsets = 0.2 / 7  # a subset of uniform share has each size, 0 to 6, equally often
+    for size, share in [(1, 0.4 + subsets), (6, 0.4 + subsets), (3, subsets)]:
+        expected = NUM * share
+        assert abs(int((moved == size).sum()) - expected) < 5 * math.sqrt(expected)
+    alone = (shifts != 0)[moved == 1].sum(0)
+    assert (alone - alone.float().mean()).abs().max() < 5 * math.sqrt(alone.float().mean())
+
+
+def test_half_of_the_shifts_of_all_columns_have_one_direction():
+    shifts = shifts_from_one_row()
+    together = shifts[(shifts != 0).all(1)].sign()
+    same = (together.sum(1).abs() == 6).float().mean().item()
+    assert same == pytest.approx(0.5 + 0.5 * 2 / 2**6, abs=0.06)
+    assert together.mean().abs() < 0.05
+
+
+def test_constant_columns_stay():
+    x = normal_rows()
+    x[:, 2] = 0.1
+    points = drawn(x)
+    assert (points[:, 2] == x[0, 2]).all()
+    assert (points[:, 1] != 0).any() and points.isfinite().all()
+
+
+def test_a_table_of_constants_gives_its_own_rows():
+    x = torch.ones(10, 3)
+    assert torch.equal(drawn(x, 5, recombined=0.5), torch.ones(5, 3))
+
+
+def one_hot_table(num=600):
+    generator = torch.Generator().manual_seed(0)
+    categories = torch.eye(4)[torch.randint(4, (num,), generator=generator)]
+    flag = torch.randint(2, (num, 1), generator=generator).float()
+    return torch.cat([torch.randn(num, 1, generator=generator), categories, flag], 1)
+
+
+def test_a_one_hot_group_is_found_and_can_show_no_category():
+    x = one_hot_table()
+    context = ShiftedRows(recombined=0.0)
+    context.prepare(x)
+    assert context._scales.groups == [[1, 2, 3, 4]]
+    torch.manual_seed(0)
+    points = context.sample(NUM, x)
+    none = (points[:, 1:5] == 0).all(1)
+    # alone in 40% of the points, one of the four of six columns, half of the time
+    expected = NUM * 0.4 * 4 / 6 * 0.5
+    assert abs(int(none.sum()) - expected) < 6 * math.sqrt(expected)
+
+
+def test_standardized_groups_are_found_too():
+    x = one_hot_table().double()
+    x = (x - x.mean(0)) / x.std(0)
+    context = ShiftedRows()
+    context.prepare(x)
+    assert context._scales.groups == [[1, 2, 3, 4]]
+
+
+def test_flags_that_are_not_exclusive_are_no_group():
+    x = torch.randint(2, (200, 5), generator=torch.Generator().manual_seed(0)).float()
+    context = ShiftedRows()
+    context.prepare(x)
+    assert context._scales.groups == []
+
+
+def test_groups_may_be_given():
+    context = ShiftedRows(groups=[[0, 1]])
+    context.prepare(normal_rows())
+    assert context._scales.groups == [[0, 1]]
+    with pytest.raises(InvalidInputError, match="groups"):
+        ShiftedRows(groups=[[0, 9]]).prepare(normal_rows())
+
+
+def correlated_rows(num=1000):
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(num, 1, generator=generator)
+    return common + 0.1 * torch.randn(num, 4, generator=generator)
+
+
+def test_recombined_rows_are_new_combinations_of_known_values():
+    x = correlated_rows()
+    context = ShiftedRows(recombined=0.99)
+    context.prepare(x)
+    torch.manual_seed(0)
+    points = context.sample(NUM, x)
+    known = torch.stack([torch.isin(points[:, i], x[:, i]) for i in range(4)], 1).all(1)
+    is_new = context._scales.distance(points) > context._scales.threshold
+    assert (known & is_new).float().mean() > 0.9
+    assert torch.corrcoef(points[known & is_new].T)[0, 1] < 0.5 < torch.corrcoef(x.T)[0, 1]
+
+
+def test_independent_columns_cannot_be_recombined_into_new_rows():
+    x = normal_rows(1000)
+    context = ShiftedRows(recombined=0.99)
+    context.prepare(x)
+    torch.manual_seed(0)
+    points = context.sample(NUM, x)
+    known = torch.stack([torch.isin(points[:, i], x[:, i]) for i in range(6)], 1).all(1)
+    # 1% of the recombined rows lie farther out than 99% of the rows. The others are shifted, and a subset of no columns
+    # gives a row itself.
+    assert known.float().mean() < 0.06
+
+
+def test_recombination_keeps_groups_together():
+    x = torch.cat([one_hot_table(), correlated_rows(600)], 1)
+    context = ShiftedRows(recombined=0.99, smallest=5, smallest_alone=5)
+    context.prepare(x)
+    torch.manual_seed(0)
+    points = context.sample(NUM, x)
+    known = torch.stack([torch.isin(points[:, i], x[:, i]) for i in range(x.shape[1])], 1).all(1)
+    assert known.sum() > 100
+    sums = points[known][:, 1:5].sum(1)
+    assert ((sums == 1) | (sums == 0)).all() and (sums == 1).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_points_have_the_type_of_the_batch_and_follow_the_seed(dtype):
+    x = normal_rows(dtype=dtype)
+    first, again, other = drawn(x, 50), drawn(x, 50), drawn(x, 50, seed=1)
+    assert first.dtype == dtype and first.shape == (50, 6)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_the_batch_does_not_change():
+    x = normal_rows()
+    before = x.clone()
+    drawn(x, recombined=0.5)
+    assert torch.equal(x, before)
+
+
+def test_no_training_row_is_kept():
+    x = normal_rows(400)
+    context = ShiftedRows()
+    context.prepare(x)
+    assert all(len(v) <= 6 for v in vars(context._scales).values() if torch.is_tensor(v) and v.dim())
+
+
+def test_it_can_be_described_and_built_again():
+    context = ShiftedRows(1.0, 2.0, 5.0, 0.2, [[0, 1]])
+    again = fsvi.contexts.Context.from_config(context.config())
+    assert vars(again) == vars(context)
+
+
+def test_without_preparation_the_minibatch_gives_the_scales():
+    assert ShiftedRows().sample(20, normal_rows()).shape == (20, 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [({"largest": 1.0}, "largest"), ({"smallest": -1.0}, "smallest"), ({"recombined": 2.0}, "recombined")],
+)
+def test_wrong_settings_are_refused(settings, word):
+    with pytest.raises(InvalidInputError, match=word):
+        ShiftedRows(**settings)
+
+
+def test_images_are_refused():
+    with pytest.raises(InvalidInputError, match="table"):
+        ShiftedRows().prepare(torch.zeros(4, 3, 8, 8))

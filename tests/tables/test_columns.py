@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+
+from fsvi.errors import InvalidInputError
+from fsvi.serialization import Configurable
+from fsvi.tables.columns import MOST_CATEGORIES, CategoryColumn, DateColumn, NumberColumn, detect_kind
+
+ONES = np.ones(4)
+
+
+def strings(*values):
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def encode(column, values):
+    return column.encode(column.parse(values, np.arange(2, len(values) + 2)))
+
+
+def test_numbers_have_the_median_in_gaps_and_say_where():
+    column = NumberColumn.learn("age", strings("1", "2", None, "10"), ONES)
+    assert (column.middle, column.low, column.high) == (2.0, 1.0, 10.0) and column.outputs == ["age", "age missing"]
+    np.testing.assert_array_equal(encode(column, np.array([5.0, np.nan])), [[5, 0], [2, 1]])
+
+
+def test_the_median_counts_rows_by_their_weights():
+    values = np.array([1.0, 2.0, 3.0])
+    weights = np.array([1.0, 1.0, 5.0])
+    assert NumberColumn.learn("x", values, weights).middle == 3.0
+    assert NumberColumn.learn("x", values.repeat(weights.astype(int)), np.ones(7)).middle == 3.0
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        (NumberColumn("age", 1, 0, 2, False), strings("1", "old"), "'age' has 'old' in line 3"),
+        (NumberColumn("age", 1, 0, 2, False), np.array([1, np.inf]), "infinite"),
+        (NumberColumn("age", 1, 0, 2, False), np.array(["2020-01-01"], dtype="datetime64[us]"), "dates"),
+        (DateColumn("day", "%d.%m.%Y", 0, 0, 1, False, []), strings("2020-01-01"), "31.03.2024"),
+        (DateColumn("day", None, 0, 0, 1, False, []), np.array([3.0]), "numbers"),
+        (CategoryColumn("color", ["red"], [], False), strings("red", "17"), "'color' has the number 17 in line 3"),
+    ],
+)
+def test_what_does_not_fit_is_named(column, values, words):
+    with pytest.raises(InvalidInputError, match=words):
+        encode(column, values)
+
+
+def test_categories_have_an_output_each():
+    column = CategoryColumn.learn("color", strings("red", "blue", "red", None), ONES)
+    assert column.outputs == ["color=red", "color=blue", "color=(missing)"]
+    np.testing.assert_array_equal(encode(column, strings("blue", None, "red")), [[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+
+
+def test_a_category_never_seen_lies_outside_of_the_data():
+    column = CategoryColumn.learn("color", strings("red", "blue", "red", "red"), ONES)
+    values = column.parse(strings("rad", None), np.array([2, 3]))
+    np.testing.assert_array_equal(column.encode(values), [[-1, -1], [-1, -1]])
+    missing, unseen = column.surprises(values)
+    assert "lacks 1 of 2" in missing and "'rad'" in unseen and "'red'" in unseen
+
+
+def test_rare_categories_share_an_output():
+    values = strings(*[f"c{i}" for i in range(MOST_CATEGORIES + 5)], "c0")
+    column = CategoryColumn.learn("c", values, np.ones(len(values)))
+    assert column.levels[0] == "c0" and len(column.rare) == 5 and len(column.outputs) == MOST_CATEGORIES + 1
+    encoded = encode(column, strings(*column.rare))
+    np.testing.assert_array_equal(encoded, np.eye(MOST_CATEGORIES + 1)[[-1] * 5])
+
+
+def test_codes_may_be_categories():
+    column = CategoryColumn.learn("zip", np.array([1.0, 2.0, np.nan]), np.ones(3))
+    assert column.levels == ["1", "2"] and column.has_missing
+    np.testing.assert_array_equal(encode(column, strings("2", "1")), encode(column, np.array([2.0, 1.0])))
+
+
+def test_dates_are_days_and_points_on_circles():
+    values = strings("2024-01-01", "2024-07-01", None, "2025-01-01")
+    column = DateColumn.learn("day", values, ONES)
+    assert column.cycles == ["year", "week"] and column.has_missing and len(column.outputs) == 6
+    encoded = encode(column, values)
+    first = (np.datetime64("2024-01-01") - np.datetime64("1970-01-01")).astype(int)
+    assert encoded[0, 0] == first and encoded[2, 5] == 1 and np.isfinite(encoded).all()
+    np.testing.assert_allclose((encoded[:, 1:5] ** 2).sum(1), 2)
+    typed = np.array(["2024-01-01", "2024-07-01", "NaT", "2025-01-01"], dtype="datetime64[us]")
+    np.testing.assert_array_equal(encode(column, typed), encoded)
+
+
+def test_constant_columns_say_when_they_change():
+    column = NumberColumn.learn("version", np.full(4, 7.0), ONES)
+    assert column.is_constant and not column.surprises(np.full(2, 7.0))
+    assert "was 7" in column.surprises(np.array([7.0, 8.0]))[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "read_numbers", "kind"),
+    [
+        (strings("1", None, "2.5"), True, "number"),
+        (strings("1", None, "2.5"), False, "category"),
+        (strings("red", "blue"), True, "category"),
+        (strings("yes", "no"), True, "category"),
+        (strings("2024-01-01", None), True, "date"),
+        (strings(*[f"name {i}" for i in range(50)]), True, "text"),
+        (np.array([1.0]), True, "number"),
+        (np.array(["2024-01-01"], dtype="datetime64[us]"), True, "date"),
+        (strings(None, None), True, "number"),
+    ],
+)
+def test_kinds_are_detected(values, read_numbers, kind):
+    assert detect_kind(values, read_numbers) == kind
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        NumberColumn.learn("a", np.array([1.0, np.nan, 3.0, 4.0]), ONES),
+        CategoryColumn.learn("b", strings("x", None, "y", "x"), ONES),
+        DateColumn.learn("c", strings("2024-01-01", "2024-05-01", None, "2024-02-02"), ONES),
+    ],
+)
+def test_columns_come_back_from_their_configuration(column):
+    again = Configurable.from_config(column.config())
+    assert vars(again) == vars(column)

@@ -1,0 +1,82 @@
+import warnings
+
+import numpy as np
+import pytest
+
+from fsvi.errors import InvalidInputError
+from fsvi.serialization import Configurable
+from fsvi.tables import Table, TableEncoder
+
+
+def make(**columns):
+    arrays = {}
+    for name, values in columns.items():
+        arrays[name] = np.empty(len(values), dtype=object)
+        arrays[name][:] = values
+    return Table(arrays, np.arange(2, len(values) + 2))
+
+
+@pytest.fixture
+def table():
+    return make(price=["1", "2", "3"], color=["red", None, "blue"], day=["2024-01-01", "2024-01-02", "2024-03-09"])
+
+
+def test_all_columns_side_by_side(table):
+    encoder = TableEncoder.learn(table, read_numbers=True)
+    encoded = encoder.transform(table)
+    assert encoded.shape == (3, len(encoder.outputs)) and np.isfinite(encoded).all()
+    assert encoder.outputs[:4] == ["price", "color=blue", "color=red", "color=(missing)"]
+    assert encoder.groups == [[1, 2, 3]]
+
+
+def test_order_and_further_columns_do_not_matter(table):
+    encoder = TableEncoder.learn(table, read_numbers=True)
+    columns = dict(reversed(table.columns.items())) | {"other": table.columns["price"]}
+    other = Table(columns, table.lines)
+    np.testing.assert_array_equal(encoder.transform(other), encoder.transform(table))
+    assert encoder.check_names(other.names) == ["other"]
+
+
+def test_missing_columns_are_named_with_the_nearest(table):
+    encoder = TableEncoder.learn(table, read_numbers=True)
+    with pytest.raises(InvalidInputError, match=r"'price' \(is it 'prize'\?\)"):
+        encoder.check_names(["prize", "color", "day"])
+    with pytest.raises(InvalidInputError, match="PRICE in EUR"):
+        encoder.check_names(["PRICE in EUR", "color", "day"])
+
+
+def test_types_can_be_given(table):
+    encoder = TableEncoder.learn(table, {"price": "category", "day": "ignore"})
+    assert [column.kind for column in encoder.columns] == ["category", "category"]
+    assert encoder.left_out == [("day", "ignored on request")]
+    for wrong, words in [({"price": "money"}, "money"), ({"prise": "number"}, "price")]:
+        with pytest.raises(InvalidInputError, match=words):
+            TableEncoder.learn(table, wrong)
+
+
+def test_nothing_left_is_said():
+    with pytest.raises(InvalidInputError, match="no column"):
+        TableEncoder.learn(make(name=[f"n{i}" for i in range(60)]))
+
+
+def test_surprises_are_warned_of(table):
+    encoder = TableEncoder.learn(table, read_numbers=True)
+    new = make(price=["1"], color=["rad"], day=["2024-01-01"])
+    with pytest.warns(UserWarning, match="'rad'"):
+        encoder.transform(new)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encoder.transform(table)
+
+
+def test_an_encoder_comes_back_from_its_configuration(table):
+    encoder = TableEncoder.learn(table, {"day": "ignore"}, read_numbers=True)
+    again = Configurable.from_config(encoder.config())
+    np.testing.assert_array_equal(again.transform(table), encoder.transform(table))
+    assert again.left_out == encoder.left_out
+
+
+def test_columns_may_have_any_name():
+    table = make(**{"class": ["1", "2"], "settings": [f"t{i}" for i in range(2)]})
+    encoder = TableEncoder.learn(table, {"class": "number", "settings": "ignore"})
+    assert Configurable.from_config(encoder.config()).left_out == encoder.left_out

@@ -1,0 +1,116 @@
+import gzip
+
+import numpy as np
+import pytest
+
+from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.tables import reading
+from fsvi.tables.reading import read_chunks, read_table
+
+GOOD = "a,b\n1,x\n2,NA\n3,z\n"
+
+
+def write(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+def test_separators(tmp_path, mark):
+    table = read_table(write(tmp_path / "t.csv", GOOD.replace(",", mark))).table
+    assert table.columns["a"].tolist() == ["1", "2", "3"] and table.columns["b"].tolist() == ["x", None, "z"]
+    assert table.lines.tolist() == [2, 3, 4]
+
+
+def test_decimal_commas_between_semicolons(tmp_path):
+    table = read_table(write(tmp_path / "t.csv", "a;b\n1,5;x, y\n")).table
+    assert table.columns["a"].tolist() == ["1.5"] and table.columns["b"].tolist() == ["x, y"]
+
+
+def test_a_byte_order_mark_empty_lines_and_quoted_line_ends(tmp_path):
+    text = '\ufeff\na,b\n\n1,"two\nlines"\n2,x,\n'
+    table = read_table(write(tmp_path / "t.csv", text)).table
+    assert table.names == ["a", "b"] and table.columns["b"].tolist() == ["two\nlines", "x"]
+    assert table.lines.tolist() == [4, 6]
+
+
+def test_malformed_rows_are_skipped_and_reported(tmp_path):
+    rows = "".join(f"{i},x\n" for i in range(20))
+    file = read_table(write(tmp_path / "t.csv", f"a,b\n{rows}1,2,3\n21,y\n"))
+    assert len(file.table) == file.num_rows == 21
+    assert "line 22 (3 fields)" in file.skipped_sentence()
+    assert "line 22" in list(read_chunks(tmp_path / "t.csv", 5))[-1].skipped_sentence()
+
+
+def test_a_quotation_mark_that_is_never_closed_does_not_swallow_rows(tmp_path):
+    rows = "".join(f"{i},x\n" for i in range(50))
+    with pytest.raises(FileFormatError, match="line 52"):
+        read_table(write(tmp_path / "t.csv", f'a,b\n{rows}51,"x\n52,x\n53,x\n'))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("a,b\n", "no rows"),
+        ("1,2\n3,4\n", "names"),
+        ("a,a\n3,4\n", "two columns called 'a'"),
+        ("a,b\n1\n2\n3,4\n", "2 of 3 rows"),
+        (b"a,b\n\xff\xfe,2\n", "UTF-8"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path, text, words):
+    path = write(tmp_path / "t.csv", text)
+    with pytest.raises(FileFormatError, match=words):
+        read_table(path)
+    with pytest.raises(FileFormatError, match=words):
+        list(read_chunks(path, 10))
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(FileFormatError, match="no such file"):
+        read_table(tmp_path / "none.csv")
+    with pytest.raises(InvalidInputError, match="xlsx"):
+        read_table(write(tmp_path / "t.xlsx", GOOD))
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        read_table(write(tmp_path / "t.csv.gz", GOOD))
+
+
+def test_compressed_files(tmp_path):
+    table = read_table(write(tmp_path / "t.csv.gz", gzip.compress(GOOD.encode()))).table
+    assert table.columns["a"].tolist() == ["1", "2", "3"]
+
+
+def test_a_file_larger_than_memory_is_refused_before_reading_and_can_be_sampled(tmp_path, monkeypatch):
+    rows = "".join(f"{i},x\n" for i in range(500))
+    path = write(tmp_path / "t.csv", f"a,b\n{rows}")
+    monkeypatch.setattr(reading, "free_memory", lambda device: 1000)
+    with pytest.raises(InvalidInputError, match="--max-rows"):
+        read_table(path)
+    file = read_table(path, max_rows=50)
+    assert len(file.table) == 50 and file.num_rows == 500
+    numbers = file.table.columns["a"].astype(float)
+    assert (np.diff(numbers) > 0).all() and 150 < numbers.mean() < 350
+    assert read_table(path, max_rows=50, seed=1).table.columns["a"].tolist() != file.table.columns["a"].tolist()
+
+
+def test_chunks_hold_every_row(tmp_path):
+    rows = "".join(f"{i},x\n" for i in range(25))
+    parts = list(read_chunks(write(tmp_path / "t.csv", f"a,b\n{rows}"), 10))
+    assert [len(part.table) for part in parts] == [10, 10, 5]
+    assert np.concatenate([part.table.lines for part in parts]).tolist() == list(range(2, 27))
+
+
+def test_parquet(tmp_path):
+    polars = pytest.importorskip("polars")
+    path = tmp_path / "t.parquet"
+    polars.DataFrame({"a": [1, 2, None, 4], "b": ["x", None, "z", "w"]}).write_parquet(path)
+    table = read_table(path).table
+    np.testing.assert_array_equal(table.columns["a"], [1, 2, np.nan, 4])
+    assert table.columns["b"].tolist() == ["x", None, "z", "w"]
+    assert [part.table.lines.tolist() for part in read_chunks(path, 3)] == [[1, 2, 3], [4]]
+    sample = read_table(path, max_rows=2)
+    assert len(sample.table) == 2 and sample.num_rows == 4
+    write(path, path.read_bytes()[:50])
+    with pytest.raises(FileFormatError, match="Parquet"):
+        read_table(path)

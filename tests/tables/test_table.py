@@ -1,0 +1,60 @@
+import datetime
+
+import numpy as np
+import pytest
+
+from fsvi.tables.table import as_column, as_table, is_mixed, label
+
+
+def test_arrays_of_numbers_are_not_mixed():
+    assert not is_mixed(np.zeros((2, 2))) and not is_mixed([[1, 2]])
+    assert not is_mixed(np.array([[1, "2"]], dtype=object))
+    assert is_mixed(np.array([[1, "red"]], dtype=object))
+
+
+def test_pandas_frames():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "n": [1, 2],
+            "c": pandas.Categorical(["red", None]),
+            "b": [True, False],
+            "d": pandas.to_datetime(["2024-01-01", None]),
+            "z": pandas.to_datetime(["2024-01-01 02:00", "2024-01-02 00:00"]).tz_localize("Europe/Rome"),
+            "i": pandas.array([1, None], dtype="Int64"),
+        }
+    )
+    table = as_table(frame)
+    assert is_mixed(frame) and not is_mixed(frame[["n", "i"]])
+    assert table.columns["c"].tolist() == ["red", None] and table.columns["b"].tolist() == ["true", "false"]
+    assert np.isnat(table.columns["d"]).tolist() == [False, True]
+    assert table.columns["z"][0] == np.datetime64("2024-01-01T01:00")
+    np.testing.assert_array_equal(table.columns["i"], [1, np.nan])
+
+
+def test_polars_frames():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame(
+        {"n": [1.5, None], "c": ["red", None], "b": [True, None], "d": [datetime.date(2024, 1, 1), None]}
+    )
+    table = as_table(frame)
+    assert is_mixed(frame) and not is_mixed(frame.select("n"))
+    np.testing.assert_array_equal(table.columns["n"], [1.5, np.nan])
+    assert table.columns["c"].tolist() == ["red", None] and table.columns["b"].tolist() == ["true", None]
+    assert table.columns["d"][0] == np.datetime64("2024-01-01")
+
+
+def test_labels_are_the_same_from_files_and_frames():
+    assert [label(value) for value in (1, 1.0, "1", True, 1.5)] == ["1", "1", "1", "true", "1.5"]
+
+
+def test_other_things_than_numbers_dates_and_text_are_refused():
+    with pytest.raises(TypeError):
+        as_column(np.array([{"a": 1}], dtype=object))
+
+
+def test_rows_and_columns_are_taken():
+    table = as_table(np.arange(6.0).reshape(3, 2), ["a", "b"])
+    assert table.shape == (3, 2) and table.without(["a"]).names == ["b"]
+    part = table.take(np.array([2]))
+    assert part.columns["b"].tolist() == [5.0] and part.lines.tolist() == [3]

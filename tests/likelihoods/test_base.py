@@ -1,104 +1,11 @@
 import pytest
 import torch
-from torch import distributions as D
 from torch import nn
 
 import fsvi
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import weighted
-
-N, Q = 6, 3
-
-
-def bound(likelihood, outputs=Q):
-    likelihood.bind(outputs)
-    return likelihood.double()
-
-
-@pytest.fixture(params=[(), (4,)], ids=["one", "draws"])
-def f(request):
-    """Outputs (n, Q), or (draws, n, Q)."""
-    return torch.randn(*request.param, N, Q, dtype=torch.float64)
-
-
-@pytest.fixture
-def y():
-    return torch.randn(N, Q, dtype=torch.float64)
-
-
-def test_categorical_nll(f):
-    labels = torch.randint(Q, (N,))
-    expected = -D.Categorical(logits=f).log_prob(labels).mean()
-    torch.testing.assert_close(fsvi.Categorical().nll(f, labels), expected)
-
-
-@pytest.mark.parametrize("noise", [0.3, [0.1, 0.5, 2.0]], ids=["scalar", "per_output"])
-@pytest.mark.parametrize("learn_noise", [False, True])
-def test_gaussian_nll_sums_over_targets_and_averages_over_inputs(f, y, noise, learn_noise):
-    likelihood = bound(fsvi.Gaussian(noise, learn_noise))
-    stds = torch.as_tensor(noise, dtype=torch.float64).expand(Q)
-    expected = -D.Normal(f, stds).log_prob(y).sum(-1).mean()
-    torch.testing.assert_close(likelihood.nll(f, y), expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(likelihood.noise, stds, rtol=1e-6, atol=0)
-
-
-def test_heteroscedastic_outputs_are_means_then_log_variances(y):
-    f = torch.randn(4, N, 2 * Q, dtype=torch.float64)
-    likelihood = bound(fsvi.Gaussian(heteroscedastic=True), 2 * Q)
-    mean, std = f[..., :Q], f[..., Q:].exp().sqrt()
-    torch.testing.assert_close(likelihood.nll(f, y), -D.Normal(mean, std).log_prob(y).sum(-1).mean())
-    p = likelihood.predictive(f)
-    assert torch.equal(p.samples, mean)
-    torch.testing.assert_close(p.noise_variance, std.square())
-    assert likelihood.check_targets(y, 2 * Q).shape == (N, Q)
-
-
-@pytest.mark.parametrize("learn_noise", [False, True])
-def test_learned_noise_is_one_parameter_an_output_with_the_right_gradient(y, learn_noise):
-    likelihood = bound(fsvi.Gaussian(0.5, learn_noise))
-    assert [p.numel() for p in likelihood.parameters()] == ([Q] if learn_noise else [])
-    if not learn_noise:
-        return
-    f = torch.randn(N, Q, dtype=torch.float64)
-    likelihood.nll(f, y).backward()
-    residual = ((y - f) / likelihood.noise).square().mean(0)
-    torch.testing.assert_close(likelihood.log_noise.grad, 1 - residual)
-
-
-@pytest.mark.parametrize("noise", [0.3, [0.1, 0.5]])
-def test_binding_again_starts_from_the_noise_that_was_given(noise):
-    """A method binds twice when its first guess of the last layer had another width."""
-    likelihood = fsvi.Gaussian(noise)
-    if isinstance(noise, float):
-        likelihood.bind(8)
-    likelihood.bind(2)
-    torch.testing.assert_close(likelihood.noise, torch.as_tensor(noise).expand(2))
-
-
-@pytest.mark.parametrize("noise", [0.5, [0.3, 0.5, 2.0]])
-def test_a_least_noise_changes_nothing_where_learning_starts(f, y, noise):
-    likelihood = bound(fsvi.Gaussian(noise, learn_noise=True, least_noise=0.2))
-    plain = bound(fsvi.Gaussian(noise, learn_noise=True))
-    draws = f.view(-1, N, Q)
-    for ours, theirs in (
-        (likelihood.noise, plain.noise),
-        (likelihood.nll(f, y), plain.nll(f, y)),
-        (likelihood.predictive(draws).variance, plain.predictive(draws).variance),
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
-    assert fsvi.Gaussian.from_config(likelihood.config()).least_noise == 0.2
-
-
-def test_a_learned_noise_stops_at_the_least_and_can_grow_again():
-    likelihood = bound(fsvi.Gaussian(0.5, learn_noise=True, least_noise=0.1), 1)
-    optimizer = torch.optim.Adam(likelihood.parameters(), lr=0.05)
-    for spread, expected in ((0.0, 0.1), (0.7, 0.7)):
-        y = torch.tensor([[spread], [-spread]], dtype=torch.float64)
-        for _ in range(400):
-            optimizer.zero_grad()
-            likelihood.nll(torch.zeros_like(y), y).backward()
-            optimizer.step()
-        assert 0.1 <= float(likelihood.noise) == pytest.approx(expected, rel=1e-2)
+from likelihood_cases import N, Q, bound
 
 
 def test_predictives_are_built_from_draws():
@@ -108,19 +15,6 @@ def test_predictives_are_built_from_draws():
     real = bound(fsvi.Gaussian([0.1, 0.5, 2.0], learn_noise=True)).predictive(f.requires_grad_())
     assert torch.equal(real.samples, f) and not real.samples.requires_grad and not real.noise_variance.requires_grad
     torch.testing.assert_close(real.noise_variance[0, 0], torch.tensor([0.01, 0.25, 4.0]).double(), rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-@pytest.mark.parametrize("shape", [(N,), (N, 1)])
-def test_labels_become_int64_vectors(dtype, shape):
-    labels = fsvi.Categorical().check_targets(torch.ones(shape, dtype=dtype), Q)
-    assert labels.dtype == torch.int64 and labels.shape == (N,)
-
-
-@pytest.mark.parametrize("y", [torch.zeros(N), torch.zeros(N, 1), torch.zeros(N, dtype=torch.int64)])
-def test_real_targets_become_float_columns(y):
-    y = fsvi.Gaussian().check_targets(y, 1)
-    assert y.is_floating_point() and y.shape == (N, 1)
 
 
 @pytest.mark.parametrize(
@@ -142,60 +36,50 @@ def test_targets_that_do_not_fit_are_refused(likelihood, y, said):
         likelihood.check_targets(y, Q)
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: fsvi.Gaussian(0.0), "noise=0.0"),
-        (lambda: fsvi.Gaussian(-1), "noise=-1"),
-        (lambda: fsvi.Gaussian([0.1, float("nan")]), "positive"),
-        (lambda: fsvi.Gaussian(learn_noise=True, heteroscedastic=True), "learn_noise"),
-        (lambda: fsvi.Gaussian(learn_noise=True, least_noise=-0.1), "least_noise=-0.1"),
-        (lambda: fsvi.Gaussian(0.5, least_noise=0.1), "least_noise=0.1"),
-        (lambda: fsvi.Gaussian(0.1, learn_noise=True, least_noise=0.1), "0.1"),
-        (lambda: fsvi.Gaussian(heteroscedastic=True, least_noise=0.01), "least_noise=0.01"),
-        (lambda: bound(fsvi.Gaussian([0.1, 0.2])), "3 outputs"),
-        (lambda: bound(fsvi.Gaussian(heteroscedastic=True)), "two outputs"),
-    ],
-)
-def test_impossible_settings_are_refused(make, said):
-    with pytest.raises(InvalidInputError, match=said):
-        make()
-
-
-# The Fisher information -----------------------------------------------------------------------------------------------
-
-
-def expected_curvature(likelihood, f, targets, weights):
-    """The Hessian of −log p(y|f) by one input's f, averaged over targets y with these weights: the oracle."""
-    hessians = [torch.func.hessian(lambda f, y=y: likelihood.nll(f[None], y[None]))(f) for y in targets]
-    return sum(weight * hessian for weight, hessian in zip(weights, hessians, strict=True))
-
-
-def test_the_root_of_the_fisher_information_of_classes():
-    f = torch.randn(N, Q, dtype=torch.float64)
-    root = fsvi.Categorical().fisher_root(f)
-    for given, logits in zip(root @ root.mT, f, strict=True):
-        expected = expected_curvature(fsvi.Categorical(), logits, torch.arange(Q), logits.softmax(-1))
-        torch.testing.assert_close(given, expected)
-
-
-@pytest.mark.parametrize("heteroscedastic", [False, True])
-def test_the_root_of_the_fisher_information_of_real_targets(heteroscedastic):
-    settings = dict(heteroscedastic=True) if heteroscedastic else dict(noise=[0.3, 0.8])
-    f = torch.randn(N, 4 if heteroscedastic else 2, dtype=torch.float64)
-    likelihood = bound(fsvi.Gaussian(**settings), f.shape[1])
-    root = likelihood.fisher_root(f)
-    for given, outputs in zip(root @ root.mT, f, strict=True):
-        mean = outputs[:2]
-        std = (0.5 * outputs[2:]).exp() if heteroscedastic else likelihood.noise
-        # two targets at one standard deviation on either side have the Gaussian's second moments
-        targets = [mean + std * sign for sign in (torch.tensor([1.0, -1.0]), torch.tensor([-1.0, 1.0]))]
-        torch.testing.assert_close(given, expected_curvature(likelihood, outputs, targets, [0.5, 0.5]))
-
-
 def test_a_likelihood_without_fisher_information_says_so():
     with pytest.raises(InvalidInputError, match="fisher_root"):
         fsvi.Likelihood.fisher_root(fsvi.Categorical(), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("likelihood", [fsvi.Gaussian(0.5), fsvi.StudentT(), fsvi.Poisson(), fsvi.Bernoulli()])
+def test_missing_targets_are_left_out(likelihood):
+    """A row without targets is as if it were not there; a row with some counts by those."""
+    likelihood = bound(likelihood)
+    f, y = torch.randn(4, N, Q, dtype=torch.float64), torch.ones(N, Q, dtype=torch.float64)
+    y[2] = torch.nan
+    keep = torch.arange(N) != 2
+    checked = likelihood.check_targets(y, Q)
+    torch.testing.assert_close(likelihood.nll(f, checked), likelihood.nll(f[:, keep], y[keep]))
+    p = likelihood.predictive(f)
+    assert p.log_prob(y)[2] == 0
+    torch.testing.assert_close(p.log_prob(y)[keep], p[keep].log_prob(y[keep]))
+    y[0, 1:] = torch.nan
+    torch.testing.assert_close(p.log_prob(y)[0], p.column(0).log_prob(y[:, 0])[0])
+
+
+@pytest.mark.parametrize(
+    "likelihood", [fsvi.Gaussian(0.5), fsvi.StudentT(), fsvi.Poisson(), fsvi.Bernoulli(), fsvi.Categorical()]
+)
+def test_a_weight_of_two_is_like_having_the_example_twice(likelihood):
+    likelihood = bound(likelihood)
+    f = torch.randn(4, N, Q, dtype=torch.float64)
+    y = torch.zeros(N).long() if isinstance(likelihood, fsvi.Categorical) else torch.ones(N, Q, dtype=torch.float64)
+    twice = torch.tensor([*range(N), 1, 4])
+    weights = torch.ones(N, dtype=torch.float64).scatter(0, torch.tensor([1, 4]), 2.0)
+    with weighted(likelihood, weights / weights.mean()):
+        ours = likelihood.nll(f, y)
+    torch.testing.assert_close(ours, likelihood.nll(f[:, twice], y[twice]))
+    assert likelihood.weights is None
+
+
+@pytest.mark.parametrize("likelihood", [fsvi.Gaussian(0.5), fsvi.Categorical(ignore_index=-1)])
+def test_fit_counts_the_examples_that_have_a_target(likelihood):
+    x = torch.randn(10, 2)
+    y = torch.zeros(10, 1) if likelihood.is_numeric else torch.zeros(10).long()
+    y[:3] = torch.nan if likelihood.is_numeric else -1
+    method = fsvi.MAP(nn.Linear(2, 1 if likelihood.is_numeric else 2), likelihood)
+    fsvi.fit(method, (x, y), epochs=1, batch_size=5)
+    assert method.num_data == 7
 
 
 @pytest.mark.parametrize(

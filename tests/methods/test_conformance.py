@@ -58,22 +58,44 @@ class Task:
 
     net: Callable[[int], nn.Module]
     data: Callable[..., tuple[Tensor, Tensor]]
-    real: bool
+    outputs: int = 2
+    likelihood: Callable[[], fsvi.Likelihood] = fsvi.Categorical
+
+    @property
+    def is_categorical(self) -> bool:
+        return self.likelihood is fsvi.Categorical
 
     def make(self, name: str, seed: int = 0, prepare: Callable[[nn.Module], Any] = lambda net: None) -> fsvi.Method:
         torch.manual_seed(seed)
-        net = self.net(1 if self.real else 2)
+        net = self.net(self.outputs)
         prepare(net)
-        likelihood = fsvi.Gaussian(noise=0.5, learn_noise=True) if self.real else fsvi.Categorical()
+        likelihood = self.likelihood()
         settings = SMALL.get(member_name(name), {})
         return make_method(name, net, likelihood, **settings, **({"size": 2} if name != member_name(name) else {}))
 
 
+def counts(num: int = 20) -> tuple[Tensor, Tensor]:
+    x, y = scenarios.curve(num)
+    return x, (3 * (y - y.min())).round()
+
+
+def several_labels(num: int = 20) -> tuple[Tensor, Tensor]:
+    """Two labels per point, the second one unknown for the first point."""
+    x, _ = scenarios.points(num)
+    y = (x > 0).float()
+    y[0, 1] = torch.nan
+    return x, y
+
+
 TASKS = {
-    "mlp": Task(mlp, scenarios.points, real=False),
-    "mlp-regression": Task(mlp, scenarios.curve, real=True),
-    "cnn": Task(cnn, images, real=False),
-    "resnet": Task(resnet, images, real=False),
+    "mlp": Task(mlp, scenarios.points),
+    "mlp-regression": Task(mlp, scenarios.curve, 1, lambda: fsvi.Gaussian(noise=0.5, learn_noise=True)),
+    "mlp-bernoulli": Task(mlp, scenarios.points, 1, fsvi.Bernoulli),
+    "mlp-labels": Task(mlp, several_labels, 2, fsvi.Bernoulli),
+    "mlp-poisson": Task(mlp, counts, 1, fsvi.Poisson),
+    "mlp-student": Task(mlp, scenarios.curve, 1, fsvi.StudentT),
+    "cnn": Task(cnn, images),
+    "resnet": Task(resnet, images),
 }
 
 
@@ -82,7 +104,7 @@ def member_name(name: str) -> str:
 
 
 def is_defined(name: str, task: str) -> bool:
-    return not (TASKS[task].real and member_name(name) in CLASSES_ONLY)
+    return TASKS[task].is_categorical or member_name(name) not in CLASSES_ONLY
 
 
 CASES = [(name, task) for name in method_names() for task in TASKS if is_defined(name, task)]
@@ -118,13 +140,13 @@ def test_shapes_and_probabilities(name, task):
     method, _ = trained(name, task)
     x, y = data(task)
     p = method.predict(x, SAMPLES)
-    outputs = 1 if TASKS[task].real else 2
+    outputs = TASKS[task].outputs
     assert p.samples.shape[1:] == (len(x), outputs) and 1 <= len(p.samples) <= SAMPLES
     assert p.mean.shape == p.variance.shape == (len(x), outputs) and len(p) == len(x)
     assert p.log_prob(y).shape == p.score.shape == (len(x),)
     assert all(bool(t.isfinite().all()) for t in (p.mean, p.variance, p.log_prob(y), p.score))
     assert bool((p.variance >= 0).all())
-    if not TASKS[task].real:
+    if TASKS[task].is_categorical:
         torch.testing.assert_close(p.samples.sum(-1), torch.ones(p.samples.shape[:2]))
         assert bool((p.samples >= 0).all())
 
@@ -172,7 +194,7 @@ def test_the_same_seed_gives_the_same_bits(name, task):
 def test_saved_and_loaded_it_predicts_identically(name, task, tmp_path):
     method, _ = trained(name, task)
     method.save(tmp_path / "saved")
-    other = TASKS[task].net(1 if TASKS[task].real else 2)
+    other = TASKS[task].net(TASKS[task].outputs)
     loaded = fsvi.load(tmp_path / "saved", other)
     assert type(loaded) is type(method)
     assert scenarios.same_bits(predictions(loaded, task), predictions(method, task))
@@ -227,9 +249,10 @@ def test_frozen_parameters_and_the_given_network_do_not_change(name, task):
 
 @pytest.mark.parametrize("name", sorted(CLASSES_ONLY))
 @pytest.mark.parametrize("prefix", ["", "ensemble:"])
-def test_methods_for_classes_say_so_when_constructed(name, prefix):
-    with pytest.raises(fsvi.InvalidInputError, match="Gaussian"):
-        TASKS["mlp-regression"].make(prefix + name)
+@pytest.mark.parametrize("task", [task for task in TASKS if not TASKS[task].is_categorical])
+def test_methods_for_classes_say_so_when_constructed(name, prefix, task):
+    with pytest.raises(fsvi.InvalidInputError, match=TASKS[task].likelihood().__class__.__name__):
+        TASKS[task].make(prefix + name)
 
 
 def kill_in_step(method: fsvi.Method, number: int, monkeypatch: pytest.MonkeyPatch) -> None:

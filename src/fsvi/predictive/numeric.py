@@ -123,11 +123,16 @@ class MixturePredictive(NumericPredictive):
         parameters: Its arguments, each of shape (samples, n, targets) or smaller, as in broadcasting.
     """
 
+    family: Callable[..., D.Distribution]
     parameters: dict[str, Tensor]
 
     def __init__(self, family: Callable[..., D.Distribution], **parameters: Tensor) -> None:
-        shape = torch.broadcast_shapes(*(values.shape for values in parameters.values()))
         self.family = family
+        self._keep(parameters)
+
+    def _keep(self, parameters: dict[str, Tensor]) -> None:
+        """Give all parameters the shape (samples, n, targets)."""
+        shape = torch.broadcast_shapes(*(values.shape for values in parameters.values()))
         self.parameters = {name: precise(values.detach()).expand(shape) for name, values in parameters.items()}
 
     @property

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch import distributions as D
 
-from fsvi.predictive.base import as_numbers
+from fsvi.predictive.base import as_numbers, precise
 from fsvi.predictive.numeric import MixturePredictive
 
 _TAIL = 1e-10
@@ -22,8 +22,10 @@ class PoissonPredictive(MixturePredictive):
         log_rates: The draws' outputs, log E[y|f], (samples, n, targets).
     """
 
+    family = D.Poisson
+
     def __init__(self, log_rates: Tensor) -> None:
-        super().__init__(D.Poisson, rate=log_rates.exp())
+        self._keep({"rate": precise(log_rates).exp()})
 
     def point(self) -> Tensor:
         """E[y], rounded to a count, (n, targets)."""

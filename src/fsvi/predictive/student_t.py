@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch import distributions as D
 
-from fsvi.predictive.base import as_numbers
+from fsvi.predictive.base import as_numbers, precise
 from fsvi.predictive.numeric import MixturePredictive
 
 _ITERATIONS = 100
@@ -25,8 +25,22 @@ class StudentTPredictive(MixturePredictive):
         df: The degrees of freedom, (targets,), above 2.
     """
 
+    family = D.StudentT
+
     def __init__(self, samples: Tensor, scale: Tensor, df: Tensor) -> None:
-        super().__init__(D.StudentT, df=df.to(samples), loc=samples, scale=scale.to(samples))
+        samples = precise(samples)
+        self._keep({"df": df.to(samples), "loc": samples, "scale": scale.to(samples)})
+
+    @property
+    def samples(self) -> Tensor:  # type: ignore[override]
+        """(samples, n, targets): each draw's location, which is its mean."""
+        return self.parameters["loc"]
+
+    @property
+    def variance(self) -> Tensor:
+        """E[scale² df / (df − 2)] + Var[f], (n, targets)."""
+        scale, df = self.parameters["scale"], self.parameters["df"]
+        return (scale.square() * df / (df - 2)).mean(0) + self.function_variance
 
     def cdf(self, y: Any, below: bool = False) -> Tensor:
         """1/S Σₛ T((y − fₛ)/scale), (n, targets), with T the t distribution's own."""

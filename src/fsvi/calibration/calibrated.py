@@ -12,7 +12,7 @@ from fsvi.calibration.calibration import Calibration, Conformal
 from fsvi.calibration.intervals import Intervals
 from fsvi.calibration.scaling import Scaling
 from fsvi.methods.base import Method
-from fsvi.predictive import Predictive, concatenate
+from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_seed, check_type
 
@@ -68,7 +68,8 @@ class Calibrated(Configurable):
         With `summary`, the draws are not kept; see `Method.predict`.
         """
         if summary:
-            return concatenate(list(self.predict_batches(as_tensor("x", x), num_samples, seed, batch_size, summary)))
+            x = as_tensor("x", x)
+            return gathered(self.predict_batches(x, num_samples, seed, batch_size, summary), len(x))
         samples = self.num_samples if num_samples is None else num_samples
         p: Predictive = self.calibration(
             self.method.predict(x, samples, self.seed if seed is None else seed, batch_size)

@@ -35,7 +35,7 @@ from fsvi.methods.files import save_method
 from fsvi.methods.parts import Part
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.predictive import Predictive, concatenate
+from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
@@ -164,7 +164,7 @@ class Method(Configurable, nn.Module, ABC):
         if not summary:
             return self._predict(x, num_samples, seed, batch_size)
         rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
-        return concatenate([self._predict(part, num_samples, seed, batch_size).summary() for part in x.split(rows)])
+        return gathered((self._predict(part, num_samples, seed, batch_size) for part in x.split(rows)), len(x))
 
     def predict_batches(
         self, loader: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False

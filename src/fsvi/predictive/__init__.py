@@ -7,7 +7,7 @@ from fsvi.predictive.gaussian import GaussianPredictive
 from fsvi.predictive.numeric import MixturePredictive, NumericPredictive
 from fsvi.predictive.poisson import PoissonPredictive
 from fsvi.predictive.student_t import StudentTPredictive
-from fsvi.predictive.summary import Summary
+from fsvi.predictive.summary import Summary, gathered
 
 __all__ = [
     "BernoulliPredictive",
@@ -20,6 +20,7 @@ __all__ = [
     "StudentTPredictive",
     "Summary",
     "concatenate",
+    "gathered",
     "mixture",
     "select",
 ]

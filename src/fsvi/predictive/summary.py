@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -119,6 +120,26 @@ class Summary(Predictive):
         if name not in self._values:
             raise InvalidInputError(f"the summary of a {self.kind} has no {name.replace('_', ' ')}.")
         return self._values[name]
+
+
+def gathered(parts: Iterable[Predictive], num: int) -> Summary:
+    """The summaries of parts with `num` inputs in total.
+
+    The numbers are copied to tensors that are allocated once: small tensors that stay among large ones that go would
+    fragment the heap, and the process would grow.
+    """
+    whole: Summary | None = None
+    start = 0
+    for part in parts:
+        summary = part.summary()
+        whole = whole or summary.mapped(lambda values: values.new_empty(num, *values.shape[1:]))
+        stop = start + len(summary)
+        for name, values in summary._values.items():
+            whole._values[name][start:stop] = values
+        start = stop
+    if whole is None:
+        raise InvalidInputError("there are no predictions to summarize: give at least one.")
+    return whole
 
 
 def _known(functions: dict[str, Any]) -> dict[str, Tensor]:

@@ -55,10 +55,10 @@ class Likelihood(Configurable, nn.Module, ABC):
         """Which examples have a target, (n,); None if all have one. The others do not count in `nll`."""
         return None
 
-    def num_observed(self, y: Tensor) -> int:
-        """The number of examples that have a target."""
+    def num_observed(self, y: Tensor) -> int | Tensor:
+        """The number of examples that have a target; a tensor where it must be counted, so that no device waits."""
         observed = self.observed(y)
-        return len(y) if observed is None else int(observed.sum())
+        return len(y) if observed is None else observed.sum().clamp_min(1)
 
     def average(self, losses: Tensor, observed: Tensor | None = None) -> Tensor:
         """The mean of losses (..., n) over the examples that are `observed`, each multiplied by its weight if any."""

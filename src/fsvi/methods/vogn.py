@@ -191,7 +191,7 @@ class VOGN(NetworkMethod):
             *gradients[count:],
         ]
 
-    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int) -> tuple[Tensor, Tensor]:
+    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int | Tensor) -> tuple[Tensor, Tensor]:
         """ĝ and ĥ from gradients of the batch's mean, flat; a layer that was not called has none."""
         layout = self.posterior.layout
         zeros = layout.views(torch.zeros_like(self.scale))

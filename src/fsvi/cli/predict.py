@@ -117,7 +117,11 @@ def calibrate(method: Trained, path: Path, sampling: Sampling, target_accuracy: 
 
 
 class Averaged(CategoricalPredictive):
-    """Class probabilities without their draws, which would not fit into memory for many inputs."""
+    """Class probabilities without their draws, which would not fit into memory for many inputs.
+
+    Args:
+        mean: The class probabilities, (n, classes).
+    """
 
     def __init__(self, mean: Tensor) -> None:
         super().__init__(mean.log()[None])

@@ -62,7 +62,13 @@ class CostEstimate:
 
 
 class TrainingCost(NamedTuple):
-    """Bytes held before the first step, the most bytes that a step adds, and the multiplications of a step."""
+    """The cost of training.
+
+    Attributes:
+        held: Bytes held before the first step.
+        added: The most bytes that a step adds.
+        work: The multiplications of a step.
+    """
 
     held: int
     added: int

@@ -19,7 +19,12 @@ _RATE = 1e-6
 
 
 class MeteredStep(NamedTuple):
-    """The bytes alive after each operation of a step, and the step's work; see `Meter`."""
+    """A metered step; see `Meter`.
+
+    Attributes:
+        alive: The bytes alive after each operation.
+        work: The step's work.
+    """
 
     alive: list[int]
     work: int

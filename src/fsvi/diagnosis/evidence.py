@@ -31,7 +31,16 @@ _LITTLE, _MUCH = 0.02, 0.2
 
 @dataclass(frozen=True)
 class Evidence:
-    """A method, the data (x, y) to check it on, and points of its context, if it has one."""
+    """A method, data to check it on, and points of its context.
+
+    Attributes:
+        method: The trained method.
+        x: Inputs.
+        y: Their targets.
+        context: Context points; None if the method has no context.
+        history: What `fit` returned, if it is known.
+        num_samples: Draws per prediction.
+    """
 
     method: Method
     x: Tensor

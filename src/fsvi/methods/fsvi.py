@@ -36,7 +36,12 @@ _PRIOR_VARIANCE = 0.5
 
 
 class Draw(NamedTuple):
-    """A draw of the stochastic parameters: its noise ε, and its distance from the mean, exp(log_std)·ε."""
+    """A draw of the stochastic parameters.
+
+    Attributes:
+        noise: ε.
+        shift: The distance from the mean, exp(log_std)·ε.
+    """
 
     noise: Tensor
     shift: Tensor

@@ -54,6 +54,7 @@ class MethodEntry:
         settings: Arguments that differ from the class's defaults.
         regression: Further arguments that differ where targets are real numbers.
         can_stack: Whether `fit_together` can train several copies in one pass.
+        averages: Whether it averages parameters during training, which needs a high learning rate to the end.
         score: The name of the uncertainty score by which its authors rank inputs of a classification.
         search: What `fsvi tune` searches; empty where the method cannot be tuned.
         small_search: What it searches in addition where networks are so small that seeds are trained together.
@@ -65,6 +66,7 @@ class MethodEntry:
     settings: Mapping[str, Any] = field(default_factory=dict)
     regression: Mapping[str, Any] = field(default_factory=dict)
     can_stack: bool = False
+    averages: bool = False
     score: str = CategoricalPredictive.score_name
     search: Space = field(default_factory=dict)
     small_search: Space = field(default_factory=dict)
@@ -95,7 +97,7 @@ _ENTRIES = [
         can_stack=True,
         search={"rate": Range(0.01, 0.5, linear=True)},
     ),
-    MethodEntry("swag", "SWAG", SWAG),
+    MethodEntry("swag", "SWAG", SWAG, averages=True),
     MethodEntry("duq", "DUQ", DUQ, score=KernelPredictive.score_name),
     MethodEntry("laplace", "Laplace", Laplace),
     MethodEntry("vogn", "VOGN", VOGN),

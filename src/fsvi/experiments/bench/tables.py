@@ -40,7 +40,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Table:
-    """A table to learn from."""
+    """A table to learn from.
+
+    Attributes:
+        name: Its name.
+        is_classification: Whether targets are classes.
+        load: A function that reads it.
+    """
 
     name: str
     is_classification: bool

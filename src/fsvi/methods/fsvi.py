@@ -220,12 +220,16 @@ class FSVI(NetworkMethod):
         draws = [_draw(q) for _ in range(self.num_samples)] if self._is_random else []
         sets = [self.function_space.points(x) for _ in range(self.num_context_sets)]
         if self._is_random:
-            values = torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
+            values = self._function_values(q, x, draws)
         else:
             params = q.params()
             values = self._local_draws(q, params, self.network.with_features(x, params)[0])
         yield "nll", self.likelihood.nll(values, y)
         yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
+
+    def _function_values(self, q: Parameters, x: Tensor, draws: Sequence[Draw]) -> Tensor:
+        """The real network's outputs for these draws of its parameters, (M, n, outputs)."""
+        return torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
 
     def _joined_terms(self, q: Parameters, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The terms with one pass of minibatch and context through the network, which saves calls and small kernels."""

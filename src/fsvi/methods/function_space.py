@@ -129,8 +129,7 @@ class FunctionSpace(Part):
         """
         own = {name.removeprefix("prior."): value for name, value in tensors.items() if name.startswith("prior.")}
         is_table = input_shape is not None and len(input_shape) == 1
-        sizes = (2, input_shape[0] + 1) if input_shape is not None and is_table else None
-        self.prior.make_room({name: value for name, value in own.items() if sizes is None or value.numel() in sizes})
+        self.prior.make_room(own, input_shape[0] if input_shape is not None and is_table else None)
 
     def fingerprint(self) -> Any:
         """The context's checksum."""

@@ -15,16 +15,20 @@ from fsvi.errors import (
     NonFiniteLossError,
     SingularCovarianceError,
 )
-from fsvi.functions import contexts, divergences, priors
+from fsvi.functions import contexts, divergences, kernels, priors
 from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, StudentT
 from fsvi.methods import (
     DUQ,
     FBNN,
+    FSEB,
     FSVI,
+    GFSVI,
+    IVON,
     MAP,
     MFVI,
     SPG,
     SWAG,
+    VBLL,
     VOGN,
     Ensemble,
     Laplace,
@@ -87,11 +91,15 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "DUQ",
     "FBNN",
+    "FSEB",
     "FSVI",
+    "GFSVI",
+    "IVON",
     "MAP",
     "MFVI",
     "SPG",
     "SWAG",
+    "VBLL",
     "VOGN",
     "Bernoulli",
     "BernoulliPredictive",
@@ -141,6 +149,7 @@ __all__ = [
     "estimate_cost",
     "fit",
     "keep_memory",
+    "kernels",
     "load",
     "make_method",
     "method_names",

@@ -51,7 +51,16 @@ class Calibrated(Configurable):
         num_samples: int = 100,
         seed: int = 0,
     ) -> Calibrated:
-        """Calibrate a trained method on held-out inputs `x` and targets `y`; see `Calibration.fit`."""
+        """Calibrate a trained method on held-out data; see `Calibration.fit`.
+
+        Args:
+            method: The trained method.
+            steps: The steps of the calibration, in order.
+            x: Held-out inputs.
+            y: Their targets.
+            num_samples: Draws per prediction.
+            seed: Seed of the draws.
+        """
         check_type("method", method, Method, "a trained method such as fsvi.FSVI(...)")
         return cls(method, Calibration(steps).fit(method.predict(x, num_samples, seed), y), num_samples, seed)
 
@@ -63,9 +72,14 @@ class Calibrated(Configurable):
         batch_size: int = 512,
         summary: bool = False,
     ) -> Predictive:
-        """The scaled prediction at `x`, by default with the draws that the calibration was fitted with.
+        """The scaled prediction.
 
-        With `summary`, the draws are not kept; see `Method.predict`.
+        Args:
+            x: Inputs, (n, ...).
+            num_samples: Draws per prediction; None takes those of the calibration.
+            seed: Seed of the draws; None takes that of the calibration.
+            batch_size: The number of inputs per pass through the network.
+            summary: Do not keep the draws; see `Method.predict`.
         """
         if summary:
             x = as_tensor("x", x)
@@ -84,18 +98,38 @@ class Calibrated(Configurable):
         batch_size: int = 512,
         summary: bool = False,
     ) -> Iterator[Predictive]:
-        """One scaled prediction per batch; see `Method.predict_batches`."""
+        """One scaled prediction per batch; see `Method.predict_batches`.
+
+        Args:
+            loader: Batches of inputs x, or of (x, y).
+            num_samples: Draws per prediction; None takes those of the calibration.
+            seed: Seed of the draws; None takes that of the calibration.
+            batch_size: The number of inputs per pass through the network.
+            summary: Yield summaries without the draws.
+        """
         samples, seed = self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
         for p in self.method.predict_batches(loader, samples, seed, batch_size):
             scaled: Predictive = self.calibration(p)
             yield scaled.summary() if summary else scaled
 
     def sets(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Tensor:
-        """Which classes are in the prediction set of each input, (n, classes)."""
+        """The classes in the prediction set of each input, (n, classes).
+
+        Args:
+            x: Inputs, (n, ...).
+            alpha: The largest chance that a set misses the label.
+            batch_size: The number of inputs per pass through the network.
+        """
         return self.calibration.sets(self._raw(x, batch_size), alpha)
 
     def intervals(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Intervals:
-        """The prediction interval of each input and target."""
+        """The prediction interval of each input and target.
+
+        Args:
+            x: Inputs, (n, ...).
+            alpha: The largest chance that an interval misses the target.
+            batch_size: The number of inputs per pass through the network.
+        """
         return self.calibration.intervals(self._raw(x, batch_size), alpha)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -18,7 +18,12 @@ _RATE = 1e-6
 
 
 class MeteredStep(NamedTuple):
-    """The bytes alive after each operation of a step, and the step's work; see `Meter`."""
+    """A metered step; see `Meter`.
+
+    Attributes:
+        alive: The bytes alive after each operation.
+        work: The step's work.
+    """
 
     alive: list[int]
     work: int
@@ -34,7 +39,12 @@ class _Noise(Context):
 
 
 class Probe:
-    """A copy of a method whose steps are metered."""
+    """A copy of a method whose steps are metered.
+
+    Args:
+        method: The method, which is copied.
+        x: Example inputs.
+    """
 
     def __init__(self, method: Method, x: Tensor) -> None:
         spaces = _function_spaces(method)
@@ -52,7 +62,12 @@ class Probe:
         self.held = self._meter.held
 
     def step(self, batch_size: int, num_context: int) -> MeteredStep:
-        """One metered training step."""
+        """One metered training step.
+
+        Args:
+            batch_size: The number of examples.
+            num_context: The number of context points.
+        """
         for space in self._spaces:
             space.num_context = num_context
         self._meter.restart()

@@ -71,7 +71,19 @@ def linearize_exact(network: Network, q: Parameters, x: Tensor, shift: Tensor | 
     with evaluating(network.module), plain_kernels(network.module):
         jacobian = jacrev(outputs)(q.mean)
         mean = outputs(q.mean)
-    return FunctionGaussian(mean[:, None], jacobian, (2 * q.log_std).exp()[None])
+    return FunctionGaussian(mean[:, None], jacobian, (2 * q.log_std).exp()[None], outputs_joined=network.num_outputs)
+
+
+def linearized_outputs(network: Network, q: Parameters, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x; mean) and J(x)·shift, the outputs of the linearized network at mean + `shift`, each (n, outputs).
+
+    One forward-mode pass gives both; J is the Jacobian by all stochastic parameters and is never formed.
+    """
+    params, directions, names = q.params(), q.directions(shift), network.head_names
+    features, change = features_jvp(network, params, directions, x)
+    value = F.linear(features, *(params[name] for name in names))
+    moved = F.linear(features, *(directions[name] for name in names))
+    return value, moved if change is None else moved + F.linear(change, params[names[0]])
 
 
 def check_linearization(linearize: str, network: Network, q: MeanField, x: Tensor) -> None:

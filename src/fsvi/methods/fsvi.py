@@ -25,7 +25,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method, NetworkMethod, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import RandomWeights, Stds, all_names, last_layer_names
+from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds, last_layer_names
 from fsvi.methods.parts import shared
 from fsvi.networks.joining import is_joinable
 from fsvi.networks.network import Network
@@ -36,7 +36,12 @@ _PRIOR_VARIANCE = 0.5
 
 
 class Draw(NamedTuple):
-    """A draw of the stochastic parameters: its noise ε, and its distance from the mean, exp(log_std)·ε."""
+    """A draw of the stochastic parameters.
+
+    Attributes:
+        noise: ε.
+        shift: The distance from the mean, exp(log_std)·ε.
+    """
 
     noise: Tensor
     shift: Tensor
@@ -71,7 +76,7 @@ class FSVI(NetworkMethod):
     kl_weight = shared("function_space", "kl_weight")
 
     _is_joinable = False
-    """whether the network treats every example alone, in training as in evaluation, as far as was seen"""
+    """Whether the network treats every example by itself, in training and in evaluation, on the inputs tried."""
 
     def __init__(
         self,
@@ -98,8 +103,7 @@ class FSVI(NetworkMethod):
         self.stochastic = check_choice("stochastic", stochastic, ("all", "last_layer"))
         self.num_context_sets = check_count("num_context_sets", num_context_sets)
         self.num_samples = check_count("num_samples", num_samples)
-        self.stds = Stds() if stds is None else stds
-        check_type("stds", self.stds, Stds, "fsvi.Stds(init=..., lr_scale=...)")
+        self.stds = check_stds(stds, Stds())
         self.function_space = FunctionSpace(context, prior, num_context, kl_weight, self.linearize)
         self.weights = RandomWeights(self.stds, last_layer_names if stochastic == "last_layer" else all_names)
         self.build(self.function_space.examined(self.network))
@@ -165,7 +169,7 @@ class FSVI(NetworkMethod):
     # Learning -------------------------------------------------------------------------------------------------------
 
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Find out whether minibatch and context may go through the network together."""
+        """Check whether minibatch and context can go through the network together."""
         super().begin(x, num_data)
         self._is_joinable = False
         if self._shares_features:
@@ -174,11 +178,13 @@ class FSVI(NetworkMethod):
             self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit a Gaussian process that asks for it."""
+        """Fit the prior if it is a Gaussian process with `learn=True`."""
         self.function_space.fit_prior(x, y, self.likelihood)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws, and the weighted divergence at the worst of S sets."""
+        """The expected negative log-likelihood over M draws, and the weighted divergence at the worst of S context
+        sets.
+        """
         q = self.posterior
         return self._joined_terms(q, x, y) if self._joins else dict(self._each_term(q, x, y))
 
@@ -214,15 +220,19 @@ class FSVI(NetworkMethod):
         draws = [_draw(q) for _ in range(self.num_samples)] if self._is_random else []
         sets = [self.function_space.points(x) for _ in range(self.num_context_sets)]
         if self._is_random:
-            values = torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
+            values = self._function_values(q, x, draws)
         else:
             params = q.params()
             values = self._local_draws(q, params, self.network.with_features(x, params)[0])
         yield "nll", self.likelihood.nll(values, y)
         yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
 
+    def _function_values(self, q: Parameters, x: Tensor, draws: Sequence[Draw]) -> Tensor:
+        """The real network's outputs for these draws of its parameters, (M, n, outputs)."""
+        return torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
+
     def _joined_terms(self, q: Parameters, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The terms by one pass of minibatch and context through the network, which saves calls and small kernels."""
+        """The terms with one pass of minibatch and context through the network, which saves calls and small kernels."""
         network = self.network
         draw = _draw(q) if self._is_random else None
         params = q.params(None if draw is None else draw.shift)
@@ -268,7 +278,7 @@ class FSVI(NetworkMethod):
     # The divergence -------------------------------------------------------------------------------------------------
 
     def _largest_divergence(self, q: Parameters, sets: list[Tensor], draws: Sequence[Draw]) -> Tensor:
-        """max over sets of the divergence; only the largest needs a gradient."""
+        """The largest divergence over the sets; only this one needs a gradient."""
         shared_draws = self._feature_draws(q, draws)
         priors = [self._priors(q, x, shared_draws) for x in sets]
         if len(sets) == 1:

@@ -97,7 +97,12 @@ def crps(p: Predictive, y: Any) -> float:
 
 
 def check_targets(p: Predictive, y: Any) -> tuple[Predictive, Tensor]:
-    """The prediction, and finite targets (n, targets) for it."""
+    """The prediction, and finite targets (n, targets) for it.
+
+    Args:
+        p: The prediction.
+        y: Targets.
+    """
     check_numeric(p)
     y = as_tensor("y", y, torch.float64).detach().cpu()
     num, targets = p.mean.shape

@@ -244,7 +244,12 @@ def concatenate(parts: Sequence[Predictive]) -> Predictive:
 
 
 def select(p: Predictive, rows: Tensor) -> Predictive:
-    """The predictions of some inputs; `rows` are their indices."""
+    """The predictions of some inputs.
+
+    Args:
+        p: The predictions.
+        rows: The indices of the inputs.
+    """
     return p[rows]
 
 

@@ -130,7 +130,13 @@ class TensorBatches(Batches):
 
 
 class LoaderBatches(Batches):
-    """Batches of a DataLoader, each validated when it is read."""
+    """Batches of a DataLoader, each validated when it is read.
+
+    Args:
+        method: The method to train.
+        loader: The DataLoader.
+        num_data: N; None counts the different examples that the loader can deliver.
+    """
 
     def __init__(self, method: Method, loader: DataLoader[Any], num_data: int | None = None) -> None:
         _check_loader(loader)

@@ -1,9 +1,11 @@
 import pytest
 import torch
 from torch import distributions as D
+from torch import nn
 
 import fsvi
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import weighted
 
 N, Q = 6, 3
 
@@ -194,3 +196,21 @@ def test_the_root_of_the_fisher_information_of_real_targets(heteroscedastic):
 def test_a_likelihood_without_fisher_information_says_so():
     with pytest.raises(InvalidInputError, match="fisher_root"):
         fsvi.Likelihood.fisher_root(fsvi.Categorical(), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "y"),
+    [
+        (fsvi.Categorical(), 3, torch.tensor([0, 2, 1, 1])),
+        (fsvi.Gaussian(0.5), 2, torch.tensor([[0.0, 1.0], [2.0, -1.0], [0.5, 0.5], [1.0, 1.0]])),
+        (fsvi.Gaussian(heteroscedastic=True), 4, torch.tensor([[0.0, 1.0], [2.0, -1.0], [0.5, 0.5], [1.0, 1.0]])),
+    ],
+)
+def test_weights_are_those_of_a_weighted_mean(likelihood, outputs, y):
+    likelihood.bind(outputs)
+    f = torch.randn(5, 4, outputs, generator=torch.Generator().manual_seed(0))
+    weights = torch.tensor([0.0, 1.0, 2.5, 0.5])
+    each = torch.stack([likelihood.nll(f[:, i : i + 1], y[i : i + 1]) for i in range(4)])
+    with weighted(nn.ModuleList([likelihood]), weights):
+        torch.testing.assert_close(likelihood.nll(f, y), (each * weights).mean())
+    torch.testing.assert_close(likelihood.nll(f, y), each.mean())

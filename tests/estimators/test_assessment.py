@@ -105,6 +105,13 @@ def test_map_stays_sure_far_from_the_data(regression):
     assert found.verdict == "care" and not found.checks[-1].passed
 
 
+def test_probabilities_that_are_too_sure_are_found(classification):
+    models, _ = classification
+    held_out, y = make(200, 1)
+    wrong = np.where((y > 0.5) ^ (np.arange(200) % 5 == 0), "high", "low")  # every fifth label is another one
+    assert not assess({"MAP": models["MAP"]}, held_out, wrong).checks[1].passed
+
+
 def test_the_least_sure_rows_are_listed_with_their_lines(classification):
     models, found = classification
     held_out, _ = make(200, 1)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fsvi.errors import InvalidInputError
-from fsvi.estimators.rows import merge_rows, repeat_rows
+from fsvi.estimators.rows import merge_rows, repeat_rows, weighted_scaler
 
 
 @pytest.fixture
@@ -40,6 +40,16 @@ def test_repeating_undoes_merging(rows):
     assert len(x) == 30 and (weights == 1).all()
     np.testing.assert_array_equal(np.sort(x, 0), np.sort(rows[0], 0))
     assert sorted(y.tolist()) == sorted(rows[1].tolist())
+
+
+def test_the_scaler_is_that_of_repeated_rows(rows):
+    x = np.column_stack([rows[0], np.full(30, 0.1)])
+    weights = np.arange(1.0, 31.0)
+    scaler = weighted_scaler(x, weights)
+    repeated = np.repeat(x, weights.astype(int), axis=0)
+    np.testing.assert_allclose(scaler.mean_, repeated.mean(0))
+    np.testing.assert_allclose(scaler.scale_[:2], repeated[:, :2].std(0))
+    assert scaler.scale_[2] == 1 and np.isfinite(scaler.transform(x)).all()
 
 
 def test_fractions_cannot_be_repeated():

@@ -262,6 +262,6 @@ def test_bad_settings_are_named(settings, message):
 
 
 @pytest.mark.parametrize(("trained", "data"), [(None, classes()), (fsvi.MAP(dense(), fsvi.Categorical()), 3)])
-def test_from_map_wants_a_map_and_data(trained, data):
+def test_from_trained_wants_a_map_and_data(trained, data):
     with pytest.raises(InvalidInputError, match=r"fsvi\.MAP|int"):
         fsvi.Laplace.from_trained(trained, data)

@@ -416,3 +416,9 @@ def test_a_file_from_before_networks_were_wrapped_loads(tmp_path):
 def test_a_wrong_head_is_refused_by_methods(head, said):
     with pytest.raises(HeadError, match=said):
         fsvi.FSVI(Network(Net(lambda f: f), head), fsvi.Categorical(), fsvi.contexts.Dataset(torch.randn(5, 3)))
+
+
+def test_a_convolution_of_one_channel_has_the_strides_of_channels_last():
+    """With one channel both layouts are contiguous, but only these strides let torch choose its fast kernels."""
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    assert Network(net).copied().module[0].weight.stride() == (9, 1, 3, 1)

@@ -26,9 +26,10 @@ def test_outside_features_are_those_of_the_formula(rows):
     features = table_mlp(rows, (8, 4), 2)[0]
     std = rows.std(0, correction=0)
     x = rows[:1].clone()
-    x[0, 1] = rows[:, 1].max() + 2.5 * std[1]  # the range ends half a standard deviation beyond the largest value
-    e = torch.tensor([0.0, 2.0, 0.0])
-    expected = torch.cat([features.layers(x)[0], 10 * math.sqrt(4) * e]) / math.sqrt(1 + 4)
+    x[0, 1] = rows[:, 1].max() + 2.5 * std[1]  # the range ends a quarter of one beyond it
+    x[0, 2] = rows[:, 2].min() - 1.5 * std[2]
+    e = torch.tensor([0.0, 2.25**2 / 2.75, -(1.25**2) / 1.75])
+    expected = torch.cat([features.layers(x)[0], 10 * math.sqrt(4) * e]) / math.sqrt(1 + e.square().sum())
     torch.testing.assert_close(features(x)[0], expected)
 
 

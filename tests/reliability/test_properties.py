@@ -68,9 +68,10 @@ def cases(draw: st.DrawFn, least_outputs: int = 2, most_outputs: int = 12) -> Ca
         "num_context": draw(st.integers(1, 7)),
         "num_context_sets": draw(st.integers(1, 3)),
         "num_samples": draw(st.integers(1, 3)),
-        "divergence": fsvi.divergences.KL(num_draws=draw(st.integers(1, 2))),
+        "divergence": fsvi.divergences.KL(
+            covariance=draw(st.sampled_from(["full", "diagonal"])), num_draws=draw(st.integers(1, 2))
+        ),
         "stochastic": draw(st.sampled_from(["all", "last_layer"])),
-        "covariance": draw(st.sampled_from(["full", "diagonal"])),
         "linearize": draw(st.sampled_from(["jvp", "conditional", "exact"])),
     }
     return Case(

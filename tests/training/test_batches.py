@@ -175,3 +175,32 @@ def test_the_fingerprint_changes_with_every_value(method):
     prints = {as_batches(method, data, 8).fingerprint for data in ((x, y), (x + 1e-6, y), (x, 1 - y), (x[:19], y[:19]))}
     assert len(prints) == 4
     assert as_batches(method, (x.clone(), y), 3).fingerprint in prints
+
+
+def test_weights_go_with_their_examples(method: fsvi.MAP) -> None:
+    x, y = points()
+    weights = torch.arange(len(x)) % 4
+    batches = as_batches(method, (x, y, weights), 3)
+    assert batches.num_data == int(weights.sum())
+    places = {tuple(row.tolist()): i for i, row in enumerate(batches.examples()[0])}
+    seen = 0
+    for rows, _, given in batches.weighted():
+        index = [places[tuple(row.tolist())] for row in rows]
+        assert given is not None
+        torch.testing.assert_close(given, (weights[index] / weights.double().mean()).to(given))
+        seen += len(rows)
+    assert seen == len(x)
+    values = torch.randn(len(x), dtype=torch.float64)
+    assert batches.mean(values) == pytest.approx(float((values * weights).sum() / weights.sum()))
+
+
+@pytest.mark.parametrize("weights", [[1.0], np.full(len(points()[0]), -1.0), np.zeros(len(points()[0]))])
+def test_weights_that_cannot_be_used_are_named(method: fsvi.MAP, weights: Any) -> None:
+    with pytest.raises(fsvi.InvalidInputError, match="weights"):
+        as_batches(method, (*points(), weights), 3)
+
+
+def test_methods_that_cannot_weigh_say_so() -> None:
+    method = fsvi.Laplace(dense(), fsvi.Categorical())
+    with pytest.raises(fsvi.InvalidInputError, match="Laplace"):
+        as_batches(method, (*points(), torch.ones(len(points()[0]))), 3)

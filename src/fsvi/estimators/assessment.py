@@ -31,6 +31,10 @@ _FAR = 8.0
 _ALPHA = 0.05
 _LISTED = 3
 _RELIABILITY_BINS = 10
+_ROWS_PER_BIN = 20
+_SIMULATIONS = 100
+_SLACK = 0.02
+"""A calibration error this much beyond chance does no harm."""
 _TOGETHER = {"classes": 0.85, "numbers": 0.7}
 """What uncertainty must reach with all columns 8 standard deviations away: a share of the largest entropy, or of the
 targets' standard deviation."""
@@ -161,7 +165,7 @@ def assess(models: Mapping[str, Any], table: Table, y: NDArray[Any], num_referre
         task=task.name,
         num_rows=len(table),
         metrics=metrics,
-        checks=_checks(task, list(models), metrics, growth, together[main]),
+        checks=_checks(task, list(models), predictions[main], metrics, growth, together[main]),
         reliability={name: task.reliability(p) for name, p in predictions.items()},
         referral=task.referral(predictions[main]),
         referred=_least_sure(task, predictions[main], table, num_referred),
@@ -202,14 +206,20 @@ class _Classes:
         return (p.labels() != self.y).double()
 
     def reliability(self, p: Any) -> list[tuple[float, float]]:
-        found = reliability(p, self.y, _RELIABILITY_BINS)
+        bins = max(2, min(_RELIABILITY_BINS, len(self.y) // _ROWS_PER_BIN))
+        found = reliability(p, self.y, bins, adaptive=True)
         return [(float(c), float(a)) for c, a in zip(found.confidence, found.accuracy, strict=True) if c == c]
 
     def referral(self, p: Any) -> list[tuple[float, float]]:
         return _referral(p.score, self.errors(p), lambda mean: mean)
 
-    def honest(self, metrics: dict[str, float], p_name: str) -> Check:
-        tolerance = 0.03 + 2 * math.sqrt(0.25 / len(self.y))
+    def honest(self, metrics: dict[str, float], p: Any) -> Check:
+        """The calibration error next to what it would be for labels drawn from the model's own probabilities."""
+        generator = torch.Generator().manual_seed(0)
+        probabilities = p.mean.double()
+        drawn = (torch.multinomial(probabilities, 1, generator=generator)[:, 0] for _ in range(_SIMULATIONS))
+        errors = torch.tensor([ece(p, labels, _RELIABILITY_BINS) for labels in drawn])
+        tolerance = _SLACK + float(errors.quantile(0.95))
         sentence = (
             f"Predicted probabilities differ from observed frequencies by {metrics['ece']:.3f} on average; "
             f"up to {tolerance:.3f} can be chance with {len(self.y)} rows."
@@ -273,7 +283,8 @@ class _Numbers:
     def referral(self, p: Any) -> list[tuple[float, float]]:
         return _referral(p.score, self.errors(p), math.sqrt)
 
-    def honest(self, metrics: dict[str, float], p_name: str) -> Check:
+    def honest(self, metrics: dict[str, float], p: Any) -> Check:
+        """The coverage of 95% intervals, next to what chance can make of it."""
         found, tolerance = metrics["coverage_0.95"], 0.03 + 2 * math.sqrt(0.05 * 0.95 / len(self.y))
         sentence = (
             f"95% intervals hold {found:.1%} of held-out targets; between {0.95 - tolerance:.1%} and "
@@ -299,12 +310,13 @@ class _Numbers:
 def _checks(
     task: Any,
     names: Sequence[str],
+    prediction: Any,
     metrics: Mapping[str, dict[str, float]],
     growth: Sequence[Growth],
     together: Mapping[str, float],
 ) -> list[Check]:
     main = names[0]
-    checks = [task.useful(metrics, main), task.honest(metrics[main], main)]
+    checks = [task.useful(metrics, main), task.honest(metrics[main], prediction)]
     if len(names) > 1:
         own, other = metrics[main]["nll"], metrics[names[1]]["nll"]
         sentence = (

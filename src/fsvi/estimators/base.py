@@ -96,7 +96,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         settings: Mapping[str, Any] | None = None,
         epochs: int = 300,
         batch_size: int = 128,
-        lr: float = 1e-2,
+        lr: float = 5e-3,
         validation_fraction: float | None = None,
         patience: int = 50,
         num_samples: int = 100,
@@ -173,8 +173,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", ensure_all_finite="allow-nan", **checks)
         return as_table(X, getattr(self, "feature_names_in_", None)), y
 
-    def _inputs(self, X: Any) -> Tensor:
-        """New inputs as the network takes them."""
+    def _table(self, X: Any) -> Table:
+        """New rows, validated; values unlike training are warned of."""
         check_is_fitted(self)
         if all(isinstance(column, NumberColumn) for column in self.encoder_.columns) and not is_mixed(X):
             X = validate_data(self, X, dtype=np.float64, order="C", ensure_all_finite="allow-nan", reset=False)
@@ -183,7 +183,17 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
             if not isinstance(X, Table):  # whose columns may come in any order
                 validate_data(self, X, skip_check_array=True, reset=False)
             table = as_table(X)
-        return self._standardized(self.encoder_.transform(table))
+        for surprise in self.encoder_.surprises(table):
+            warnings.warn(surprise, stacklevel=4)
+        return table
+
+    def _encoded(self, table: Table) -> Tensor:
+        """Rows as the network takes them."""
+        return self._standardized(self.encoder_.transform(table, warn=False))
+
+    def _inputs(self, X: Any) -> Tensor:
+        """New inputs as the network takes them."""
+        return self._encoded(self._table(X))
 
     def _standardized(self, encoded: NDArray[np.float64]) -> Tensor:
         return torch.as_tensor(self.scaler_.transform(encoded))
@@ -271,8 +281,9 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
 
     def _parts(self, X: Any) -> Iterator[Any]:
         """Predictions of a few thousand rows at a time: all draws for many rows would not fit into memory."""
-        for part in self._inputs(X).split(_ROWS):
-            yield self._predict(part, self.num_samples)
+        table = self._table(X)
+        for start in range(0, len(table), _ROWS):
+            yield self._predict(self._encoded(table.take(slice(start, start + _ROWS))), self.num_samples)
 
     def _draws(self, X: Any, n_samples: int, random_state: Any) -> tuple[Any, Tensor, torch.Generator]:
         """A prediction, which of its draws to take for `n_samples`, and a generator for what is drawn from them.

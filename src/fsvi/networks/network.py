@@ -98,7 +98,7 @@ class Network:
         if self.channels_last:
             for tensor in (*module.parameters(), *module.buffers()):
                 if tensor.dim() == 4:  # the layout is of images; other tensors have none
-                    tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+                    tensor.data = tensor.data.to(memory_format=torch.channels_last)
         hold_padding_rows(module)
         return self.replaced(module)
 

@@ -14,19 +14,22 @@ from fsvi.validation import check_choice, check_count
 _REACH = 10.0
 """How much larger than the hidden units together the distances are. So the variance on the data can be small and that
 far away large with weights of about the same variance, where training starts."""
-_MARGIN = 0.5
+_MARGIN = 0.25
 """By how many standard deviations the range exceeds that of the training rows: of many columns, some value of a new row
 often lies a little outside."""
+_SOFT = 0.5
+"""Up to about this distance a value outside of the range counts little."""
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 class RangeFeatures(nn.Module):
     """Hidden layers whose output fades as a row leaves the training range, next to how far each column left it.
 
-    With e the distance of each column from the range [low, high] in standard deviations, and h the hidden layers of
-    x, the features are [h, 10 √width · e] / √(1 + |e|²). On the training rows e is zero and the features are h, as in
-    `mlp`. Far away, h fades and the other features point in the direction in which the row left. A last layer on top
-    has a mean that tends to its bias there, and a variance of its own for each column.
+    Let d be the distance of each column from the range [low, high] in standard deviations, with its sign,
+    e = d |d| / (½ + |d|), which a value just outside of the range hardly changes, and h the hidden layers of x. The
+    features are [h, 10 √width · e] / √(1 + |e|²). On the training rows e is zero and the features are h, as in `mlp`.
+    Far away, h fades and the other features point in the direction in which the row left. A last layer on top has a
+    mean that tends to its bias there, and a variance of its own for each column.
 
     Without this, a network of ordinary width cannot tell that one column of fifty is out of range.
 
@@ -69,7 +72,8 @@ class RangeFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (n, width of the last hidden layer + columns)."""
-        distance = (x - torch.minimum(torch.maximum(x, self.low), self.high)) / self.scale
+        outside = (x - torch.minimum(torch.maximum(x, self.low), self.high)) / self.scale
+        distance = outside * outside.abs() / (_SOFT + outside.abs())
         fading = torch.rsqrt(1 + distance.square().sum(1, keepdim=True))
         return torch.cat([self.layers(x), _REACH * math.sqrt(self.hidden[-1]) * distance], 1) * fading
 

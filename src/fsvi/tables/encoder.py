@@ -108,6 +108,14 @@ class TableEncoder(Configurable):
                 warnings.warn(surprise, stacklevel=2)
         return encoded
 
+    def surprises(self, table: Table) -> list[str]:
+        """Sentences about values that are unlike training, one column in memory at a time."""
+        self.check_names(table.names)
+        found: list[str] = []
+        for column in self.columns:
+            found += column.surprises(column.parse(table.columns[column.name], table.lines))
+        return found
+
     def examine(self, table: Table) -> tuple[NDArray[np.float64], list[str]]:
         """Numbers, and sentences about what is unlike training."""
         self.check_names(table.names)

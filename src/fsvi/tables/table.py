@@ -45,7 +45,7 @@ class Table:
         """The columns' names, in order."""
         return list(self.columns)
 
-    def take(self, index: NDArray[Any]) -> Table:
+    def take(self, index: NDArray[Any] | slice) -> Table:
         """Some of the rows."""
         return Table({name: values[index] for name, values in self.columns.items()}, self.lines[index])
 

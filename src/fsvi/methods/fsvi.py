@@ -256,7 +256,7 @@ class FSVI(NetworkMethod):
         divergence = self._divergence(last_layer(network, q, means, features[len(x) :]), p)
         return {"nll": nll, "kl": self._weight(x) * divergence}
 
-    def _weight(self, x: Tensor) -> float:
+    def _weight(self, x: Inputs) -> float:
         return self.function_space.weight(self.num_data or len(x))
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 def functional_call(
     net: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> Any:
-    """`net(*args, **kwargs)` with `tensors` in place of the parameters and buffers of those names, wherever they are shared.
+    """`net(*args, **kwargs)` with `tensors` in place of parameters and buffers of those names, wherever they occur.
 
     `torch.func.functional_call` (seen with torch 2.13) never restores a module's own tensors if the module has two
     names, because it treats them as two places to restore. Here every place has one name.

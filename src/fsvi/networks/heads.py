@@ -26,14 +26,14 @@ class Layout(NamedTuple):
 
 def head_layers(module: nn.Module) -> dict[str, Head]:
     """The layers that map features to outputs at every position alone, by name: dense ones and 1×1 convolutions."""
-    return {name: layer for name, layer in module.named_modules() if _is_head(layer)}  # type: ignore[misc]
+    return {name: layer for name, layer in module.named_modules() if _is_head(layer)}
 
 
 def guess_head(layers: Mapping[str, Head]) -> str:
     """The layer to assume before any input is seen: the dense layer registered last, preferably one that learns."""
-    dense = {name: layer for name, layer in layers.items() if isinstance(layer, nn.Linear)} or dict(layers)
-    learning = [name for name, layer in dense.items() if layer.weight.requires_grad]
-    return (learning or list(dense))[-1]
+    names = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)] or list(layers)
+    learning = [name for name in names if layers[name].weight.requires_grad]
+    return (learning or names)[-1]
 
 
 def in_features(layer: Head) -> int:

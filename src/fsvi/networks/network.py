@@ -308,7 +308,7 @@ class Network:
             raise HeadError(_explain(outputs, self.head))
 
     def _moves_all_alike(self, x: Inputs, generator: torch.Generator) -> bool:
-        """Whether what follows the head treats large features and their outputs alike: move(head(Φ)) = head(move(Φ))."""
+        """Whether what follows the head treats large features and outputs alike: move(head(Φ)) = head(move(Φ))."""
         with recording(self.linear) as inputs:
             self._returned(x)
         probe = 1e3 * torch.randn(inputs[-1].shape, generator=generator).to(inputs[-1])

@@ -151,9 +151,8 @@ def _begin(method: Method, batches: Batches) -> tuple[Tensor, Tensor]:
     """Show the method examples of the data, so that problems are found before the first step."""
     x, y = batches.examples()
     if not y.is_floating_point() and bool((y == y.flatten()[0]).all()):
-        message = (
-            f"all {y.numel()} labels checked are {int(y.flatten()[0])}: nothing can be learned about the other classes."
-        )
+        label = int(y.flatten()[0])
+        message = f"all {y.numel()} labels checked are {label}: nothing can be learned about the other classes."
         warnings.warn(message, stacklevel=3)
     method.begin(x, _num_targets(method, batches.num_data, y))
     return x, y

@@ -57,7 +57,7 @@ class Context(Configurable, ABC):
         return digest({name: tensor for tensors in held for name, tensor in tensors.items()}) if held else None
 
     @abstractmethod
-    def sample(self, num: int, batch: Tensor) -> Tensor:
+    def sample(self, num: int, batch: Any) -> Any:
         """Draw `num` points; `batch` is the minibatch of the current step."""
 
 

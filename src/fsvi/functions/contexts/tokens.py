@@ -74,10 +74,8 @@ class ShuffledTokens(_Tokens):
         places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         free = mask & (places >= self.keep_first)
         # The i-th free place of a text receives the token from the place with the i-th smallest key.
-        order = torch.where(free, places, ids.shape[1]).argsort(1, stable=True)
-        keys = torch.where(
-            free, torch.rand(ids.shape, device=ids.device), torch.full(ids.shape, 2.0, device=ids.device)
-        )
+        order = torch.where(free, places, ids.shape[1]).argsort(dim=1, stable=True)
+        keys = torch.rand(ids.shape, device=ids.device).masked_fill(~free, 2.0)
         source = keys.argsort(1)
         shuffled = ids.clone().scatter_(1, order, ids.gather(1, source))
         return torch.where(free, shuffled, ids)

@@ -219,7 +219,8 @@ class FSVI(NetworkMethod):
 
         It is exact where only the last layer is stochastic, otherwise an average over new draws of the feature layers.
         """
-        x = self.network.at_positions(self.network.arranged(self.check_inputs(x_context)), self.num_context)
+        x = self.check_inputs(x_context)  # may find another last layer, so the network is looked up after it
+        x = self.network.at_positions(self.network.arranged(x), self.num_context)
         draws = self._feature_draws(self.posterior, [])
         return self._mean_divergence(self.posterior, x, draws, self._priors(self.posterior, x, draws))
 

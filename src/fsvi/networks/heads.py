@@ -70,7 +70,7 @@ def head_axis(layer: Head, outputs: Tensor, features: Tensor) -> int | None:
         if moved.shape[-1] != in_features(layer) or (*moved.shape[:-1], out_features(layer)) != expected.shape:
             continue
         values = apply_head(moved, layer.weight, layer.bias)
-        if torch.allclose(values, expected, rtol=0, atol=1e-4 * float(expected.abs().max())):
+        if torch.allclose(values, expected, rtol=0, atol=1e-4 * float(expected.detach().abs().max())):
             return axis
     return None
 

@@ -13,19 +13,19 @@ _MASK = "attention_mask"
 class Positions:
     """Some positions of the outputs at `inputs`; it counts as many points as it has positions.
 
-    The number of positions is known only when the network is called. So a position is kept as a fraction of the way
-    from the first position of the first example to the last of the last one.
+    The number of positions is known only when the network is called. All positions, example after example, are then
+    divided into as many equal stretches as there are points, and a point is in each.
 
     Args:
         inputs: Examples.
-        fractions: Increasing numbers in [0, 1), one per point.
+        places: Where each point is in its stretch, from 0 to below 1.
     """
 
-    def __init__(self, inputs: Inputs, fractions: Tensor) -> None:
-        self.inputs, self.fractions = inputs, fractions
+    def __init__(self, inputs: Inputs, places: Tensor) -> None:
+        self.inputs, self.places = inputs, places
 
     def __len__(self) -> int:
-        return len(self.fractions)
+        return len(self.places)
 
     @property
     def device(self) -> torch.device:
@@ -37,7 +37,9 @@ class Positions:
         rows = values.flatten(0, -2)
         allowed = self._unmasked(values)
         total = len(rows) if allowed is None else len(allowed)
-        index = (self.fractions * total).long().clamp_max(total - 1).to(rows.device)
+        ends = torch.arange(len(self) + 1, device=self.places.device) * total // len(self)
+        offset = (self.places * ends.diff()).long()
+        index = (ends[:-1] + torch.minimum(offset, (ends.diff() - 1).clamp_min(0))).to(rows.device)
         return rows[index if allowed is None else allowed[index]]
 
     def _unmasked(self, values: Tensor) -> Tensor | None:
@@ -51,4 +53,4 @@ class Positions:
 
 def choose_positions(x: Inputs, num: int) -> Positions:
     """`num` random positions of the outputs at `x`, spread evenly over examples, all different if there are enough."""
-    return Positions(x, (torch.arange(num) + torch.rand(num)).double() / num)
+    return Positions(x, torch.rand(num))

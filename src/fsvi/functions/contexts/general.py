@@ -124,7 +124,7 @@ class Monochrome(Context):
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """One pixel per channel, independently, spread over the image."""
-        images = batch if self._pixels is None else self._pixels
+        images = _check_images("Monochrome", batch) if self._pixels is None else self._pixels
         count, channels, height, width = images.shape
         n, row, column = (torch.randint(size, (num, channels)) for size in (count, height, width))
         colors = images[n, torch.arange(channels), row, column]

@@ -292,14 +292,14 @@ def test_wrong_structured_data_is_explained(data, unpack, said):
         fsvi.fit(text_method(), data, unpack=unpack, epochs=1, progress=False)
 
 
-def test_a_context_of_another_structure_is_refused():
-    for context in (
-        fsvi.contexts.Dataset(torch.ones(5, 3)),
-        fsvi.contexts.Dataset({"input_ids": torch.ones(5, 3).long()}),
-    ):
-        method = fsvi.FSVI(Texts(), fsvi.Categorical(), context)
-        with pytest.raises(fsvi.InvalidInputError):
-            fsvi.fit(method, (text([3, 4]), torch.arange(2)), epochs=1, progress=False)
+@pytest.mark.parametrize("data", [torch.ones(5, 3), {"input_ids": torch.ones(5, 3).long()}], ids=["tensor", "no mask"])
+def test_a_context_of_another_structure_is_refused(data):
+    with pytest.raises(fsvi.InvalidInputError, match="context.*attention_mask"):
+        fsvi.FSVI(Texts(), fsvi.Categorical(), fsvi.contexts.Dataset(data))
+    method = text_method()
+    method.context = fsvi.contexts.Dataset(data)
+    with pytest.raises(fsvi.InvalidInputError, match="context.*attention_mask"):
+        fsvi.fit(method, (text([3, 4]), torch.arange(2)), epochs=1, progress=False)
 
 
 def test_a_text_that_is_too_long_for_the_network_is_named():

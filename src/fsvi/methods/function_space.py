@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fsvi.errors import InvalidInputError
+from fsvi.errors import HeadError, InvalidInputError
 from fsvi.functions.contexts import Context
 from fsvi.functions.kernels import spread
 from fsvi.functions.priors import GaussianProcess, Prior
@@ -55,7 +55,14 @@ class FunctionSpace(Part):
     def examined(self, network: Network) -> Network:
         """The network, with its last layer found on points of the context if it has any before training."""
         example = None if self.context is None else self.context.example()
-        return network if example is None else network.examined(check_inputs(example, network.dtype))
+        if example is None:
+            return network
+        try:
+            return network.examined(check_inputs(example, network.dtype))
+        except InvalidInputError as error:
+            if isinstance(error, HeadError):
+                raise
+            raise InvalidInputError(f"points of the context do not fit the network: {error}") from error
 
     def points(self, x: Inputs) -> Any:
         """A set of K context points for the minibatch `x`.

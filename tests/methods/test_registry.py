@@ -23,9 +23,13 @@ CLASSES = {
     "duq": "DUQ",
     "laplace": "Laplace",
     "vogn": "VOGN",
+    "ivon": "IVON",
     "rank1": "Rank1",
+    "vbll": "VBLL",
     "spg": "SPG",
     "fbnn": "FBNN",
+    "fs-eb": "FSEB",
+    "gfsvi": "GFSVI",
     "fsvi": "FSVI",
 }
 
@@ -113,7 +117,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest(name):
 # Contexts ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fsvi", "fbnn", "spg"])
+@pytest.mark.parametrize("name", ["fsvi", "fbnn", "spg", "fs-eb", "gfsvi"])
 def test_a_context_is_passed_on(name):
     context = fsvi.contexts.Dataset(scenarios.points()[0])
     assert make(name, context=context).context.data is context.data

@@ -171,9 +171,16 @@ def run(
         files = {"result": str(path), "model": str(model_path(out, path))}
         typer.echo(json.dumps({**files, "metrics": dict(result.metrics)}, indent=2))
         return
-    columns = [column for table in TASKS[task].section.tables for column in table.columns]
-    shown = ((column.metric, column.value(result)) for column in columns if column.task == task)
-    texts = [f"{metric.label} {metric.show(value)}" for metric, value in shown if value is not None]
+    tables = TASKS[task].section.tables
+    columns = [(table, column) for table in tables for column in table.columns if column.task == task]
+    # A table with one column per task, like those of UCI, is named after the measure.
+    shown = [
+        (table.title if len({each.task for each in table.columns}) > 1 else column.metric.label, column)
+        for table, column in columns
+    ]
+    texts = [
+        f"{label} {column.metric.show(value)}" for label, column in shown if (value := column.value(result)) is not None
+    ]
     typer.echo(f"{result.label}: {', '.join(texts)}")
 
 

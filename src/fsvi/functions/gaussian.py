@@ -30,11 +30,18 @@ class FunctionGaussian:
     """w, (Q, R), or (1, R) where all outputs share it"""
     diagonal: float | Tensor = 0.0
     """d, a variance added at every point"""
+    outputs_joined: int = 1
+    """how many outputs stand in one column of `mean`, point by point"""
+
+    @property
+    def num_points(self) -> int:
+        """The number of points, also where several outputs are joined to one Gaussian."""
+        return len(self.mean) // self.outputs_joined
 
     def prepared(self, nugget: float) -> FunctionGaussian:
         """The same in float64, with `nugget` added to the diagonal."""
         mean, factor, weight = (t.double() for t in (self.mean, self.factor, self.weight))
-        return FunctionGaussian(mean, factor, weight, self.diagonal + nugget)
+        return FunctionGaussian(mean, factor, weight, self.diagonal + nugget, self.outputs_joined)
 
     def covariance(self) -> Tensor:
         """(Q or 1, K, K)"""
@@ -50,12 +57,12 @@ class FunctionGaussian:
         points, outputs = self.mean.shape
         mean, size = self.mean.reshape(-1, 1), points * outputs
         if not self.factor.shape[1] and len(self.weight) == 1:
-            return FunctionGaussian(mean, self.factor.new_zeros(size, 0), self.weight, self.diagonal)
+            return FunctionGaussian(mean, self.factor.new_zeros(size, 0), self.weight, self.diagonal, outputs)
         covariance = self.covariance().expand(outputs, points, points)
         eye = torch.eye(outputs, dtype=covariance.dtype, device=covariance.device)
         matrix = torch.einsum("qij,qr->iqjr", covariance, eye).reshape(size, size)
         roots, vectors = torch.linalg.eigh(matrix.double())
-        return FunctionGaussian(mean, vectors, roots.clamp_min(0)[None])
+        return FunctionGaussian(mean, vectors, roots.clamp_min(0)[None], outputs_joined=outputs)
 
     @property
     def _is_low_rank(self) -> bool:

@@ -230,7 +230,7 @@ class FSVI(NetworkMethod):
         """The terms one after the other, with the draws and the context sets given or new ones."""
         draws, sets = self._draw_all(q, x) if drawn is None else drawn
         if self._is_random:
-            values = torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
+            values = self._function_values(q, x, draws)
         else:
             params = q.params()
             values = self._local_draws(q, params, self.network.with_features(x, params)[0])
@@ -240,6 +240,10 @@ class FSVI(NetworkMethod):
     def _draw_all(self, q: Parameters, x: Inputs) -> tuple[list[Draw], list[Any]]:
         draws = [_draw(q) for _ in range(self.num_samples)] if self._is_random else []
         return draws, [self.function_space.points(x) for _ in range(self.num_context_sets)]
+
+    def _function_values(self, q: Parameters, x: Inputs, draws: Sequence[Draw]) -> Tensor:
+        """The real network's outputs for these draws of its parameters, (M, n, outputs)."""
+        return torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
 
     def _joined_terms(self, q: Parameters, x: Inputs, y: Tensor) -> dict[str, Tensor]:
         """The terms by one pass of minibatch and context through the network, which saves calls and small kernels."""

@@ -126,11 +126,10 @@ class FunctionSpace(Part):
         return {name for name, _ in self.named_parameters() if name.startswith("prior.net.")}
 
     def resize(self, tensors: Mapping[str, Tensor], input_shape: tuple[int, ...] | None) -> None:
-        """Make room for the prior's tensors: one number per column and one more, as far as columns are known."""
+        """Make room for the prior's tensors."""
         own = {name.removeprefix("prior."): value for name, value in tensors.items() if name.startswith("prior.")}
-        is_table = isinstance(input_shape, tuple) and len(input_shape) == 1
-        sizes = (2, input_shape[0] + 1) if input_shape is not None and is_table else None
-        self.prior.make_room({name: value for name, value in own.items() if sizes is None or value.numel() in sizes})
+        columns = input_shape[0] if isinstance(input_shape, tuple) and len(input_shape) == 1 else None
+        self.prior.make_room(own, columns)
 
     def fingerprint(self) -> Any:
         """The context's."""

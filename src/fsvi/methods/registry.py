@@ -21,7 +21,10 @@ from fsvi.methods.base import Method
 from fsvi.methods.duq import DUQ, KernelPredictive
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
+from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.gfsvi import GFSVI
+from fsvi.methods.ivon import IVON
 from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
@@ -32,6 +35,7 @@ from fsvi.methods.rank1 import Rank1
 from fsvi.methods.search_space import VARIANCE, Choice, Range, Space
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
+from fsvi.methods.vbll import VBLL
 from fsvi.methods.vogn import VOGN
 from fsvi.networks.network import Network
 from fsvi.predictive import CategoricalPredictive
@@ -99,9 +103,33 @@ _ENTRIES = [
     MethodEntry("duq", "DUQ", DUQ, score=KernelPredictive.score_name),
     MethodEntry("laplace", "Laplace", Laplace),
     MethodEntry("vogn", "VOGN", VOGN),
+    MethodEntry("ivon", "IVON", IVON),
     MethodEntry("rank1", "Rank-1", Rank1),
+    MethodEntry("vbll", "VBLL", VBLL, search={VARIANCE: Range(1e-3, 1e2)}),
     MethodEntry("spg", "SPG", SPG, can_stack=True),
     MethodEntry("fbnn", "fBNN", FBNN, can_stack=True),
+    MethodEntry(
+        "fs-eb",
+        "FS-EB",
+        FSEB,
+        search={
+            VARIANCE: Range(1e-2, 1e3),
+            "num_context": Choice((4, 8, 16, 32, 64)),
+            "kl_weight": Range(1e-5, 1e-1),
+        },
+    ),
+    MethodEntry(
+        "gfsvi",
+        "GFSVI",
+        GFSVI,
+        can_stack=True,
+        search={
+            VARIANCE: Range(0.1, 100.0),
+            "num_context": Choice((4, 8, 16, 32, 64)),
+            "kl_weight": Range(1e-5, 1e-1),
+            "num_samples": Choice((1, 5)),
+        },
+    ),
     MethodEntry(
         "fsvi",
         "FSVI",

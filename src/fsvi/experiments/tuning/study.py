@@ -149,10 +149,9 @@ class _Search:
         experiment, method = self._recipe
         own = {name: getattr(method, name) for name in self._listed if hasattr(method, name)}
         own |= {LENGTH: 1.0, "context": self.order.context}
-        if isinstance(method, FSVI):
-            bound = 1 / len(experiment.data[0])
-            own |= {"kl_weight": bound if method.kl_weight is None else method.kl_weight, **_variable(method.prior)}
-        return own
+        if "kl_weight" in own and own["kl_weight"] is None:
+            own["kl_weight"] = 1 / len(experiment.data[0])
+        return {**own, **_variable(method.prior)} if isinstance(method, FSVI) else own
 
     @property
     def is_small(self) -> bool:

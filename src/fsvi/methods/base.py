@@ -21,21 +21,23 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
-from fsvi.inputs import Inputs, example_shape, signature
+from fsvi.inputs import TARGET_KEYS, Inputs, example_shape, signature
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.files import save_method
 from fsvi.methods.parts import Part
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.predictive import Predictive
+from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 
 _OLD_NETWORK_SETTINGS = ("head", "channels_last")
 """Where files written before `Network` existed keep its settings."""
+
+_ROWS_AT_ONCE = 10_000
+"""Inputs whose draws are in memory at once when only summaries are kept."""
 
 DataPass = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 """A function that goes through the training data once more."""
@@ -191,7 +196,9 @@ class Method(Configurable, nn.Module, ABC):
             batch_size: The number of inputs per pass through the network.
         """
 
-    def predict(self, x: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512) -> Predictive:
+    def predict(
+        self, x: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False
+    ) -> Predictive:
         """The predictive distribution at `x`.
 
         Args:
@@ -200,10 +207,34 @@ class Method(Configurable, nn.Module, ABC):
             num_samples: The number of draws of the function. All inputs share them.
             seed: The seed of the draws: the same seed gives the same functions in every call.
             batch_size: How many inputs go through the network at once.
+            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.Summary`). The memory for
+                draws then stays the same for any number of inputs.
         """
         check_count("num_samples", num_samples)
         check_count("batch_size", batch_size)
         x = self.check_inputs(x)
+        if not summary:
+            return self._predict(x, num_samples, seed, batch_size)
+        rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
+        return gathered((self._predict(part, num_samples, seed, batch_size) for part in x.split(rows)), len(x))
+
+    def predict_batches(
+        self, loader: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False
+    ) -> Iterator[Predictive]:
+        """One prediction per batch, with the same draws of the function for all; only one batch is in memory.
+
+        Args:
+            loader: A DataLoader or another iterable of batches, each of inputs x, or of (x, y), whose y is not used. A
+                Dataset and a tensor are divided into batches.
+            num_samples: The number of draws of the function.
+            seed: The seed of the draws.
+            batch_size: How many inputs go through the network at once.
+            summary: Yield summaries without the draws, as in `predict`.
+        """
+        for x in input_batches(loader, check_count("batch_size", batch_size)):
+            yield self.predict(x, num_samples, seed, batch_size, summary)
+
+    def _predict(self, x: Tensor, num_samples: int, seed: int, batch_size: int) -> Predictive:
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad(), evaluating(self):
             draws = self.function_draws(x, num_samples, generator, batch_size)
@@ -529,6 +560,21 @@ class NetworkMethod(Method):
 def _form(network: Network) -> tuple[int, bool, int]:
     """What parts of a method rely on besides the head; the number of positions may change."""
     return network.layout.axis, network.layout.is_moved, len(network.layout.positions)
+
+
+def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:
+    """The inputs of every batch of a loader, without targets: those of pairs (x, y) and of dictionaries are removed."""
+    if isinstance(loader, Dataset):
+        loader = DataLoader(loader, batch_size)
+    if isinstance(loader, (Tensor, np.ndarray)):
+        loader = as_tensor("loader", loader).split(batch_size)
+    if not isinstance(loader, Iterable) or isinstance(loader, (str, Mapping)):
+        raise InvalidInputError(f"loader is a {type(loader).__name__}: give a DataLoader or an iterable of batches.")
+    for batch in loader:
+        if isinstance(batch, Mapping):
+            yield {key: value for key, value in batch.items() if key not in TARGET_KEYS}
+        else:
+            yield batch[0] if isinstance(batch, (tuple, list)) else batch
 
 
 def sum_terms(terms: dict[str, Tensor]) -> Tensor:

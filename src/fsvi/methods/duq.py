@@ -81,6 +81,10 @@ class DUQ(NetworkMethod):
         super().__init__(net, likelihood)
         if not isinstance(likelihood, Categorical):
             raise InvalidInputError(f"DUQ is for classes, not for {type(likelihood).__name__}: use fsvi.Categorical().")
+        if not likelihood.is_plain:
+            raise InvalidInputError(
+                "DUQ has a loss of its own: leave class_weight, label_smoothing and ignore_index out of Categorical."
+            )
         self.length_scale = check_positive("length_scale", length_scale)
         self.gradient_penalty = check_positive("gradient_penalty", gradient_penalty, zero=True)
         self.momentum = check_fraction("momentum", momentum)
@@ -106,6 +110,8 @@ class DUQ(NetworkMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The binary cross-entropy, and the weighted gradient penalty."""
+        if y.is_floating_point():
+            raise InvalidInputError("DUQ needs one label per input, not class probabilities.")
         penalized = self.gradient_penalty > 0
         x = _differentiable(x) if penalized else x
         with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative

@@ -51,7 +51,7 @@ STEPS, BATCH_SIZE, RATE, STD_RATE = 100, 128, 5e-3, 6e-2
 """Steps of the second stage, at most, their minibatches, and the learning rates of the last layer's means, which should
 stay close to the point estimate, and of their standard deviations."""
 LONGER = 3
-"""How many times as many steps a network takes that does not know the range of the training rows: its hidden layers must
+"""How many times as many steps networks take that do not know the range of the training rows: their hidden layers must
 learn where the data end."""
 _FEATURE_STD, _NARROW = 0.01, 0.3
 """Where standard deviations start: of the hidden layers' weights, if these are random, and of the last layer's weights
@@ -116,10 +116,7 @@ def widen(
     freeze = knows and chosen["stochastic"] == "last_layer"
     steps = steps if knows else LONGER * steps
     width = start.network.linear.in_features
-    chosen.setdefault("stds", Stds((LONGER = 3
-"""How many times as many steps a network takes that does not know the range of the training rows: its hidden layers must
-learn where the data end."""
-_FEATURE_STD, _NARROW * width**-0.5), STD_RATE / RATE))
+    chosen.setdefault("stds", Stds((_FEATURE_STD, _NARROW * width**-0.5), STD_RATE / RATE))
     # The point estimate's own predictions are the targets: noise that early stopping kept out must not be learned now.
     targets = start.predict(x).mean
     start = copy.deepcopy(start)

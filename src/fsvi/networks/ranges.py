@@ -16,8 +16,8 @@ _REACH = 10.0
 """How much larger than the hidden units together the distances are. So the variance on the data can be small and that
 far away large with weights of about the same variance, where training starts."""
 _MARGIN, _TAIL, _SHARE_OUTSIDE = 0.25, 0.5, 0.05
-"""By how many standard deviations the range exceeds that of the training rows, at least; the scale on which the tails of
-a column fall, in standard deviations; and the share of new rows that may lie outside in some column."""
+"""By how many standard deviations the range exceeds that of the training rows, at least; the scale on which a column's
+tails fall, in standard deviations; and the share of new rows that may lie outside in some column."""
 _SOFT = 0.5
 """Up to about this distance a value outside of the range counts little."""
 _USUAL = 0.999

@@ -15,7 +15,7 @@ def test_there_are_tutorials():
     assert len(draw.PAGES) >= 7 and all(draw.code(page) for page in draw.PAGES)
 
 
-@pytest.mark.parametrize("page", [*draw.PAGES, DOCS / "calibration.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*draw.PAGES, DOCS / "calibration.md", DOCS / "models.md"], ids=lambda page: page.stem)
 def test_a_tutorial_runs_as_it_stands(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw.run(page)

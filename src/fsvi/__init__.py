@@ -15,16 +15,20 @@ from fsvi.errors import (
     NonFiniteLossError,
     SingularCovarianceError,
 )
-from fsvi.functions import contexts, divergences, priors
+from fsvi.functions import contexts, divergences, kernels, priors
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods import (
     DUQ,
     FBNN,
+    FSEB,
     FSVI,
+    GFSVI,
+    IVON,
     MAP,
     MFVI,
     SPG,
     SWAG,
+    VBLL,
     VOGN,
     Ensemble,
     Laplace,
@@ -77,11 +81,15 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "DUQ",
     "FBNN",
+    "FSEB",
     "FSVI",
+    "GFSVI",
+    "IVON",
     "MAP",
     "MFVI",
     "SPG",
     "SWAG",
+    "VBLL",
     "VOGN",
     "Categorical",
     "CategoricalPredictive",
@@ -122,6 +130,7 @@ __all__ = [
     "estimate_cost",
     "fit",
     "keep_memory",
+    "kernels",
     "load",
     "make_method",
     "method_names",

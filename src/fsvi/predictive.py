@@ -152,7 +152,12 @@ def mixture(parts: Sequence[Predictive]) -> Predictive:
 
 
 def select(p: Predictive, rows: Tensor) -> Predictive:
-    """The predictions of some inputs; `rows` are their indices."""
+    """The predictions of some inputs.
+
+    Args:
+        p: The predictions.
+        rows: The indices of the inputs.
+    """
     chosen = copy.copy(p)
     for name, values in vars(p).items():
         setattr(chosen, name, values[:, rows.to(values.device)])
@@ -169,7 +174,7 @@ def _entropy(probabilities: Tensor) -> Tensor:
 
 
 def _targets(y: Any, samples: Tensor) -> Tensor:
-    """The targets as a tensor beside the samples, one for each prediction."""
+    """The targets as a tensor on the samples' device, one per prediction."""
     y = as_tensor("y", y).to(samples.device)
     if y.dim() == 0 or len(y) != samples.shape[1]:
         raise InvalidInputError(f"there are {samples.shape[1]} predictions, but targets of shape {tuple(y.shape)}.")

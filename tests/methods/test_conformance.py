@@ -25,6 +25,8 @@ SMALL: dict[str, dict[str, Any]] = {
         "num_samples": 4,
         "injected_noise": 0.1,
     },  # 0.01 holds functions for more steps than here
+    "fs-eb": {"num_context": 4},
+    "gfsvi": {"num_context": 4},
     "fsvi": {"num_context": 4},
 }
 

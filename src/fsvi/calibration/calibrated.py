@@ -51,14 +51,30 @@ class Calibrated(Configurable):
         num_samples: int = 100,
         seed: int = 0,
     ) -> Calibrated:
-        """Calibrate a trained method on held-out inputs `x` and targets `y`; see `Calibration.fit`."""
+        """Calibrate a trained method on held-out data; see `Calibration.fit`.
+
+        Args:
+            method: The trained method.
+            steps: The steps of the calibration, in order.
+            x: Held-out inputs.
+            y: Their targets.
+            num_samples: Draws per prediction.
+            seed: Seed of the draws.
+        """
         check_type("method", method, Method, "a trained method such as fsvi.FSVI(...)")
         return cls(method, Calibration(steps).fit(method.predict(x, num_samples, seed), y), num_samples, seed)
 
     def predict(
         self, x: Any, num_samples: int | None = None, seed: int | None = None, batch_size: int = 512
     ) -> Predictive:
-        """The scaled prediction at `x`, by default with the draws that the calibration was fitted with."""
+        """The scaled prediction.
+
+        Args:
+            x: Inputs, (n, ...).
+            num_samples: Draws per prediction; None takes those of the calibration.
+            seed: Seed of the draws; None takes that of the calibration.
+            batch_size: The number of inputs per pass through the network.
+        """
         samples = self.num_samples if num_samples is None else num_samples
         p: Predictive = self.calibration(
             self.method.predict(x, samples, self.seed if seed is None else seed, batch_size)
@@ -66,11 +82,23 @@ class Calibrated(Configurable):
         return p
 
     def sets(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Tensor:
-        """Which classes are in the prediction set of each input, (n, classes)."""
+        """The classes in the prediction set of each input, (n, classes).
+
+        Args:
+            x: Inputs, (n, ...).
+            alpha: The largest chance that a set misses the label.
+            batch_size: The number of inputs per pass through the network.
+        """
         return self.calibration.sets(self._raw(x, batch_size), alpha)
 
     def intervals(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Intervals:
-        """The prediction interval of each input and target."""
+        """The prediction interval of each input and target.
+
+        Args:
+            x: Inputs, (n, ...).
+            alpha: The largest chance that an interval misses the target.
+            batch_size: The number of inputs per pass through the network.
+        """
         return self.calibration.intervals(self._raw(x, batch_size), alpha)
 
     def save(self, path: str | os.PathLike[str]) -> None:

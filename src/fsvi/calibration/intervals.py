@@ -57,14 +57,24 @@ class ConformalIntervals(Configurable):
         self.scores = None if scores is None else _check_residuals(scores)
 
     def fit(self, p: GaussianPredictive, y: Any) -> ConformalIntervals:
-        """Keep the scaled residuals of held-out targets `y` under predictions `p`."""
+        """Keep the scaled residuals of held-out targets `y` under predictions `p`.
+
+        Args:
+            p: Held-out predictions.
+            y: Their targets.
+        """
         p, y = check_targets(p, y)
         mean, std = _moments(p)
         self.scores = ((y - mean).abs() / std).sort(dim=0).values
         return self
 
     def intervals(self, p: GaussianPredictive, alpha: float = 0.1) -> Intervals:
-        """The intervals that miss a target with a chance of at most `alpha`, in the units of `p`."""
+        """The intervals that miss a target with a chance of at most `alpha`, in the units of `p`.
+
+        Args:
+            p: Predictions.
+            alpha: The largest chance that an interval misses its target.
+        """
         if self.scores is None:
             raise InvalidInputError("ConformalIntervals is not fitted: call fit(p, y) with held-out rows first.")
         mean, std = _moments(p)

@@ -36,7 +36,12 @@ class Scaling(Configurable, ABC):
 
     @abstractmethod
     def fit(self, p: Any, y: Any) -> Scaling:
-        """Choose the scale that gives held-out targets `y` the highest likelihood under predictions `p`."""
+        """Choose the scale that gives held-out targets `y` the highest likelihood under predictions `p`.
+
+        Args:
+            p: Held-out predictions.
+            y: Their targets.
+        """
 
     @abstractmethod
     def __call__(self, p: Any) -> Predictive:

@@ -27,16 +27,28 @@ Tell = Callable[[str], None]
 
 
 def load_estimator(path: Path, net: str | None) -> Any:
-    """The estimator in a file, with the network that the file describes, or the one that `net` names."""
+    """The estimator in a file.
+
+    Args:
+        path: The file.
+        net: Names the function that makes the network, as `module:function`; None uses the file's description of it.
+    """
     return Estimator.load(path, None if net is None else make_net(net))
 
 
 def predict_table(
     model: Any, path: Path, sampling: Sampling, tell: Tell, referral: Referral | None = None
 ) -> Predictions:
-    """Predict every row of a file, part by part, and tell about rows and values that are unlike training.
+    """Predict every row of a file, part by part, and report rows and values that are unlike training.
 
     The result has a row for each row of the file; its column `line` says which.
+
+    Args:
+        model: The estimator.
+        path: The table.
+        sampling: How to predict.
+        tell: A function that shows a line of text.
+        referral: The rule that decides which predictions to keep; None keeps all.
     """
     parts: list[dict[str, NDArray[Any]]] = []
     told: set[str] = set()
@@ -57,7 +69,15 @@ def predict_table(
 
 
 def calibrate_table(model: Any, path: Path, sampling: Sampling, target_accuracy: float, confidence: float) -> Referral:
-    """Choose the threshold for referral on held-out rows in a file with the target column."""
+    """Choose the threshold for referral on held-out rows in a file with the target column.
+
+    Args:
+        model: The estimator.
+        path: The table.
+        sampling: How to predict.
+        target_accuracy: The accuracy that the kept predictions should have.
+        confidence: The confidence with which they have it.
+    """
     if not isinstance(model, FSVIClassifier):
         raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
     with building_from(path):

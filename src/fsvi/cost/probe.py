@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,12 @@ _RATE = 1e-6
 
 
 class MeteredStep(NamedTuple):
-    """The bytes alive after each operation of a step, and the step's work; see `Meter`."""
+    """A metered step; see `Meter`.
+
+    Attributes:
+        alive: The bytes alive after each operation.
+        work: The step's work.
+    """
 
     alive: list[int]
     work: int
@@ -31,11 +37,16 @@ class _Noise(Context):
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """The batch, repeated, with noise; integer inputs stay as they are."""
         x = batch[torch.arange(num, device=batch.device) % len(batch)]
-        return x + torch.randn_like(x) if x.is_floating_point() else x
+        return x + torch.randn_like(x) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 class Probe:
-    """A copy of a method whose steps are metered."""
+    """A copy of a method whose steps are metered.
+
+    Args:
+        method: The method, which is copied.
+        x: Example inputs.
+    """
 
     def __init__(self, method: Method, x: Tensor) -> None:
         spaces = _function_spaces(method)
@@ -53,7 +64,12 @@ class Probe:
         self.held = self._meter.held
 
     def step(self, batch_size: int, num_context: int) -> MeteredStep:
-        """One metered training step."""
+        """One metered training step.
+
+        Args:
+            batch_size: The number of examples.
+            num_context: The number of context points.
+        """
         for space in self._spaces:
             space.num_context = num_context
         self._meter.restart()
@@ -72,9 +88,12 @@ class Probe:
     def _targets(self, num: int) -> Tensor:
         """Valid targets: the prediction for outputs of zero."""
         method = self._method
-        p = method.likelihood.predictive(torch.zeros(1, num, method.num_outputs, dtype=method.dtype).to(method.device))
+        positions = method.network.layout.positions
+        shape = (1, num * math.prod(positions), method.num_outputs)
+        p = method.likelihood.predictive(torch.zeros(shape, dtype=method.dtype).to(method.device))
         y = p.labels() if isinstance(p, CategoricalPredictive) else p.mean
-        return method.likelihood.check_targets(y, method.num_outputs)
+        y = method.likelihood.check_targets(y, method.num_outputs)
+        return y.unflatten(0, (num, *positions)) if positions else y
 
 
 def _function_spaces(method: Method) -> list[FunctionSpace]:

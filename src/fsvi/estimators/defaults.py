@@ -115,7 +115,7 @@ def widen(
     knows = knows_range(start.net)
     freeze = knows and chosen["stochastic"] == "last_layer"
     steps = steps if knows else LONGER * steps
-    width = start.network.linear.in_features
+    width = start.network.num_features
     chosen.setdefault("stds", Stds((_FEATURE_STD, _NARROW * width**-0.5), STD_RATE / RATE))
     # The point estimate's own predictions are the targets: noise that early stopping kept out must not be learned now.
     targets = start.predict(x).mean

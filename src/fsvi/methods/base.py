@@ -22,12 +22,14 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.errors import FileFormatError, HeadError, InvalidInputError
+from fsvi.inputs import Inputs, example_shape, signature
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.files import save_method
 from fsvi.methods.parts import Part
@@ -55,7 +57,14 @@ class Method(Configurable, nn.Module, ABC):
 
     transient = ("net",)
     takes_weights: ClassVar[bool] = True
-    """Whether training can weigh examples: whether all that it takes from targets is `likelihood.nll`"""
+    """Whether training can weigh examples, because targets enter the loss through `likelihood.nll` only."""
+    takes_positions: ClassVar[bool] = False
+    """Whether the network may have outputs at every position of an input: (n, positions..., outputs)"""
+
+    _kind: Any = None
+    """The structure, types and dimensions of inputs on which the network was checked."""
+    _positions_by_shape: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    """The positions of the outputs by the shape of one input, of this kind; lengths may differ between batches."""
 
     if TYPE_CHECKING:  # attributes of a NetworkMethod, properties of an Ensemble
 
@@ -85,26 +94,51 @@ class Method(Configurable, nn.Module, ABC):
         @progress.setter
         def progress(self, value: float) -> None: ...
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Let properties decide what an assignment means; `nn.Module` would register a module next to them."""
+        if isinstance(getattr(type(self), name, None), property):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     # Learning -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The named scalars whose sum is the loss on a minibatch: the negative log-likelihood `nll`, and others."""
+        """The named scalars whose sum is the loss on a minibatch: the negative log-likelihood `nll`, and others.
+
+        Args:
+            x: Inputs, validated by `check_batch`.
+            y: Their targets.
+        """
 
     def loss(self, x: Any, y: Any) -> Tensor:
-        """The scalar to minimize. The number of training examples is what `fit` set, otherwise the batch's size."""
+        """The scalar to minimize. N is the number that `fit` has set, otherwise the size of the batch.
+
+        Args:
+            x: Inputs, (n, ...).
+            y: Their targets.
+        """
         x, y = self.check_batch(x, y)
         return sum_terms(self.terms(x, y))
 
     def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The terms of the loss on a checked minibatch; the gradient is added to the parameters' `grad`."""
+        """Compute the terms of the loss and add their gradient to the parameters' `grad`.
+
+        Args:
+            x: Inputs, validated by `check_batch`.
+            y: Their targets.
+
+        Returns:
+            The terms of the loss, by name.
+        """
         terms = self.terms(x, y)
         sum_terms(terms).backward()
         return terms
 
     @abstractmethod
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """What the optimizer trains, with each group's learning rate."""
+        """What the optimizer trains, as parameter groups with their learning rates."""
 
     def own_optimizer(self, lr: float) -> torch.optim.Optimizer | None:
         """The optimizer of a method whose update rule is part of it; None lets the user choose."""
@@ -112,20 +146,30 @@ class Method(Configurable, nn.Module, ABC):
 
     @abstractmethod
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Training starts: `x` are training inputs, all of them or a sample, out of `num_data`."""
+        """Prepare for training.
+
+        Args:
+            x: Training inputs, all of them or a sample.
+            num_data: The number of training examples, N.
+        """
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit the prior before the first epoch; `x` and `y` are training examples, all of them or a sample."""
+        """Fit the prior, before the first epoch.
+
+        Args:
+            x: Training inputs, all of them or a sample.
+            y: Their targets.
+        """
 
     def after_step(self) -> None:
-        """The optimizer has made a step."""
+        """Called after each step of the optimizer."""
 
     def after_epoch(self, batches: DataPass) -> None:
-        """An epoch has ended."""
+        """Called after each epoch; `batches` goes through the training data once more."""
 
     @abstractmethod
     def finish(self, batches: DataPass) -> None:
-        """Training has ended."""
+        """Called after training; `batches` goes through the training data once more."""
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
@@ -138,13 +182,21 @@ class Method(Configurable, nn.Module, ABC):
 
     @abstractmethod
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """The network's outputs for draws of the function, (samples, n, outputs), in eval mode without gradients."""
+        """The network's outputs for draws of the function, (samples, n, outputs), in eval mode without gradients.
+
+        Args:
+            x: Inputs, validated by `check_inputs`.
+            num_samples: The number of draws. Methods without randomness return one.
+            generator: The source of random numbers.
+            batch_size: The number of inputs per pass through the network.
+        """
 
     def predict(self, x: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512) -> Predictive:
         """The predictive distribution at `x`.
 
         Args:
-            x: Inputs, (n, ...).
+            x: Inputs, (n, ...): a tensor, or a dictionary or tuple of tensors. If the network has outputs at every
+                position of an input, there is one prediction per position, input after input.
             num_samples: The number of draws of the function. All inputs share them.
             seed: The seed of the draws: the same seed gives the same functions in every call.
             batch_size: How many inputs go through the network at once.
@@ -154,7 +206,8 @@ class Method(Configurable, nn.Module, ABC):
         x = self.check_inputs(x)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad(), evaluating(self):
-            return self.predictive(self.function_draws(x, num_samples, generator, batch_size))
+            draws = self.function_draws(x, num_samples, generator, batch_size)
+            return self.predictive(draws.flatten(1, -2) if draws.dim() > 3 else draws)
 
     def predictive(self, f: Tensor) -> Predictive:
         """The predictive distribution of function draws `f` (samples, n, outputs)."""
@@ -179,11 +232,11 @@ class Method(Configurable, nn.Module, ABC):
 
     @property
     @abstractmethod
-    def input_shape(self) -> tuple[int, ...] | None:
-        """The shape of one input, once the method has seen some, now or before it was saved."""
+    def input_shape(self) -> Any:
+        """The shape of one input, once the method has seen some; of structured inputs, the shapes by place."""
 
     @abstractmethod
-    def set_saved_shape(self, shape: torch.Size | None) -> None:
+    def set_saved_shape(self, shape: Any) -> None:
         """Remember the shape of one input from a file."""
 
     @abstractmethod
@@ -192,25 +245,64 @@ class Method(Configurable, nn.Module, ABC):
 
     @property
     @abstractmethod
-    def seen_shape(self) -> torch.Size | None:
+    def seen_shape(self) -> Any:
         """The shape of one input on which the network was checked."""
 
-    def check_inputs(self, x: Any) -> Tensor:
-        """Inputs, validated; the network is checked on the first of a new shape."""
+    def check_inputs(self, x: Any) -> Any:
+        """Inputs, validated. The network is checked on the first inputs of each new shape."""
         x = check_inputs(x, self.dtype)
-        if x.shape[1:] != self.seen_shape:
-            self.see(x[:2])
+        shape = example_shape(x)
+        if shape != self.seen_shape:
+            self._look_at(x, str(shape))
         return x
 
+    def _look_at(self, x: Inputs, shape: str) -> None:
+        """Check the network on inputs of a new kind; where only their lengths are new, one pass is enough."""
+        kind = signature(x)
+        if self._kind != kind:
+            self.see(x[:2])
+            self._kind, self._positions_by_shape = kind, {shape: self.network.layout.positions}
+        elif shape not in self._positions_by_shape:
+            new = {shape: self.network.position_shape(x[:1])}
+            self._positions_by_shape = {**self._positions_by_shape, **new}
+
     def check_batch(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, validated, on the method's device."""
+        """Inputs and targets, validated, on the method's device.
+
+        Args:
+            x: Inputs, (n, ...).
+            y: Their targets.
+        """
         x = check_inputs(x, self.dtype)
         y = as_tensor("y", y)
         if y.dim() == 0 or len(x) != len(y):
             raise InvalidInputError(f"there are {len(x)} inputs, but targets of shape {tuple(y.shape)}.")
         x = self.check_inputs(x)
-        y = self.likelihood.check_targets(y, self.num_outputs)
+        y = self._check_targets(x, y)
         return self.network.arranged(x), (y.to(self.dtype) if y.is_floating_point() else y).to(self.device)
+
+    def _check_targets(self, x: Inputs, y: Tensor) -> Tensor:
+        """Targets, validated: one per input, or one per position of the outputs, (n, positions...)."""
+        if not self.network.is_dense:
+            return self.likelihood.check_targets(y, self.num_outputs)
+        positions = self._positions(x)
+        is_image = self.network.layout.axis == 1 and y.is_floating_point() and y.dim() == len(positions) + 2
+        y = y.movedim(1, -1) if is_image else y
+        if tuple(y.shape[1 : 1 + len(positions)]) != positions:
+            raise InvalidInputError(
+                f"targets have shape {tuple(y.shape)}, but the network has outputs at {positions} positions of each "
+                f"of {len(x)} inputs: give a target for each."
+            )
+        rows = self.likelihood.check_targets(self.target_rows(y), self.num_outputs)
+        return rows.reshape(len(x), *positions, *rows.shape[1:])
+
+    def _positions(self, x: Inputs) -> tuple[int, ...]:
+        """The positions of the outputs at `x`."""
+        return self._positions_by_shape.get(str(example_shape(x)), self.network.layout.positions)
+
+    def target_rows(self, y: Tensor) -> Tensor:
+        """Targets with one row per prediction: positions, if there are outputs at every position, are rows."""
+        return y.flatten(0, len(self.network.layout.positions)) if self.network.is_dense else y
 
     # Files ----------------------------------------------------------------------------------------------------------
 
@@ -219,7 +311,7 @@ class Method(Configurable, nn.Module, ABC):
         """The network as plain values, from which a file can rebuild it; None where it cannot."""
 
     def fingerprint(self) -> Any:
-        """Checksums of data that the method trains on besides those that `fit` is given; None without any."""
+        """Checksums of data that the method trains on besides the data given to `fit`; None if there are none."""
         return None
 
     @abstractmethod
@@ -232,7 +324,7 @@ class Method(Configurable, nn.Module, ABC):
 
     @abstractmethod
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `tensors` returned, here or in another process."""
+        """Load what `tensors` returned in this or another process."""
 
     def save(self, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
         """Write the trained method to one file, without pickle and without training data; read it with `fsvi.load`.
@@ -268,12 +360,12 @@ class NetworkMethod(Method):
         self.likelihood = copy.deepcopy(likelihood)
         self.num_data = None
         self.progress = 0.0
-        self._seen: torch.Size | None = None
-        self._saved_shape: torch.Size | None = None
+        self._seen: Any = None
+        self._saved_shape: Any = None
 
     @property
     def parts(self) -> dict[str, Part]:
-        """What the method shares with other methods, by attribute name."""
+        """The parts that the method shares with other methods, by attribute name."""
         return {name: child for name, child in self.named_children() if isinstance(child, Part)}
 
     # The network ----------------------------------------------------------------------------------------------------
@@ -292,26 +384,31 @@ class NetworkMethod(Method):
     def see(self, x: Tensor) -> None:
         """Find and check the network's last layer on example inputs; build again if the first guess was wrong."""
         network = self.network.examined(x)
-        if network.head != self.network.head:
+        if network.is_dense and not self.takes_positions:
+            raise HeadError(
+                f"{type(self).__name__} needs one output vector per input, but the network has outputs at "
+                f"{network.layout.positions} positions: use FSVI, MFVI, MAP, MCDropout or SWAG."
+            )
+        if network.head != self.network.head or _form(network) != _form(self.network):
             self.build(network)
         else:
             self.check_network(network)
             self.network = network
             for part in self.parts.values():
                 part.network = network
-        self._seen = x.shape[1:]
+        self._seen = example_shape(x)
 
     @property
-    def input_shape(self) -> tuple[int, ...] | None:
-        """The shape of one input, once the method has seen some, now or before it was saved."""
+    def input_shape(self) -> Any:
+        """The shape of one input, once the method has seen some; of structured inputs, the shapes by place."""
         return self._saved_shape if self._seen is None else self._seen
 
     @property
-    def seen_shape(self) -> torch.Size | None:
+    def seen_shape(self) -> Any:
         """The shape of one input on which the network was checked."""
         return self._seen
 
-    def set_saved_shape(self, shape: torch.Size | None) -> None:
+    def set_saved_shape(self, shape: Any) -> None:
         """Remember the shape of one input from a file."""
         self._saved_shape = shape
 
@@ -332,7 +429,7 @@ class NetworkMethod(Method):
             part.begin(x)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Everything that is learned at `lr`, followed by what the parts want at rates of their own."""
+        """All learned parameters at `lr`, then the parameters of parts that have their own rates."""
         skip = self.redundant_names()
         own = [(p, factor) for part in self.parts.values() for p, factor in part.learning_rates()]
         special = {id(p) for p, _ in own}
@@ -341,18 +438,30 @@ class NetworkMethod(Method):
         return [{"params": common, "lr": lr}, *({"params": [p], "lr": factor * lr} for p, factor in own)]
 
     def finish(self, batches: DataPass) -> None:
-        """Let the parts settle."""
+        """Let the parts finish, too."""
         for part in self.parts.values():
             part.settle()
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
     def batched(self, function: Callable[[Tensor], Tensor], x: Tensor, batch_size: int) -> Tensor:
-        """`function` of `x`, computed `batch_size` inputs at a time."""
+        """A function of inputs, computed in batches.
+
+        Args:
+            function: A function from inputs (n, ...) to a tensor with n rows.
+            x: Inputs.
+            batch_size: The number of inputs per call.
+        """
         return torch.cat([function(self.network.arranged(chunk)) for chunk in x.split(batch_size)])
 
     def draw_functions(self, draws: Iterable[dict[str, Tensor]], x: Tensor, batch_size: int) -> Tensor:
-        """The network's outputs under each of these `draws` of its parameters, (draws, n, outputs)."""
+        """The network's outputs under draws of its parameters, (draws, n, outputs).
+
+        Args:
+            draws: Parameters by name, one mapping per draw.
+            x: Inputs.
+            batch_size: The number of inputs per pass through the network.
+        """
         calls = (lambda inputs, params=params: self.network(inputs, params) for params in draws)
         return torch.stack([self.batched(call, x, batch_size) for call in calls])
 
@@ -380,7 +489,7 @@ class NetworkMethod(Method):
         return next((found for part in self.parts.values() if (found := part.fingerprint()) is not None), None)
 
     def redundant_names(self) -> set[str]:
-        """What the parts hold already."""
+        """The tensors whose values the parts already hold."""
         names: set[str] = set()
         for prefix, part in self.parts.items():
             own = {name for name, _ in part.named_parameters()}
@@ -393,7 +502,7 @@ class NetworkMethod(Method):
         return {name: tensor for name, tensor in self.state_dict().items() if name not in skip}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `tensors` returned, here or in another process; after an error nothing has changed."""
+        """Load what `tensors` returned in this or another process; an error changes nothing."""
         before = {
             f"{prefix}.{name}": buffer.clone()
             for prefix, part in self.parts.items()
@@ -417,8 +526,13 @@ class NetworkMethod(Method):
             part.resize(own, self.input_shape)
 
 
+def _form(network: Network) -> tuple[int, bool, int]:
+    """What parts of a method rely on besides the head; the number of positions may change."""
+    return network.layout.axis, network.layout.is_moved, len(network.layout.positions)
+
+
 def sum_terms(terms: dict[str, Tensor]) -> Tensor:
-    """The loss."""
+    """The loss: the sum of its terms."""
     first, *others = terms.values()
     return sum(others, first)
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import describe_inputs
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import NetworkMethod
 from fsvi.networks.network import Network
@@ -18,7 +19,11 @@ from fsvi.validation import check_count, check_fraction, check_positive
 
 
 class KernelPredictive(CategoricalPredictive):
-    """Class probabilities K_c / Σ K from `log_kernels` (samples, n, classes); the kernels say how certain they are."""
+    """Class probabilities K_c / Σ K, with the kernels themselves as the measure of certainty.
+
+    Args:
+        log_kernels: log K_c, (samples, n, classes).
+    """
 
     score_name = "kernel distance"
 
@@ -86,8 +91,8 @@ class DUQ(NetworkMethod):
         """Make a random W_c and a random centroid for every class."""
         super().build(network)
         linear = network.linear
-        shape = network.num_outputs, self.embedding_size or linear.in_features
-        self.weight = nn.Parameter(linear.weight.new_empty(*shape, linear.in_features).normal_(std=0.05))
+        shape = network.num_outputs, self.embedding_size or network.num_features
+        self.weight = nn.Parameter(linear.weight.new_empty(*shape, network.num_features).normal_(std=0.05))
         self.register_buffer("counts", linear.weight.new_ones(shape[0]))
         self.register_buffer("sums", linear.weight.new_empty(shape).normal_())
         self._batch: tuple[Tensor, Tensor] | None = None
@@ -101,19 +106,19 @@ class DUQ(NetworkMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The binary cross-entropy, and the weighted gradient penalty."""
-        penalised = self.gradient_penalty > 0
-        x = _differentiable(x) if penalised else x
-        with sdpa_kernel(SDPBackend.MATH) if penalised else nullcontext():  # fused attention has one derivative only
+        penalized = self.gradient_penalty > 0
+        x = _differentiable(x) if penalized else x
+        with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
             embeddings = self.embed(x)
         self._batch = embeddings.detach(), y
         log_kernels = self.log_kernels(embeddings)
         terms = {"nll": binary_cross_entropy(log_kernels, y)}
-        if penalised:
+        if penalized:
             terms["penalty"] = self.gradient_penalty * gradient_penalty(log_kernels.exp(), x)
         return terms
 
     def after_step(self) -> None:
-        """Move the centroids towards the embeddings of the step's batch."""
+        """Move the centroids toward the embeddings of the step's batch."""
         assert self._batch is not None
         embeddings, y = self._batch
         chosen = F.one_hot(y, self.num_outputs).to(embeddings.dtype)
@@ -134,18 +139,22 @@ class DUQ(NetworkMethod):
     # Prediction -----------------------------------------------------------------------------------------------------
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """log K_c, whose softmax is K_c / Σ K: a single draw, whatever `num_samples`."""
+        """log K_c, whose softmax is K_c / Σ K, as a single draw; `num_samples` is ignored."""
         return self.batched(lambda b: self.log_kernels(self.embed(b)), x, batch_size).unsqueeze(0)
 
     def predictive(self, f: Tensor) -> KernelPredictive:
-        """Normalised kernels as probabilities, with the largest kernel as the measure of certainty."""
+        """Normalized kernels as probabilities, with the largest kernel as the measure of certainty."""
         return KernelPredictive(f)
 
 
 def binary_cross_entropy(log_kernels: Tensor, y: Tensor) -> Tensor:
     """−[y_c log K_c + (1 − y_c) log(1 − K_c)], the mean over inputs and classes.
 
-    It is computed from log K, so that a kernel which underflows still has a gradient.
+    It is computed from log K, so that a kernel that underflows still has a gradient.
+
+    Args:
+        log_kernels: log K_c, (n, classes).
+        y: Labels, (n,).
     """
     distance = (-log_kernels).clamp_min(torch.finfo(log_kernels.dtype).eps)
     chosen = F.one_hot(y, log_kernels.shape[1]).bool()
@@ -153,12 +162,20 @@ def binary_cross_entropy(log_kernels: Tensor, y: Tensor) -> Tensor:
 
 
 def gradient_penalty(kernels: Tensor, x: Tensor) -> Tensor:
-    """(‖∇ₓ Σ_c K_c‖² − 1)², the mean over inputs."""
+    """(‖∇ₓ Σ_c K_c‖² − 1)², the mean over inputs.
+
+    Args:
+        kernels: K_c, (n, classes), computed from `x` with a graph.
+        x: Inputs that require a gradient.
+    """
     (gradient,) = torch.autograd.grad(kernels.sum(), x, create_graph=True)
     return (gradient.flatten(1).square().sum(1) - 1).square().mean()
 
 
 def _differentiable(x: Tensor) -> Tensor:
-    if not x.is_floating_point():
-        raise InvalidInputError(f"DUQ's gradient penalty needs real inputs, not {x.dtype}: set gradient_penalty=0.")
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise InvalidInputError(
+            f"DUQ's gradient penalty needs inputs in one tensor of real numbers, not {describe_inputs(x)}: set "
+            "gradient_penalty=0."
+        )
     return x.detach().requires_grad_(True)

@@ -13,6 +13,7 @@ from torch.func import vmap
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import example_shape
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Method
 from fsvi.methods.map import MAP
@@ -46,7 +47,7 @@ class Ensemble(Method):
         self._members = nn.ModuleList(_checked(make()) for _ in range(check_count("size", size)))
         self._check_alike()
         self._is_vectorized = False
-        self._seen: torch.Size | None = None
+        self._seen: Any = None
 
     @classmethod
     def of(cls, members: Sequence[Method]) -> Ensemble:
@@ -77,7 +78,7 @@ class Ensemble(Method):
         return [group for member in self.members for group in member.parameter_groups(lr)]
 
     def own_optimizer(self, lr: float) -> Optimizer | None:
-        """The members' own optimisers as one, if they have any."""
+        """The members' own optimizers as one, if they have any."""
         parts = [member.own_optimizer(lr) for member in self.members]
         own = [part for part in parts if part is not None]
         return JointOptimizer(own) if own else None
@@ -85,7 +86,7 @@ class Ensemble(Method):
     def begin(self, x: Tensor, num_data: int) -> None:
         """Training starts for every member."""
         self._check_distinct()
-        self._seen = x.shape[1:]
+        self._seen = example_shape(x)
         for member in self.members:
             member.begin(x, num_data)
         self._is_vectorized = self._can_be_vectorized()
@@ -129,7 +130,7 @@ class Ensemble(Method):
     # Prediction -----------------------------------------------------------------------------------------------------
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """The members' draws, first all of the first, and so on; the same number of each."""
+        """The draws of all members, member by member, with the same number from each."""
         share = math.ceil(num_samples / len(self.members))
         return torch.cat([member.function_draws(x, share, generator, batch_size) for member in self.members])
 
@@ -156,16 +157,16 @@ class Ensemble(Method):
         return self.members[0].network
 
     @property
-    def input_shape(self) -> tuple[int, ...] | None:
+    def input_shape(self) -> Any:
         """The shape of one input, once the ensemble or its first member has seen some, now or before it was saved."""
         return self.members[0].input_shape if self._seen is None else self._seen
 
     @property
-    def seen_shape(self) -> torch.Size | None:
+    def seen_shape(self) -> Any:
         """The shape of one input on which all members were checked."""
         return self._seen
 
-    def set_saved_shape(self, shape: torch.Size | None) -> None:
+    def set_saved_shape(self, shape: Any) -> None:
         """Remember the shape of one input from a file."""
         for member in self.members:
             member.set_saved_shape(shape)
@@ -194,7 +195,7 @@ class Ensemble(Method):
         """Let every member check its network on example inputs."""
         for member in self.members:
             member.see(x)
-        self._seen = x.shape[1:]
+        self._seen = example_shape(x)
 
     # Files ----------------------------------------------------------------------------------------------------------
 
@@ -213,7 +214,7 @@ class Ensemble(Method):
         return cls.of([Configurable.from_config(config, **transient) for config in settings["members"]])
 
     def fingerprint(self) -> list[Any]:
-        """The members'."""
+        """The members' checksums."""
         return [member.fingerprint() for member in self.members]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -222,7 +223,7 @@ class Ensemble(Method):
         return {f"{index}.{name}": tensor for index, part in parts for name, tensor in part.items()}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Give every member its own."""
+        """Give each member its own tensors."""
         for index, member in enumerate(self.members):
             prefix = f"{index}."
             part = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -263,7 +264,11 @@ def _total(terms: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 class JointOptimizer(Optimizer):
-    """Several optimizers as one, each with its own rule for its own parameters."""
+    """Several optimizers as one, each with its own rule for its own parameters.
+
+    Args:
+        parts: The optimizers; they have no parameter in common.
+    """
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
         self._parts = parts

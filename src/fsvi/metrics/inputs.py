@@ -22,7 +22,12 @@ _ROUNDING = 1e-3
 
 
 def check_predictions(p: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """Class probabilities (n, classes) and labels (n,)."""
+    """Class probabilities (n, classes) and labels (n,).
+
+    Args:
+        p: Predictions, or class probabilities.
+        y: Labels.
+    """
     probabilities = check_probabilities(p)
     y = check_labels(as_tensor("y", y).cpu(), probabilities.shape[1])
     if len(y) != len(probabilities):
@@ -44,7 +49,12 @@ def check_probabilities(p: Any) -> Tensor:
 
 
 def check_scores(name: str, scores: Any) -> Tensor:
-    """Finite scores (n,), n ≥ 1."""
+    """Finite scores (n,), n ≥ 1.
+
+    Args:
+        name: The argument's name, for the error.
+        scores: What the user gave.
+    """
     values = as_tensor(name, scores, torch.float64).detach().cpu()
     if values.dim() != 1 or len(values) == 0:
         raise InvalidInputError(f"{name} has shape {tuple(values.shape)}; one score per input is needed, (n,), n ≥ 1.")

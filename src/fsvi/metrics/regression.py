@@ -110,7 +110,12 @@ def _mean_absolute(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def check_targets(p: GaussianPredictive, y: Any) -> tuple[GaussianPredictive, Tensor]:
-    """The prediction, and finite targets (n, targets) for it."""
+    """The prediction, and finite targets (n, targets) for it.
+
+    Args:
+        p: The prediction.
+        y: Targets.
+    """
     check_gaussian(p)
     y = as_tensor("y", y, torch.float64).detach().cpu()
     _, num, targets = p.samples.shape

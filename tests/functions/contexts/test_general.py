@@ -104,7 +104,7 @@ def test_dataset_gives_inputs_without_replacement(kind):
 
 
 def test_a_large_dataset_is_drawn_from_as_a_whole(monkeypatch):
-    monkeypatch.setattr(contexts, "_PERMUTED", 5)
+    monkeypatch.setattr("fsvi.functions.contexts.general._PERMUTED", 5)
     assert_uniform(contexts.Dataset(torch.arange(10.0)[:, None]).sample(5_000, BATCH), 10)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import Context
+from fsvi.inputs import describe_inputs, example_shape
 from fsvi.networks.ranges import whiten
 from fsvi.validation import check_fraction, check_positive
 
@@ -19,7 +20,7 @@ _ALONE, _TOGETHER = 0.4, 0.4
 _NO_CATEGORY = 0.5
 """How often a group of category columns that should move alone shows no category, and not a value out of range."""
 _MOST = 100_000
-"""Training rows whose distances are sorted, at most."""
+"""The most training rows whose distances are sorted."""
 _NEW = 0.99
 """Recombined rows count as new if they lie farther out than this share of the training rows."""
 
@@ -39,7 +40,7 @@ class ShiftedRows(Context):
 
     Columns with two values (flags) move out of range like others, since a shift of all columns includes them. They are
     not flipped: the other value is usual. Columns of a one-hot group are found by themselves: neighboring columns with
-    two values, of which exactly one is high in each row. When such a group should move alone, half of the time it shows
+    two values, exactly one of them high in each row. When such a group should move alone, half of the time it shows
     no category at all, which is how a category that training has never seen is encoded. Counts move like other numbers.
 
     It does not cover columns that are constant in training (their scale is unknown, so they stay as they are), shifts
@@ -79,7 +80,7 @@ class ShiftedRows(Context):
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Rows of the minibatch, each moved in one of the ways above."""
-        if self._scales is None or self._scales.std.shape != batch.shape[1:]:
+        if self._scales is None or self._scales.std.shape != example_shape(batch):
             self.prepare(batch)
         assert self._scales is not None
         scales = self._scales.to(batch)
@@ -118,9 +119,9 @@ class _Scales:
     """What `ShiftedRows` knows of the training rows: no row itself is kept."""
 
     def __init__(self, x: Tensor, groups: Sequence[Sequence[int]] | None) -> None:
-        if x.dim() != 2:
+        if not isinstance(x, Tensor) or x.dim() != 2:
             raise InvalidInputError(
-                f"ShiftedRows needs a table (rows, columns), not inputs of shape {tuple(x.shape)}: for images use "
+                f"ShiftedRows needs a table (rows, columns), not inputs of {describe_inputs(x)}: for images use "
                 "fsvi.contexts.Monochrome or Corrupted."
             )
         self.mean, self.std = x.mean(0), x.std(0, correction=0)

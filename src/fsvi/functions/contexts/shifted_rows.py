@@ -10,6 +10,7 @@ from torch import Tensor
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import Context
 from fsvi.inputs import describe_inputs, example_shape
+from fsvi.networks.ranges import whiten
 from fsvi.validation import check_fraction, check_positive
 
 _FEW = 0.25
@@ -18,8 +19,6 @@ _ALONE, _TOGETHER = 0.4, 0.4
 """Shares of the points in which one column moves, and in which all do; in the others, a random subset does."""
 _NO_CATEGORY = 0.5
 """How often a group of category columns that should move alone shows no category, and not a value out of range."""
-_RIDGE = 1e-3
-"""Added to the columns' correlations, which are singular where columns depend on each other."""
 _MOST = 100_000
 """The most training rows whose distances are sorted."""
 _NEW = 0.99
@@ -133,7 +132,7 @@ class _Scales:
             raise InvalidInputError(f"groups={self.groups} names columns that a table with {x.shape[1]} does not have.")
         self.low = x.amin(0)
         self.units = self._find_units()
-        self.whitening = self._find_whitening(x)
+        self.whitening = whiten(x)
         self.threshold = self.distance(x[:_MOST]).quantile(_NEW)
 
     def to(self, batch: Tensor) -> _Scales:
@@ -151,14 +150,6 @@ class _Scales:
         """Columns that may move alone."""
         units = self.std.nonzero()[:, 0].cpu()
         return units if len(units) else torch.zeros(1, dtype=torch.long)
-
-    def _find_whitening(self, x: Tensor) -> Tensor:
-        scale = torch.where(self.std > 0, 1 / self.std, torch.zeros_like(self.std))
-        standardized = ((x - self.mean) * scale).double()
-        correlation = standardized.T @ standardized / len(x)
-        roots, vectors = torch.linalg.eigh(correlation)
-        whitening = vectors / (roots.clamp_min(0) + _RIDGE).sqrt()
-        return (scale[:, None].double() * whitening).to(x)
 
 
 def _choose_columns(num: int, scales: _Scales) -> tuple[Tensor, Tensor]:

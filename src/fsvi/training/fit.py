@@ -159,5 +159,5 @@ def _begin(method: Method, batches: Batches) -> tuple[Tensor, Tensor]:
 
 
 def _num_targets(method: Method, num_data: int, y: Tensor) -> int:
-    """N for the weight of the KL: examples, or all their positions if each has a target."""
-    return round(num_data * len(method.target_rows(y)) / len(y))
+    """N for the weight of the KL: examples, or positions, that have a target; the share of them is that in `y`."""
+    return max(1, round(num_data * int(method.likelihood.num_observed(method.target_rows(y))) / len(y)))

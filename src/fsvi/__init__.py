@@ -16,7 +16,7 @@ from fsvi.errors import (
     SingularCovarianceError,
 )
 from fsvi.functions import contexts, divergences, kernels, priors
-from fsvi.likelihoods import Categorical, Gaussian, Likelihood
+from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, StudentT
 from fsvi.methods import (
     DUQ,
     FBNN,
@@ -43,7 +43,17 @@ from fsvi.methods import (
     method_names,
 )
 from fsvi.networks import Network
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.predictive import (
+    BernoulliPredictive,
+    CategoricalPredictive,
+    GaussianPredictive,
+    MixturePredictive,
+    PoissonPredictive,
+    Predictive,
+    StudentTPredictive,
+    Summary,
+    concatenate,
+)
 from fsvi.training import History, cosine, fit
 
 if TYPE_CHECKING:
@@ -91,6 +101,8 @@ __all__ = [
     "SWAG",
     "VBLL",
     "VOGN",
+    "Bernoulli",
+    "BernoulliPredictive",
     "Categorical",
     "CategoricalPredictive",
     "DataNotFoundError",
@@ -111,8 +123,11 @@ __all__ = [
     "Likelihood",
     "MCDropout",
     "Method",
+    "MixturePredictive",
     "Network",
     "NonFiniteLossError",
+    "Poisson",
+    "PoissonPredictive",
     "Predictive",
     "RadialMFVI",
     "Rank1",
@@ -120,8 +135,12 @@ __all__ = [
     "SetReferral",
     "SingularCovarianceError",
     "Stds",
+    "StudentT",
+    "StudentTPredictive",
+    "Summary",
     "Tempered",
     "calibration",
+    "concatenate",
     "contexts",
     "cosine",
     "data",

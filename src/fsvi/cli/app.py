@@ -1,4 +1,4 @@
-"""The commands and their options; what they do is elsewhere, imported when it is needed."""
+"""The commands and their options. The modules that do the work are imported when a command needs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 import fsvi
 from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
-from fsvi.serialization import file_kind
+from fsvi.serialization import ESTIMATOR, file_kind
 from fsvi.validation import check_fraction, first_line
 
 
@@ -79,7 +79,6 @@ Profile = typer.Option(
 )
 Out = typer.Option(help="Output folder; created if missing.")
 Json = typer.Option("--json", help="Print JSON for other programs.")
-ESTIMATOR = "fsvi estimator"
 _to_stderr = partial(typer.echo, err=True)
 
 
@@ -132,12 +131,16 @@ def bench(
         bool, typer.Option("--tables", help="Check the estimators' promises on tables, next to other models, instead.")
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, with --tables.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of these seeds; the others follow it.")] = 0,
+    only: Annotated[
+        str | None, typer.Option(help='The tables to measure, with --tables: "iris", or names separated by commas.')
+    ] = None,
 ) -> None:
     """Measure the cost of training steps and predictions, or the estimators on tables."""
     from fsvi.experiments.bench import run_bench, run_table_bench
 
     if tables:
-        run_table_bench(out, seeds, tell=typer.echo)
+        run_table_bench(out, range(first_seed, first_seed + seeds), tell=typer.echo, names=only)
         return
     run_bench(out, quick, methods)
 
@@ -264,7 +267,8 @@ def fit(
     weight: Annotated[str | None, typer.Option(help="A column that says how many times each row counts.")] = None,
     class_weight: Annotated[str | None, typer.Option(help="balanced: all classes count the same.")] = None,
     method: Annotated[
-        str, typer.Option(help="How, such as fsvi or ensemble:map.", autocompletion=_completing(fsvi.method_names))
+        str,
+        typer.Option(help="The method, such as fsvi or ensemble:map.", autocompletion=_completing(fsvi.method_names)),
     ] = "fsvi",
     test: Annotated[float, typer.Option(help="Share of the rows that measures the model.")] = 0.2,
     calibrate: Annotated[bool, typer.Option(help="Hold out rows for calibration, from 400 rows on.")] = True,
@@ -456,7 +460,7 @@ def verify_data(
 
 
 def main() -> None:
-    """Run the command line; whatever goes wrong is one sentence, unless --debug asks for the traceback."""
+    """Run the command line. Errors are one sentence, unless --debug asks for the traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         app(arguments, prog_name="fsvi")

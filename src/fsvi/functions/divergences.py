@@ -24,7 +24,12 @@ class Divergence(Configurable, ABC):
 
     @abstractmethod
     def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
-        """The divergence of the posterior `q` from the prior `p`, summed over outputs: a scalar with gradients."""
+        """The divergence of the posterior `q` from the prior `p`, summed over outputs: a scalar with gradients.
+
+        Args:
+            q: The posterior at the context points.
+            p: The prior at the same points.
+        """
 
 
 class KL(Divergence):

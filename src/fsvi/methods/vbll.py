@@ -188,3 +188,8 @@ def _check_likelihood(likelihood: Any) -> None:
             f"VBLL has no closed form for this {type(likelihood).__name__} likelihood: use fsvi.Categorical(), or "
             "fsvi.Gaussian() without heteroscedastic noise."
         )
+    if isinstance(likelihood, Categorical) and not likelihood.is_plain:
+        raise InvalidInputError(
+            "VBLL has a bound for plain classes only: leave class_weight, label_smoothing and ignore_index out of "
+            "Categorical."
+        )

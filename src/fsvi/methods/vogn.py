@@ -26,11 +26,12 @@ class VOGN(NaturalGradientVI):
         m ← β₁ m + ĝ + δ̃ μ,    s ← (1 − τβ₂) s + β₂ ĥ,    μ ← μ − α m / (s + δ̃ + γ).
 
     With τ ≠ 1 or γ > 0 the algorithm's precision at rest, ρN(ĥ/τ + δ̃ + γ), is not exactly that of the objective. α is
-    the learning rate. `scale`, s, starts at ĥ of the first batch at μ. `fit` uses this update whatever its `optimizer`.
+    the learning rate. `scale`, s, starts at ĥ of the first batch at μ. `fit` always uses this update.
 
-    Stochastic are the weights and biases of dense layers and two-dimensional convolutions, whose gᵢ have a closed form.
-    All other parameters are points, learned by Adam at the same rate. BatchNorm works on the batch, as always in
-    training: gᵢ is what passes through example i's own activations, and the mean of these is the exact gradient.
+    The weights and biases of dense layers and two-dimensional convolutions are stochastic, because their gᵢ have a
+    closed form. All other parameters are points, which Adam learns at the same rate. BatchNorm uses the statistics of
+    the batch, as always in training: gᵢ is the gradient through example i's own activations, and the mean of all gᵢ is
+    the exact gradient.
 
     Args:
         net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
@@ -105,7 +106,7 @@ class VOGN(NaturalGradientVI):
         return self._temperature(num) / self._size(num)
 
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Check the rates, now that the number of examples is known."""
+        """Check the rates again, because the number of examples is now known."""
         super().begin(x, num_data)
         self._check_rates(num_data)
 
@@ -145,9 +146,13 @@ class VOGN(NaturalGradientVI):
         wanted = [*recording.outputs, *self.points()]
         gradients = torch.autograd.grad(nll, wanted, allow_unused=True, materialize_grads=True)
         count = len(recording.outputs)
-        return [nll.detach(), *self._moments(recording, gradients[:count], len(x)), *gradients[count:]]
+        return [
+            nll.detach(),
+            *self._moments(recording, gradients[:count], self.likelihood.num_observed(y)),
+            *gradients[count:],
+        ]
 
-    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int) -> tuple[Tensor, Tensor]:
+    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int | Tensor) -> tuple[Tensor, Tensor]:
         """ĝ and ĥ from gradients of the batch's mean, flat; a layer that was not called has none."""
         layout = self.posterior.layout
         zeros = layout.views(torch.zeros_like(self.scale))

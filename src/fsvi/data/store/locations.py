@@ -23,7 +23,13 @@ def cache() -> Path:
 
 
 def find(entry: Entry, split: Split, root: Path | str | None = None) -> tuple[Source, list[Path]] | None:
-    """The first source of a split with all files in one folder, and their paths; None if there is none."""
+    """The first source of a split with all files in one folder, and their paths; None if there is none.
+
+    Args:
+        entry: The dataset.
+        split: The split.
+        root: The folder to search; None searches the usual ones.
+    """
     for searched in _groups(root):
         for source in entry.splits[split]:
             if paths := _paths(source, searched):

@@ -26,6 +26,7 @@ from fsvi.errors import DataNotFoundError, FileFormatError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.experiments.results import read_document, write_document
 from fsvi.serialization import check_writable, write_bytes
+from fsvi.validation import check_choice
 
 _UCI = ("boston", "concrete", "energy", "wine", "yacht", "protein")
 _MOST_ROWS = 5_000
@@ -40,7 +41,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Table:
-    """A table to learn from."""
+    """A table to learn from.
+
+    Attributes:
+        name: Its name.
+        is_classification: Whether targets are classes.
+        load: A function that reads it.
+    """
 
     name: str
     is_classification: bool
@@ -74,7 +81,13 @@ TABLES = (
 
 
 def make_models(is_classification: bool, num_rows: int, seed: int) -> dict[str, Any]:
-    """Unfitted models by name; a Gaussian process only for tables that it can handle."""
+    """Unfitted models by name; a Gaussian process only for tables that it can handle.
+
+    Args:
+        is_classification: Whether targets are classes.
+        num_rows: The number of training rows.
+        seed: The seed of the models.
+    """
     ours = FSVIClassifier if is_classification else FSVIRegressor
     models = {name: ours(name, random_state=seed) for name in ("fsvi", "map")}
     models["ensemble"] = ours("ensemble:map", settings={"size": 5}, random_state=seed)
@@ -96,7 +109,12 @@ def _gaussian_process(is_classification: bool, seed: int) -> Any:
 
 
 def predict_moments(model: Any, x: Array) -> tuple[Array, Array | None]:
-    """E[y] and the standard deviation of y, where the model has one: a forest's is that between its trees."""
+    """E[y] and the standard deviation of y; for a forest, the standard deviation between its trees.
+
+    Args:
+        model: The fitted model.
+        x: Rows.
+    """
     if hasattr(model, "estimators_") and hasattr(model, "n_estimators"):
         trees = np.stack([tree.predict(x) for tree in model.estimators_])
         return trees.mean(0), trees.std(0)
@@ -111,7 +129,14 @@ def predict_moments(model: Any, x: Array) -> tuple[Array, Array | None]:
 
 
 def uncertainty(model: Any, x: Array, is_classification: bool, scale: float) -> Array | None:
-    """The entropy over its maximum, or the standard deviation in units of the targets', for each row."""
+    """The entropy divided by its maximum, or the standard deviation in units of the targets', per row.
+
+    Args:
+        model: The fitted model.
+        x: Rows.
+        is_classification: Whether targets are classes.
+        scale: The standard deviation of the targets.
+    """
     if is_classification:
         p = np.clip(model.predict_proba(x), _LEAST, 1)
         entropy: Array = -(p * np.log(p)).sum(1) / math.log(p.shape[1])
@@ -121,13 +146,28 @@ def uncertainty(model: Any, x: Array, is_classification: bool, scale: float) -> 
 
 
 def shift_all(x: Array, std: Array, size: float, random: np.random.RandomState) -> dict[str, Array]:
-    """All columns of `x` moved: by independent signs, up, and down."""
+    """Rows with all columns moved: with independent signs, up, and down.
+
+    Args:
+        x: Rows.
+        std: The standard deviation of each column.
+        size: The shift in standard deviations.
+        random: The source of random numbers.
+    """
     signs = random.choice([-1.0, 1.0], x.shape)
     return {"signs": x + size * std * signs, "up": x + size * std, "down": x - size * std}
 
 
 def measure_uncertainty(model: Any, table: Table, train: tuple[Array, Array], x: Array, seed: int) -> dict[str, float]:
-    """Mean uncertainty on test rows, and on rows that left the data, at both distances."""
+    """Mean uncertainty on test rows, and on rows outside of the data at both distances.
+
+    Args:
+        model: The fitted model.
+        table: The table.
+        train: Training rows.
+        x: Test rows.
+        seed: The seed of the shifts.
+    """
     std, scale = train[0].std(0), 1.0 if table.is_classification else float(train[1].std())
     random = np.random.RandomState(seed)
     x = x[:_FAR_ROWS]
@@ -147,7 +187,15 @@ def measure_uncertainty(model: Any, table: Table, train: tuple[Array, Array], x:
 
 
 def measure_fit(model: Any, table: Table, x: Array, y: Array, scale: float) -> dict[str, float]:
-    """How well a model predicts test rows."""
+    """How well a model predicts test rows.
+
+    Args:
+        model: The fitted model.
+        table: The table.
+        x: Test rows.
+        y: Their targets.
+        scale: The standard deviation of the targets.
+    """
     if table.is_classification:
         p = np.clip(model.predict_proba(x), _LEAST, 1)
         index = np.searchsorted(model.classes_, y)
@@ -165,23 +213,29 @@ def measure_fit(model: Any, table: Table, x: Array, y: Array, scale: float) -> d
     return {**measured, "nll": float(nll.mean()), "coverage": float((np.abs(z) < 1.959964).mean())}
 
 
-def measure_table(table: Table, seeds: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Every model on a table, averaged over seeds, a quarter of the rows held out."""
+def measure_table(table: Table, seeds: Sequence[int], tell: Callable[[str], None]) -> dict[str, Any]:
+    """Every model on a table, averaged over seeds, with a quarter of the rows held out.
+
+    Args:
+        table: The table.
+        seeds: The seeds of splits and models.
+        tell: A function that shows a line of text.
+    """
     x, y = table.load()
     results: dict[str, list[dict[str, float]]] = {}
-    for seed in range(seeds):
+    for seed in seeds:
         stratify = y if table.is_classification else None
         x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.25, random_state=seed, stratify=stratify)
         for name, model in make_models(table.is_classification, len(x_train), seed).items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                started = time.perf_counter()
+                started, cpu_started = time.perf_counter(), time.process_time()
                 model.fit(x_train, y_train)
-                seconds = time.perf_counter() - started
+                seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
                 scale = 1.0 if table.is_classification else float(y_train.std())
                 row = measure_fit(model, table, x_test, y_test, scale)
                 row |= measure_uncertainty(model, table, (x_train, y_train), x_test, seed)
-            results.setdefault(name, []).append({"seconds": seconds, **row})
+            results.setdefault(name, []).append({"seconds": seconds, "cpu": cpu_seconds, **row})
         tell(f"{table.name}: seed {seed} done")
     means = {
         name: {key: float(np.mean([row[key] for row in rows])) for key in rows[0]} for name, rows in results.items()
@@ -191,9 +245,15 @@ def measure_table(table: Table, seeds: int, tell: Callable[[str], None]) -> dict
         "kind": "classification" if table.is_classification else "regression",
         "rows": len(x),
         "columns": x.shape[1],
-        "seeds": seeds,
-        "models": {name: {k: v for k, v in row.items() if math.isfinite(v)} for name, row in means.items()},
+        "seeds": list(seeds),
+        "models": {name: _finite(row) for name, row in means.items()},
+        "by_seed": {name: [_finite(row) for row in rows] for name, rows in results.items()},
     }
+
+
+def _finite(row: Mapping[str, float]) -> dict[str, float]:
+    """What was measured; a model without a standard deviation has no likelihood, for instance."""
+    return {name: value for name, value in row.items() if math.isfinite(value)}
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
@@ -226,9 +286,9 @@ def check_promises(result: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def time_ratio(result: Mapping[str, Any]) -> float:
-    """The time of a fit over that of MAP."""
+    """The processor time of a fit over that of MAP: unlike the wall clock, it leaves out what other programs do."""
     models = result["models"]
-    return float(models["fsvi"]["seconds"] / models["map"]["seconds"])
+    return float(models["fsvi"]["cpu"] / models["map"]["cpu"])
 
 
 def render_markdown(results: Sequence[Mapping[str, Any]]) -> str:
@@ -260,14 +320,20 @@ _COLUMNS = {
 }
 
 
-def run_table_bench(out: Path, seeds: int, tell: Callable[[str], None], names: str | None = None) -> None:
-    """Measure all tables, or those named, and write a JSON file for each and `tables.md` into the folder `out`.
+def run_table_bench(out: Path, seeds: Sequence[int], tell: Callable[[str], None], names: str | None = None) -> None:
+    """Measure tables, and write one JSON file per table and `tables.md`.
 
-    A table that was measured with as many seeds is not measured again. Tables that are not there are left out.
+    A table that was measured with the same seeds is not measured again. Tables that are not there are left out.
+
+    Args:
+        out: The folder to write to.
+        seeds: The seeds of splits and models.
+        tell: A function that shows a line of text.
+        names: The names of tables, separated by commas; None measures all.
     """
     check_writable(out)
     _warm_up()
-    wanted = None if names is None else [name.strip() for name in names.split(",")]
+    wanted = None if names is None else [check_choice("only", name.strip(), _names()) for name in names.split(",")]
     results = []
     for table in TABLES:
         if wanted is not None and table.name not in wanted:
@@ -287,6 +353,10 @@ def run_table_bench(out: Path, seeds: int, tell: Callable[[str], None], names: s
     tell(f"Written to {out / 'tables.md'}.")
 
 
+def _names() -> list[str]:
+    return [table.name for table in TABLES]
+
+
 def _warm_up() -> None:
     """Fit once before anything is timed: the first steps of a process load libraries."""
     x, y = datasets.make_friedman1(60, random_state=0)
@@ -294,10 +364,10 @@ def _warm_up() -> None:
         FSVIRegressor(method, epochs=2, random_state=0).fit(x, y)
 
 
-def _read(path: Path, seeds: int) -> dict[str, Any] | None:
-    """An earlier result with as many seeds, if there is one."""
+def _read(path: Path, seeds: Sequence[int]) -> dict[str, Any] | None:
+    """An earlier result with the same seeds, if there is one."""
     try:
         result = read_document(path, "table")
     except FileFormatError:
         return None
-    return result if result.get("seeds") == seeds else None
+    return result if result.get("seeds") == list(seeds) else None

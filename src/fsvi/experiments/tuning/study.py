@@ -89,7 +89,12 @@ def tune(
 
 
 def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tensor, Tensor]]:
-    """The experiment on nine tenths of its training data and the remaining tenth, or its own validation data."""
+    """The experiment on nine tenths of its training data and the remaining tenth, or its own validation data.
+
+    Args:
+        experiment: The experiment.
+        seed: The seed of the split.
+    """
     if experiment.validation is not None:
         return experiment, experiment.validation()
     x, y = experiment.data

@@ -10,6 +10,7 @@ from torch import Tensor
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import Context
 from fsvi.inputs import describe_inputs, example_shape
+from fsvi.networks.ranges import whiten
 from fsvi.validation import check_fraction, check_positive
 
 _FEW = 0.25
@@ -18,10 +19,8 @@ _ALONE, _TOGETHER = 0.4, 0.4
 """Shares of the points in which one column moves, and in which all do; in the others, a random subset does."""
 _NO_CATEGORY = 0.5
 """How often a group of category columns that should move alone shows no category, and not a value out of range."""
-_RIDGE = 1e-3
-"""Added to the columns' correlations, which are singular where columns depend on each other."""
 _MOST = 100_000
-"""Training rows whose distances are sorted, at most."""
+"""The most training rows whose distances are sorted."""
 _NEW = 0.99
 """Recombined rows count as new if they lie farther out than this share of the training rows."""
 
@@ -41,7 +40,7 @@ class ShiftedRows(Context):
 
     Columns with two values (flags) move out of range like others, since a shift of all columns includes them. They are
     not flipped: the other value is usual. Columns of a one-hot group are found by themselves: neighboring columns with
-    two values, of which exactly one is high in each row. When such a group should move alone, half of the time it shows
+    two values, exactly one of them high in each row. When such a group should move alone, half of the time it shows
     no category at all, which is how a category that training has never seen is encoded. Counts move like other numbers.
 
     It does not cover columns that are constant in training (their scale is unknown, so they stay as they are), shifts
@@ -133,10 +132,8 @@ class _Scales:
             raise InvalidInputError(f"groups={self.groups} names columns that a table with {x.shape[1]} does not have.")
         self.low = x.amin(0)
         self.units = self._find_units()
-        self.whitening = self._find_whitening(x)
-        self.threshold = (
-            self.distance(x).quantile(_NEW) if len(x) <= 100_000 else self.distance(x[:100_000]).quantile(_NEW)
-        )
+        self.whitening = whiten(x)
+        self.threshold = self.distance(x[:_MOST]).quantile(_NEW)
 
     def to(self, batch: Tensor) -> _Scales:
         """The same on the minibatch's device and in its floating type."""
@@ -153,14 +150,6 @@ class _Scales:
         """Columns that may move alone."""
         units = self.std.nonzero()[:, 0].cpu()
         return units if len(units) else torch.zeros(1, dtype=torch.long)
-
-    def _find_whitening(self, x: Tensor) -> Tensor:
-        scale = torch.where(self.std > 0, 1 / self.std, torch.zeros_like(self.std))
-        standardized = ((x - self.mean) * scale).double()
-        correlation = standardized.T @ standardized / len(x)
-        roots, vectors = torch.linalg.eigh(correlation)
-        whitening = vectors / (roots.clamp_min(0) + _RIDGE).sqrt()
-        return (scale[:, None].double() * whitening).to(x)
 
 
 def _choose_columns(num: int, scales: _Scales) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ A method's life, in order:
 from __future__ import annotations
 
 import copy
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -216,7 +217,8 @@ class Method(Configurable, nn.Module, ABC):
         if not summary:
             return self._predict(x, num_samples, seed, batch_size)
         rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
-        return gathered((self._predict(part, num_samples, seed, batch_size) for part in x.split(rows)), len(x))
+        num = len(x) * math.prod(self._positions(x)) if self.network.is_dense else len(x)
+        return gathered((self._predict(part, num_samples, seed, batch_size) for part in x.split(rows)), num)
 
     def predict_batches(
         self, loader: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False

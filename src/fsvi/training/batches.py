@@ -87,7 +87,8 @@ class TensorBatches(Batches):
     ) -> None:
         self.x, self.y = method.check_batch(x, y)
         self.num_examples = len(self.x)
-        observed = method.likelihood.observed(self.y)
+        # positions are counted by `fit`, which knows how many there are per example
+        observed = None if method.network.is_dense else method.likelihood.observed(self.y)
         total: float = self.num_examples if observed is None else int(observed.sum())
         self.weights: Tensor | None = None
         if weights is not None:

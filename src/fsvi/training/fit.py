@@ -159,5 +159,7 @@ def _begin(method: Method, batches: Batches) -> tuple[Tensor, Tensor]:
 
 
 def _num_targets(method: Method, num_data: int, y: Tensor) -> int:
-    """N for the weight of the KL: examples, or all their positions if each has a target."""
-    return round(num_data * len(method.target_rows(y)) / len(y))
+    """N for the weight of the KL: examples, or all their positions that have a target, going by those in `y`."""
+    if not method.network.is_dense:
+        return num_data
+    return max(1, round(num_data * int(method.likelihood.num_observed(method.target_rows(y))) / len(y)))

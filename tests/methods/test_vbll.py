@@ -9,6 +9,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import fsvi
 import scenarios
+from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import weighted
 from fsvi.methods.vbll import expected_nll
 

@@ -265,6 +265,30 @@ def test_a_context_of_texts_of_another_length(settings):
     fsvi.fit(method, (x, torch.arange(4) % 2), epochs=2, progress=False)
 
 
+class Ids(nn.Module):
+    """Token ids without a mask → two classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, ids):
+        return self.fc(self.embed(ids).mean(1))
+
+
+@pytest.mark.parametrize("settings", [{"linearize": "conditional"}, {"stochastic": "last_layer"}])
+def test_a_context_of_another_length_without_a_mask(settings):
+    """Examples before training have the context's length; a shorter batch cannot be joined with the context."""
+    method = fsvi.FSVI(Ids(), fsvi.Categorical(), fsvi.contexts.Dataset(torch.randint(9, (6, 5))), **settings)
+    x, y = torch.randint(9, (4, 5)), torch.arange(4) % 2
+    method.begin(*method.check_batch(x, y)[:1], 4)
+    method.train()
+    assert method._joins
+    for length in (5, 3):
+        terms = method.terms(*method.check_batch(x[:, :length], y))
+        assert all(bool(term.isfinite()) for term in terms.values())
+
+
 @pytest.mark.parametrize("unpack", ["stars", lambda batch: (without_stars(batch), batch["stars"])])
 def test_unpack_says_where_the_targets_are(unpack):
     x, stars = text([3, 4, 5, 2]), torch.arange(4) % 2

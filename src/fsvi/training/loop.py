@@ -126,7 +126,10 @@ class Run:
         if self.validation is None:
             return
         with forked_random(self.method.device):
-            logs = [self.method.predict(x, _VALIDATION_SAMPLES).log_prob(y) for x, y in self.validation.ordered()]
+            logs = [
+                self.method.predict(x, _VALIDATION_SAMPLES).log_prob(self.method.target_rows(y))
+                for x, y in self.validation.ordered()
+            ]
         value = self.validation.mean(torch.cat(logs))
         if math.isnan(value):
             raise NonFiniteLossError(

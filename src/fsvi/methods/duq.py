@@ -99,7 +99,7 @@ class DUQ(NetworkMethod):
         self.weight = nn.Parameter(linear.weight.new_empty(*shape, network.num_features).normal_(std=0.05))
         self.register_buffer("counts", linear.weight.new_ones(shape[0]))
         self.register_buffer("sums", linear.weight.new_empty(shape).normal_())
-        self._batch: tuple[Tensor, Tensor] | None = None
+        self._batches: list[tuple[Tensor, Tensor]] = []
 
     @property
     def centroids(self) -> Tensor:
@@ -116,7 +116,9 @@ class DUQ(NetworkMethod):
         x = _differentiable(x) if penalized else x
         with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
             embeddings = self.embed(x)
-        self._batch = embeddings.detach(), y
+        if self.weight.grad is None:  # a new step starts
+            self._batches.clear()
+        self._batches.append((embeddings.detach(), y))
         log_kernels = self.log_kernels(embeddings)
         terms = {"nll": binary_cross_entropy(log_kernels, y)}
         if penalized:
@@ -124,13 +126,12 @@ class DUQ(NetworkMethod):
         return terms
 
     def after_step(self) -> None:
-        """Move the centroids toward the embeddings of the step's batch."""
-        assert self._batch is not None
-        embeddings, y = self._batch
+        """Move the centroids toward the embeddings of the step's minibatches."""
+        embeddings, y = (torch.cat(parts) for parts in zip(*self._batches, strict=True))
         chosen = F.one_hot(y, self.num_outputs).to(embeddings.dtype)
         self.counts.lerp_(chosen.sum(0), 1 - self.momentum)
         self.sums.lerp_(torch.einsum("nc,ncm->cm", chosen, embeddings), 1 - self.momentum)
-        self._batch = None
+        self._batches.clear()
 
     def embed(self, x: Tensor) -> Tensor:
         """W_c Φ(x) for every class, (n, classes, m)."""

@@ -74,16 +74,20 @@ class _Module(ModuleType):
         return [torch.bfloat16, torch.float16]
 
 
-def device() -> torch.device:
-    """The device; the calling test is skipped if this version of torch cannot register one."""
-    if not _DEVICE:
-        setup = getattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend", None)
-        if setup is None:
-            pytest.skip("this version of torch cannot register a device from Python")
+def register() -> None:
+    """Make the device known to torch, if this version of it can: before the first backward pass of the process."""
+    setup = getattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend", None)
+    if setup is not None and not _DEVICE:
         module = _Module(NAME)
         module.manual_seed(0)
         setup(rename=NAME, backend_module=module)
         _DEVICE.append(torch.device(NAME, 0))
+
+
+def device() -> torch.device:
+    """The device; the calling test is skipped if there is none."""
+    if not _DEVICE:
+        pytest.skip("this version of torch cannot register a device from Python")
     return _DEVICE[0]
 
 

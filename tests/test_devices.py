@@ -178,6 +178,10 @@ LIKELIHOODS = {
     "gaussian, learned": (lambda: G(0.3, learn_noise=True), 1, curve),
     "gaussian, least": (lambda: G(0.3, learn_noise=True, least_noise=0.1), 1, curve),
     "gaussian, heteroscedastic": (lambda: G(heteroscedastic=True), 2, curve),
+    "class weights": (lambda: C(class_weight=[1.0, 2.0], label_smoothing=0.1), 2, points),
+    "bernoulli": (fsvi.Bernoulli, 1, points),
+    "poisson": (fsvi.Poisson, 1, points),
+    "student": (fsvi.StudentT, 1, curve),
 }
 WAITS = {"gaussian process": 1, "gfsvi": 1, "fbnn": 2, "two sets": 1}
 """Cases that wait more often in a step: `torch.linalg.eigh` checks its own success, and the worst set is chosen."""

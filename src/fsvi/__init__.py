@@ -16,7 +16,7 @@ from fsvi.errors import (
     SingularCovarianceError,
 )
 from fsvi.functions import contexts, divergences, kernels, priors
-from fsvi.likelihoods import Categorical, Gaussian, Likelihood
+from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, StudentT
 from fsvi.methods import (
     DUQ,
     FBNN,
@@ -43,7 +43,17 @@ from fsvi.methods import (
     method_names,
 )
 from fsvi.networks import Network
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.predictive import (
+    BernoulliPredictive,
+    CategoricalPredictive,
+    GaussianPredictive,
+    MixturePredictive,
+    PoissonPredictive,
+    Predictive,
+    StudentTPredictive,
+    Summary,
+    concatenate,
+)
 from fsvi.training import (
     Callback,
     History,
@@ -101,6 +111,8 @@ __all__ = [
     "SWAG",
     "VBLL",
     "VOGN",
+    "Bernoulli",
+    "BernoulliPredictive",
     "Callback",
     "Categorical",
     "CategoricalPredictive",
@@ -122,8 +134,11 @@ __all__ = [
     "Likelihood",
     "MCDropout",
     "Method",
+    "MixturePredictive",
     "Network",
     "NonFiniteLossError",
+    "Poisson",
+    "PoissonPredictive",
     "Predictive",
     "RadialMFVI",
     "Rank1",
@@ -132,10 +147,14 @@ __all__ = [
     "SingularCovarianceError",
     "Stds",
     "Stepper",
+    "StudentT",
+    "StudentTPredictive",
+    "Summary",
     "Tempered",
     "TrainingState",
     "adamw",
     "calibration",
+    "concatenate",
     "contexts",
     "cosine",
     "data",

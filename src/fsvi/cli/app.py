@@ -141,12 +141,16 @@ def bench(
         bool, typer.Option("--tables", help="Check the estimators' promises on tables, next to other models, instead.")
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, with --tables.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of these seeds; the others follow it.")] = 0,
+    only: Annotated[
+        str | None, typer.Option(help='The tables to measure, with --tables: "iris", or names separated by commas.')
+    ] = None,
 ) -> None:
     """Measure the cost of training steps and predictions, or the estimators on tables."""
     from fsvi.experiments.bench import run_bench, run_table_bench
 
     if tables:
-        run_table_bench(out, seeds, tell=typer.echo)
+        run_table_bench(out, range(first_seed, first_seed + seeds), tell=typer.echo, names=only)
         return
     run_bench(out, quick, methods)
 

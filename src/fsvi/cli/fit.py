@@ -72,7 +72,13 @@ class FitOptions:
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows with targets and weights."""
+    """Rows with targets and weights.
+
+    Attributes:
+        table: The rows.
+        y: Their targets.
+        weights: How many times each row counts.
+    """
 
     table: Table
     y: NDArray[Any]
@@ -85,7 +91,14 @@ class Examples:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `fit_file` made."""
+    """The result of `fit_file`.
+
+    Attributes:
+        model: The fitted estimator.
+        assessment: Its results on test rows.
+        model_path: The file with the model.
+        report_path: The page about it.
+    """
 
     model: Any
     assessment: Assessment

@@ -63,7 +63,13 @@ class CostEstimate:
 
 
 class TrainingCost(NamedTuple):
-    """Bytes held before the first step, the most bytes that a step adds, and the multiplications of a step."""
+    """The cost of training.
+
+    Attributes:
+        held: Bytes held before the first step.
+        added: The most bytes that a step adds.
+        work: The multiplications of a step.
+    """
 
     held: int
     added: int
@@ -152,7 +158,7 @@ def _num_stochastic(method: Method) -> int:
 
 def _example_inputs(method: Method) -> Tensor:
     """An input of the shape that the method has seen or that its context has."""
-    if method.seen_shape is not None:
+    if isinstance(method.seen_shape, torch.Size):
         return torch.zeros(1, *method.seen_shape, dtype=method.dtype)
     context = getattr(method, "context", None)
     example = None if context is None else context.example()

@@ -124,6 +124,7 @@ class GaussianProcess(Precise, Prior):
 
     def prepare(self, x: Tensor) -> None:
         """Check that the kernel fits the inputs, and find lengthscales that were not given."""
+        _check_comparable(x)
         rows = x.flatten(1)
         self._kernel.check(rows.shape[1])
         if self._kernel.is_open:
@@ -153,9 +154,19 @@ class GaussianProcess(Precise, Prior):
 
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """A zero mean, and the kernel matrix by its eigenvectors, because it is often numerically singular."""
+        _check_comparable(x)
         matrix = self._kernel(x, self.hyperparameters)
         roots, vectors = torch.linalg.eigh(matrix if self.kernel is None else self.variance * matrix)
         return FunctionGaussian(roots.new_zeros(len(x), self.num_outputs), vectors, roots.clamp_min(0)[None])
+
+
+def _check_comparable(x: object) -> None:
+    """Refuse inputs between which there is no distance, and positions of a network's outputs."""
+    if not isinstance(x, Tensor):
+        raise InvalidInputError(
+            "GaussianProcess compares inputs by their distance, so it needs inputs in one tensor and one output vector "
+            "per input: use fsvi.priors.Constant, Induced or Empirical."
+        )
 
 
 class _NetworkPrior(Prior):

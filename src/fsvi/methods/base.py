@@ -19,22 +19,27 @@ A method's life, in order:
 from __future__ import annotations
 
 import copy
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
-from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.errors import FileFormatError, HeadError, InvalidInputError
+from fsvi.inputs import TARGET_KEYS, Inputs, example_shape, signature
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.files import save_method
 from fsvi.methods.parts import Part
 from fsvi.networks.devices import make_generator, moved
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.predictive import Predictive
+from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
@@ -43,6 +48,9 @@ if TYPE_CHECKING:
 
 _OLD_NETWORK_SETTINGS = ("head", "channels_last")
 """Where files written before `Network` existed keep its settings."""
+
+_ROWS_AT_ONCE = 10_000
+"""Inputs whose draws are in memory at once when only summaries are kept."""
 
 DataPass = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 """A function that goes through the training data once more."""
@@ -57,6 +65,13 @@ class Method(Configurable, nn.Module, ABC):
     transient = ("net",)
     takes_weights: ClassVar[bool] = True
     """Whether training can weigh examples, because targets enter the loss through `likelihood.nll` only."""
+    takes_positions: ClassVar[bool] = False
+    """Whether the network may have outputs at every position of an input: (n, positions..., outputs)"""
+
+    _kind: Any = None
+    """The structure, types and dimensions of inputs on which the network was checked."""
+    _positions_by_shape: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    """The positions of the outputs by the shape of one input, of this kind; lengths may differ between batches."""
 
     if TYPE_CHECKING:  # attributes of a NetworkMethod, properties of an Ensemble
 
@@ -200,21 +215,51 @@ class Method(Configurable, nn.Module, ABC):
             batch_size: The number of inputs per pass through the network.
         """
 
-    def predict(self, x: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512) -> Predictive:
+    def predict(
+        self, x: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False
+    ) -> Predictive:
         """The predictive distribution at `x`.
 
         Args:
-            x: Inputs, (n, ...).
+            x: Inputs, (n, ...): a tensor, or a dictionary or tuple of tensors. If the network has outputs at every
+                position of an input, there is one prediction per position, input after input.
             num_samples: The number of draws of the function. All inputs share them.
             seed: The seed of the draws: the same seed gives the same functions in every call on the same device.
             batch_size: How many inputs go through the network at once.
+            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.Summary`). The memory for
+                draws then stays the same for any number of inputs.
         """
         check_count("num_samples", num_samples)
         check_count("batch_size", batch_size)
-        x = self.network.arranged(self.check_inputs(x))  # once, not for each draw
+        x = self.check_inputs(x)
+        if not summary:
+            return self._predict(x, num_samples, seed, batch_size)
+        rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
+        num = len(x) * (math.prod(self._positions(x)) if self.network.is_dense else 1)
+        return gathered((self._predict(part, num_samples, seed, batch_size) for part in x.split(rows)), num)
+
+    def predict_batches(
+        self, loader: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False
+    ) -> Iterator[Predictive]:
+        """One prediction per batch, with the same draws of the function for all; only one batch is in memory.
+
+        Args:
+            loader: A DataLoader or another iterable of batches, each of inputs x, or of (x, y), whose y is not used. A
+                Dataset and a tensor are divided into batches.
+            num_samples: The number of draws of the function.
+            seed: The seed of the draws.
+            batch_size: How many inputs go through the network at once.
+            summary: Yield summaries without the draws, as in `predict`.
+        """
+        for x in input_batches(loader, check_count("batch_size", batch_size)):
+            yield self.predict(x, num_samples, seed, batch_size, summary)
+
+    def _predict(self, x: Tensor, num_samples: int, seed: int, batch_size: int) -> Predictive:
+        x = self.network.arranged(x)  # once, not for each draw
         generator = make_generator(seed, self.device)
         with torch.no_grad(), evaluating(self):
-            return self.predictive(self.function_draws(x, num_samples, generator, batch_size))
+            draws = self.function_draws(x, num_samples, generator, batch_size)
+            return self.predictive(draws.flatten(1, -2) if draws.dim() > 3 else draws)
 
     def predictive(self, f: Tensor) -> Predictive:
         """The predictive distribution of function draws `f` (samples, n, outputs)."""
@@ -239,11 +284,11 @@ class Method(Configurable, nn.Module, ABC):
 
     @property
     @abstractmethod
-    def input_shape(self) -> tuple[int, ...] | None:
-        """The shape of one input, once the method has seen some, now or before it was saved."""
+    def input_shape(self) -> Any:
+        """The shape of one input, once the method has seen some; of structured inputs, the shapes by place."""
 
     @abstractmethod
-    def set_saved_shape(self, shape: torch.Size | None) -> None:
+    def set_saved_shape(self, shape: Any) -> None:
         """Remember the shape of one input from a file."""
 
     @abstractmethod
@@ -252,15 +297,26 @@ class Method(Configurable, nn.Module, ABC):
 
     @property
     @abstractmethod
-    def seen_shape(self) -> torch.Size | None:
+    def seen_shape(self) -> Any:
         """The shape of one input on which the network was checked."""
 
-    def check_inputs(self, x: Any) -> Tensor:
+    def check_inputs(self, x: Any) -> Any:
         """Inputs, validated. The network is checked on the first inputs of each new shape."""
         x = check_inputs(x, self.dtype)
-        if x.shape[1:] != self.seen_shape:
-            self.see(x[:2])
+        shape = example_shape(x)
+        if shape != self.seen_shape:
+            self._look_at(x, str(shape))
         return x
+
+    def _look_at(self, x: Inputs, shape: str) -> None:
+        """Check the network on inputs of a new kind; where only their lengths are new, one pass is enough."""
+        kind = signature(x)
+        if self._kind != kind:
+            self.see(x[:2])
+            self._kind, self._positions_by_shape = kind, {shape: self.network.layout.positions}
+        elif shape not in self._positions_by_shape:
+            new = {shape: self.network.position_shape(x[:1])}
+            self._positions_by_shape = {**self._positions_by_shape, **new}
 
     def check_batch(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """Inputs and targets, validated, on the method's device.
@@ -274,8 +330,31 @@ class Method(Configurable, nn.Module, ABC):
         if y.dim() == 0 or len(x) != len(y):
             raise InvalidInputError(f"there are {len(x)} inputs, but targets of shape {tuple(y.shape)}.")
         x = self.check_inputs(x)
-        y = self.likelihood.check_targets(y, self.num_outputs)
+        y = self._check_targets(x, y)
         return self.network.arranged(x), moved(y.to(self.dtype) if y.is_floating_point() else y, self.device)
+
+    def _check_targets(self, x: Inputs, y: Tensor) -> Tensor:
+        """Targets, validated: one per input, or one per position of the outputs, (n, positions...)."""
+        if not self.network.is_dense:
+            return self.likelihood.check_targets(y, self.num_outputs)
+        positions = self._positions(x)
+        is_image = self.network.layout.axis == 1 and y.is_floating_point() and y.dim() == len(positions) + 2
+        y = y.movedim(1, -1) if is_image else y
+        if tuple(y.shape[1 : 1 + len(positions)]) != positions:
+            raise InvalidInputError(
+                f"targets have shape {tuple(y.shape)}, but the network has outputs at {positions} positions of each "
+                f"of {len(x)} inputs: give a target for each."
+            )
+        rows = self.likelihood.check_targets(self.target_rows(y), self.num_outputs)
+        return rows.reshape(len(x), *positions, *rows.shape[1:])
+
+    def _positions(self, x: Inputs) -> tuple[int, ...]:
+        """The positions of the outputs at `x`."""
+        return self._positions_by_shape.get(str(example_shape(x)), self.network.layout.positions)
+
+    def target_rows(self, y: Tensor) -> Tensor:
+        """Targets with one row per prediction: positions, if there are outputs at every position, are rows."""
+        return y.flatten(0, len(self.network.layout.positions)) if self.network.is_dense else y
 
     # Files ----------------------------------------------------------------------------------------------------------
 
@@ -333,8 +412,8 @@ class NetworkMethod(Method):
         self.likelihood = copy.deepcopy(likelihood)
         self.num_data = None
         self.progress = 0.0
-        self._seen: torch.Size | None = None
-        self._saved_shape: torch.Size | None = None
+        self._seen: Any = None
+        self._saved_shape: Any = None
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -359,26 +438,31 @@ class NetworkMethod(Method):
     def see(self, x: Tensor) -> None:
         """Find and check the network's last layer on example inputs; build again if the first guess was wrong."""
         network = self.network.examined(x)
-        if network.head != self.network.head:
+        if network.is_dense and not self.takes_positions:
+            raise HeadError(
+                f"{type(self).__name__} needs one output vector per input, but the network has outputs at "
+                f"{network.layout.positions} positions: use FSVI, MFVI, MAP, MCDropout or SWAG."
+            )
+        if network.head != self.network.head or _form(network) != _form(self.network):
             self.build(network)
         else:
             self.check_network(network)
             self.network = network
             for part in self.parts.values():
                 part.network = network
-        self._seen = x.shape[1:]
+        self._seen = example_shape(x)
 
     @property
-    def input_shape(self) -> tuple[int, ...] | None:
-        """The shape of one input, once the method has seen some, now or before it was saved."""
+    def input_shape(self) -> Any:
+        """The shape of one input, once the method has seen some; of structured inputs, the shapes by place."""
         return self._saved_shape if self._seen is None else self._seen
 
     @property
-    def seen_shape(self) -> torch.Size | None:
+    def seen_shape(self) -> Any:
         """The shape of one input on which the network was checked."""
         return self._seen
 
-    def set_saved_shape(self, shape: torch.Size | None) -> None:
+    def set_saved_shape(self, shape: Any) -> None:
         """Remember the shape of one input from a file."""
         self._saved_shape = shape
 
@@ -498,6 +582,26 @@ class NetworkMethod(Method):
             start = f"{prefix}."
             own = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
             part.resize(own, self.input_shape)
+
+
+def _form(network: Network) -> tuple[int, bool, int]:
+    """What parts of a method rely on besides the head; the number of positions may change."""
+    return network.layout.axis, network.layout.is_moved, len(network.layout.positions)
+
+
+def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:
+    """The inputs of every batch of a loader, without targets: those of pairs (x, y) and of dictionaries are removed."""
+    if isinstance(loader, Dataset):
+        loader = DataLoader(loader, batch_size)
+    if isinstance(loader, (Tensor, np.ndarray)):
+        loader = as_tensor("loader", loader).split(batch_size)
+    if not isinstance(loader, Iterable) or isinstance(loader, (str, Mapping)):
+        raise InvalidInputError(f"loader is a {type(loader).__name__}: give a DataLoader or an iterable of batches.")
+    for batch in loader:
+        if isinstance(batch, Mapping):
+            yield {key: value for key, value in batch.items() if key not in TARGET_KEYS}
+        else:
+            yield batch[0] if isinstance(batch, (tuple, list)) else batch
 
 
 def sum_terms(terms: dict[str, Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import describe_inputs
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import NetworkMethod
 from fsvi.networks.network import Network
@@ -80,6 +81,10 @@ class DUQ(NetworkMethod):
         super().__init__(net, likelihood)
         if not isinstance(likelihood, Categorical):
             raise InvalidInputError(f"DUQ is for classes, not for {type(likelihood).__name__}: use fsvi.Categorical().")
+        if not likelihood.is_plain:
+            raise InvalidInputError(
+                "DUQ has a loss of its own: leave class_weight, label_smoothing and ignore_index out of Categorical."
+            )
         self.length_scale = check_positive("length_scale", length_scale)
         self.gradient_penalty = check_positive("gradient_penalty", gradient_penalty, zero=True)
         self.momentum = check_fraction("momentum", momentum)
@@ -90,8 +95,8 @@ class DUQ(NetworkMethod):
         """Make a random W_c and a random centroid for every class."""
         super().build(network)
         linear = network.linear
-        shape = network.num_outputs, self.embedding_size or linear.in_features
-        self.weight = nn.Parameter(linear.weight.new_empty(*shape, linear.in_features).normal_(std=0.05))
+        shape = network.num_outputs, self.embedding_size or network.num_features
+        self.weight = nn.Parameter(linear.weight.new_empty(*shape, network.num_features).normal_(std=0.05))
         self.register_buffer("counts", linear.weight.new_ones(shape[0]))
         self.register_buffer("sums", linear.weight.new_empty(shape).normal_())
         self._step: list[Tensor] = []  # n_c and Σ W_c Φ(x) of the step's minibatches so far
@@ -105,6 +110,8 @@ class DUQ(NetworkMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The binary cross-entropy, and the weighted gradient penalty."""
+        if y.is_floating_point():
+            raise InvalidInputError("DUQ needs one label per input, not class probabilities.")
         penalized = self.gradient_penalty > 0
         x = _differentiable(x) if penalized else x
         with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
@@ -181,6 +188,9 @@ def gradient_penalty(kernels: Tensor, x: Tensor) -> Tensor:
 
 
 def _differentiable(x: Tensor) -> Tensor:
-    if not x.is_floating_point():
-        raise InvalidInputError(f"DUQ's gradient penalty needs real inputs, not {x.dtype}: set gradient_penalty=0.")
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise InvalidInputError(
+            f"DUQ's gradient penalty needs inputs in one tensor of real numbers, not {describe_inputs(x)}: set "
+            "gradient_penalty=0."
+        )
     return x.detach().requires_grad_(True)

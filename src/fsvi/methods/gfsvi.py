@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from fsvi.functions.divergences import Divergence, RegularizedKL
 from fsvi.functions.linearize import Parameters, linearized_outputs
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
-from fsvi.methods.fsvi import FSVI, Draw
+from fsvi.methods.fsvi import FSVI, Draw, Stochastic
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import Stds
 from fsvi.networks.network import Network
@@ -59,7 +59,7 @@ class GFSVI(FSVI):
         *,
         prior: Prior | None = None,
         divergence: Divergence | None = None,
-        stochastic: Literal["all", "last_layer"] = "all",
+        stochastic: Stochastic = "all",
         num_context: int = 24,
         num_context_sets: int = 1,
         num_samples: int = 1,
@@ -87,7 +87,7 @@ class GFSVI(FSVI):
         if network.is_tied:
             raise HeadError(f"the last layer {network.head!r} shares a parameter with an earlier layer: untie them.")
 
-    def _function_values(self, q: Parameters, x: Tensor, draws: Sequence[Draw]) -> Tensor:
+    def _function_values(self, q: Parameters, x: Any, draws: Sequence[Draw]) -> Tensor:
         """The linearized network's outputs, (M, n, outputs).
 
         The pass at the mean is that of training, which updates BatchNorm's statistics; the Jacobian uses them fixed.

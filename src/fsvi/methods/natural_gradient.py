@@ -1,4 +1,4 @@
-"""What methods share that learn a mean-field posterior by natural gradient steps: VOGN and IVON."""
+"""What methods share that learn a mean-field posterior with natural-gradient steps: VOGN and IVON."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ class NaturalGradientVI(NetworkMethod):
 
     A step needs the gradient and an estimate of the curvature at draws from q: `differentiate`. Parameters that are not
     random, and those of the likelihood, are points and learned by Adam at the same rate.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        prior_variance: The variance of the Gaussian prior over parameters.
+        num_samples: The number of draws per step, M.
+        momentum: The momentum of the means' gradient.
+        kl_weight: The weight of the KL in the loss; see `KLWeight`.
+        names: Which parameters are random: a function from the network to their names.
     """
 
     scale: nn.Parameter
@@ -63,11 +72,17 @@ class NaturalGradientVI(NetworkMethod):
 
     @abstractmethod
     def precision(self) -> Tensor:
-        """1/σ² at the present `scale`."""
+        """1/σ² at the current `scale`."""
 
     @abstractmethod
     def differentiate(self, x: Tensor, y: Tensor, shift: Tensor) -> list[Tensor]:
-        """The negative log-likelihood at μ + `shift`, its gradient, its curvature, and the gradients of `points`."""
+        """The negative log-likelihood at μ + `shift`, its gradient, its curvature, and the gradients of `points`.
+
+        Args:
+            x: Inputs.
+            y: Their targets.
+            shift: The distance from the mean, as a flat vector.
+        """
 
     # Learning -------------------------------------------------------------------------------------------------------
 
@@ -77,7 +92,7 @@ class NaturalGradientVI(NetworkMethod):
         return {"nll": nll, "kl": self._weighted_kl(len(x))}
 
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-        """The same, with gradient and curvature in place of gradients of the means and of `scale`."""
+        """Compute the terms, and store gradient and curvature as the gradients of the means and of `scale`."""
         draws = [self.differentiate(x, y, shift) for shift in self._draws()]
         nll, *gradients = (torch.stack(parts).mean(0) for parts in zip(*draws, strict=True))
         for parameter, gradient in zip((self.posterior.mean, self.scale, *self.points()), gradients, strict=True):
@@ -92,12 +107,12 @@ class NaturalGradientVI(NetworkMethod):
         return [natural, {"params": points, "lr": lr}] if points else [natural]
 
     def after_step(self) -> None:
-        """σ follows s."""
+        """Update σ from `scale`."""
         with torch.no_grad():
             self.posterior.log_std.copy_(-0.5 * self.precision().log())
 
     def points(self) -> list[Tensor]:
-        """What is learned and not random."""
+        """The parameters that are learned and not random."""
         return [p for p in (self.posterior.point, *self.likelihood.parameters()) if p.numel()]
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
@@ -114,7 +129,7 @@ class NaturalGradientVI(NetworkMethod):
 
 
 class NaturalGradient(torch.optim.Adam):
-    """The method's own update of the first group's two parameters, means and scale; Adam's of all others."""
+    """The method's own rule for the two parameters of the first group, means and scale; Adam for all others."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -130,5 +145,12 @@ class NaturalGradient(torch.optim.Adam):
         super().step()
 
     def update(self, mean: Tensor, scale: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-        """Move `mean` and `scale`, whose `grad` are the gradient and the curvature; `state` has step and momentum."""
+        """Move `mean` and `scale`.
+
+        Args:
+            mean: The means; their `grad` is the gradient.
+            scale: The scale; its `grad` is the curvature.
+            state: The number of steps and the momentum.
+            group: The settings of the first group.
+        """
         raise NotImplementedError

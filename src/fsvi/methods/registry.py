@@ -16,7 +16,7 @@ from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
-from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.duq import DUQ, KernelPredictive
 from fsvi.methods.ensemble import Ensemble
@@ -58,6 +58,7 @@ class MethodEntry:
         settings: Arguments that differ from the class's defaults.
         regression: Further arguments that differ where targets are real numbers.
         can_stack: Whether `fit_together` can train several copies in one pass.
+        averages: Whether it averages parameters during training, which needs a high learning rate to the end.
         score: The name of the uncertainty score by which its authors rank inputs of a classification.
         search: What `fsvi tune` searches; empty where the method cannot be tuned.
         small_search: What it searches in addition where networks are so small that seeds are trained together.
@@ -69,6 +70,7 @@ class MethodEntry:
     settings: Mapping[str, Any] = field(default_factory=dict)
     regression: Mapping[str, Any] = field(default_factory=dict)
     can_stack: bool = False
+    averages: bool = False
     score: str = CategoricalPredictive.score_name
     search: Space = field(default_factory=dict)
     small_search: Space = field(default_factory=dict)
@@ -99,7 +101,7 @@ _ENTRIES = [
         can_stack=True,
         search={"rate": Range(0.01, 0.5, linear=True)},
     ),
-    MethodEntry("swag", "SWAG", SWAG),
+    MethodEntry("swag", "SWAG", SWAG, averages=True),
     MethodEntry("duq", "DUQ", DUQ, score=KernelPredictive.score_name),
     MethodEntry("laplace", "Laplace", Laplace),
     MethodEntry("vogn", "VOGN", VOGN),
@@ -229,7 +231,7 @@ def _make(
     entry = METHODS[name]
     for setting in settings:
         check_choice(f"setting of {name}", setting, entry.arguments)
-    defaults = {**entry.settings, **({} if isinstance(likelihood, Categorical) else entry.regression)}
+    defaults = {**entry.settings, **(entry.regression if likelihood.is_numeric else {})}
     if entry.takes_context:
         defaults["context"] = default_context(net) if context is None else context
     return entry.method(net, likelihood, **{**defaults, **settings})

@@ -44,7 +44,7 @@ class DenseLastLayer(Part):
     def bind(self, network: Network) -> None:
         """Start from independent parameters."""
         super().bind(network)
-        weight = network.linear.weight
+        weight = network.linear.weight.flatten(1)
         outputs, inputs = weight.shape[0], weight.shape[1] + (network.linear.bias is not None)
         std = self._stds.initial(network.head_names, network)[network.head_names[0]]
         self.log_std = nn.Parameter(torch.full_like(weight.new_empty(outputs, inputs), std).log())
@@ -57,7 +57,8 @@ class DenseLastLayer(Part):
     def means(self) -> Tensor:
         """w̄, (outputs, inputs)."""
         linear = self.network.linear
-        return linear.weight if linear.bias is None else torch.cat([linear.weight, linear.bias[:, None]], dim=1)
+        weight = linear.weight.flatten(1)
+        return weight if linear.bias is None else torch.cat([weight, linear.bias[:, None]], dim=1)
 
     def factors(self) -> Tensor:
         """L, (outputs, inputs, inputs)."""
@@ -188,4 +189,9 @@ def _check_likelihood(likelihood: Any) -> None:
         raise InvalidInputError(
             f"VBLL has no closed form for this {type(likelihood).__name__} likelihood: use fsvi.Categorical(), or "
             "fsvi.Gaussian() without heteroscedastic noise."
+        )
+    if isinstance(likelihood, Categorical) and not likelihood.is_plain:
+        raise InvalidInputError(
+            "VBLL has a bound for plain classes only: leave class_weight, label_smoothing and ignore_index out of "
+            "Categorical."
         )

@@ -154,9 +154,13 @@ class VOGN(NaturalGradientVI):
         wanted = [*recording.outputs, *self.points()]
         gradients = torch.autograd.grad(nll, wanted, allow_unused=True, materialize_grads=True)
         count = len(recording.outputs)
-        return [nll.detach(), *self._moments(recording, gradients[:count], len(x)), *gradients[count:]]
+        return [
+            nll.detach(),
+            *self._moments(recording, gradients[:count], self.likelihood.num_observed(y)),
+            *gradients[count:],
+        ]
 
-    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int) -> tuple[Tensor, Tensor]:
+    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int | Tensor) -> tuple[Tensor, Tensor]:
         """ĝ and ĥ from gradients of the batch's mean, flat; a layer that was not called has none."""
         layout = self.posterior.layout
         zeros = layout.views(torch.zeros_like(self.scale))

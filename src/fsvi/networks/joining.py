@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from fsvi.inputs import Inputs, concatenate
 from fsvi.networks.devices import forked_random, random_state
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
@@ -19,7 +19,7 @@ _TOLERANCE = 1e-4
 
 
 @torch.no_grad()
-def is_joinable(network: Network, x: Tensor, others: Tensor) -> bool:
+def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
     """Whether one pass in training mode gives the features that two passes in eval mode give.
 
     This is tried on a few examples. It fails for BatchNorm and dropout, for a mean over the batch, for buffers that
@@ -38,7 +38,7 @@ def is_joinable(network: Network, x: Tensor, others: Tensor) -> bool:
         before = _random_states(network)
         try:
             with _training(network):
-                joined = network.with_features(torch.cat([x, others]), copies[2])[0]
+                joined = network.with_features(concatenate([x, others]), copies[2])[0]
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
         drawn = before != _random_states(network)

@@ -31,7 +31,14 @@ def resnet50(in_channels: int = 3, num_classes: int = 2, small_images: bool = Fa
 
 
 class Residual(nn.Module):
-    """relu(body(x) + shortcut(x)); the shortcut is the identity where the shapes allow it."""
+    """relu(body(x) + shortcut(x)); the shortcut is the identity if the shapes allow it.
+
+    Args:
+        body: The layers of the main path.
+        in_channels: The number of channels of x.
+        out_channels: The number of channels after the body.
+        stride: The stride of the body.
+    """
 
     def __init__(self, body: Sequence[nn.Module], in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()

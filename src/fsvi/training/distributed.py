@@ -73,13 +73,13 @@ class Ranks:
         """
         return terms, count
 
-    def map_rows(self, function: Callable[[Any, Tensor], Tensor], x: Any, y: Tensor) -> Tensor:
-        """One number per example; each process computes some, and `total` brings them together."""
+    def map_rows(self, function: Callable[[Any, Tensor], Tensor], x: Any, y: Tensor) -> Tensor | None:
+        """`function` of this process's rows, contiguous; None without any."""
         return function(x, y)
 
-    def total(self, values: Tensor) -> Tensor:
-        """The sum over processes."""
-        return values
+    def joined_rows(self, batches: list[Tensor | None]) -> list[Tensor]:
+        """What `map_rows` returned for each batch, on all processes, in the order of the rows."""
+        return [values for values in batches if values is not None]
 
     def settle(self, method: Method) -> None:
         """An epoch has ended: average the statistics of BatchNorm layers."""
@@ -179,19 +179,15 @@ class ProcessGroup(Ranks):
 
     # Epochs ---------------------------------------------------------------------------------------------------------
 
-    def map_rows(self, function: Callable[[Any, Tensor], Tensor], x: Any, y: Tensor) -> Tensor:
-        """This process's rows, contiguous; zeros elsewhere."""
+    def map_rows(self, function: Callable[[Any, Tensor], Tensor], x: Any, y: Tensor) -> Tensor | None:
+        """`function` of this process's share."""
         rows = torch.arange(len(y), device=y.device).tensor_split(self.size)[self.rank]
-        own = function(x[rows], y[rows]) if len(rows) else None
-        values = torch.zeros(len(y), dtype=torch.double, device=y.device)
-        if own is not None:
-            values[rows] = own.to(values)
-        return values
+        return function(x[rows], y[rows]) if len(rows) else None
 
-    def total(self, values: Tensor) -> Tensor:
-        """The sum over processes, the same bits on all of them."""
-        self._reduce(values)
-        return values
+    def joined_rows(self, batches: list[Tensor | None]) -> list[Tensor]:
+        """The shares of all processes, batch by batch."""
+        everything = self.gather([None if values is None else values.cpu() for values in batches])
+        return [values for shares in zip(*everything, strict=True) for values in shares if values is not None]
 
     @torch.no_grad()
     def settle(self, method: Method) -> None:
@@ -241,7 +237,9 @@ class ProcessGroup(Ranks):
 
     def agree(self, decision: bool) -> bool:
         """The decision of the first process, by one small all-reduce."""
-        return bool(self.total(torch.tensor([float(decision and self.is_main)])))
+        vote = torch.tensor([float(decision and self.is_main)])
+        self._reduce(vote)
+        return bool(vote)
 
     def gather(self, value: Value) -> list[Value]:
         """The values of all processes, in their order."""

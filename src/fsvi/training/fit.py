@@ -16,7 +16,7 @@ from fsvi.cost.warning import warn_of_memory
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
 from fsvi.networks.devices import find_device, forked_random, seed_random
-from fsvi.training.batches import Batches, TensorBatches, as_batches
+from fsvi.training.batches import Batches, TensorBatches, Unpack, as_batches
 from fsvi.training.callbacks import Callback, TrainingState, check_callbacks
 from fsvi.training.checkpoints import Checkpoints
 from fsvi.training.distributed import joined, was_restarted
@@ -50,6 +50,7 @@ def fit(
     device: str | torch.device | None = None,
     progress: bool | None = None,
     num_data: int | None = None,
+    unpack: Unpack | None = None,
     validation: Any = None,
     patience: int | None = None,
     checkpoint: str | PathLike[str] | None = None,
@@ -66,7 +67,8 @@ def fit(
 
     Args:
         method: The method to train, such as `fsvi.FSVI`.
-        data: A pair (x, y) of tensors or arrays, a Dataset, or a DataLoader of (inputs, targets) pairs. A
+        data: A pair (x, y) of tensors or arrays, a Dataset, or a DataLoader of (inputs, targets) pairs. x may
+            be a dictionary or tuple of tensors, and batches may be dictionaries that hold the targets too. A
             triple (x, y, weights) says how many times each example counts: a weight of 2 is like having it twice.
         epochs: The number of passes over the data. None is for tensors only: 1,000 passes, or as many as fit into
             20,000 steps if that is less, but at least one. A Dataset or a DataLoader needs a number.
@@ -96,6 +98,8 @@ def fit(
             example, when a sampler draws a new part of the data each epoch) or if `data` is a part of all data. An
             IterableDataset always needs it; an epoch then reads the stream to its end, or about N examples of a stream
             that does not say its length.
+        unpack: Where the targets are in batches that are dictionaries: a key, or a function from a batch to (inputs,
+            targets). None looks for labels, label, y, target and targets.
         validation: Held-out data in any form that `data` can have. The mean log-likelihood is recorded every epoch.
         patience: Stop after this many epochs without a better validation log-likelihood, and restore the best
             parameters. It needs `validation`.
@@ -132,10 +136,10 @@ def fit(
             method.to(ranks.own_device(find_device(device)))
         with forked_random(method.device):
             seed_random(seed, method.device)
-            whole = as_batches(method, without_own_shards(data, ranks), batch_size, num_data)
+            whole = as_batches(method, without_own_shards(data, ranks), batch_size, num_data, unpack)
             batches = sharded(method, whole, ranks, batch_size, seed)
             epochs = _default_epochs(batches) if epochs is None else epochs
-            held_out = None if validation is None else _hold_out(method, validation, batch_size)
+            held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack)
             examples = _begin(method, batches)
             warn_of_memory(method, batches.batch_size, examples[0])
             own = method.own_optimizer(lr)
@@ -186,11 +190,11 @@ def _check_own(method: Method, own: Optimizer | None, clip_norm: float | None, p
             )
 
 
-def _hold_out(method: Method, validation: Any, batch_size: int) -> Batches:
+def _hold_out(method: Method, validation: Any, batch_size: int, unpack: Unpack | None) -> Batches:
     """The validation data, checked before training without changing any random state."""
     try:
         with forked_random(method.device):
-            batches = as_batches(method, validation, batch_size, num_data=1)  # its size weighs nothing
+            batches = as_batches(method, validation, batch_size, 1, unpack)  # its size weighs nothing
             batches.examples()
     except InvalidInputError as error:
         raise InvalidInputError(f"validation: {error}") from error
@@ -200,8 +204,14 @@ def _hold_out(method: Method, validation: Any, batch_size: int) -> Batches:
 def _begin(method: Method, batches: Batches) -> tuple[Tensor, Tensor]:
     """Show the method examples of the data, so that problems are found before the first step."""
     x, y = batches.examples()
-    if not y.is_floating_point() and bool((y == y[0]).all()):
-        message = f"all {len(y)} labels checked are {int(y[0])}: nothing can be learned about the other classes."
+    if not y.is_floating_point() and bool((y == y.flatten()[0]).all()):
+        label = int(y.flatten()[0])
+        message = f"all {y.numel()} labels checked are {label}: nothing can be learned about the other classes."
         warnings.warn(message, stacklevel=3)
-    method.begin(x, batches.num_data)
+    method.begin(x, _num_targets(method, batches.num_data, y))
     return x, y
+
+
+def _num_targets(method: Method, num_data: int, y: Tensor) -> int:
+    """N for the weight of the KL: examples, or positions, that have a target; the share of them is that in `y`."""
+    return max(1, round(num_data * int(method.likelihood.num_observed(method.target_rows(y))) / len(y)))

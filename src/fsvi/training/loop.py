@@ -154,7 +154,7 @@ class Run:
         with forked_random(self.method.device):
             self._share_order()
             logs = [self.ranks.map_rows(self._log_prob, x, y) for x, y in self.validation.ordered()]
-        value = self.validation.mean(self.ranks.total(torch.cat(logs)))
+        value = self.validation.mean(torch.cat(self.ranks.joined_rows(logs)))
         if math.isnan(value):
             raise NonFiniteLossError(
                 f"the validation log-likelihood became nan in epoch {self.history.epochs}: lower the learning rate."
@@ -166,7 +166,7 @@ class Run:
             self.best = copy_tensors(self.method.tensors()) if self.patience is not None else None
 
     def _log_prob(self, x: Any, y: Tensor) -> Tensor:
-        return self.method.predict(x, _VALIDATION_SAMPLES).log_prob(y)
+        return self.method.predict(x, _VALIDATION_SAMPLES).log_prob(self.method.target_rows(y))
 
     def _share_order(self) -> None:
         """Let processes that share the validation data read them in the same order."""

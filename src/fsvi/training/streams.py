@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import concatenate
 from fsvi.methods.base import Method
 from fsvi.networks.parameters import batch_norms
-from fsvi.training.batches import Batches, Pair, check_pair, merge_single
+from fsvi.training.batches import Batches, Pair, Unpack, merge_single, unpacked
 from fsvi.training.samplers import owned_generators
 
 _SAMPLED = 2_000
@@ -31,15 +32,18 @@ class StreamBatches(Batches):
         method: The method to train.
         loader: The loader.
         num_data: N, the number of examples that the KL is weighed by.
+        unpack: Where the targets are in batches that are dictionaries.
     """
 
-    def __init__(self, method: Method, loader: DataLoader[Any], num_data: int | None) -> None:
+    def __init__(
+        self, method: Method, loader: DataLoader[Any], num_data: int | None, unpack: Unpack | None = None
+    ) -> None:
         if num_data is None:
             raise InvalidInputError(
                 f"the dataset, a {type(loader.dataset).__name__}, is a stream, so the number of examples for the "
                 "weight of the KL is unknown: pass num_data=, the number of different examples."
             )
-        self._method, self._loader = method, loader
+        self._method, self._loader, self._unpack = method, loader, unpack
         self._merges = bool(batch_norms(method))
         self.num_data = self.num_examples = num_data
         self.batch_size = loader.batch_size or self._first_size()
@@ -58,21 +62,24 @@ class StreamBatches(Batches):
                 break
         if not read:
             raise InvalidInputError(f"the stream, a {type(self._loader.dataset).__name__}, gives no examples.")
-        x, y = (torch.cat(parts) for parts in zip(*read, strict=True))
-        return x, y
+        inputs, targets = zip(*read, strict=True)
+        return concatenate(list(inputs)), torch.cat(targets)
 
     def ordered(self) -> Iterator[Pair]:
         """The whole stream: validation data, which must have an end."""
-        return (check_pair(self._method, batch) for batch in self._loader)
+        return (self._checked(batch) for batch in self._loader)
 
     def shuffled(self) -> Iterator[Pair]:
         """One pass over the stream, in its own order."""
-        batches = (check_pair(self._method, batch) for batch in islice(self._loader, self._most))
+        batches = (self._checked(batch) for batch in islice(self._loader, self._most))
         return merge_single(batches) if self._merges else batches
+
+    def _checked(self, batch: Any) -> Pair:
+        return self._method.check_batch(*unpacked(batch, self._unpack))
 
     def _first_size(self) -> int:
         """The size of the first batch of a stream that makes its own batches."""
-        first: tuple[Tensor, Tensor] | None = next((check_pair(self._method, b) for b in self._loader), None)
+        first: tuple[Tensor, Tensor] | None = next((self._checked(b) for b in self._loader), None)
         return 1 if first is None else len(first[1])
 
 

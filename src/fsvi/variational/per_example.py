@@ -111,9 +111,14 @@ def _check_unshared(net: nn.Module, layers: Sequence[nn.Module], names: Mapping[
 
 
 class Recording(LayerMode):
-    """Within this context, keep what `layers` of a network called with `params` saw and computed.
+    """A context that records the inputs and outputs of some layers.
 
-    `outputs` are what to differentiate with respect to, one for every call of a layer; `pairs` takes the gradients.
+    `outputs` are the tensors to differentiate by, one for every call of a layer; `pairs` takes the gradients.
+
+    Args:
+        layers: The layers to record.
+        params: The tensors that the network is called with, by name.
+        num: The number of inputs.
     """
 
     def __init__(self, layers: Sequence[WeightLayer], params: Mapping[str, Tensor], num: int) -> None:

@@ -27,7 +27,14 @@ _WIDTH = 130
 
 @dataclass(frozen=True)
 class Case:
-    """The steps of every method on one network, with B = `batch_size` and K = `num_context`."""
+    """The steps of every method on one network.
+
+    Attributes:
+        network: The network's name.
+        batch_size: The number of examples per step, B.
+        num_context: The number of context points, K.
+        rounds: The number of measurements.
+    """
 
     network: str
     batch_size: int

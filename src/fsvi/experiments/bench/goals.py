@@ -15,7 +15,14 @@ _PREDICTION_RATIO = 1.3
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure, and the bound that it should keep to."""
+    """A measured value and its bound.
+
+    Attributes:
+        what: What was measured.
+        value: The value.
+        bound: The bound.
+        at_least: Whether the bound is a lower one.
+    """
 
     what: str
     value: float

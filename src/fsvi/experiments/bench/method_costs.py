@@ -32,7 +32,15 @@ _SETTINGS: dict[str, dict[str, Any]] = {"spg": {"num_prior_steps": 1}, "ensemble
 
 @dataclass(frozen=True)
 class MethodCost:
-    """The cost of a method on the CNN: a training step and a prediction, and both as ratios to MAP."""
+    """The cost of a method on the CNN.
+
+    Attributes:
+        name: The method's name.
+        step_ms: Milliseconds per training step.
+        step_ratio: The ratio to a step of MAP.
+        predict_ms: Milliseconds per prediction.
+        predict_ratio: The ratio to a prediction of MAP.
+    """
 
     name: str
     step_ms: Spread

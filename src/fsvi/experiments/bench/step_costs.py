@@ -40,7 +40,15 @@ class StepCost:
 
 @dataclass(frozen=True)
 class PredictionCost:
-    """The cost of a prediction: in milliseconds, and as a ratio to one forward pass of the network."""
+    """The cost of a prediction.
+
+    Attributes:
+        method: The method's name.
+        num_samples: Draws per prediction.
+        num_images: Images per prediction.
+        ms: Milliseconds.
+        ratio: The ratio to one forward pass of the network.
+    """
 
     method: str
     num_samples: int

@@ -37,7 +37,12 @@ FSVI_METHODS = ("jvp", "conditional", "last_layer")
 
 
 class Architecture(NamedTuple):
-    """How to make a network, and the shape of one of its inputs."""
+    """A network of the benchmark.
+
+    Attributes:
+        make: A function that makes it.
+        shape: The shape of one input.
+    """
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -58,7 +63,15 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class BenchStep:
-    """One training step: of `method` ("map", one of `FSVI_METHODS`, or "jacobian") on a network of `NETWORKS`."""
+    """One training step.
+
+    Attributes:
+        network: A key of `NETWORKS`.
+        method: "map", one of `FSVI_METHODS`, or "jacobian".
+        batch_size: The number of examples.
+        num_context: The number of context points.
+        channels_last: Whether images and convolution weights are in channels-last order.
+    """
 
     network: str
     method: str

@@ -15,7 +15,13 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of repeated measurements, and their quartiles."""
+    """The median of repeated measurements, and their quartiles.
+
+    Attributes:
+        median: The median.
+        low: The lower quartile.
+        high: The upper quartile.
+    """
 
     median: float
     low: float

@@ -103,7 +103,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point with a name."""
+    """A point with a name.
+
+    Attributes:
+        x: The position.
+        y: The value.
+        label: The name.
+    """
 
     x: float
     y: float

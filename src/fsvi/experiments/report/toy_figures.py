@@ -87,7 +87,14 @@ DARK = Theme("#15191f", "#e6eaf0", "#4a5361", "#56b4e9", "#f0883e", "#56b4e9", "
 
 @dataclass(frozen=True)
 class FigureSet:
-    """A picture as PNG: for light and dark pages, side by side, and stacked for narrow screens."""
+    """A picture as PNG: for light and dark pages, side by side, and stacked for narrow screens.
+
+    Attributes:
+        light: For light pages, with panels side by side.
+        dark: The same for dark pages.
+        light_stacked: For light pages on narrow screens, with panels stacked.
+        dark_stacked: The same for dark pages.
+    """
 
     light: bytes
     dark: bytes

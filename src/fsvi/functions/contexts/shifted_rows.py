@@ -9,7 +9,9 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import Context
+from fsvi.inputs import describe_inputs, example_shape
 from fsvi.networks.devices import moved
+from fsvi.networks.ranges import whiten
 from fsvi.validation import check_fraction, check_positive
 
 _FEW = 0.25
@@ -18,8 +20,6 @@ _ALONE, _TOGETHER = 0.4, 0.4
 """Shares of the points in which one column moves, and in which all do; in the others, a random subset does."""
 _NO_CATEGORY = 0.5
 """How often a group of category columns that should move alone shows no category, and not a value out of range."""
-_RIDGE = 1e-3
-"""Added to the columns' correlations, which are singular where columns depend on each other."""
 _MOST = 100_000
 """The most training rows whose distances are sorted."""
 _NEW = 0.99
@@ -81,7 +81,7 @@ class ShiftedRows(Context):
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Rows of the minibatch, each moved in one of the ways above."""
-        if self._scales is None or self._scales.std.shape != batch.shape[1:]:
+        if self._scales is None or self._scales.std.shape != example_shape(batch):
             self.prepare(batch)
         assert self._scales is not None
         scales = self._scales.to(batch)
@@ -120,9 +120,9 @@ class _Scales:
     """What `ShiftedRows` knows of the training rows: no row itself is kept."""
 
     def __init__(self, x: Tensor, groups: Sequence[Sequence[int]] | None) -> None:
-        if x.dim() != 2:
+        if not isinstance(x, Tensor) or x.dim() != 2:
             raise InvalidInputError(
-                f"ShiftedRows needs a table (rows, columns), not inputs of shape {tuple(x.shape)}: for images use "
+                f"ShiftedRows needs a table (rows, columns), not inputs of {describe_inputs(x)}: for images use "
                 "fsvi.contexts.Monochrome or Corrupted."
             )
         self.mean, self.std = x.mean(0), x.std(0, correction=0)
@@ -134,7 +134,7 @@ class _Scales:
         self.group_columns = [moved(torch.tensor(group), x.device) for group in self.groups]
         self.low = x.amin(0)
         self.units = self._find_units()
-        self.whitening = self._find_whitening(x)
+        self.whitening = whiten(x)
         self.threshold = self.distance(x[:_MOST]).quantile(_NEW)
 
     def to(self, batch: Tensor) -> _Scales:
@@ -153,14 +153,6 @@ class _Scales:
         """Columns that may move alone."""
         units = self.std.nonzero()[:, 0]
         return units if len(units) else units.new_zeros(1)
-
-    def _find_whitening(self, x: Tensor) -> Tensor:
-        scale = torch.where(self.std > 0, 1 / self.std, torch.zeros_like(self.std))
-        standardized = ((x - self.mean) * scale).double()
-        correlation = standardized.T @ standardized / len(x)
-        roots, vectors = torch.linalg.eigh(correlation)
-        whitening = vectors / (roots.clamp_min(0) + _RIDGE).sqrt()
-        return (scale[:, None].double() * whitening).to(x)
 
 
 def _choose_columns(num: int, scales: _Scales) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,12 @@ Tensors = Mapping[str, Tensor]
 
 
 class Dual(NamedTuple):
-    """A value and its derivative along a direction; None if the value does not change."""
+    """A value and its derivative along a direction.
+
+    Attributes:
+        value: The value.
+        change: The derivative; None if the value does not change.
+    """
 
     value: Tensor
     change: Tensor | None

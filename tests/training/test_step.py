@@ -167,7 +167,12 @@ def test_an_overflow_without_any_scale_is_an_error():
     method = METHODS["map"]()
     stepper = Stepper(method, ready(method, x, y), precision="fp16")
     stepper.load_state({"scale": 1.0, "good_steps": 0})
-    stepper.after_backward = lambda: next(method.parameters()).grad.fill_(math.inf)
+
+    def overflow(terms, count):
+        next(method.parameters()).grad.fill_(math.inf)
+        return terms, count
+
+    stepper.after_backward = overflow
     with pytest.raises(fsvi.NonFiniteLossError, match="gradient"):
         stepper([(x, y, None)])
 
@@ -184,9 +189,10 @@ def test_gradients_can_be_changed_after_the_backward_passes():
     method = METHODS["map"]()
     before = copied(method)
 
-    def clear():
+    def clear(terms, count):
         for p in method.parameters():
             p.grad.zero_()
+        return terms, count
 
     Stepper(method, ready(method, x, y), after_backward=clear)([(x, y, None)])
     assert same_bits(copied(method), before)

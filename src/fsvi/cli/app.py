@@ -19,6 +19,7 @@ import fsvi
 from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
 from fsvi.serialization import ESTIMATOR, file_kind
+from fsvi.training.distributed import leave_quietly, num_processes, process_number
 from fsvi.validation import check_fraction, first_line
 
 
@@ -169,15 +170,19 @@ def run(
 ) -> None:
     """Train a method on a task of the paper and evaluate it.
 
-    The result is written as JSON. An existing result is reused; an interrupted run resumes.
+    The result is written as JSON. An existing result is reused; an interrupted run resumes. Under torchrun, several
+    processes share the training.
     """
     from fsvi.experiments.experiment import Order
     from fsvi.experiments.results import model_path, result_path
-    from fsvi.experiments.runner.runs import checked
+    from fsvi.experiments.runner.runs import checked, train_along
     from fsvi.experiments.runner.runs import run as run_order
     from fsvi.experiments.tasks.registry import TASKS
 
     order = checked(Order(task, method, cast(Any, profile), seed, context))
+    if process_number() > 0:
+        train_along(order, out, _checked(device))
+        return
     result = run_order(order, out, tell=_to_stderr if as_json else typer.echo, device=_checked(device))
     if as_json:
         path = result_path(out, order)
@@ -478,12 +483,24 @@ def main() -> None:
     """Run the command line. Errors are one sentence, unless --debug asks for the traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
+        _check_processes(arguments)
         app(arguments, prog_name="fsvi")
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        _say(_sentence(error))
+        if isinstance(error, FSVIError) and error.is_told:
+            leave_quietly()
+        else:
+            _say(_sentence(error))
         raise SystemExit(1) from error
+
+
+def _check_processes(arguments: list[str]) -> None:
+    """Refuse commands that several processes would all do at the same time."""
+    if num_processes() > 1 and arguments[:1] != ["run"]:
+        refused = FSVIError(f"{num_processes()} processes can only share fsvi run: start this command once.")
+        refused.is_told = process_number() > 0
+        raise refused
 
 
 def _sentence(error: Exception) -> str:

@@ -177,6 +177,14 @@ class Method(Configurable, nn.Module, ABC):
             y: Their targets.
         """
 
+    def step_sums(self) -> list[Tensor]:
+        """Sums over the step's examples that `after_step` uses; several processes add theirs up in place."""
+        return []
+
+    def set_by_first_batch(self) -> list[Tensor]:
+        """Tensors that the first minibatch sets to a mean over its examples; several processes average them."""
+        return []
+
     def after_step(self) -> None:
         """Called after each step of the optimizer."""
 

@@ -99,7 +99,7 @@ class DUQ(NetworkMethod):
         self.weight = nn.Parameter(linear.weight.new_empty(*shape, network.num_features).normal_(std=0.05))
         self.register_buffer("counts", linear.weight.new_ones(shape[0]))
         self.register_buffer("sums", linear.weight.new_empty(shape).normal_())
-        self._batches: list[tuple[Tensor, Tensor]] = []
+        self._step: list[Tensor] = []  # n_c and Σ W_c Φ(x) of the step's minibatches so far
 
     @property
     def centroids(self) -> Tensor:
@@ -117,8 +117,8 @@ class DUQ(NetworkMethod):
         with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
             embeddings = self.embed(x)
         if self.weight.grad is None:  # a new step starts
-            self._batches.clear()
-        self._batches.append((embeddings.detach(), y))
+            self._step.clear()
+        self._count(embeddings.detach(), y)
         log_kernels = self.log_kernels(embeddings)
         terms = {"nll": binary_cross_entropy(log_kernels, y)}
         if penalized:
@@ -127,11 +127,19 @@ class DUQ(NetworkMethod):
 
     def after_step(self) -> None:
         """Move the centroids toward the embeddings of the step's minibatches."""
-        embeddings, y = (torch.cat(parts) for parts in zip(*self._batches, strict=True))
+        counts, sums = self._step
+        self.counts.lerp_(counts, 1 - self.momentum)
+        self.sums.lerp_(sums, 1 - self.momentum)
+        self._step.clear()
+
+    def step_sums(self) -> list[Tensor]:
+        """n_c and Σ W_c Φ(x)."""
+        return self._step
+
+    def _count(self, embeddings: Tensor, y: Tensor) -> None:
         chosen = F.one_hot(y, self.num_outputs).to(embeddings.dtype)
-        self.counts.lerp_(chosen.sum(0), 1 - self.momentum)
-        self.sums.lerp_(torch.einsum("nc,ncm->cm", chosen, embeddings), 1 - self.momentum)
-        self._batches.clear()
+        added = [chosen.sum(0), torch.einsum("nc,ncm->cm", chosen, embeddings)]
+        self._step = added if not self._step else [one + other for one, other in zip(self._step, added, strict=True)]
 
     def embed(self, x: Tensor) -> Tensor:
         """W_c Φ(x) for every class, (n, classes, m)."""

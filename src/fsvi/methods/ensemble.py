@@ -104,6 +104,14 @@ class Ensemble(Method):
         for member in self.members:
             member.fit_prior(x, y)
 
+    def step_sums(self) -> list[Tensor]:
+        """The members'."""
+        return [tensor for member in self.members for tensor in member.step_sums()]
+
+    def set_by_first_batch(self) -> list[Tensor]:
+        """The members'."""
+        return [tensor for member in self.members for tensor in member.set_by_first_batch()]
+
     def after_step(self) -> None:
         """Every member has made a step."""
         for member in self.members:

@@ -100,6 +100,10 @@ class VOGN(NaturalGradientVI):
         """Natural gradient steps."""
         return GaussNewtonSteps(self.parameter_groups(lr))
 
+    def set_by_first_batch(self) -> list[Tensor]:
+        """s."""
+        return [self.scale]
+
     def precision(self) -> Tensor:
         """ρN (s + δ̃ + γ)"""
         return self._size(1) * (self.scale + self._prior(1) + self.damping)

@@ -49,6 +49,9 @@ class Batches(ABC):
     generators: tuple[torch.Generator, ...] = ()
     """random generators of the data source, whose states a checkpoint must keep"""
 
+    def set_epoch(self, epoch: int) -> None:  # noqa: B027
+        """The next pass is that of `epoch`, from 0; for data whose order depends on it."""
+
     @abstractmethod
     def examples(self) -> Pair:
         """Inputs and targets: all of them, or a sample."""
@@ -127,9 +130,14 @@ class TensorBatches(Batches):
         if self.num_batches == 1:
             yield self.x, self.y, self.weights
             return
-        for index in torch.randperm(self.num_examples).to(self.x.device).tensor_split(self.num_batches):
-            weights = None if self.weights is None else self.weights[index]
-            yield self._arranged(self.x[index]), self.y[index], weights
+        for index in torch.randperm(self.num_examples).tensor_split(self.num_batches):
+            yield self.take(index)
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The examples with these numbers, and their weights."""
+        index = index.to(self.y.device)
+        weights = None if self.weights is None else self.weights[index]
+        return self._arranged(self.x[index]), self.y[index], weights
 
 
 class LoaderBatches(Batches):
@@ -169,6 +177,15 @@ class LoaderBatches(Batches):
         """One pass over the loader."""
         batches = map(self._checked, self._loader)
         return merge_single(batches) if self._merges else batches
+
+    @property
+    def loader(self) -> DataLoader[Any]:
+        """The loader."""
+        return self._loader
+
+    def over(self, loader: DataLoader[Any]) -> Iterator[Pair]:
+        """One pass over another loader of the same dataset."""
+        return map(self._checked, loader)
 
     def _checked(self, batch: Any) -> Pair:
         return self._method.check_batch(*unpacked(batch, self._unpack))

@@ -53,7 +53,13 @@ class Callback:
     A plain function of the state is a callback too: it is called at the end of each epoch. A callback may call
     `state.stop()`. A callback that remembers something returns it from `state_dict`, as numbers, strings, lists, dicts
     and tensors; checkpoints keep it, and a resumed training calls `load_state_dict`.
+
+    When several processes train together, the first one calls the callback, unless `every_process` is set. Set it for
+    a callback that changes the training, such as a setting of the method.
     """
+
+    every_process = False
+    """whether every process calls the callback, or only the first one"""
 
     def on_train_begin(self, state: TrainingState) -> None:
         """Training starts or resumes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,15 +28,18 @@ class Checkpoints:
         folder: The folder, which is created if necessary.
         interval: The least number of seconds between two checkpoints.
         resume: Whether to use the checkpoint of an earlier run. False refuses a folder that has one.
+        writes: Whether this process writes the checkpoints. One that does not never touches the folder.
     """
 
-    def __init__(self, folder: str | PathLike[str], interval: float, resume: bool) -> None:
+    def __init__(self, folder: str | PathLike[str], interval: float, resume: bool, writes: bool = True) -> None:
         self.interval = check_positive("checkpoint_interval", interval, zero=True)
-        self.path = check_writable(folder) / _NAME
+        self._written = -float("inf")
+        self.path = check_writable(folder) / _NAME if writes else Path(folder) / _NAME
+        if not writes:
+            return
         remove_leftovers(self.path)
         if self.path.exists() and not resume:
             raise InvalidInputError(f"{self.path} exists: pass resume=True to continue it, or choose another folder.")
-        self._written = -float("inf")
 
     @property
     def is_due(self) -> bool:

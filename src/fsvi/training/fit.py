@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -18,10 +19,12 @@ from fsvi.networks.devices import find_device, forked_random, seed_random
 from fsvi.training.batches import Batches, TensorBatches, Unpack, as_batches
 from fsvi.training.callbacks import Callback, TrainingState, check_callbacks
 from fsvi.training.checkpoints import Checkpoints
+from fsvi.training.distributed import joined, was_restarted
 from fsvi.training.history import History
 from fsvi.training.loop import Run
 from fsvi.training.optimizers import MakeOptimizer, Schedule, check_optimizer, make_optimizer
 from fsvi.training.rates import MakeScheduler, check_schedule, every_step
+from fsvi.training.sharding import ShardedTensors, sharded, without_own_shards
 from fsvi.training.step import PRECISIONS, Stepper
 from fsvi.validation import check_choice, check_count, check_positive, check_seed, check_type
 
@@ -53,6 +56,7 @@ def fit(
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
     checkpoint_interval: float = 10.0,
+    distributed: bool | None = None,
 ) -> History:
     """Train a method.
 
@@ -104,45 +108,60 @@ def fit(
         resume: Whether to continue from the checkpoint in that folder, if there is one. The result has the same bits as
             a run without interruption.
         checkpoint_interval: The least number of seconds between two checkpoints.
+        distributed: Whether several processes train together, each on its share of the data. None does so under
+            `torchrun`, or if `torch.distributed` is initialized for more than one process. `batch_size` is then that
+            of each process, and a step on 2 × 64 examples is one on 128: choose `lr` for the 128. All processes end
+            with the same parameters; the first one writes checkpoints and progress. A run that `torchrun` restarts
+            continues from its checkpoint.
 
     Returns:
         The loss and its terms per epoch, and the validation results.
     """
     check_type("method", method, Method, "a method such as fsvi.FSVI(net, likelihood=..., context=...)")
-    if epochs is not None:
-        check_count("epochs", epochs)
-    check_count("batch_size", batch_size)
-    check_seed(seed)
-    check_positive("lr", lr)
-    _check_companions(validation, patience, checkpoint, resume)
-    make, make_rates, called = check_optimizer(optimizer), check_schedule(schedule), check_callbacks(callbacks)
-    check_count("accumulate", accumulate)
-    if precision is not None:
-        check_choice("precision", precision, PRECISIONS)
-    checkpoints = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_interval, resume)
-    if device is not None:
-        method.to(find_device(device))
-    with forked_random(method.device):
-        seed_random(seed, method.device)
-        batches = as_batches(method, data, batch_size, num_data, unpack)
-        epochs = _default_epochs(batches) if epochs is None else epochs
-        held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack)
-        examples = _begin(method, batches)
-        warn_of_memory(method, batches.batch_size, examples[0])
-        own = method.own_optimizer(lr)
-        _check_own(method, own, clip_norm, precision)
-        made = own or make_optimizer(make, method.parameter_groups(lr), method.point_parameters())
-        stepper = Stepper(method, made, clip_norm=clip_norm, precision=precision)
-        rates = make_rates(made)
-        run = Run(method, batches, held_out, stepper, rates, epochs, patience, checkpoints, accumulate, called)
-        run.resume(dict(seed=seed, batch_size=batch_size, lr=lr))
-        if run.history.epochs == 0:
-            method.fit_prior(*examples)
-        return run.train(progress)
+    with joined(distributed) as ranks:
+        if epochs is not None:
+            check_count("epochs", epochs)
+        check_count("batch_size", batch_size)
+        check_seed(seed)
+        check_positive("lr", lr)
+        _check_companions(validation, patience, checkpoint, resume)
+        make, make_rates, called = check_optimizer(optimizer), check_schedule(schedule), check_callbacks(callbacks)
+        check_count("accumulate", accumulate)
+        if precision is not None:
+            check_choice("precision", precision, PRECISIONS)
+        checkpoints = None
+        if checkpoint is not None:
+            checkpoints = Checkpoints(checkpoint, checkpoint_interval, resume or was_restarted(), ranks.is_main)
+        if device is not None:
+            method.to(ranks.own_device(find_device(device)))
+        with forked_random(method.device):
+            seed_random(seed, method.device)
+            whole = as_batches(method, without_own_shards(data, ranks), batch_size, num_data, unpack)
+            batches = sharded(method, whole, ranks, batch_size, seed)
+            epochs = _default_epochs(batches) if epochs is None else epochs
+            held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack)
+            examples = _begin(method, batches)
+            warn_of_memory(method, batches.batch_size, examples[0])
+            own = method.own_optimizer(lr)
+            _check_own(method, own, clip_norm, precision)
+            made = own or make_optimizer(make, method.parameter_groups(lr), method.point_parameters())
+            average = None if ranks.size == 1 else partial(ranks.average, method, made)
+            stepper = Stepper(method, made, clip_norm=clip_norm, precision=precision, after_backward=average)
+            rates = make_rates(made)
+            run = Run(
+                method, batches, held_out, stepper, rates, epochs, patience, checkpoints, ranks, accumulate, called
+            )
+            run.check(dict(seed=seed, batch_size=batch_size, lr=lr), examples)
+            run.resume(is_asked=resume)
+            if run.history.epochs == 0:
+                method.fit_prior(*examples)
+                ranks.share(method)
+                ranks.seed(seed, method.device)
+            return run.train(progress)
 
 
 def _default_epochs(batches: Batches) -> int:
-    if not isinstance(batches, TensorBatches):
+    if not isinstance(batches, (TensorBatches, ShardedTensors)):
         raise InvalidInputError(
             f"epochs is needed with a Dataset or a DataLoader: pass a number, such as epochs=30 for "
             f"{30 * batches.num_batches:,} steps."

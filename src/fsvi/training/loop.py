@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fsvi.errors import NonFiniteLossError
+from fsvi.errors import InvalidInputError, NonFiniteLossError
 from fsvi.methods.base import Method
 from fsvi.networks.devices import forked_random
-from fsvi.serialization import building_from
+from fsvi.serialization import building_from, digest
 from fsvi.training.batches import Batches
 from fsvi.training.callbacks import Callback, TrainingState, callback_name
-from fsvi.training.checkpoints import Checkpoints, capture, copy_tensors, restore
+from fsvi.training.checkpoints import Checkpoints, capture, copy_tensors, flatten, restore
+from fsvi.training.distributed import Ranks, run_name
 from fsvi.training.history import History
 from fsvi.training.progress import ProgressBar
 from fsvi.training.rates import Rates
@@ -40,6 +41,7 @@ class Run:
     epochs: int
     patience: int | None
     checkpoints: Checkpoints | None
+    ranks: Ranks = field(default_factory=Ranks)
     accumulate: int = 1
     callbacks: list[Callback] = field(default_factory=list)
     history: History = field(default_factory=History)
@@ -57,16 +59,34 @@ class Run:
         """The stepper's optimizer."""
         return self.stepper.optimizer
 
-    def resume(self, given: dict[str, Any]) -> None:
-        """Restore the state of an earlier run with the same settings, if there is one."""
+    def check(self, given: dict[str, Any], examples: tuple[Any, Tensor]) -> None:
+        """Collect the settings; processes that train together must have the same ones, and the same data."""
+        if self.checkpoints is not None or self.ranks.size > 1:
+            self.settings = {**self._settings(), **given}
+        if self.ranks.size > 1:
+            sample = {"targets": digest({"y": examples[1]}), "num_examples": self.batches.num_examples}
+            states = [digest({"": generator.get_state()}) for generator in self.generators]
+            self.ranks.check_same(flatten({**self.settings, **sample, "generators": states}))
+
+    def resume(self, is_asked: bool = True) -> None:
+        """Restore the state of an earlier run with the same settings, if there is one.
+
+        Args:
+            is_asked: Whether the user wants to resume, and not only torchrun, which has restarted this run.
+        """
         if self.checkpoints is None:
             return
-        self.settings = {**self._settings(), **given}
-        state = self.checkpoints.read(self.settings)
+        checkpoints, settings = self.checkpoints, self.settings
+        state = self.ranks.from_main(lambda: checkpoints.read(settings))
         if state is None:
             return
-        with building_from(self.checkpoints.path):
+        if not is_asked and state.get("run") != run_name():  # torchrun has restarted another run than the checkpoint's
+            raise InvalidInputError(f"{checkpoints.path} exists: pass resume=True, or choose another folder.")
+        with building_from(checkpoints.path):
             restore(state, self.method, self.optimizer, self.generators)
+            self.ranks.restore_random(
+                state.get("ranks"), settings["seed"], self.method.device, len(state["history"]["loss"])
+            )
             self.history = self.state.history = History(**state["history"])
             self.best = state["best"]
             self._restore_options(state.get("options", {}))
@@ -76,14 +96,16 @@ class Run:
         self.method.train()
         try:
             self._call("on_train_begin")
-            with ProgressBar(self.epochs, progress) as bar:
+            with ProgressBar(self.epochs, progress if self.ranks.is_main else False) as bar:
                 while not self._is_done():
                     self._epoch()
                     bar.update(self.history.epochs, self.history.latest())
                     self._checkpoint()
             if self.best is not None:
                 self.method.load_tensors(self.best)
+            self.ranks.check_state(self.method)
             self.method.finish(self.batches.shuffled)
+            self.ranks.share(self.method)
         finally:
             self.method.eval()
             self._call("on_train_end")
@@ -93,15 +115,16 @@ class Run:
         started = time.perf_counter()
         totals: dict[str, float] = {}
         seen = 0
+        self.batches.set_epoch(self.history.epochs)
         for batches in self._scheduled(_grouped(self.batches.weighted(), self.accumulate)):
             self.state.terms = self.stepper(batches, self.history.epochs + 1)
             self.rates.after_step()
             self.state.step += 1
             self._call("on_step_end")
-            size = sum(len(y) for _, y, _ in batches)
             for name, value in self.state.terms.items():
-                totals[name] = totals.get(name, 0.0) + value * size
-            seen += size
+                totals[name] = totals.get(name, 0.0) + value * self.stepper.examples
+            seen += self.stepper.examples
+        self.ranks.settle(self.method)
         self.method.after_epoch(self.batches.shuffled)
         self.history.record({name: total / seen for name, total in totals.items()})
         self._validate()
@@ -109,6 +132,8 @@ class Run:
         self.history.seconds += time.perf_counter() - started
         self.state.epoch = self.history.epochs
         self._call("on_epoch_end")
+        if self.callbacks:
+            self.state.stopped = self.ranks.agree(self.state.stopped)
 
     def _scheduled(self, steps: Iterable[list[Batch]]) -> Iterator[list[Batch]]:
         """The minibatches of each step; the learning rate and the method's progress are set before it."""
@@ -120,17 +145,16 @@ class Run:
 
     def _call(self, name: str) -> None:
         for callback in self.callbacks:
-            getattr(callback, name)(self.state)
+            if self.ranks.is_main or callback.every_process:
+                getattr(callback, name)(self.state)
 
     def _validate(self) -> None:
         if self.validation is None:
             return
         with forked_random(self.method.device):
-            logs = [
-                self.method.predict(x, _VALIDATION_SAMPLES).log_prob(self.method.target_rows(y))
-                for x, y in self.validation.ordered()
-            ]
-        value = self.validation.mean(torch.cat(logs))
+            self._share_order()
+            logs = [self.ranks.map_rows(self._log_prob, x, y) for x, y in self.validation.ordered()]
+        value = self.validation.mean(torch.cat(self.ranks.joined_rows(logs)))
         if math.isnan(value):
             raise NonFiniteLossError(
                 f"the validation log-likelihood became nan in epoch {self.history.epochs}: lower the learning rate."
@@ -141,6 +165,14 @@ class Run:
             self.history.best_epoch = self.history.epochs
             self.best = copy_tensors(self.method.tensors()) if self.patience is not None else None
 
+    def _log_prob(self, x: Any, y: Tensor) -> Tensor:
+        return self.method.predict(x, _VALIDATION_SAMPLES).log_prob(self.method.target_rows(y))
+
+    def _share_order(self) -> None:
+        """Let processes that share the validation data read them in the same order."""
+        if self.ranks.size > 1:
+            torch.default_generator.manual_seed(self.history.epochs)
+
     def _is_done(self) -> bool:
         best = self.history.best_epoch
         waited = self.patience is not None and best is not None and self.history.epochs - best >= self.patience
@@ -149,10 +181,14 @@ class Run:
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
-        if self.checkpoints is not None and (self.checkpoints.is_due or self._is_done()):
+        if self.checkpoints is None or not self.ranks.agree(self.checkpoints.is_due or self._is_done()):
+            return
+        self.ranks.check_state(self.method)
+        ranks = self.ranks.random_states(self.method.device)
+        if self.ranks.is_main:
             state = capture(self.method, self.optimizer, self.generators)
             more = {"history": asdict(self.history), "best": self.best, "options": self._option_states()}
-            self.checkpoints.write({**state, **more}, self.settings)
+            self.checkpoints.write({**state, **more, "ranks": ranks, "run": run_name()}, self.settings)
 
     def _option_states(self) -> dict[str, Any]:
         return {

@@ -71,7 +71,8 @@ class Stepper:
             parameters, divergences and updates keep their own. None computes everything in the network's type.
             "fp16" multiplies the loss by a factor that adapts itself, and skips a step whose gradient overflows.
         after_backward: A function that is called after the backward passes and before the check, for example to
-            average gradients over processes.
+            average gradients over processes. It is given the terms and the number of examples, and returns those of
+            all processes.
     """
 
     def __init__(
@@ -81,12 +82,14 @@ class Stepper:
         *,
         clip_norm: float | None = None,
         precision: str | None = None,
-        after_backward: Callable[[], None] | None = None,
+        after_backward: Callable[[dict[str, Tensor], int], tuple[dict[str, Tensor], int]] | None = None,
     ) -> None:
         self.method, self.optimizer = method, optimizer
         self.clip_norm = None if clip_norm is None else check_positive("clip_norm", clip_norm)
         self.precision = None if precision is None else check_choice("precision", precision, PRECISIONS)
         self.after_backward = after_backward
+        self.examples = 0
+        """the number of examples in the last step"""
         self._scale = LossScale() if precision == "fp16" else None
 
     def __call__(self, batches: Sequence[Batch], epoch: int = 1) -> dict[str, float]:
@@ -102,8 +105,9 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         with _restored_on_error(self.method):
             terms = self._backward(batches)
+            self.examples = sum(len(y) for _, y, _ in batches)
             if self.after_backward is not None:
-                self.after_backward()
+                terms, self.examples = self.after_backward(terms, self.examples)
             gradients = self._gradients()
             values, norms = _read(terms, [self._check(group) for group in gradients])
             overflows = self._find_problem(values, norms, epoch)

@@ -313,7 +313,7 @@ def render_markdown(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_FAR_COLUMNS = ("on", "signs 8", "up 8", "down 8", "one 8", "worst 8", "signs 2", "up 2", "down 2", "one 2", "seconds")
+_FAR_COLUMNS = ("on", "signs 8", "up 8", "down 8", "one 8", "worst 8", "signs 2", "up 2", "down 2", "one 2", "cpu")
 _COLUMNS = {
     "classification": ("accuracy", "nll", *_FAR_COLUMNS),
     "regression": ("rmse", "nll", "coverage", *_FAR_COLUMNS),

@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from fsvi import calibration, data, networks
+from fsvi import calibration, data, loggers, networks
 from fsvi.cost import estimate_cost, keep_memory
 from fsvi.errors import (
     DataNotFoundError,
@@ -16,7 +16,7 @@ from fsvi.errors import (
     SingularCovarianceError,
 )
 from fsvi.functions import contexts, divergences, kernels, priors
-from fsvi.likelihoods import Categorical, Gaussian, Likelihood
+from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, StudentT
 from fsvi.methods import (
     DUQ,
     FBNN,
@@ -43,8 +43,28 @@ from fsvi.methods import (
     method_names,
 )
 from fsvi.networks import Network
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
-from fsvi.training import History, cosine, fit
+from fsvi.predictive import (
+    BernoulliPredictive,
+    CategoricalPredictive,
+    GaussianPredictive,
+    MixturePredictive,
+    PoissonPredictive,
+    Predictive,
+    StudentTPredictive,
+    Summary,
+    concatenate,
+)
+from fsvi.training import (
+    Callback,
+    History,
+    Stepper,
+    TrainingState,
+    adamw,
+    cosine,
+    every_step,
+    fit,
+    take_step,
+)
 
 if TYPE_CHECKING:
     from fsvi import metrics
@@ -91,6 +111,9 @@ __all__ = [
     "SWAG",
     "VBLL",
     "VOGN",
+    "Bernoulli",
+    "BernoulliPredictive",
+    "Callback",
     "Categorical",
     "CategoricalPredictive",
     "DataNotFoundError",
@@ -111,8 +134,11 @@ __all__ = [
     "Likelihood",
     "MCDropout",
     "Method",
+    "MixturePredictive",
     "Network",
     "NonFiniteLossError",
+    "Poisson",
+    "PoissonPredictive",
     "Predictive",
     "RadialMFVI",
     "Rank1",
@@ -120,21 +146,31 @@ __all__ = [
     "SetReferral",
     "SingularCovarianceError",
     "Stds",
+    "Stepper",
+    "StudentT",
+    "StudentTPredictive",
+    "Summary",
     "Tempered",
+    "TrainingState",
+    "adamw",
     "calibration",
+    "concatenate",
     "contexts",
     "cosine",
     "data",
     "diagnose",
     "divergences",
     "estimate_cost",
+    "every_step",
     "fit",
     "keep_memory",
     "kernels",
     "load",
+    "loggers",
     "make_method",
     "method_names",
     "metrics",
     "networks",
     "priors",
+    "take_step",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,9 +12,9 @@ from fsvi.calibration.calibration import Calibration, Conformal
 from fsvi.calibration.intervals import Intervals
 from fsvi.calibration.scaling import Scaling
 from fsvi.methods.base import Method
-from fsvi.predictive import Predictive
+from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
-from fsvi.validation import check_count, check_seed, check_type
+from fsvi.validation import as_tensor, check_count, check_seed, check_type
 
 
 class Calibrated(Configurable):
@@ -65,7 +65,12 @@ class Calibrated(Configurable):
         return cls(method, Calibration(steps).fit(method.predict(x, num_samples, seed), y), num_samples, seed)
 
     def predict(
-        self, x: Any, num_samples: int | None = None, seed: int | None = None, batch_size: int = 512
+        self,
+        x: Any,
+        num_samples: int | None = None,
+        seed: int | None = None,
+        batch_size: int = 512,
+        summary: bool = False,
     ) -> Predictive:
         """The scaled prediction.
 
@@ -74,12 +79,38 @@ class Calibrated(Configurable):
             num_samples: Draws per prediction; None takes those of the calibration.
             seed: Seed of the draws; None takes that of the calibration.
             batch_size: The number of inputs per pass through the network.
+            summary: Do not keep the draws; see `Method.predict`.
         """
+        if summary:
+            x = as_tensor("x", x)
+            return gathered(self.predict_batches(x, num_samples, seed, batch_size, summary), len(x))
         samples = self.num_samples if num_samples is None else num_samples
         p: Predictive = self.calibration(
             self.method.predict(x, samples, self.seed if seed is None else seed, batch_size)
         )
         return p
+
+    def predict_batches(
+        self,
+        loader: Any,
+        num_samples: int | None = None,
+        seed: int | None = None,
+        batch_size: int = 512,
+        summary: bool = False,
+    ) -> Iterator[Predictive]:
+        """One scaled prediction per batch; see `Method.predict_batches`.
+
+        Args:
+            loader: Batches of inputs x, or of (x, y).
+            num_samples: Draws per prediction; None takes those of the calibration.
+            seed: Seed of the draws; None takes that of the calibration.
+            batch_size: The number of inputs per pass through the network.
+            summary: Yield summaries without the draws.
+        """
+        samples, seed = self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
+        for p in self.method.predict_batches(loader, samples, seed, batch_size):
+            scaled: Predictive = self.calibration(p)
+            yield scaled.summary() if summary else scaled
 
     def sets(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Tensor:
         """The classes in the prediction set of each input, (n, classes).

@@ -79,12 +79,20 @@ Profile = typer.Option(
 )
 Out = typer.Option(help="Output folder; created if missing.")
 Json = typer.Option("--json", help="Print JSON for other programs.")
+Device = typer.Option(help="Where to compute: cpu, cuda, mps or auto.", show_default="cpu")
 _to_stderr = partial(typer.echo, err=True)
 
 
 def _listed(names: str | None) -> tuple[str, ...]:
     """The names in a comma-separated option."""
     return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+
+
+def _checked(device: str | None) -> str | None:
+    """The name of a device that works, before anything else happens."""
+    from fsvi.networks.devices import find_device
+
+    return None if device is None else str(find_device(device))
 
 
 def _show_version(value: bool) -> None:
@@ -113,11 +121,12 @@ def demo(
     workers: Annotated[
         int | None, typer.Option(help="Models to train at the same time.", show_default="cores, at most 4")
     ] = None,
+    device: Annotated[str | None, Device] = None,
 ) -> None:
     """Train on four toy tasks and write a report with pictures."""
     from fsvi.experiments.demo import run_demo
 
-    run_demo(out, seed, quick, workers, tell=typer.echo)
+    run_demo(out, seed, quick, workers, tell=typer.echo, device=_checked(device))
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -155,6 +164,7 @@ def run(
         str | None, typer.Option(help="Context points of FSVI and similar methods: kmnist, monochrome, …")
     ] = None,
     out: Annotated[Path, Out] = Path("results"),
+    device: Annotated[str | None, Device] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Train a method on a task of the paper and evaluate it.
@@ -168,7 +178,7 @@ def run(
     from fsvi.experiments.tasks.registry import TASKS
 
     order = checked(Order(task, method, cast(Any, profile), seed, context))
-    result = run_order(order, out, tell=_to_stderr if as_json else typer.echo)
+    result = run_order(order, out, tell=_to_stderr if as_json else typer.echo, device=_checked(device))
     if as_json:
         path = result_path(out, order)
         files = {"result": str(path), "model": str(model_path(out, path))}
@@ -198,6 +208,7 @@ def reproduce(
     profile: Annotated[str, Profile] = "paper",
     workers: Annotated[int, typer.Option(help="Models to train at the same time, with one thread each.")] = 1,
     out: Annotated[Path, Out] = Path("results"),
+    device: Annotated[str | None, Device] = None,
 ) -> None:
     """Make all runs behind a table or figure of the paper.
 
@@ -205,7 +216,8 @@ def reproduce(
     """
     from fsvi.experiments.sweeps import reproduce as sweep
 
-    sweep(what, out, _listed(methods), seeds, cast(Any, profile), tell=typer.echo, workers=workers)
+    where = _checked(device)
+    sweep(what, out, _listed(methods), seeds, cast(Any, profile), tell=typer.echo, workers=workers, device=where)
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -220,6 +232,7 @@ def tune(
     ] = 0,
     splits: Annotated[int, typer.Option(help="Random splits over which the value of a trial is averaged.")] = 1,
     out: Annotated[Path, Out] = Path("studies"),
+    device: Annotated[str | None, Device] = None,
 ) -> None:
     """Search for hyperparameters on held-out training data.
 
@@ -229,7 +242,7 @@ def tune(
     from fsvi.experiments.tuning.study import tune as search
 
     order = Order(task, method, cast(Any, profile), seed)
-    summary = search(order, out, trials, _listed(contexts), typer.echo, splits)
+    summary = search(order, out, trials, _listed(contexts), typer.echo, splits, _checked(device))
     typer.echo(f"Best: {summary['best']}")
 
 
@@ -276,7 +289,7 @@ def fit(
     epochs: Annotated[int | None, typer.Option(help="Passes through the data at most.", min=1)] = None,
     max_rows: Annotated[int | None, typer.Option(help="Use a random sample of at most this many rows.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
-    device: Annotated[str | None, typer.Option(help="Where to train, such as cuda.", show_default="cpu")] = None,
+    device: Annotated[str | None, Device] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
 ) -> None:
     """Train a model on a table in a file, and say whether to trust it.
@@ -305,7 +318,7 @@ def fit(
         epochs=epochs,
         max_rows=max_rows,
         seed=seed,
-        device=device,
+        device=_checked(device),
         force=force,
     )
     page = out.with_suffix(".html") if report is None else report
@@ -352,6 +365,7 @@ def predict(
     net: Annotated[
         str | None, typer.Option(help="module:function that makes the network, where the file does not describe it.")
     ] = None,
+    device: Annotated[str | None, Device] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Predict inputs in a file, and refer the uncertain ones.
@@ -378,14 +392,14 @@ def predict(
     given = {name: value for name, value in options.items() if value is not None}
     referral = None
     if file_kind(model) == ESTIMATOR:
-        estimator = load_estimator(model, net)
+        estimator = load_estimator(model, net, device)
         # Its own draws: a calibration promises nothing for others.
         sampling = Sampling(**{"samples": estimator.num_samples, "seed": estimator.seed_, **given})
         if refer_for is not None and calibration is not None:
             referral = calibrate_table(estimator, calibration, sampling, refer_for, confidence)
         _show(predict_table(estimator, inputs, sampling, _to_stderr, referral), out, as_json)
         return
-    method, sampling = load_model(model, net), Sampling(**given)
+    method, sampling = load_model(model, net, device), Sampling(**given)
     if refer_for is not None and calibration is not None:
         referral = calibrate(method, calibration, sampling, refer_for, confidence)
     _show(predict_file(method, inputs, sampling, referral), out, as_json)
@@ -408,6 +422,7 @@ def _show(predictions: Any, out: Path | None, as_json: bool) -> None:
 @app.command(rich_help_panel=USE)
 def diagnose(
     result: Annotated[Path, typer.Argument(help="A result file of run; its model must exist.")],
+    device: Annotated[str | None, Device] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Check whether the uncertainty of a model can be trusted.
@@ -416,7 +431,7 @@ def diagnose(
     """
     from fsvi.experiments.runner.diagnoses import diagnose_result
 
-    diagnosis = diagnose_result(result)
+    diagnosis = diagnose_result(result, device)
     typer.echo(diagnosis.to_json() if as_json else str(diagnosis))
 
 

@@ -18,14 +18,14 @@ from fsvi.calibration import Calibrated
 from fsvi.cli.files import Columns, as_whole, read_examples, read_inputs
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.methods import Method, load
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.networks.devices import find_device
+from fsvi.predictive import Predictive, concatenate
 from fsvi.referral import Referral
 from fsvi.serialization import building_from
 from fsvi.validation import first_line
 
 _ROWS = 10_000
 """Inputs predicted at a time, all their draws in memory."""
-_TWO_SIDED_95 = 1.959964
 
 Trained = Method | Calibrated
 """What a file of `Method.save` or `Calibrated.save` holds."""
@@ -112,41 +112,24 @@ def calibrate(method: Trained, path: Path, sampling: Sampling, target_accuracy: 
     x, y = read_examples(path)
     with building_from(path):
         inputs = as_inputs(method, x, path)
-        means = [_class_probabilities(p) for p in _predict(method, inputs, sampling)]
-        return Referral(Averaged(torch.cat(means)), y, target_accuracy, confidence)
+        parts = [p.summary() for p in _predict(method, inputs, sampling)]
+        if parts[0].is_numeric:
+            raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
+        return Referral(concatenate(parts), y, target_accuracy, confidence)
 
 
-class Averaged(CategoricalPredictive):
-    """Class probabilities without their draws, which would not fit into memory for many inputs.
-
-    Args:
-        mean: The class probabilities, (n, classes).
-    """
-
-    def __init__(self, mean: Tensor) -> None:
-        super().__init__(mean.log()[None])
-        self._mean = mean
-
-    @property
-    def mean(self) -> Tensor:
-        """To the last bit: a threshold is compared with it."""
-        return self._mean
-
-
-def _class_probabilities(p: Predictive) -> Tensor:
-    if not isinstance(p, CategoricalPredictive):
-        raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
-    return p.mean
-
-
-def load_model(path: Path, net: str | None) -> Trained:
+def load_model(path: Path, net: str | None, device: str | None = None) -> Trained:
     """The model in a file.
 
     Args:
         path: The file.
         net: Names the function that makes the network, as `module:function`; None uses the file's description of it.
+        device: Where to predict; None for the CPU.
     """
-    return load(path, None if net is None else make_net(net))
+    model = load(path, None if net is None else make_net(net))
+    if device is not None:
+        (model if isinstance(model, Method) else model.method).to(find_device(device))
+    return model
 
 
 def make_net(name: str) -> nn.Module:
@@ -226,33 +209,9 @@ def table_of(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
         p: The predictions.
         referral: The rule that decides which of them to keep; None adds no such column.
     """
-    if isinstance(p, GaussianPredictive):
-        return _table_of_numbers(p)
-    if not isinstance(p, CategoricalPredictive):
-        raise InvalidInputError(
-            f"the model predicts a {type(p).__name__}: predict in Python, there is no table for it."
-        )
-    columns = {
-        "label": p.labels(),
-        "probability": p.mean.amax(-1),
-        "entropy": p.entropy(),
-        "mutual_information": p.mutual_information(),
-    }
-    table = {name: _array(column) for name, column in columns.items()}
+    table = {name: _array(column) for name, column in p.columns().items()}
     decisions = {} if referral is None else {"decision": np.where(_array(referral.decide(p)), "keep", "refer")}
     return {**table, **decisions}
-
-
-def _table_of_numbers(p: GaussianPredictive) -> dict[str, np.ndarray]:
-    """The mean, the standard deviation with the noise, and the 95% interval of a Gaussian that has them."""
-    mean, std = p.mean, p.variance.sqrt()
-    columns = {"mean": mean, "std": std, "lower": mean - _TWO_SIDED_95 * std, "upper": mean + _TWO_SIDED_95 * std}
-    targets = mean.shape[1]
-    return {
-        name if targets == 1 else f"{name}_{target}": _array(column[:, target])
-        for target in range(targets)
-        for name, column in columns.items()
-    }
 
 
 def _array(column: Tensor) -> np.ndarray:

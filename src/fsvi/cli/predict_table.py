@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fsvi.cli.predict import Averaged, Predictions, Sampling, make_net, table_of
+from fsvi.cli.predict import Predictions, Sampling, make_net, table_of
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier
 from fsvi.estimators.base import Estimator
-from fsvi.predictive import CategoricalPredictive, Predictive
+from fsvi.networks.devices import find_device
+from fsvi.predictive import Predictive, concatenate
 from fsvi.referral import Referral
 from fsvi.serialization import building_from
 from fsvi.tables import Table, read_chunks, read_table
@@ -26,14 +26,18 @@ _MOST_TOLD = 20
 Tell = Callable[[str], None]
 
 
-def load_estimator(path: Path, net: str | None) -> Any:
+def load_estimator(path: Path, net: str | None, device: str | None = None) -> Any:
     """The estimator in a file.
 
     Args:
         path: The file.
         net: Names the function that makes the network, as `module:function`; None uses the file's description of it.
+        device: Where to predict; None for the CPU.
     """
-    return Estimator.load(path, None if net is None else make_net(net))
+    estimator = Estimator.load(path, None if net is None else make_net(net))
+    if device is not None:
+        estimator.method_.to(find_device(device))
+    return estimator
 
 
 def predict_table(
@@ -86,8 +90,8 @@ def calibrate_table(model: Any, path: Path, sampling: Sampling, target_accuracy:
             raise InvalidInputError(f"the column {model.target_name_!r} with the right answers is missing.")
         encoded, _ = model.encoder_.examine(table)
         labels = [label(value) for value in table.columns[model.target_name_].tolist()]
-        p = [_predict(model, part, sampling).mean for part in model._standardized(encoded).split(_ROWS)]
-        return Referral(Averaged(torch.cat(p)), model._as_indices(np.array(labels)), target_accuracy, confidence)
+        parts = [_predict(model, part, sampling).summary() for part in model._standardized(encoded).split(_ROWS)]
+        return Referral(concatenate(parts), model._as_indices(np.array(labels)), target_accuracy, confidence)
 
 
 def _tell_unknown(model: Any, table: Table, tell: Tell) -> None:
@@ -114,7 +118,7 @@ def _predict(model: Any, inputs: Any, sampling: Sampling) -> Predictive:
 def _columns(model: Any, inputs: Any, sampling: Sampling, referral: Referral | None) -> dict[str, NDArray[Any]]:
     raw = model._in_target_units(model._predict(inputs, sampling.samples, sampling.seed))
     columns = table_of(model._calibrated(raw), referral)
-    if isinstance(raw, CategoricalPredictive):
+    if not raw.is_numeric:
         columns["label"] = model.classes_[columns["label"]]
         if model._is_conformal:
             columns["set_95"] = _set_names(model, model.calibration_.sets(raw, _ALPHA).numpy())

@@ -14,7 +14,6 @@ from fsvi.functions.contexts import Context
 from fsvi.methods.base import Method
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.function_space import FunctionSpace
-from fsvi.predictive import CategoricalPredictive
 
 _RATE = 1e-6
 
@@ -91,8 +90,7 @@ class Probe:
         positions = method.network.layout.positions
         shape = (1, num * math.prod(positions), method.num_outputs)
         p = method.likelihood.predictive(torch.zeros(shape, dtype=method.dtype).to(method.device))
-        y = p.labels() if isinstance(p, CategoricalPredictive) else p.mean
-        y = method.likelihood.check_targets(y, method.num_outputs)
+        y = method.likelihood.check_targets(p.point(), method.num_outputs)
         return y.unflatten(0, (num, *positions)) if positions else y
 
 

@@ -15,7 +15,7 @@ from fsvi.cost.probe import members
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
 from fsvi.methods import Method
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.predictive import Predictive
 from fsvi.training import History
 from fsvi.validation import check_inputs
 
@@ -109,14 +109,8 @@ class Evidence:
 
     @cached_property
     def constant_nll(self) -> float | None:
-        """The nll of the best constant prediction: class frequencies, or one Gaussian; None for other predictions."""
-        if isinstance(self.prediction, CategoricalPredictive):
-            shares = torch.bincount(self.y).double() / len(self.y)
-            return float(torch.special.entr(shares).sum())
-        if not isinstance(self.prediction, GaussianPredictive):
-            return None
-        variances = self.y.double().var(0, correction=0).clamp_min(1e-12)
-        return float(0.5 * (2 * math.pi * math.e * variances).log().sum())
+        """The nll of the best constant prediction, such as class frequencies or one Gaussian; None if unknown."""
+        return self.prediction.constant_nll(self.y)
 
     @cached_property
     def has_learned(self) -> bool:

@@ -81,6 +81,10 @@ class DUQ(NetworkMethod):
         super().__init__(net, likelihood)
         if not isinstance(likelihood, Categorical):
             raise InvalidInputError(f"DUQ is for classes, not for {type(likelihood).__name__}: use fsvi.Categorical().")
+        if not likelihood.is_plain:
+            raise InvalidInputError(
+                "DUQ has a loss of its own: leave class_weight, label_smoothing and ignore_index out of Categorical."
+            )
         self.length_scale = check_positive("length_scale", length_scale)
         self.gradient_penalty = check_positive("gradient_penalty", gradient_penalty, zero=True)
         self.momentum = check_fraction("momentum", momentum)
@@ -95,7 +99,7 @@ class DUQ(NetworkMethod):
         self.weight = nn.Parameter(linear.weight.new_empty(*shape, network.num_features).normal_(std=0.05))
         self.register_buffer("counts", linear.weight.new_ones(shape[0]))
         self.register_buffer("sums", linear.weight.new_empty(shape).normal_())
-        self._batch: tuple[Tensor, Tensor] | None = None
+        self._batches: list[tuple[Tensor, Tensor]] = []
 
     @property
     def centroids(self) -> Tensor:
@@ -106,11 +110,15 @@ class DUQ(NetworkMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The binary cross-entropy, and the weighted gradient penalty."""
+        if y.is_floating_point():
+            raise InvalidInputError("DUQ needs one label per input, not class probabilities.")
         penalized = self.gradient_penalty > 0
         x = _differentiable(x) if penalized else x
         with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
             embeddings = self.embed(x)
-        self._batch = embeddings.detach(), y
+        if self.weight.grad is None:  # a new step starts
+            self._batches.clear()
+        self._batches.append((embeddings.detach(), y))
         log_kernels = self.log_kernels(embeddings)
         terms = {"nll": binary_cross_entropy(log_kernels, y)}
         if penalized:
@@ -118,13 +126,12 @@ class DUQ(NetworkMethod):
         return terms
 
     def after_step(self) -> None:
-        """Move the centroids toward the embeddings of the step's batch."""
-        assert self._batch is not None
-        embeddings, y = self._batch
+        """Move the centroids toward the embeddings of the step's minibatches."""
+        embeddings, y = (torch.cat(parts) for parts in zip(*self._batches, strict=True))
         chosen = F.one_hot(y, self.num_outputs).to(embeddings.dtype)
         self.counts.lerp_(chosen.sum(0), 1 - self.momentum)
         self.sums.lerp_(torch.einsum("nc,ncm->cm", chosen, embeddings), 1 - self.momentum)
-        self._batch = None
+        self._batches.clear()
 
     def embed(self, x: Tensor) -> Tensor:
         """W_c Φ(x) for every class, (n, classes, m)."""

@@ -139,6 +139,10 @@ class FunctionSpace(Part):
         if isinstance(self.prior, GaussianProcess) and self.prior.learn and isinstance(likelihood, Gaussian):
             is_free = likelihood.learn_noise or likelihood.heteroscedastic
             noise = likelihood.noise.mean() if likelihood.heteroscedastic else likelihood.noise
+            complete = ~y.isnan().any(1)
+            if not bool(complete.any()):
+                raise InvalidInputError("GaussianProcess(learn=True) needs examples without missing targets.")
+            x, y = x[complete], y[complete]
             self.prior.fit(self.network.arranged(x), y, noise.expand(y.shape[1]), is_free)
 
     def redundant_names(self) -> set[str]:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass
 from fsvi.methods.map import MAP, PointEstimate
+from fsvi.networks.devices import precise_dtype
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.validation import check_choice, check_inputs, check_type
@@ -80,7 +81,7 @@ class Laplace(PointEstimate):
         self.optimize_prior = optimize_prior
         if prior_variance is None and not optimize_prior:
             raise InvalidInputError("Laplace needs a prior: give prior_variance a number, or set optimize_prior=True.")
-        if integral == "probit" and not isinstance(likelihood, Categorical):
+        if integral == "probit" and not likelihood.has_probit:
             kind = type(likelihood).__name__
             raise InvalidInputError(f'integral="probit" is for classes, not for {kind}: use integral="mc".')
         self.build(self.network)
@@ -162,9 +163,11 @@ class Laplace(PointEstimate):
 
     def _add(self, posterior: GaussNewton, x: Tensor, y: Tensor) -> None:
         outputs, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x))
-        roots = self.likelihood.fisher_root(outputs.detach())
+        roots = self.likelihood.fisher_root(outputs.detach(), y)
         posterior.add(recording, recording.gradients(outputs, roots.movedim(-1, 0)))
-        posterior.log_likelihood -= len(x) * self.likelihood.nll(outputs.detach().double(), y).detach()
+        values = outputs.detach().to(precise_dtype(outputs.device))
+        nll = self.likelihood.nll(values, y).detach().to(posterior.log_likelihood)
+        posterior.log_likelihood -= self.likelihood.num_observed(y) * nll
 
     def _make_posterior(self) -> GaussNewton:
         return GaussNewton(self._layers(), _CURVATURES[self.structure]).to(self.device)

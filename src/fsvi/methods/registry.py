@@ -16,7 +16,7 @@ from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
-from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.duq import DUQ, KernelPredictive
 from fsvi.methods.ensemble import Ensemble
@@ -231,7 +231,7 @@ def _make(
     entry = METHODS[name]
     for setting in settings:
         check_choice(f"setting of {name}", setting, entry.arguments)
-    defaults = {**entry.settings, **({} if isinstance(likelihood, Categorical) else entry.regression)}
+    defaults = {**entry.settings, **(entry.regression if likelihood.is_numeric else {})}
     if entry.takes_context:
         defaults["context"] = default_context(net) if context is None else context
     return entry.method(net, likelihood, **{**defaults, **settings})

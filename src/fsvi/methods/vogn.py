@@ -73,14 +73,17 @@ class VOGN(NaturalGradientVI):
         """Find the layers whose gradients per example have a closed form."""
         super().build(network)
         self._layers = weight_layers(self.net)
+        self._has_started = False  # whether `scale` is known to have a value
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """Start the scale at the first batch."""
-        if not bool(self.scale.any()):
+        if not self._has_started:
+            self._has_started = bool(self.scale.any())
+        if not self._has_started:
             self._start(x, y)
-        return super().backward(x, y)
+        return super().backward(x, y, scale)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Means and scale, with what their update needs, then the points."""
@@ -127,6 +130,7 @@ class VOGN(NaturalGradientVI):
         if bool(squares.isfinite().all()):
             with torch.no_grad():
                 self.scale.copy_(squares)
+            self._has_started = True
             self.after_step()
 
     def _size(self, num: int) -> float:
@@ -146,9 +150,13 @@ class VOGN(NaturalGradientVI):
         wanted = [*recording.outputs, *self.points()]
         gradients = torch.autograd.grad(nll, wanted, allow_unused=True, materialize_grads=True)
         count = len(recording.outputs)
-        return [nll.detach(), *self._moments(recording, gradients[:count], len(x)), *gradients[count:]]
+        return [
+            nll.detach(),
+            *self._moments(recording, gradients[:count], self.likelihood.num_observed(y)),
+            *gradients[count:],
+        ]
 
-    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int) -> tuple[Tensor, Tensor]:
+    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int | Tensor) -> tuple[Tensor, Tensor]:
         """ĝ and ĥ from gradients of the batch's mean, flat; a layer that was not called has none."""
         layout = self.posterior.layout
         zeros = layout.views(torch.zeros_like(self.scale))

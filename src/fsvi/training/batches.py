@@ -168,7 +168,7 @@ class LoaderBatches(Batches):
     def shuffled(self) -> Iterator[Pair]:
         """One pass over the loader."""
         batches = map(self._checked, self._loader)
-        return _merge_single(batches) if self._merges else batches
+        return merge_single(batches) if self._merges else batches
 
     def _checked(self, batch: Any) -> Pair:
         return self._method.check_batch(*unpacked(batch, self._unpack))
@@ -213,7 +213,7 @@ def as_batches(
 
     Args:
         method: The method to train, which validates the data.
-        data: Tensors or arrays (x, y) or (x, y, weights), a map-style Dataset, or a DataLoader.
+        data: Tensors or arrays (x, y) or (x, y, weights), a Dataset, or a DataLoader.
         batch_size: The size of batches; a DataLoader has its own.
         num_data: N, the number of examples that the KL is weighed by. None derives it from the data.
         unpack: Where the targets are in a batch; see `unpacked`.
@@ -224,11 +224,17 @@ def as_batches(
         check_count("num_data", num_data)
     if isinstance(data, TensorDataset):
         data = data.tensors
+    if isinstance(data, IterableDataset):
+        data = DataLoader(data, batch_size=batch_size, pin_memory=method.device.type == "cuda")
+    if isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset):
+        from fsvi.training.streams import StreamBatches  # it builds on this module
+
+        return StreamBatches(method, data, num_data, unpack)
     if isinstance(data, DataLoader):
         return LoaderBatches(method, data, num_data, unpack)
     if isinstance(data, Dataset):
         _check_dataset(data)
-        return LoaderBatches(method, DataLoader(data, batch_size=batch_size, shuffle=True), num_data, unpack)
+        return LoaderBatches(method, _loader(data, batch_size, method), num_data, unpack)
     if isinstance(data, Mapping):
         x, y = unpacked(data, unpack)
         return TensorBatches(method, x, y, batch_size, num_data)
@@ -238,6 +244,11 @@ def as_batches(
     raise InvalidInputError(
         f"data is {_described(data)}; fit needs a pair (x, y), a triple (x, y, weights), a Dataset or a DataLoader."
     )
+
+
+def _loader(data: Dataset[Any], batch_size: int, method: Method) -> DataLoader[Any]:
+    """A loader in random order; memory is pinned where that lets copies to the device run in the background."""
+    return DataLoader(data, batch_size=batch_size, shuffle=True, pin_memory=method.device.type == "cuda")
 
 
 def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
@@ -257,7 +268,7 @@ def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
     return weights
 
 
-def _merge_single(batches: Iterable[Pair]) -> Iterator[Pair]:
+def merge_single(batches: Iterable[Pair]) -> Iterator[Pair]:
     """The batches, with each one of a single example merged into the larger batch before it."""
     held: Pair | None = None
     for batch in batches:
@@ -296,10 +307,10 @@ def _check_loader(loader: DataLoader[Any]) -> None:
 
 
 def _check_dataset(dataset: Any) -> None:
-    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+    if not isinstance(dataset, Sized):
         raise InvalidInputError(
-            f"the dataset, {_described(dataset)}, has no length or no index: the loss needs the number of examples, "
-            "so give a map-style dataset."
+            f"the dataset, {_described(dataset)}, has no length: the loss needs the number of examples, so give it a "
+            "__len__, or make it an IterableDataset and pass num_data=."
         )
     if len(dataset) == 0:
         raise InvalidInputError(f"the dataset, {_described(dataset)}, is empty: at least one example is needed.")

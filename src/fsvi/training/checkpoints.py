@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
+from fsvi.networks.devices import random_state, set_random_state
 from fsvi.serialization import CHECKPOINT, building_from, check_writable, read_tree, remove_leftovers, write_tree
 from fsvi.validation import check_positive
 
@@ -88,7 +89,7 @@ def flatten(settings: Any, name: str = "") -> dict[str, Any]:
 
 
 def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]) -> dict[str, Any]:
-    """The parameters, the optimizer's state and the random states.
+    """The parameters, the optimizer's state and the random states, also that of the method's device.
 
     Args:
         method: The method.
@@ -96,7 +97,12 @@ def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Gen
         generators: The random generators of the data.
     """
     states = [torch.get_rng_state(), *(generator.get_state() for generator in generators)]
-    return {"method": method.tensors(), "optimizer": optimizer.state_dict(), "random": states}
+    return {
+        "method": method.tensors(),
+        "optimizer": optimizer.state_dict(),
+        "random": states,
+        "device_random": random_state(method.device),
+    }
 
 
 def restore(
@@ -115,6 +121,7 @@ def restore(
     _arrange(optimizer)
     for generator, random in zip((torch.default_generator, *generators), state["random"], strict=True):
         generator.set_state(random)
+    set_random_state(method.device, state.get("device_random"))
 
 
 def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

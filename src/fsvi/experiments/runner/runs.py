@@ -36,7 +36,13 @@ _EPOCHS = 60
 _NOTHING: dict[str, Any] = {"method": {}, "fit": {}}
 
 
-def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
+def run(
+    order: Order,
+    out: Path,
+    tell: Callable[[str], None] = print,
+    progress: bool | None = None,
+    device: str | None = None,
+) -> Result:
     """The result of a run: read if it exists, otherwise trained, evaluated and written.
 
     The trained model is kept under `models`. Checkpoints of an interrupted run are kept under `.unfinished`; the next
@@ -47,13 +53,14 @@ def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: 
         out: The folder of results.
         tell: A function that shows a line of text.
         progress: Whether to show a progress bar; None shows it on a terminal.
+        device: Where to train and evaluate; None for the CPU.
     """
     order = checked(order)
     path = result_path(check_writable(out), order)
     if not path.exists():
         with alone(out, path):
             if not path.exists():  # another process may have made it just before we got the lock
-                return _make(order, out, path, progress)
+                return _make(order, out, path, progress, device)
     rmtree(unfinished(out, path), ignore_errors=True)  # left by a process that was killed at the very end
     tell(f"{path} exists already.")
     return _read(path, order)
@@ -118,7 +125,7 @@ class _Trained:
     commit: str | None
 
 
-def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
+def _make(order: Order, out: Path, path: Path, progress: bool | None, device: str | None) -> Result:
     source, folder = commit(), unfinished(out, path)
     for file in (model_path(out, path), path):
         check_writable(file.parent)
@@ -132,6 +139,7 @@ def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
         resume=True,
         checkpoint_interval=_CHECKPOINT_INTERVAL,
         progress=progress,
+        device=device,
     )
     result = _keep(out, path, _Trained(order, experiment, method, history, source))
     rmtree(folder, ignore_errors=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import bundle, is_structured
 
 LARGEST_SEED = 2**32 - 1
 """The limit of NumPy, and so of Optuna and scikit-learn."""
@@ -79,19 +80,31 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor
         raise InvalidInputError(f"{name} cannot be converted to a tensor: {first_line(error)}.") from error
 
 
-def check_inputs(x: Any, dtype: torch.dtype) -> Tensor:
-    """Inputs (n, ...), n ≥ 1, all finite; floating ones in the network's `dtype`."""
-    x = as_tensor("x", x)
-    if x.dim() < 1 or (x.dim() < 2 and x.is_floating_point()):
-        raise InvalidInputError(f"inputs have shape {tuple(x.shape)}; a batch (n, ...) is needed, so add a dimension.")
+def check_inputs(x: Any, dtype: torch.dtype) -> Any:
+    """Inputs (n, ...), n ≥ 1, all finite; floating ones in the network's `dtype`.
+
+    Tuples and dictionaries of tensors become a `Bundle`, whose tensors are checked one by one.
+    """
+    if is_structured(x):
+        return bundle(x, lambda name, value: _check_rows(f"x[{name!r}]", f"inputs {name!r}", value, dtype, 1))
+    return _check_rows("x", "inputs", x, dtype, 2)
+
+
+def _check_rows(name: str, called: str, x: Any, dtype: torch.dtype, least_dim: int) -> Tensor:
+    """A tensor of inputs, checked; with `least_dim` dimensions at least if it has real numbers."""
+    x = as_tensor(name, x)
+    if x.dim() < (least_dim if x.is_floating_point() else 1):
+        raise InvalidInputError(
+            f"{called} have shape {tuple(x.shape)}; a batch (n, ...) is needed, so add a dimension."
+        )
     if len(x) == 0:
-        raise InvalidInputError(f"inputs of shape {tuple(x.shape)} are empty: at least one is needed.")
+        raise InvalidInputError(f"{called} of shape {tuple(x.shape)} are empty: at least one is needed.")
     if not x.is_floating_point():
         return x
     x = x.to(dtype)
     if not bool(x.isfinite().all()):
         bad = int((~x.isfinite()).sum())
-        raise InvalidInputError(f"inputs have {bad} NaN or infinite values in {dtype}: clean or drop those rows.")
+        raise InvalidInputError(f"{called} have {bad} NaN or infinite values in {dtype}: clean or drop those rows.")
     return x
 
 

@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -204,3 +205,127 @@ def test_methods_that_cannot_weigh_say_so() -> None:
     method = fsvi.Laplace(dense(), fsvi.Categorical())
     with pytest.raises(fsvi.InvalidInputError, match="Laplace"):
         as_batches(method, (*points(), torch.ones(len(points()[0]))), 3)
+
+
+# Structured batches ---------------------------------------------------------------------------------------------------
+
+
+class Texts(nn.Module):
+    """The average embedding of a text → two classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, input_ids, attention_mask):
+        weight = attention_mask[..., None]
+        return self.fc((self.embed(input_ids) * weight).sum(1) / weight.sum(1))
+
+
+def text(lengths):
+    longest = max(lengths)
+    mask = torch.tensor([[int(i < length) for i in range(longest)] for length in lengths])
+    return {"input_ids": torch.randint(1, 9, mask.shape) * mask, "attention_mask": mask}
+
+
+def text_method(**settings):
+    return fsvi.FSVI(Texts(), fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4, **settings)
+
+
+def without_stars(batch):
+    return {key: value for key, value in batch.items() if key != "stars"}
+
+
+def as_batch(rows):
+    """Texts padded to the longest of the batch, with their labels."""
+    return {**text([row[0] for row in rows]), "labels": torch.tensor([row[1] for row in rows])}
+
+
+@pytest.mark.parametrize("settings", [{"linearize": "jvp"}, {"linearize": "conditional"}, {"stochastic": "last_layer"}])
+def test_batches_of_texts_of_different_lengths(settings):
+    rows = [(3 + i % 5, i % 2) for i in range(20)]
+    loader = DataLoader(rows, batch_size=4, collate_fn=as_batch)
+    lengths = {batch["input_ids"].shape for batch in loader}
+    assert len(lengths) > 1
+    method = text_method(**settings)
+    assert len(fsvi.fit(method, loader, epochs=2, progress=False).loss) == 2
+    for batch in loader:
+        x = {key: value for key, value in batch.items() if key != "labels"}
+        assert method.predict(x, 3).mean.shape == (4, 2)
+
+
+@pytest.mark.parametrize("settings", [{"linearize": "conditional"}, {"stochastic": "last_layer"}, {}])
+def test_a_context_of_texts_of_another_length(settings):
+    context = fsvi.contexts.Dataset(text([9] * 6))
+    method = fsvi.FSVI(Texts(), fsvi.Categorical(), context, num_context=4, **settings)
+    x = text([3, 4, 5, 2])
+    fsvi.fit(method, (x, torch.arange(4) % 2), epochs=2, progress=False)
+    mixed = fsvi.contexts.Mixture([fsvi.contexts.Batch(), context], [0.5, 0.5])
+    method = fsvi.FSVI(Texts(), fsvi.Categorical(), mixed, num_context=4, **settings)
+    fsvi.fit(method, (x, torch.arange(4) % 2), epochs=2, progress=False)
+
+
+@pytest.mark.parametrize("unpack", ["stars", lambda batch: (without_stars(batch), batch["stars"])])
+def test_unpack_says_where_the_targets_are(unpack):
+    x, stars = text([3, 4, 5, 2]), torch.arange(4) % 2
+    fsvi.fit(text_method(), {**x, "stars": stars}, unpack=unpack, epochs=1, progress=False)
+    with pytest.raises(fsvi.InvalidInputError, match="unpack="):
+        fsvi.fit(text_method(), {**x, "stars": stars}, epochs=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("data", "unpack", "said"),
+    [
+        ({"input_ids": torch.ones(2, 3)}, None, "input_ids"),
+        ({"input_ids": torch.ones(2, 3)}, "stars", "stars"),
+        ((torch.ones(2, 3), torch.ones(2)), 3, "unpack=3"),
+        (DataLoader([(torch.ones(3), 1)]), "stars", "stars"),
+        (DataLoader([{"x": 1, "y": 1}]), lambda batch: batch["x"], "unpack"),
+        (({"input_ids": torch.ones(2, 3, dtype=torch.long)}, torch.arange(2)), None, "attention_mask"),
+        (({**text([2, 3]), "more": torch.ones(2)}, torch.arange(2)), None, "'more'"),
+        (({"input_ids": torch.ones(2, 3), "attention_mask": torch.ones(3, 3)}, torch.arange(2)), None, "different"),
+        ((text([2, 3]), torch.arange(3)), None, "2 inputs"),
+    ],
+)
+def test_wrong_structured_data_is_explained(data, unpack, said):
+    with pytest.raises(fsvi.InvalidInputError, match=said):
+        fsvi.fit(text_method(), data, unpack=unpack, epochs=1, progress=False)
+
+
+@pytest.mark.parametrize("data", [torch.ones(5, 3), {"input_ids": torch.ones(5, 3).long()}], ids=["tensor", "no mask"])
+def test_a_context_of_another_structure_is_refused(data):
+    with pytest.raises(fsvi.InvalidInputError, match="context.*attention_mask"):
+        fsvi.FSVI(Texts(), fsvi.Categorical(), fsvi.contexts.Dataset(data))
+    method = text_method()
+    method.context = fsvi.contexts.Dataset(data)
+    with pytest.raises(fsvi.InvalidInputError, match="context.*attention_mask"):
+        fsvi.fit(method, (text([3, 4]), torch.arange(2)), epochs=1, progress=False)
+
+
+def test_a_text_that_is_too_long_for_the_network_is_named():
+    class Limited(Texts):
+        def forward(self, input_ids, attention_mask):
+            if input_ids.shape[1] > 4:
+                raise IndexError("index out of range in self")
+            return super().forward(input_ids, attention_mask)
+
+    method = fsvi.FSVI(Limited(), fsvi.Categorical(), fsvi.contexts.Batch())
+    fsvi.fit(method, (text([3, 4]), torch.arange(2)), epochs=1, progress=False)
+    with pytest.raises(fsvi.InvalidInputError, match=r"\(6,\)"):
+        method.predict(text([6, 2]))
+
+
+def test_resuming_with_structured_inputs(tmp_path):
+    x, y = text([3, 4, 5, 2] * 4), torch.arange(16) % 2
+    torch.manual_seed(0)
+    net = Texts()
+    losses = []
+    for folder in (None, tmp_path, tmp_path):
+        method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4)
+        extra = {} if folder is None else {"checkpoint": folder, "resume": True, "checkpoint_interval": 0.0}
+        losses.append(fsvi.fit(method, (x, y), epochs=3, batch_size=4, progress=False, **extra).loss)
+    assert losses[0] == losses[1] == losses[2]
+    other = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4)
+    changed = {**x, "input_ids": x["input_ids"].flip(0)}
+    with pytest.raises(fsvi.FSVIError):
+        fsvi.fit(other, (changed, y), epochs=3, batch_size=4, progress=False, checkpoint=tmp_path, resume=True)

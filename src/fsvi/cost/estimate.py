@@ -145,7 +145,7 @@ def _num_stochastic(method: Method) -> int:
 
 def _example_inputs(method: Method) -> Tensor:
     """An input of the shape that the method has seen or that its context has."""
-    if method.seen_shape is not None:
+    if isinstance(method.seen_shape, torch.Size):
         return torch.zeros(1, *method.seen_shape, dtype=method.dtype)
     context = getattr(method, "context", None)
     example = None if context is None else context.example()

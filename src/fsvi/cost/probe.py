@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import NamedTuple
 
 import torch
@@ -31,7 +32,7 @@ class _Noise(Context):
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """The batch, repeated, with noise; integer inputs stay as they are."""
         x = batch[torch.arange(num, device=batch.device) % len(batch)]
-        return x + torch.randn_like(x) if x.is_floating_point() else x
+        return x + torch.randn_like(x) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 class Probe:
@@ -72,9 +73,12 @@ class Probe:
     def _targets(self, num: int) -> Tensor:
         """Valid targets: the prediction for outputs of zero."""
         method = self._method
-        p = method.likelihood.predictive(torch.zeros(1, num, method.num_outputs, dtype=method.dtype).to(method.device))
+        positions = method.network.layout.positions
+        shape = (1, num * math.prod(positions), method.num_outputs)
+        p = method.likelihood.predictive(torch.zeros(shape, dtype=method.dtype).to(method.device))
         y = p.labels() if isinstance(p, CategoricalPredictive) else p.mean
-        return method.likelihood.check_targets(y, method.num_outputs)
+        y = method.likelihood.check_targets(y, method.num_outputs)
+        return y.unflatten(0, (num, *positions)) if positions else y
 
 
 def _function_spaces(method: Method) -> list[FunctionSpace]:

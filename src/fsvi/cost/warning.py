@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fsvi.cost.estimate import format_bytes, training_cost
 from fsvi.errors import FSVIError
+from fsvi.inputs import Inputs
 from fsvi.methods.base import Method
 
 _MEMINFO = Path("/proc/meminfo")
@@ -19,7 +20,7 @@ _BYTES_EACH = 256
 gradients, and several passes."""
 
 
-def warn_of_memory(method: Method, batch_size: int, x: Tensor) -> None:
+def warn_of_memory(method: Method, batch_size: int, x: Inputs) -> None:
     """Warn if steps on batches of inputs like `x` need more memory than is free."""
     free = free_memory(method.device)
     if free is None or _most(method, batch_size, x) < free:
@@ -51,8 +52,12 @@ def free_memory(device: torch.device) -> int | None:
         return None
 
 
-def _most(method: Method, batch_size: int, x: Tensor) -> int:
+def _most(method: Method, batch_size: int, x: Inputs) -> int:
     """An upper bound on the memory of a step, which spares small networks the trial steps."""
-    channels = min(x.shape[1:], default=1) if x.is_floating_point() else 1
-    positions = x[0].numel() // channels
+    positions = max(_positions(leaf) for leaf in ([x] if isinstance(x, Tensor) else x.leaves()))
     return _BYTES_EACH * sum(p.numel() for p in method.parameters()) * batch_size * positions
+
+
+def _positions(x: Tensor) -> int:
+    channels = min(x.shape[1:], default=1) if x.is_floating_point() else 1
+    return x[0].numel() // channels

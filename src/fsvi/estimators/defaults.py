@@ -107,7 +107,7 @@ def widen(
     chosen = fsvi_settings(start.likelihood, start.num_outputs, settings)
     context = ShiftedRows() if context is None else context
     freeze = chosen["stochastic"] == "last_layer"
-    width = start.network.linear.in_features
+    width = start.network.num_features
     chosen.setdefault("stds", Stds((_FEATURE_STD, _NARROW * width**-0.5), STD_RATE / RATE))
     method = FSVI.from_trained(start.network, _known(start.likelihood), context, freeze=freeze, **chosen)
     epochs = max(1, round(steps / math.ceil(len(x) / BATCH_SIZE)))

@@ -19,12 +19,12 @@ from typing import Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 from torch.func import jacrev, jvp
-from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.forward_mode.kernels import plain_kernels
 from fsvi.functions.forward_mode.rules import feature_layers, layers_jvp
 from fsvi.functions.gaussian import FunctionGaussian
+from fsvi.networks.heads import apply_head
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.validation import first_line
@@ -84,7 +84,7 @@ def check_linearization(linearize: str, network: Network, q: MeanField, x: Tenso
         return
     try:
         with torch.enable_grad():
-            values = LINEARIZERS[linearize](network, q, x[:2], q.log_std.exp())
+            values = LINEARIZERS[linearize](network, q, x, q.log_std.exp())
             total = values.mean.sum() + values.factor.sum()
             torch.autograd.grad(total, [q.mean, q.log_std], allow_unused=True)
     except RuntimeError as error:
@@ -110,7 +110,7 @@ def features_jvp(
     network: Network, params: Mapping[str, Tensor], tangents: Mapping[str, Tensor], x: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Φ(x) at `params`, and its derivative in the direction `tangents`, by one forward-mode pass; None is zero."""
-    layers = feature_layers(network)
+    layers = feature_layers(network) if isinstance(x, Tensor) else None
     if layers is not None:
         with evaluating(network.module):
             return layers_jvp(network.module, layers, params, tangents, x)
@@ -138,8 +138,9 @@ def last_layer(
     names = network.head_names
     weight, *bias = (params[name] for name in names)
     weight_variance, *bias_variance = q.variances(names)
+    weight_variance = weight_variance.flatten(1)
     moved = features if change is None else features + change
-    mean = F.linear(moved, weight, bias[0] if bias else None)
+    mean = apply_head(moved, weight, *bias)
     if not bias_variance:
         return FunctionGaussian(mean, features, weight_variance)
     factor = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)

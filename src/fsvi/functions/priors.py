@@ -103,6 +103,7 @@ class GaussianProcess(Prior):
 
     def prepare(self, x: Tensor) -> None:
         """Find the lengthscale if none was given."""
+        _check_comparable(x)
         if self.lengthscale is None:
             self.hyperparameters[:-1] = median_distance(x)
 
@@ -123,9 +124,19 @@ class GaussianProcess(Prior):
 
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """A zero mean, and the kernel matrix by its eigenvectors, because it is often numerically singular."""
+        _check_comparable(x)
         kernel = rbf_kernel(x, self.hyperparameters[:-1], self.hyperparameters[-1])
         roots, vectors = torch.linalg.eigh(kernel)
         return FunctionGaussian(roots.new_zeros(len(x), self.num_outputs), vectors, roots.clamp_min(0)[None])
+
+
+def _check_comparable(x: object) -> None:
+    """Refuse inputs between which there is no distance, and positions of a network's outputs."""
+    if not isinstance(x, Tensor):
+        raise InvalidInputError(
+            "GaussianProcess compares inputs by their distance, so it needs inputs in one tensor and one output vector "
+            "per input: use fsvi.priors.Constant, Induced or Empirical."
+        )
 
 
 class _NetworkPrior(Prior):

@@ -22,12 +22,14 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.errors import FileFormatError, HeadError, InvalidInputError
+from fsvi.inputs import Inputs, example_shape, signature
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.files import save_method
 from fsvi.methods.parts import Part
@@ -56,6 +58,13 @@ class Method(Configurable, nn.Module, ABC):
     transient = ("net",)
     takes_weights: ClassVar[bool] = True
     """Whether training can weigh examples: whether all that it takes from targets is `likelihood.nll`"""
+    takes_positions: ClassVar[bool] = False
+    """Whether the network may have outputs at every position of an input: (n, positions..., outputs)"""
+
+    _kind: Any = None
+    """The structure, types and dimensions of inputs on which the network was checked."""
+    _positions_by_shape: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    """The positions of the outputs by the shape of one input, of this kind; lengths may differ between batches."""
 
     if TYPE_CHECKING:  # attributes of a NetworkMethod, properties of an Ensemble
 
@@ -144,7 +153,8 @@ class Method(Configurable, nn.Module, ABC):
         """The predictive distribution at `x`.
 
         Args:
-            x: Inputs, (n, ...).
+            x: Inputs, (n, ...): a tensor, or a dictionary or tuple of tensors. If the network has outputs at every
+                position of an input, there is one prediction per position, input after input.
             num_samples: The number of draws of the function. All inputs share them.
             seed: The seed of the draws: the same seed gives the same functions in every call.
             batch_size: How many inputs go through the network at once.
@@ -154,7 +164,8 @@ class Method(Configurable, nn.Module, ABC):
         x = self.check_inputs(x)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad(), evaluating(self):
-            return self.predictive(self.function_draws(x, num_samples, generator, batch_size))
+            draws = self.function_draws(x, num_samples, generator, batch_size)
+            return self.predictive(draws.flatten(1, -2) if draws.dim() > 3 else draws)
 
     def predictive(self, f: Tensor) -> Predictive:
         """The predictive distribution of function draws `f` (samples, n, outputs)."""
@@ -179,11 +190,11 @@ class Method(Configurable, nn.Module, ABC):
 
     @property
     @abstractmethod
-    def input_shape(self) -> tuple[int, ...] | None:
-        """The shape of one input, once the method has seen some, now or before it was saved."""
+    def input_shape(self) -> Any:
+        """The shape of one input, once the method has seen some; of structured inputs, the shapes by place."""
 
     @abstractmethod
-    def set_saved_shape(self, shape: torch.Size | None) -> None:
+    def set_saved_shape(self, shape: Any) -> None:
         """Remember the shape of one input from a file."""
 
     @abstractmethod
@@ -192,15 +203,26 @@ class Method(Configurable, nn.Module, ABC):
 
     @property
     @abstractmethod
-    def seen_shape(self) -> torch.Size | None:
+    def seen_shape(self) -> Any:
         """The shape of one input on which the network was checked."""
 
-    def check_inputs(self, x: Any) -> Tensor:
+    def check_inputs(self, x: Any) -> Any:
         """Inputs, validated; the network is checked on the first of a new shape."""
         x = check_inputs(x, self.dtype)
-        if x.shape[1:] != self.seen_shape:
-            self.see(x[:2])
+        shape = example_shape(x)
+        if shape != self.seen_shape:
+            self._look_at(x, str(shape))
         return x
+
+    def _look_at(self, x: Inputs, shape: str) -> None:
+        """Check the network on inputs of a new kind; where only their lengths are new, one pass is enough."""
+        kind = signature(x)
+        if self._kind != kind:
+            self.see(x[:2])
+            self._kind, self._positions_by_shape = kind, {shape: self.network.layout.positions}
+        elif shape not in self._positions_by_shape:
+            new = {shape: self.network.position_shape(x[:1])}
+            self._positions_by_shape = {**self._positions_by_shape, **new}
 
     def check_batch(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """Inputs and targets, validated, on the method's device."""
@@ -209,8 +231,31 @@ class Method(Configurable, nn.Module, ABC):
         if y.dim() == 0 or len(x) != len(y):
             raise InvalidInputError(f"there are {len(x)} inputs, but targets of shape {tuple(y.shape)}.")
         x = self.check_inputs(x)
-        y = self.likelihood.check_targets(y, self.num_outputs)
+        y = self._check_targets(x, y)
         return self.network.arranged(x), (y.to(self.dtype) if y.is_floating_point() else y).to(self.device)
+
+    def _check_targets(self, x: Inputs, y: Tensor) -> Tensor:
+        """Targets, validated: one per input, or one per position of the outputs, (n, positions...)."""
+        if not self.network.is_dense:
+            return self.likelihood.check_targets(y, self.num_outputs)
+        positions = self._positions(x)
+        is_image = self.network.layout.axis == 1 and y.is_floating_point() and y.dim() == len(positions) + 2
+        y = y.movedim(1, -1) if is_image else y
+        if tuple(y.shape[1 : 1 + len(positions)]) != positions:
+            raise InvalidInputError(
+                f"targets have shape {tuple(y.shape)}, but the network has outputs at {positions} positions of each "
+                f"of {len(x)} inputs: give a target for each."
+            )
+        rows = self.likelihood.check_targets(self.target_rows(y), self.num_outputs)
+        return rows.reshape(len(x), *positions, *rows.shape[1:])
+
+    def _positions(self, x: Inputs) -> tuple[int, ...]:
+        """The positions of the outputs at `x`."""
+        return self._positions_by_shape.get(str(example_shape(x)), self.network.layout.positions)
+
+    def target_rows(self, y: Tensor) -> Tensor:
+        """Targets with one row per prediction: positions, if there are outputs at every position, are rows."""
+        return y.flatten(0, len(self.network.layout.positions)) if self.network.is_dense else y
 
     # Files ----------------------------------------------------------------------------------------------------------
 
@@ -268,8 +313,8 @@ class NetworkMethod(Method):
         self.likelihood = copy.deepcopy(likelihood)
         self.num_data = None
         self.progress = 0.0
-        self._seen: torch.Size | None = None
-        self._saved_shape: torch.Size | None = None
+        self._seen: Any = None
+        self._saved_shape: Any = None
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -292,26 +337,31 @@ class NetworkMethod(Method):
     def see(self, x: Tensor) -> None:
         """Find and check the network's last layer on example inputs; build again if the first guess was wrong."""
         network = self.network.examined(x)
-        if network.head != self.network.head:
+        if network.is_dense and not self.takes_positions:
+            raise HeadError(
+                f"{type(self).__name__} needs one output vector per input, but the network has outputs at "
+                f"{network.layout.positions} positions: use FSVI, MFVI, MAP, MCDropout or SWAG."
+            )
+        if network.head != self.network.head or _form(network) != _form(self.network):
             self.build(network)
         else:
             self.check_network(network)
             self.network = network
             for part in self.parts.values():
                 part.network = network
-        self._seen = x.shape[1:]
+        self._seen = example_shape(x)
 
     @property
-    def input_shape(self) -> tuple[int, ...] | None:
-        """The shape of one input, once the method has seen some, now or before it was saved."""
+    def input_shape(self) -> Any:
+        """The shape of one input, once the method has seen some; of structured inputs, the shapes by place."""
         return self._saved_shape if self._seen is None else self._seen
 
     @property
-    def seen_shape(self) -> torch.Size | None:
+    def seen_shape(self) -> Any:
         """The shape of one input on which the network was checked."""
         return self._seen
 
-    def set_saved_shape(self, shape: torch.Size | None) -> None:
+    def set_saved_shape(self, shape: Any) -> None:
         """Remember the shape of one input from a file."""
         self._saved_shape = shape
 
@@ -415,6 +465,11 @@ class NetworkMethod(Method):
             start = f"{prefix}."
             own = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
             part.resize(own, self.input_shape)
+
+
+def _form(network: Network) -> tuple[int, bool, int]:
+    """What parts of a method rely on besides the head; the number of positions may change."""
+    return network.layout.axis, network.layout.is_moved, len(network.layout.positions)
 
 
 def sum_terms(terms: dict[str, Tensor]) -> Tensor:

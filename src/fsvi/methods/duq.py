@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import describe_inputs
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import NetworkMethod
 from fsvi.networks.network import Network
@@ -86,8 +87,8 @@ class DUQ(NetworkMethod):
         """Make a random W_c and a random centroid for every class."""
         super().build(network)
         linear = network.linear
-        shape = network.num_outputs, self.embedding_size or linear.in_features
-        self.weight = nn.Parameter(linear.weight.new_empty(*shape, linear.in_features).normal_(std=0.05))
+        shape = network.num_outputs, self.embedding_size or network.num_features
+        self.weight = nn.Parameter(linear.weight.new_empty(*shape, network.num_features).normal_(std=0.05))
         self.register_buffer("counts", linear.weight.new_ones(shape[0]))
         self.register_buffer("sums", linear.weight.new_empty(shape).normal_())
         self._batch: tuple[Tensor, Tensor] | None = None
@@ -159,6 +160,9 @@ def gradient_penalty(kernels: Tensor, x: Tensor) -> Tensor:
 
 
 def _differentiable(x: Tensor) -> Tensor:
-    if not x.is_floating_point():
-        raise InvalidInputError(f"DUQ's gradient penalty needs real inputs, not {x.dtype}: set gradient_penalty=0.")
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise InvalidInputError(
+            f"DUQ's gradient penalty needs inputs in one tensor of real numbers, not {describe_inputs(x)}: set "
+            "gradient_penalty=0."
+        )
     return x.detach().requires_grad_(True)

@@ -13,6 +13,7 @@ from torch.func import vmap
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import example_shape
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Method
 from fsvi.methods.map import MAP
@@ -46,7 +47,7 @@ class Ensemble(Method):
         self._members = nn.ModuleList(_checked(make()) for _ in range(check_count("size", size)))
         self._check_alike()
         self._is_vectorized = False
-        self._seen: torch.Size | None = None
+        self._seen: Any = None
 
     @classmethod
     def of(cls, members: Sequence[Method]) -> Ensemble:
@@ -85,7 +86,7 @@ class Ensemble(Method):
     def begin(self, x: Tensor, num_data: int) -> None:
         """Training starts for every member."""
         self._check_distinct()
-        self._seen = x.shape[1:]
+        self._seen = example_shape(x)
         for member in self.members:
             member.begin(x, num_data)
         self._is_vectorized = self._can_be_vectorized()
@@ -156,16 +157,16 @@ class Ensemble(Method):
         return self.members[0].network
 
     @property
-    def input_shape(self) -> tuple[int, ...] | None:
+    def input_shape(self) -> Any:
         """The shape of one input, once the ensemble or its first member has seen some, now or before it was saved."""
         return self.members[0].input_shape if self._seen is None else self._seen
 
     @property
-    def seen_shape(self) -> torch.Size | None:
+    def seen_shape(self) -> Any:
         """The shape of one input on which all members were checked."""
         return self._seen
 
-    def set_saved_shape(self, shape: torch.Size | None) -> None:
+    def set_saved_shape(self, shape: Any) -> None:
         """Remember the shape of one input from a file."""
         for member in self.members:
             member.set_saved_shape(shape)
@@ -194,7 +195,7 @@ class Ensemble(Method):
         """Let every member check its network on example inputs."""
         for member in self.members:
             member.see(x)
-        self._seen = x.shape[1:]
+        self._seen = example_shape(x)
 
     # Files ----------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from torch.func import vmap
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.functions.stein import spectral_score
+from fsvi.inputs import Inputs, concatenate
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import NetworkMethod
 from fsvi.methods.function_space import FunctionSpace, check_learnable
@@ -99,7 +100,7 @@ class FBNN(NetworkMethod):
             f = torch.cat([f, self.function_values(points, shifts)], dim=1)
         return {
             "nll": nll,
-            "kl": self.function_space.weight(self.num_data or len(x)) * self.surrogate_kl(torch.cat([x, points]), f),
+            "kl": self.function_space.weight(self.num_data or len(x)) * self.surrogate_kl(concatenate([x, points]), f),
         }
 
     def function_values(self, x: Tensor, shifts: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ class FBNN(NetworkMethod):
         draws = self.posterior.layout.views(self.posterior.mean + shifts)
         return vmap(lambda draw: self.network(x, {**draw, **points}), randomness="different")(draws)
 
-    def surrogate_kl(self, x: Tensor, f: Tensor) -> Tensor:
+    def surrogate_kl(self, x: Inputs, f: Tensor) -> Tensor:
         """−1/S Σ log p(fₛ) of draws `f` (S, M, outputs) at `x`, with the gradient of KL(q ‖ p)."""
         f = f.double()
         f = f + self.injected_noise * torch.randn_like(f)

@@ -75,7 +75,7 @@ def _fill(method: Method, tree: Mapping[str, Any], path: str | os.PathLike[str])
     """Give the method what it had learned."""
     method.num_data = tree["num_data"]
     shape = tree.get("input_shape")
-    method.set_saved_shape(None if shape is None else torch.Size(shape))
+    method.set_saved_shape(torch.Size(shape) if isinstance(shape, (list, tuple)) else shape)
     broken = [name for name, tensor in tree["tensors"].items() if not bool(tensor.isfinite().all())]
     if broken:
         raise FileFormatError(f"{path} holds NaN or infinite values in {broken[0]}: train it again.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,12 @@ from fsvi.functions.contexts import Context
 from fsvi.functions.divergences import KL, Divergence
 from fsvi.functions.linearize import Parameters, check_linearization
 from fsvi.functions.priors import Constant, Empirical, Prior
+from fsvi.inputs import Inputs, concatenate, example_shape
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method, NetworkMethod, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import RandomWeights, Stds, all_names, last_layer_names
+from fsvi.methods.mean_field import RandomWeights, Stds, all_names, last_layer_names, named_layers
 from fsvi.methods.parts import shared
 from fsvi.networks.joining import is_joinable
 from fsvi.networks.network import Network
@@ -33,6 +34,11 @@ from fsvi.validation import check_choice, check_count, check_type
 from fsvi.variational import GradientBuffer, MeanField
 
 _PRIOR_VARIANCE = 0.5
+_FEW_POSITIONS = 4
+"""positions at which a network with outputs at every position is linearized for a check"""
+
+Stochastic: TypeAlias = Literal["all", "last_layer"] | Sequence[str]
+"""Which parameters are random."""
 
 
 class Draw(NamedTuple):
@@ -56,7 +62,9 @@ class FSVI(NetworkMethod):
         linearize: How distributions over parameters become Gaussians over function values: "jvp" (the paper's
             estimator), "conditional" (exact given the feature layers, works with every layer) or "exact" (the whole
             Jacobian, for small networks).
-        stochastic: Which parameters are random: "all", or those of the "last_layer".
+        stochastic: Which parameters are random: "all", those of the "last_layer", or a list of names of layers and
+            patterns, such as ["layer4.*", "fc"] or ["*lora_*"]; the last layer is always among them. All others are
+            trained as points, or stay as they are if their `requires_grad` is False.
         num_context: The number of context points per set, K. The KL grows with it.
         num_context_sets: The number of sets, S; the largest divergence counts.
         num_samples: The number of draws for the likelihood, M.
@@ -70,6 +78,7 @@ class FSVI(NetworkMethod):
     num_context = shared("function_space", "num_context")
     kl_weight = shared("function_space", "kl_weight")
 
+    takes_positions = True
     _is_joinable = False
     """whether the network treats every example alone, in training as in evaluation, as far as was seen"""
 
@@ -82,7 +91,7 @@ class FSVI(NetworkMethod):
         prior: Prior | None = None,
         divergence: Divergence | None = None,
         linearize: Linearization = "jvp",
-        stochastic: Literal["all", "last_layer"] = "all",
+        stochastic: Stochastic = "all",
         num_context: int = 24,
         num_context_sets: int = 1,
         num_samples: int = 1,
@@ -95,13 +104,13 @@ class FSVI(NetworkMethod):
         self.divergence = KL() if divergence is None else divergence
         check_type("divergence", self.divergence, Divergence, "a divergence such as fsvi.divergences.KL()")
         self.linearize = check_choice("linearize", linearize, LINEARIZERS)
-        self.stochastic = check_choice("stochastic", stochastic, ("all", "last_layer"))
+        self.stochastic = _check_stochastic(stochastic)
         self.num_context_sets = check_count("num_context_sets", num_context_sets)
         self.num_samples = check_count("num_samples", num_samples)
         self.stds = Stds() if stds is None else stds
         check_type("stds", self.stds, Stds, "fsvi.Stds(init=..., lr_scale=...)")
         self.function_space = FunctionSpace(context, prior, num_context, kl_weight, self.linearize)
-        self.weights = RandomWeights(self.stds, last_layer_names if stochastic == "last_layer" else all_names)
+        self.weights = RandomWeights(self.stds, _chosen_names(self.stochastic))
         self.build(self.function_space.examined(self.network))
 
     @classmethod
@@ -112,7 +121,7 @@ class FSVI(NetworkMethod):
         context: Context | None = None,
         *,
         freeze: bool | Sequence[str] = False,
-        stochastic: Literal["all", "last_layer"] = "last_layer",
+        stochastic: Stochastic = "last_layer",
         **settings: Any,
     ) -> FSVI:
         """FSVI that starts from a trained network: a few epochs of `fit` make its uncertainty honest.
@@ -160,7 +169,8 @@ class FSVI(NetworkMethod):
     def see(self, x: Tensor) -> None:
         """Check that the network can be linearized, before training starts."""
         super().see(x)
-        check_linearization(self.linearize, self.network, self.posterior, self.network.arranged(x))
+        points = self.network.at_positions(self.network.arranged(x[:2]), _FEW_POSITIONS)
+        check_linearization(self.linearize, self.network, self.posterior, points)
 
     # Learning -------------------------------------------------------------------------------------------------------
 
@@ -171,7 +181,8 @@ class FSVI(NetworkMethod):
         if self._shares_features:
             with torch.random.fork_rng(devices=[]):
                 points = self.function_space.points(x[: min(len(x), 128)])
-            self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
+            if not self.network.is_dense and example_shape(points) == example_shape(x):
+                self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
         """Fit a Gaussian process that asks for it."""
@@ -204,15 +215,20 @@ class FSVI(NetworkMethod):
     def function_kl(self, x_context: Any) -> Tensor:
         """The divergence of q(f(X)) from p(f(X)) at these points, summed over outputs.
 
+        Where the network has outputs at every position, it is taken at `num_context` random positions.
+
         It is exact where only the last layer is stochastic, otherwise an average over new draws of the feature layers.
         """
-        x = self.network.arranged(self.check_inputs(x_context))
+        x = self.check_inputs(x_context)  # may find another last layer, so the network is looked up after it
+        x = self.network.at_positions(self.network.arranged(x), self.num_context)
         draws = self._feature_draws(self.posterior, [])
         return self._mean_divergence(self.posterior, x, draws, self._priors(self.posterior, x, draws))
 
-    def _each_term(self, q: Parameters, x: Tensor, y: Tensor) -> Iterator[tuple[str, Tensor]]:
-        draws = [_draw(q) for _ in range(self.num_samples)] if self._is_random else []
-        sets = [self.function_space.points(x) for _ in range(self.num_context_sets)]
+    def _each_term(
+        self, q: Parameters, x: Inputs, y: Tensor, drawn: tuple[list[Draw], list[Any]] | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The terms one after the other, with the draws and the context sets given or new ones."""
+        draws, sets = self._draw_all(q, x) if drawn is None else drawn
         if self._is_random:
             values = torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
         else:
@@ -221,13 +237,19 @@ class FSVI(NetworkMethod):
         yield "nll", self.likelihood.nll(values, y)
         yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
 
-    def _joined_terms(self, q: Parameters, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def _draw_all(self, q: Parameters, x: Inputs) -> tuple[list[Draw], list[Any]]:
+        draws = [_draw(q) for _ in range(self.num_samples)] if self._is_random else []
+        return draws, [self.function_space.points(x) for _ in range(self.num_context_sets)]
+
+    def _joined_terms(self, q: Parameters, x: Inputs, y: Tensor) -> dict[str, Tensor]:
         """The terms by one pass of minibatch and context through the network, which saves calls and small kernels."""
         network = self.network
         draw = _draw(q) if self._is_random else None
         params = q.params(None if draw is None else draw.shift)
         points = self.function_space.points(x)
-        features, outputs = network.with_features(torch.cat([x, points]), params)
+        if example_shape(points) != example_shape(x):  # texts of different lengths
+            return dict(self._each_term(q, x, y, ([] if draw is None else [draw], [points])))
+        features, outputs = network.with_features(concatenate([x, points]), params)
         values = self._local_draws(q, params, features[: len(x)]) if draw is None else outputs[None, : len(x)]
         nll = self.likelihood.nll(values, y)
         means = params if draw is None else q.params()
@@ -235,7 +257,7 @@ class FSVI(NetworkMethod):
         divergence = self._divergence(last_layer(network, q, means, features[len(x) :]), p)
         return {"nll": nll, "kl": self._weight(x) * divergence}
 
-    def _weight(self, x: Tensor) -> float:
+    def _weight(self, x: Inputs) -> float:
         return self.function_space.weight(self.num_data or len(x))
 
     @property
@@ -252,7 +274,7 @@ class FSVI(NetworkMethod):
     def _shares_features(self) -> bool:
         """Whether minibatch and context need the same features, and need them once."""
         conditional = self.linearize == "conditional" and self.num_samples == self.divergence.num_draws == 1
-        return self.num_context_sets == 1 and (conditional or self.stochastic == "last_layer")
+        return self.num_context_sets == 1 and (conditional or not self._is_random)
 
     def _local_draws(self, q: Parameters, params: dict[str, Tensor], features: Tensor) -> Tensor:
         """M function values at every example, (M, n, outputs), where the last layer alone is stochastic.
@@ -260,10 +282,11 @@ class FSVI(NetworkMethod):
         A draw of the layer would move all examples together. Drawing each value from its own marginal, which is
         Gaussian, leaves the expected log-likelihood as it is and removes most of the noise from its gradient.
         """
-        f = last_layer(self.network, q, params, features)
+        f = last_layer(self.network, q, params, features.flatten(0, -2))
         tiny = torch.finfo(f.mean.dtype).tiny
         std = (f.variance().T + tiny).sqrt()
-        return f.mean + std * torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
+        draws = f.mean + std * torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
+        return draws.unflatten(1, features.shape[:-1]) if features.dim() > 2 else draws
 
     # The divergence -------------------------------------------------------------------------------------------------
 
@@ -319,17 +342,33 @@ class FSVI(NetworkMethod):
         if self._is_random:
             return self.draw_functions(self.weights.draws(num_samples, generator), x, batch_size)
         means = q.params()
-        features = self.batched(lambda b: self.network.with_features(b, means)[0], x, batch_size)
+        features = self.batched(lambda b: self.network.with_features(b, means)[0].flatten(0, -2), x, batch_size)
         shifts = torch.stack([q.shift(q.noise(generator)) for _ in range(num_samples)])
         return self._head_outputs(features, shifts)
 
     def _head_outputs(self, features: Tensor, shifts: Tensor) -> Tensor:
         """Outputs for draws of the last layer alone, (M, n, outputs), by one matrix product."""
         weight, *bias = (self.posterior.layout.views(self.posterior.mean + shifts)[n] for n in self.network.head_names)
+        weight = weight.flatten(2)
         draws, outputs, width = weight.shape
         values = features @ weight.reshape(-1, width).T
         values = values.view(len(features), draws, outputs).transpose(0, 1)
         return values + bias[0][:, None] if bias else values
+
+
+def _check_stochastic(stochastic: Any) -> Any:
+    """ "all", "last_layer" or a list of patterns."""
+    if isinstance(stochastic, str):
+        return check_choice("stochastic", stochastic, ("all", "last_layer"))
+    if isinstance(stochastic, (list, tuple)) and stochastic and all(isinstance(each, str) for each in stochastic):
+        return list(stochastic)
+    raise InvalidInputError(f"stochastic={stochastic!r} must be 'all', 'last_layer' or a list of names and patterns.")
+
+
+def _chosen_names(stochastic: Any) -> Callable[[Network], list[str]]:
+    if isinstance(stochastic, str):
+        return last_layer_names if stochastic == "last_layer" else all_names
+    return named_layers(stochastic)
 
 
 def _draw(q: Parameters) -> Draw:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-from fsvi.errors import InvalidInputError
+from fsvi.errors import HeadError, InvalidInputError
 from fsvi.functions.contexts import Context
 from fsvi.functions.kernels import spread
 from fsvi.functions.priors import GaussianProcess, Prior
+from fsvi.inputs import Inputs, describe_inputs, is_structured, signature
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.parts import Part
@@ -20,6 +22,8 @@ from fsvi.validation import check_count, check_inputs, check_type
 
 _EXAMPLES = 512
 """training inputs that a prior looks at"""
+_POSITIONS = 4
+"""context points per context input, where points are positions of an input's outputs"""
 
 
 class FunctionSpace(Part):
@@ -51,21 +55,42 @@ class FunctionSpace(Part):
     def examined(self, network: Network) -> Network:
         """The network, with its last layer found on points of the context if it has any before training."""
         example = None if self.context is None else self.context.example()
-        return network if example is None else network.examined(check_inputs(example, network.dtype))
+        if example is None:
+            return network
+        try:
+            return network.examined(check_inputs(example, network.dtype))
+        except InvalidInputError as error:
+            if isinstance(error, HeadError):
+                raise
+            raise InvalidInputError(f"points of the context do not fit the network: {error}") from error
 
-    def points(self, x: Tensor) -> Tensor:
-        """A set of K context points for the minibatch `x`."""
+    def points(self, x: Inputs) -> Any:
+        """A set of K context points for the minibatch `x`.
+
+        Where the network has outputs at every position of an input, points are positions of a few inputs.
+        """
         if self.context is None:
             raise InvalidInputError(
                 "the method has no context: pass context=, for example fsvi.contexts.Uniform(low=..., high=...)."
             )
-        points = self.context.sample(self.num_context, x)
-        if points.shape[1:] != x.shape[1:]:
+        if self.network.is_dense:
+            examples = math.ceil(self.num_context / min(_POSITIONS, math.prod(self.network.layout.positions)))
+            return self.network.at_positions(self._sample(examples, x), self.num_context)
+        return self._sample(self.num_context, x)
+
+    def _sample(self, num: int, x: Inputs) -> Any:
+        """`num` inputs of the context, of the same kind as `x`."""
+        points = self.context.sample(num, x)  # type: ignore[union-attr]
+        if isinstance(points, Tensor) and isinstance(x, Tensor):
+            points = points.to(x.dtype)
+        elif is_structured(points):
+            points = check_inputs(points, self.network.dtype)
+        if signature(points) != signature(x):
             raise InvalidInputError(
-                f"context points have shape {tuple(points.shape[1:])}, but the network's inputs have shape "
-                f"{tuple(x.shape[1:])}: give a context of the inputs' shape."
+                f"context points have {describe_inputs(points)}, but the network's inputs have {describe_inputs(x)}: "
+                "give a context of the inputs' shape."
             )
-        return self.network.arranged(points.to(x.dtype))
+        return self.network.arranged(points)
 
     def weight(self, num_data: int) -> float:
         """The weight of the divergence in the loss, with `num_data` training examples."""
@@ -103,7 +128,7 @@ class FunctionSpace(Part):
     def resize(self, tensors: Mapping[str, Tensor], input_shape: tuple[int, ...] | None) -> None:
         """Make room for the prior's tensors: one number per column and one more, as far as columns are known."""
         own = {name.removeprefix("prior."): value for name, value in tensors.items() if name.startswith("prior.")}
-        is_table = input_shape is not None and len(input_shape) == 1
+        is_table = isinstance(input_shape, tuple) and len(input_shape) == 1
         sizes = (2, input_shape[0] + 1) if input_shape is not None and is_table else None
         self.prior.make_room({name: value for name, value in own.items() if sizes is None or value.numel() in sizes})
 

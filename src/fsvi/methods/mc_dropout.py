@@ -35,6 +35,8 @@ class MCDropout(PointEstimate):
         prior_variance: The variance of the Gaussian prior over parameters; None leaves it out.
     """
 
+    takes_positions = True
+
     def __init__(
         self,
         net: nn.Module | Network,

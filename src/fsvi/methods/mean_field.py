@@ -15,6 +15,7 @@ from fsvi.methods.base import NetworkMethod
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.parts import Part
 from fsvi.networks.network import Network
+from fsvi.networks.parameters import matching_names
 from fsvi.serialization import Configurable
 from fsvi.validation import check_count, check_positive
 from fsvi.variational import MeanField, prior_names
@@ -37,7 +38,7 @@ class Stds(Configurable):
 
     def initial(self, names: Sequence[str], network: Network) -> dict[str, float]:
         """The initial standard deviation of each of these parameters."""
-        default = (_FEATURE_STD, network.linear.in_features**-0.5)
+        default = (_FEATURE_STD, network.num_features**-0.5)
         features, last = default if self.init is None else _as_pair(self.init)
         return {name: last if name in network.head_names else features for name in names}
 
@@ -109,10 +110,19 @@ def last_layer_names(network: Network) -> list[str]:
     return network.head_names
 
 
+def named_layers(patterns: Sequence[str]) -> Callable[[Network], list[str]]:
+    """The trainable parameters that one of `patterns` matches, and the last layer's.
+
+    A pattern is the name of a layer or a parameter, in which `*` stands for anything.
+    """
+    return lambda network: matching_names(network.module, patterns, all_names(network), network.head_names)
+
+
 class ParameterSpaceVI(NetworkMethod):
     """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)), θ ~ q of some family."""
 
     family: ClassVar[type[MeanField]] = MeanField
+    takes_positions = True
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fsvi.functions.contexts import Batch, Context
 from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.functions.priors import GaussianProcess, Prior
+from fsvi.inputs import concatenate
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import NetworkMethod
 from fsvi.methods.function_space import FunctionSpace, check_learnable
@@ -139,9 +140,9 @@ class SPG(NetworkMethod):
             p = self.generator.gaussian(x)
         return gaussian_kl(self.prior.gaussian(x), p, _NUGGET)
 
-    def _grid(self, x: Tensor) -> Tensor:
+    def _grid(self, x: Tensor) -> Any:
         """K points of the context, and as many of `x`."""
-        return torch.cat([self.function_space.points(x), self.network.arranged(Batch().sample(self.num_context, x))])
+        return concatenate([self.function_space.points(x), self.network.arranged(Batch().sample(self.num_context, x))])
 
     def _track_statistics(self, x: Tensor) -> None:
         """Let BatchNorm, where there is any, see training inputs: no likelihood pass does so yet."""
@@ -225,7 +226,7 @@ class Generator(nn.Module):
     def __init__(self, network: Network, num_latents: int) -> None:
         super().__init__()
         self.network = network
-        size = network.linear.in_features + 1
+        size = network.num_features + 1
         self.basis = nn.Parameter(network.linear.weight.new_empty(size, num_latents).normal_(std=size**-0.5))
         self.log_noise = nn.Parameter(network.linear.weight.new_zeros(()))
 

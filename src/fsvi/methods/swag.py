@@ -51,6 +51,8 @@ class SWAG(PointEstimate):
     steps: Tensor
     """how many there were since collecting began"""
 
+    takes_positions = True
+
     def __init__(
         self,
         net: nn.Module | Network,

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 
 
-def functional_call(net: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...]) -> Any:
-    """`net(*args)` with `tensors` in place of the parameters and buffers of those names, wherever they are shared.
+def functional_call(
+    net: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> Any:
+    """`net(*args, **kwargs)` with `tensors` in place of parameters and buffers of those names, wherever they occur.
 
     `torch.func.functional_call` (seen with torch 2.13) never restores a module's own tensors if the module has two
     names, because it treats them as two places to restore. Here every place has one name.
     """
-    return torch.func.functional_call(net, _spread(net, tensors), args, tie_weights=False)
+    return torch.func.functional_call(net, _spread(net, tensors), args, kwargs, tie_weights=False)
 
 
 def _spread(net: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

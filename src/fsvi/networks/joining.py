@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 
+from fsvi.inputs import Inputs, concatenate
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 
@@ -17,7 +17,7 @@ _TOLERANCE = 1e-4
 
 
 @torch.no_grad()
-def is_joinable(network: Network, x: Tensor, others: Tensor) -> bool:
+def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
     """Whether the features of `x` and of `others` in evaluation are those of both as one batch in training.
 
     So it is tried on a few examples of each. BatchNorm and dropout, a mean over the batch or a buffer that learns from
@@ -31,7 +31,7 @@ def is_joinable(network: Network, x: Tensor, others: Tensor) -> bool:
         before = (random.getstate(), torch.get_rng_state().tolist())
         try:
             with _training(network):
-                joined = network.with_features(torch.cat([x, others]), copies[2])[0]
+                joined = network.with_features(concatenate([x, others]), copies[2])[0]
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
         drawn = before != (random.getstate(), torch.get_rng_state().tolist())

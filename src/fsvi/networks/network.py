@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
+from fsvi.inputs import Bundle, Inputs, describe_inputs
+from fsvi.networks.calling import Output, call, check_arguments, unwrap
 from fsvi.networks.description import describe
-from fsvi.networks.functional import functional_call
+from fsvi.networks.heads import (
+    Head,
+    Layout,
+    apply_head,
+    channels_last,
+    guess_head,
+    head_axis,
+    head_layers,
+    in_features,
+    out_features,
+    own_axis,
+    recording,
+    replacing_output,
+)
 from fsvi.networks.modes import dropping, evaluating
 from fsvi.networks.parameters import freeze_parameters, frozen_norms, hold_padding_rows, initialize
+from fsvi.networks.positions import Positions, choose_positions
 from fsvi.validation import check_type, first_line
-
-Output = str | int | Callable[[Any], Tensor]
-"""Where a model's outputs are in what it returns: a key, an attribute, an index, or a function."""
 
 _TOLERANCE = 0.02
 """How far outputs may be from those of a plain linear layer, relative to the largest: rounding in half precision."""
@@ -34,13 +46,18 @@ class Network:
     `fsvi.FSVI(fsvi.Network(net, head="fc"), ...)`. The last linear layer, the head, is found when the first inputs
     arrive: it is the layer whose output is the model's output.
 
+    Inputs are a tensor, or a dictionary or tuple of tensors, which become the arguments of the model's `forward`. A
+    head can also act at every position of a text or an image: a linear layer over tokens, or a 1×1 convolution. Then
+    the outputs have dimensions (examples, positions..., channels), whatever order the model returns.
+
     Args:
         module: The model. Methods copy it; it never changes. A compiled model is used without its compilation, because
             methods call it with drawn parameters.
         head: The name of the last linear layer; None detects it.
         output: Where the outputs are in what the model returns, if that is not a tensor: a key of a dictionary, an
-            attribute, an index of a tuple, or a function. Files record keys, attributes and indices. For a function,
-            pass the wrapped model to `fsvi.load` again.
+            attribute, an index of a tuple, or a function. None takes `logits` where there are any, the only entry of a
+            dictionary, or the first of a tuple. Files record keys, attributes and indices. For a function, pass the
+            wrapped model to `fsvi.load` again.
         channels_last: Keep images and convolution weights in the memory layout in which convolutions are fastest.
     """
 
@@ -54,18 +71,20 @@ class Network:
         check_type("net", module, nn.Module, "a torch.nn.Module")
         module = _uncompiled(module)
         check_supported(module)
-        linears = _linears(module)
-        if head is not None and head not in linears:
-            raise HeadError(f"head={head!r} is not a linear layer of the network; it has {_listed(linears)}.")
-        if not linears:
+        layers = head_layers(module)
+        if head is not None and head not in layers:
+            raise HeadError(f"head={head!r} is not a linear layer of the network; it has {_listed(layers)}.")
+        if not layers:
             raise HeadError("the network has no nn.Linear layer: fsvi needs one that computes the outputs.")
         self.module = module
         self.output = _check_output_setting(output)
         self.channels_last = _check_flag("channels_last", channels_last)
-        self.head = head if head is not None else list(linears)[-1]
+        self.head = head if head is not None else guess_head(layers)
         """The last linear layer: given, found, or for now the one registered last."""
         self.is_reused = False
         """Whether the model also calls the head before the end, as far as was seen."""
+        self.layout = Layout()
+        """How the model's outputs relate to the head's, as far as was seen."""
         self._is_head_given = head is not None
 
     @classmethod
@@ -117,48 +136,84 @@ class Network:
 
     # Calls ----------------------------------------------------------------------------------------------------------
 
-    def __call__(self, x: Tensor, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The outputs at `x`, (inputs, outputs), with `tensors` in place of parameters and buffers of those names."""
-        returned = self.module(x) if tensors is None else functional_call(self.module, tensors, (x,))
-        return returned if self.output is None else self._unwrap(returned)
+    def __call__(self, x: Inputs | Positions, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The outputs at `x`, (inputs, outputs), with `tensors` in place of parameters and buffers of those names.
 
-    def with_features(self, x: Tensor, tensors: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """The features Φ(x), (inputs, features), and the outputs, with `tensors` in place of the network's own."""
-        with _recording(self.linear) as inputs:
-            outputs = self(x, tensors)
-        return inputs[-1], outputs
+        With outputs at every position they are (inputs, positions..., outputs); at chosen positions, (K, outputs).
+        """
+        if isinstance(x, Positions):
+            return x.select(self(x.inputs, tensors))
+        outputs = self._returned(x, tensors)
+        return outputs if self.layout.axis == -1 else channels_last(outputs, self.layout.axis)
 
-    def arranged(self, x: Tensor) -> Tensor:
+    def with_features(
+        self, x: Inputs | Positions, tensors: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The features Φ(x), (inputs, features), and the outputs, with `tensors` in place of the network's own.
+
+        As in a call, dimensions of positions come between the first and the last.
+        """
+        if isinstance(x, Positions):
+            features, outputs = self.with_features(x.inputs, tensors)
+            return x.select(features), x.select(outputs)
+        axis = self.layout.axis
+        if self.layout.is_moved:  # what selects or averages the head's outputs then does so with features
+            with replacing_output(self.linear):
+                features = channels_last(self._returned(x, tensors), axis)
+            own = tensors if tensors is not None else {}
+            return features, apply_head(features, *(own.get(name, p) for name, p in self._head_parameters()))
+        with recording(self.linear) as inputs:
+            outputs = self._returned(x, tensors)
+        if axis == -1:
+            return inputs[-1], outputs
+        return channels_last(inputs[-1], axis), channels_last(outputs, axis)
+
+    def arranged(self, x: Any) -> Any:
         """`x` on the network's device, and images in its memory layout."""
+        if isinstance(x, Bundle):
+            return x.map(self._arrange)
+        return self._arrange(x)
+
+    def _arrange(self, x: Tensor) -> Tensor:
         layout = torch.channels_last if self.channels_last and x.dim() == 4 else torch.contiguous_format
         return x.to(self.device).contiguous(memory_format=layout)
 
-    def _unwrap(self, returned: Any) -> Tensor:
-        output = self.output
-        if callable(output):
-            return output(returned)
-        try:
-            is_attribute = isinstance(output, str) and not isinstance(returned, Mapping)
-            value: Tensor = getattr(returned, str(output)) if is_attribute else returned[output]
-        except (AttributeError, KeyError, IndexError, TypeError) as error:
-            raise HeadError(
-                f"output={output!r} is not part of the {type(returned).__name__} that the network returns."
-            ) from error
-        return value
+    def _returned(self, x: Inputs, tensors: Mapping[str, Tensor] | None = None) -> Any:
+        """The outputs in the order of dimensions in which the model returns them."""
+        return unwrap(call(self.module, x, tensors), self.output)
+
+    # Positions ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether there are outputs at every position of a text or an image, as far as was seen."""
+        return bool(self.layout.positions)
+
+    def at_positions(self, x: Inputs, num: int) -> Any:
+        """`x` itself, or `num` random positions of its outputs if there are outputs at every position."""
+        return choose_positions(x, num) if self.is_dense else x
+
+    def position_shape(self, x: Inputs) -> tuple[int, ...]:
+        """The dimensions of positions of the outputs at `x`, which depend on lengths; an error if `x` does not fit."""
+        outputs = channels_last(self._try(self.arranged(x)), self.layout.axis)
+        return tuple(outputs.shape[1:-1])
 
     # The last layer -------------------------------------------------------------------------------------------------
 
     @property
-    def linear(self) -> nn.Linear:
-        """The last linear layer."""
-        module = self.module.get_submodule(self.head)
-        assert isinstance(module, nn.Linear)
-        return module
+    def linear(self) -> Head:
+        """The last layer: a dense layer, or a 1×1 convolution."""
+        return self.module.get_submodule(self.head)  # type: ignore[return-value]
+
+    @property
+    def num_features(self) -> int:
+        """The number of features that the head sees."""
+        return in_features(self.linear)
 
     @property
     def num_outputs(self) -> int:
         """The number of outputs."""
-        return self.linear.out_features
+        return out_features(self.linear)
 
     @property
     def head_names(self) -> list[str]:
@@ -173,60 +228,99 @@ class Network:
         own = {id(names[name]) for name in self.head_names}
         return self.is_reused or any(id(p) in own and name not in self.head_names for name, p in names.items())
 
-    def examined(self, x: Tensor) -> Network:
+    def examined(self, x: Inputs) -> Network:
         """The network with its head found by a pass over example inputs `x`, and checked: head(features(x)) = f(x)."""
         x = self.arranged(x)
+        check_arguments(self.module, x)
         calls, outputs = self._trace(x)
-        found = [call for call in calls if call[2].shape == outputs.shape and torch.equal(call[2], outputs)]
-        if not found:
-            raise HeadError(_explain(outputs, calls[-1][0] if calls else None))
-        name, features, _ = found[-1]
-        _check_features(name, features, len(x))
+        name, layout = self._find(x, calls, outputs)
         if self._is_head_given and name != self.head:
             raise HeadError(f"head={self.head!r} does not compute the network's output; {name!r} does.")
-        self._check_untouched(name, outputs, x)
         other = copy.copy(self)
-        other.head = name
+        other.head, other.layout = name, layout
+        other._check_untouched(outputs, x)
         other.is_reused = sum(called == name for called, *_ in calls) > 1
         other._check_plain(x)
         return other
 
-    def _trace(self, x: Tensor) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor]:
-        """Name, input and output of every call of a linear layer, and the network's outputs."""
+    def _find(self, x: Inputs, calls: list[tuple[str, Tensor, Tensor]], outputs: Tensor) -> tuple[str, Layout]:
+        """The head's name, and how the outputs relate to it."""
+        found = [call for call in calls if call[2].shape == outputs.shape and torch.equal(call[2], outputs)]
+        if found:
+            name, features, _ = found[-1]
+            _check_features(name, features, len(x))
+            axis = own_axis(self.module.get_submodule(name))
+            return name, _layout(outputs, axis, False)
+        for name in dict.fromkeys(called for called, *_ in reversed(calls)):
+            seen_axis = self._moved_axis(x, name, outputs)
+            if seen_axis is not None:
+                return name, _layout(outputs, seen_axis, True)
+        raise HeadError(_explain(outputs, calls[-1][0] if calls else None))
+
+    def _moved_axis(self, x: Inputs, name: str, outputs: Tensor) -> int | None:
+        """Where the channels are if the model only moves or averages the outputs of the layer `name`, else None."""
+        layer = self.module.get_submodule(name)
+        try:
+            with evaluating(self.module), torch.no_grad(), replacing_output(layer):
+                features = self._returned(x)
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return None
+        return head_axis(layer, outputs, features)  # type: ignore[arg-type]
+
+    def _trace(self, x: Inputs) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor]:
+        """Name, input and output of every call of a layer that can be the head, and the network's outputs."""
         calls: list[tuple[str, Tensor, Tensor]] = []
         handles = [
             module.register_forward_hook(lambda _, args, out, name=name: calls.append((name, args[0], out.clone())))
-            for name, module in _linears(self.module).items()
+            for name, module in head_layers(self.module).items()
         ]
         try:
-            with evaluating(self.module), torch.no_grad():
-                outputs = self(x)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            if isinstance(error, HeadError):
-                raise
-            shape = tuple(x.shape[1:])
-            raise InvalidInputError(
-                f"the network does not accept inputs of shape {shape} and type {x.dtype}: {first_line(error)}."
-            ) from error
+            outputs = self._try(x)
         finally:
             for handle in handles:
                 handle.remove()
         _check_outputs(outputs, len(x))
         return calls, outputs
 
-    def _check_untouched(self, head: str, outputs: Tensor, x: Tensor) -> None:
-        """Replace the head's output by large numbers, which detects a softmax, clamp or dropout after the head."""
-        probe = 1e3 * torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
-        handle = self.module.get_submodule(head).register_forward_hook(lambda *_: probe.clone())
+    def _try(self, x: Inputs) -> Any:
+        """What the network returns for `x`, or an error that names the inputs."""
         try:
-            with evaluating(self.module), dropping(self.module), torch.no_grad(), torch.random.fork_rng(devices=[]):
-                untouched = torch.equal(self(x), probe)
-        finally:
-            handle.remove()
-        if not untouched:
-            raise HeadError(_explain(outputs, head))
+            with evaluating(self.module), torch.no_grad():
+                return self._returned(x)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            if isinstance(error, HeadError):
+                raise
+            raise InvalidInputError(
+                f"the network does not accept inputs of {describe_inputs(x)}: {first_line(error)}."
+            ) from error
 
-    def _check_plain(self, x: Tensor) -> None:
+    def _check_untouched(self, outputs: Tensor, x: Inputs) -> None:
+        """Replace the head's output by large numbers, which detects a softmax, clamp or dropout after the head."""
+        generator = torch.Generator().manual_seed(0)
+        with evaluating(self.module), dropping(self.module), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            if self.layout.is_moved:
+                untouched = self._moves_all_alike(x, generator)
+            else:
+                probe = 1e3 * torch.randn(outputs.shape, generator=generator).to(outputs)
+                with replacing_output(self.linear, probe):
+                    untouched = torch.equal(self._returned(x), probe)
+        if not untouched:
+            raise HeadError(_explain(outputs, self.head))
+
+    def _moves_all_alike(self, x: Inputs, generator: torch.Generator) -> bool:
+        """Whether what follows the head treats large features and outputs alike: move(head(Φ)) = head(move(Φ))."""
+        with recording(self.linear) as inputs:
+            self._returned(x)
+        probe = 1e3 * torch.randn(inputs[-1].shape, generator=generator).to(inputs[-1])
+        values = self.linear(probe)
+        with replacing_output(self.linear, probe):
+            features = channels_last(self._returned(x), self.layout.axis)
+        with replacing_output(self.linear, values):
+            outputs = channels_last(self._returned(x), self.layout.axis)
+        expected = apply_head(features, *(p for _, p in self._head_parameters()))
+        return torch.allclose(outputs, expected, rtol=0, atol=1e-3 * float(expected.abs().max()))
+
+    def _check_plain(self, x: Inputs) -> None:
         """Refuse a head that is not F.linear(features, weight, bias) for any weight, in eval or training mode."""
         linear = self.linear
         odd = {name for name, _ in linear.named_parameters()} - {"weight", "bias"}
@@ -237,18 +331,22 @@ class Network:
             with evaluating(self.module), torch.no_grad(), torch.random.fork_rng(devices=[]):
                 linear.train(training)
                 features, outputs = self.with_features(x, drawn)
+                outputs = self(x, drawn) if self.layout.is_moved else outputs
                 linear.eval()
-            expected = nn.functional.linear(features, *(drawn[name] for name in self.head_names))
+            expected = apply_head(features, *(drawn[name] for name in self.head_names))
             tolerance = _TOLERANCE * float(expected.abs().max())
             if not torch.allclose(outputs, expected, rtol=0, atol=tolerance):
                 kind = type(linear).__name__
                 raise HeadError(_NOT_PLAIN.format(head=self.head, reason=f"{kind} computes something else"))
 
+    def _head_parameters(self) -> list[tuple[str, Tensor]]:
+        return list(zip(self.head_names, self.linear.parameters(), strict=True))
+
     def _drawn_head(self) -> dict[str, Tensor]:
         """Random parameters of the head, the same in every call; zeros would hide what the layer computes."""
         generator = torch.Generator().manual_seed(0)
-        own = zip(self.head_names, self.linear.parameters(), strict=True)
-        return {name: torch.randn(p.shape, generator=generator).to(p) / p.shape[-1] ** 0.5 for name, p in own}
+        own = self._head_parameters()
+        return {name: torch.randn(p.shape, generator=generator).to(p) / p[0].numel() ** 0.5 for name, p in own}
 
     # Parameters and files -------------------------------------------------------------------------------------------
 
@@ -273,7 +371,8 @@ class Network:
     def settings(self) -> dict[str, Any]:
         """What a file records besides the module: the head's name as it was found, the output and the layout."""
         output = _FUNCTION if callable(self.output) else self.output
-        return {"head": self.head, "output": output, "channels_last": self.channels_last}
+        settings = {"head": self.head, "output": output, "channels_last": self.channels_last}
+        return settings if self.layout == Layout() else {**settings, "layout": list(self.layout)}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], net: nn.Module | Network) -> Network:
@@ -286,7 +385,11 @@ class Network:
                 "pass fsvi.Network(net, output=function) to fsvi.load."
             )
         output = saved if own is None else own
-        return cls(module, settings.get("head"), output, settings.get("channels_last", True))
+        network = cls(module, settings.get("head"), output, settings.get("channels_last", True))
+        if "layout" in settings:
+            axis, is_moved, positions = settings["layout"]
+            network.layout = Layout(int(axis), bool(is_moved), tuple(positions))
+        return network
 
 
 def check_supported(module: nn.Module) -> None:
@@ -308,18 +411,9 @@ def _uncompiled(module: nn.Module) -> nn.Module:
     return getattr(module, "_orig_mod", module)
 
 
-def _linears(module: nn.Module) -> dict[str, nn.Linear]:
-    return {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
-
-
-@contextmanager
-def _recording(module: nn.Module) -> Iterator[list[Tensor]]:
-    inputs: list[Tensor] = []
-    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    try:
-        yield inputs
-    finally:
-        handle.remove()
+def _layout(outputs: Tensor, axis: int, is_moved: bool) -> Layout:
+    is_last = axis == -1 or outputs.dim() == 2
+    return Layout(-1 if is_last else axis, is_moved, tuple(channels_last(outputs, axis).shape[1:-1]))
 
 
 def _check_flag(name: str, value: Any) -> bool:
@@ -343,7 +437,7 @@ def _check_outputs(outputs: object, num: int) -> None:
             f"the network returns a {type(outputs).__name__}; fsvi needs one tensor (inputs, outputs): "
             "say where it is with fsvi.Network(net, output=...)."
         )
-    if outputs.dim() != 2 or len(outputs) != num:
+    if outputs.dim() < 2 or len(outputs) != num:
         raise HeadError(
             f"the network returns shape {tuple(outputs.shape)} for {num} inputs; fsvi needs ({num}, outputs)."
         )
@@ -352,7 +446,7 @@ def _check_outputs(outputs: object, num: int) -> None:
 
 
 def _check_features(name: str, features: Tensor, num: int) -> None:
-    if features.dim() != 2 or len(features) != num:
+    if features.dim() < 2 or len(features) != num:
         raise HeadError(
             f"the input of the last layer {name!r} has shape {tuple(features.shape)}, not ({num}, features)."
         )
@@ -372,5 +466,5 @@ def _explain(outputs: Tensor, last: str | None) -> str:
     return f"the network's output is not the output of a linear layer: something changes it after {last!r}."
 
 
-def _listed(names: Mapping[str, nn.Linear]) -> str:
+def _listed(names: Mapping[str, Head]) -> str:
     return ", ".join(repr(name) for name in names) if names else "none"

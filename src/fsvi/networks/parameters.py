@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +119,34 @@ def initialize(net: nn.Module) -> None:
                 p.normal_(float(p.mean()), float(p.std()))
         for name, row in padding_rows(net).items():
             net.get_parameter(name)[row] = before[name][row]
+
+
+def matching_names(
+    net: nn.Module, patterns: Sequence[str], learned: Collection[str], always: Collection[str] = ()
+) -> list[str]:
+    """The names among `learned` that one of `patterns` matches, and those in `always`, in the network's order.
+
+    A pattern is the name of a layer or of a parameter, or a glob such as "layer4.*" or "*lora_A*".
+    """
+    names = [name for name, _ in net.named_parameters()]
+    for pattern in patterns:
+        found = [name for name in names if _matches(name, pattern)]
+        if not found:
+            known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise InvalidInputError(f"stochastic={pattern!r} matches no parameter of the network: it has {known}.")
+        if not any(name in learned for name in found):
+            raise InvalidInputError(
+                f"stochastic={pattern!r} matches only parameters that have no distribution, such as {found[0]!r}: "
+                "they are frozen, or the scale and shift of BatchNorm."
+            )
+    chosen = {name for name in learned if any(_matches(name, pattern) for pattern in patterns)} | set(always)
+    return [name for name in names if name in chosen]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether the pattern matches the parameter, or a layer that it is in."""
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
 
 
 def _names_to_freeze(net: nn.Module, freeze: bool | Sequence[str], head: Collection[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import TARGET_KEYS, concatenate, tensors_of
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.networks.parameters import batch_norms
@@ -22,7 +23,10 @@ from fsvi.validation import as_tensor, check_count
 _SAMPLED, _SAMPLED_BYTES = 2_000, 2**28
 """The most examples of a dataset that are read before training, and the most memory they may take."""
 
-Pair = tuple[Tensor, Tensor]
+Pair = tuple[Any, Tensor]
+"""Inputs, a tensor or a `Bundle`, and targets."""
+Unpack = str | Callable[[Any], tuple[Any, Any]]
+"""Where targets are in a batch: a key, or a function from the batch to inputs and targets."""
 
 
 class Batches(ABC):
@@ -100,7 +104,7 @@ class TensorBatches(Batches):
     def fingerprint(self) -> str:  # type: ignore[override]
         """The data's checksum."""
         weights = {} if self.weights is None else {"weights": self.weights}
-        return digest({"x": self.x, "y": self.y, **weights})
+        return digest({**tensors_of(self.x), "y": self.y, **weights})
 
     def examples(self) -> Pair:
         """All examples."""
@@ -131,9 +135,11 @@ class TensorBatches(Batches):
 class LoaderBatches(Batches):
     """Batches of a DataLoader, each validated when it is read."""
 
-    def __init__(self, method: Method, loader: DataLoader[Any], num_data: int | None = None) -> None:
+    def __init__(
+        self, method: Method, loader: DataLoader[Any], num_data: int | None = None, unpack: Unpack | None = None
+    ) -> None:
         _check_loader(loader)
-        self._method, self._loader = method, loader
+        self._method, self._loader, self._unpack = method, loader, unpack
         self._indices: Sequence[Any] = deliverable_indices(loader, required=num_data is None)
         self.num_examples = len(self._indices)
         self.num_data = self.num_examples if num_data is None else num_data
@@ -159,12 +165,44 @@ class LoaderBatches(Batches):
         return _merge_single(batches) if self._merges else batches
 
     def _checked(self, batch: Any) -> Pair:
-        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            raise InvalidInputError(f"the DataLoader gives {_described(batch)}, not (inputs, targets) pairs.")
-        return self._method.check_batch(*batch)
+        return self._method.check_batch(*unpacked(batch, self._unpack))
 
 
-def as_batches(method: Method, data: Any, batch_size: int, num_data: int | None = None) -> Batches:
+def unpacked(batch: Any, unpack: Unpack | None) -> tuple[Any, Any]:
+    """Inputs and targets of a batch.
+
+    Args:
+        batch: A pair, or a dictionary with the targets among the inputs.
+        unpack: The key of the targets, or a function from the batch to (inputs, targets). None looks for the usual
+            names in dictionaries: labels, label, y, target, targets.
+    """
+    if callable(unpack):
+        batch = unpack(batch)
+    elif isinstance(batch, Mapping):
+        return _split_targets(batch, unpack)
+    elif unpack is not None:
+        raise InvalidInputError(f"unpack={unpack!r} is a key, but the data gives {_described(batch)}.")
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        source = "unpack" if callable(unpack) else "the DataLoader"
+        raise InvalidInputError(f"{source} gives {_described(batch)}, not (inputs, targets) pairs.")
+    return batch[0], batch[1]
+
+
+def _split_targets(batch: Mapping[str, Any], key: str | None) -> tuple[Any, Any]:
+    """The inputs and the targets of a dictionary; an input that is alone is still passed by its name."""
+    found = key if key is not None else next((name for name in TARGET_KEYS if name in batch), None)
+    if found is None or found not in batch:
+        wanted = f"unpack={key!r}" if key is not None else f"targets under {', '.join(TARGET_KEYS)}"
+        raise InvalidInputError(
+            f"{wanted} cannot be found in a batch with the keys {', '.join(map(str, batch))}: say where the targets "
+            "are with unpack=, a key or a function from a batch to (inputs, targets)."
+        )
+    return {name: value for name, value in batch.items() if name != found}, batch[found]
+
+
+def as_batches(
+    method: Method, data: Any, batch_size: int, num_data: int | None = None, unpack: Unpack | None = None
+) -> Batches:
     """Batches of the user's data.
 
     Args:
@@ -172,16 +210,22 @@ def as_batches(method: Method, data: Any, batch_size: int, num_data: int | None 
         data: Tensors or arrays (x, y) or (x, y, weights), a map-style Dataset, or a DataLoader.
         batch_size: The size of batches; a DataLoader has its own.
         num_data: N, the number of examples that the KL is weighed by. None derives it from the data.
+        unpack: Where the targets are in a batch; see `unpacked`.
     """
+    if unpack is not None and not callable(unpack) and not isinstance(unpack, str):
+        raise InvalidInputError(f"unpack={unpack!r} must be a key, or a function from a batch to (inputs, targets).")
     if num_data is not None:
         check_count("num_data", num_data)
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, DataLoader):
-        return LoaderBatches(method, data, num_data)
+        return LoaderBatches(method, data, num_data, unpack)
     if isinstance(data, Dataset):
         _check_dataset(data)
-        return LoaderBatches(method, DataLoader(data, batch_size=batch_size, shuffle=True), num_data)
+        return LoaderBatches(method, DataLoader(data, batch_size=batch_size, shuffle=True), num_data, unpack)
+    if isinstance(data, Mapping):
+        x, y = unpacked(data, unpack)
+        return TensorBatches(method, x, y, batch_size, num_data)
     if isinstance(data, (tuple, list)) and len(data) in (2, 3):
         x, y, *weights = data
         return TensorBatches(method, x, y, batch_size, num_data, *weights)
@@ -197,6 +241,8 @@ def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
         raise InvalidInputError(f"weights have shape {tuple(weights.shape)}; {num} examples need ({num},).")
     if not bool(weights.isfinite().all()) or bool((weights < 0).any()) or not bool((weights > 0).any()):
         raise InvalidInputError("weights must be finite numbers of at least 0, and not all of them 0.")
+    if method.network.is_dense:
+        raise InvalidInputError("examples with outputs at every position cannot be weighed: leave the weights out.")
     for part in method.modules():
         if isinstance(part, (Method, Likelihood)) and not part.takes_weights:
             raise InvalidInputError(
@@ -210,7 +256,7 @@ def _merge_single(batches: Iterable[Pair]) -> Iterator[Pair]:
     held: Pair | None = None
     for batch in batches:
         if held is not None and len(batch[0]) == 1 < len(held[0]):
-            held = torch.cat([held[0], batch[0]]), torch.cat([held[1], batch[1]])
+            held = concatenate([held[0], batch[0]]), torch.cat([held[1], batch[1]])
             continue
         if held is not None:
             yield held

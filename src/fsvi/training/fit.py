@@ -12,7 +12,7 @@ from torch import Tensor
 from fsvi.cost.warning import warn_of_memory
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
-from fsvi.training.batches import Batches, TensorBatches, as_batches
+from fsvi.training.batches import Batches, TensorBatches, Unpack, as_batches
 from fsvi.training.checkpoints import Checkpoints
 from fsvi.training.history import History
 from fsvi.training.loop import Run
@@ -37,6 +37,7 @@ def fit(
     device: str | torch.device | None = None,
     progress: bool | None = None,
     num_data: int | None = None,
+    unpack: Unpack | None = None,
     validation: Any = None,
     patience: int | None = None,
     checkpoint: str | PathLike[str] | None = None,
@@ -52,7 +53,8 @@ def fit(
 
     Args:
         method: The method to train, such as `fsvi.FSVI`.
-        data: A pair (x, y) of tensors or arrays, a map-style Dataset, or a DataLoader of (inputs, targets) pairs. A
+        data: A pair (x, y) of tensors or arrays, a map-style Dataset, or a DataLoader of (inputs, targets) pairs. x may
+            be a dictionary or tuple of tensors, and batches may be dictionaries that hold the targets too. A
             triple (x, y, weights) says how many times each example counts: a weight of 2 is like having it twice.
         epochs: The number of passes over the data. None is for tensors only: 1,000 passes, or as many as fit into
             20,000 steps if that is less, but at least one. A Dataset or a DataLoader needs a number.
@@ -68,6 +70,8 @@ def fit(
         num_data: N, the number of examples that the KL is weighed by. None counts the different examples that the data
             can deliver, also through a sampler that leaves some out. Pass a number if this cannot be known (for
             example, when a sampler draws a new part of the data each epoch) or if `data` is a part of all data.
+        unpack: Where the targets are in batches that are dictionaries: a key, or a function from a batch to (inputs,
+            targets). None looks for labels, label, y, target and targets.
         validation: Held-out data in any form that `data` can have. The mean log-likelihood is recorded every epoch.
         patience: Stop after this many epochs without a better validation log-likelihood, and restore the best
             parameters. It needs `validation`.
@@ -93,9 +97,9 @@ def fit(
         _move(method, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        batches = as_batches(method, data, batch_size, num_data)
+        batches = as_batches(method, data, batch_size, num_data, unpack)
         epochs = _default_epochs(batches) if epochs is None else epochs
-        held_out = None if validation is None else _hold_out(method, validation, batch_size)
+        held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack)
         examples = _begin(method, batches)
         warn_of_memory(method, batches.batch_size, examples[0])
         made = method.own_optimizer(lr) or make_optimizer(make, method.parameter_groups(lr))
@@ -132,11 +136,11 @@ def _move(method: Method, device: str | torch.device) -> None:
         raise InvalidInputError(f"device={device!r} cannot be used: {first_line(error)}.") from error
 
 
-def _hold_out(method: Method, validation: Any, batch_size: int) -> Batches:
+def _hold_out(method: Method, validation: Any, batch_size: int, unpack: Unpack | None) -> Batches:
     """The validation data, checked before training without changing any random state."""
     try:
         with torch.random.fork_rng(devices=[]):
-            batches = as_batches(method, validation, batch_size, num_data=1)  # its size weighs nothing
+            batches = as_batches(method, validation, batch_size, 1, unpack)  # its size weighs nothing
             batches.examples()
     except InvalidInputError as error:
         raise InvalidInputError(f"validation: {error}") from error
@@ -146,8 +150,14 @@ def _hold_out(method: Method, validation: Any, batch_size: int) -> Batches:
 def _begin(method: Method, batches: Batches) -> tuple[Tensor, Tensor]:
     """Show the method examples of the data, so that problems are found before the first step."""
     x, y = batches.examples()
-    if not y.is_floating_point() and bool((y == y[0]).all()):
-        message = f"all {len(y)} labels checked are {int(y[0])}: nothing can be learned about the other classes."
+    if not y.is_floating_point() and bool((y == y.flatten()[0]).all()):
+        label = int(y.flatten()[0])
+        message = f"all {y.numel()} labels checked are {label}: nothing can be learned about the other classes."
         warnings.warn(message, stacklevel=3)
-    method.begin(x, batches.num_data)
+    method.begin(x, _num_targets(method, batches.num_data, y))
     return x, y
+
+
+def _num_targets(method: Method, num_data: int, y: Tensor) -> int:
+    """N for the weight of the KL: examples, or all their positions if each has a target."""
+    return round(num_data * len(method.target_rows(y)) / len(y))

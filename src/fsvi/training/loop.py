@@ -169,7 +169,10 @@ class Run:
         if self.validation is None:
             return
         with torch.random.fork_rng(devices=[]):
-            logs = [self.method.predict(x, _VALIDATION_SAMPLES).log_prob(y) for x, y in self.validation.ordered()]
+            logs = [
+                self.method.predict(x, _VALIDATION_SAMPLES).log_prob(self.method.target_rows(y))
+                for x, y in self.validation.ordered()
+            ]
         value = self.validation.mean(torch.cat(logs))
         if math.isnan(value):
             raise NonFiniteLossError(

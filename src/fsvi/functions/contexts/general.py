@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import (
+    Bundle,
+    Inputs,
+    bundle,
+    concatenate,
+    describe_inputs,
+    is_structured,
+    tensors_of,
+    without_targets,
+)
 from fsvi.serialization import Configurable, digest
 from fsvi.validation import as_tensor, check_count, check_positive
 
@@ -23,7 +33,11 @@ _PERMUTED = 100_000
 
 
 class Context(Configurable, ABC):
-    """A distribution over inputs of the network. To add one, implement `sample`."""
+    """A distribution over inputs of the network. To add one, implement `sample`.
+
+    Inputs are a tensor, or an `fsvi.inputs.Bundle` of several tensors: `batch["input_ids"]` is a tensor of it,
+    `batch[rows]` are some of its examples. A context returns a tensor, a `Bundle`, or a dictionary or tuple of tensors.
+    """
 
     def copied(self) -> Context:
         """A copy that learns about the training data by itself; data of its own are shared."""
@@ -38,13 +52,12 @@ class Context(Configurable, ABC):
 
     def fingerprint(self) -> Any:
         """Checksums of tensors that points are drawn from, which `config` leaves out; None without any."""
-        tensors = {
-            name: value for name, value in vars(self).items() if name in self.transient and torch.is_tensor(value)
-        }
-        return digest(tensors) if tensors else None
+        own = {name: value for name, value in vars(self).items() if name in self.transient}
+        held = [tensors_of(value, name) for name, value in own.items() if isinstance(value, (Tensor, Bundle))]
+        return digest({name: tensor for tensors in held for name, tensor in tensors.items()}) if held else None
 
     @abstractmethod
-    def sample(self, num: int, batch: Tensor) -> Tensor:
+    def sample(self, num: int, batch: Any) -> Any:
         """Draw `num` points; `batch` is the minibatch of the current step."""
 
 
@@ -65,6 +78,7 @@ class Uniform(Context):
 
     def prepare(self, x: Tensor) -> None:
         """Take the data's bounds if none were given."""
+        _check_real("Uniform", x)
         if self.low is None:
             low, high = x.amin(0), x.amax(0)
             margin = self.widen * (high - low)
@@ -78,6 +92,7 @@ class Uniform(Context):
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Independent uniform points."""
+        _check_real("Uniform", batch)
         if self._bounds is None:
             self.prepare(batch)
         assert self._bounds is not None
@@ -109,7 +124,7 @@ class Monochrome(Context):
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """One pixel per channel, independently, spread over the image."""
-        images = batch if self._pixels is None else self._pixels
+        images = _check_images("Monochrome", batch) if self._pixels is None else self._pixels
         count, channels, height, width = images.shape
         n, row, column = (torch.randint(size, (num, channels)) for size in (count, height, width))
         colors = images[n, torch.arange(channels), row, column]
@@ -117,20 +132,24 @@ class Monochrome(Context):
 
 
 class Dataset(Context):
-    """Any unlabeled data.
+    """Any unlabeled data: other images, other texts.
 
     Args:
-        data: A tensor of inputs, or a dataset whose items are inputs or (input, label) pairs.
+        data: A tensor of inputs, a dictionary or tuple of tensors, or a dataset whose items are inputs or
+            (input, label) pairs. Labels in dictionaries are left out.
     """
 
     transient = ("data",)
 
     def __init__(self, data: Any) -> None:
-        if data is not None and not isinstance(data, Tensor) and not hasattr(data, "__len__"):
+        if isinstance(data, Mapping) or (isinstance(data, tuple) and is_structured(data)):
+            data = bundle(without_targets(data) if isinstance(data, Mapping) else data, as_tensor)
+        if data is not None and not isinstance(data, (Tensor, Bundle)) and not hasattr(data, "__len__"):
             raise InvalidInputError(f"Dataset needs a tensor or a map-style dataset, not {type(data).__name__}.")
         if data is not None and len(data) == 0:
             raise InvalidInputError("Dataset is empty: context points cannot be drawn from it.")
-        if isinstance(data, Tensor) and data.is_floating_point() and not bool(data.isfinite().all()):
+        leaves = data.leaves() if isinstance(data, Bundle) else [data] if isinstance(data, Tensor) else []
+        if not all(bool(leaf.isfinite().all()) for leaf in leaves if leaf.is_floating_point()):
             raise InvalidInputError("Dataset holds NaN or infinite values: clean or drop those inputs.")
         self.data = data
 
@@ -147,11 +166,15 @@ class Dataset(Context):
         index = torch.randint(size, (num,)) if repeats else torch.randperm(size)[:num]
         return self._take(index).to(batch.device)
 
-    def _take(self, index: Tensor) -> Tensor:
-        if isinstance(self.data, Tensor):
+    def _take(self, index: Tensor) -> Any:
+        if isinstance(self.data, (Tensor, Bundle)):
             return self.data[index]
         items = [self.data[i] for i in index.tolist()]
-        return torch.stack([torch.as_tensor(item[0] if isinstance(item, (tuple, list)) else item) for item in items])
+        inputs = [item[0] if isinstance(item, (tuple, list)) else item for item in items]
+        if not is_structured(inputs[0]):
+            return torch.stack([torch.as_tensor(item) for item in inputs])
+        rows = [without_targets(item) if isinstance(item, Mapping) else item for item in inputs]
+        return concatenate([bundle(row, lambda name, value: as_tensor(name, value)[None]) for row in rows])
 
 
 class Batch(Context):
@@ -242,13 +265,27 @@ class Mixture(Context):
         """The parts' points, side by side."""
         counts = _shares(num, self.fractions)
         parts = [c.sample(count, batch) for c, count in zip(self.contexts, counts, strict=True) if count]
+        if not isinstance(batch, Tensor):
+            return concatenate([bundle(part, as_tensor) if is_structured(part) else part for part in parts])
         shapes = {tuple(part.shape[1:]) for part in parts}
         if len(shapes) > 1:
             raise InvalidInputError(f"the parts of the mixture give points of different shapes: {sorted(shapes)}.")
         return torch.cat([part.to(batch.dtype) for part in parts])
 
 
+def _check_real(name: str, x: Inputs) -> None:
+    """Refuse inputs that are not one tensor of real numbers, between which there is nothing."""
+    if isinstance(x, Bundle) or not x.is_floating_point():
+        kind = describe_inputs(x)
+        raise InvalidInputError(
+            f"{name} needs inputs that are one tensor of real numbers, not {kind}: for token ids use "
+            "fsvi.contexts.Batch, Dataset (other texts), ShuffledTokens or ReplacedTokens."
+        )
+
+
 def _check_images(name: str, x: Tensor) -> Tensor:
+    if isinstance(x, Bundle):
+        raise InvalidInputError(f"{name} needs images in one tensor, not {describe_inputs(x)}.")
     if x.dim() != 4:
         raise InvalidInputError(f"{name} needs images (n, channels, height, width), not {tuple(x.shape)}.")
     return x

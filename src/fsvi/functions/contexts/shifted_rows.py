@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import Context
+from fsvi.inputs import describe_inputs, example_shape
 from fsvi.validation import check_fraction, check_positive
 
 _FEW = 0.25
@@ -80,7 +81,7 @@ class ShiftedRows(Context):
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Rows of the minibatch, each moved in one of the ways above."""
-        if self._scales is None or self._scales.std.shape != batch.shape[1:]:
+        if self._scales is None or self._scales.std.shape != example_shape(batch):
             self.prepare(batch)
         assert self._scales is not None
         scales = self._scales.to(batch)
@@ -119,9 +120,9 @@ class _Scales:
     """What `ShiftedRows` knows of the training rows: no row itself is kept."""
 
     def __init__(self, x: Tensor, groups: Sequence[Sequence[int]] | None) -> None:
-        if x.dim() != 2:
+        if not isinstance(x, Tensor) or x.dim() != 2:
             raise InvalidInputError(
-                f"ShiftedRows needs a table (rows, columns), not inputs of shape {tuple(x.shape)}: for images use "
+                f"ShiftedRows needs a table (rows, columns), not inputs of {describe_inputs(x)}: for images use "
                 "fsvi.contexts.Monochrome or Corrupted."
             )
         self.mean, self.std = x.mean(0), x.std(0, correction=0)

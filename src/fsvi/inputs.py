@@ -1,0 +1,231 @@
+"""Inputs made of several tensors: tuples and dictionaries, with a row of every tensor per example.
+
+A network that takes one tensor gets a `Tensor`, everywhere. All other inputs are a `Bundle`, which has the operations
+of a tensor that concern examples: `len`, indexing, `split` and `to`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fsvi.errors import InvalidInputError
+
+_MASK = "mask"
+"""Part of the name of tensors that say which positions are padding: zero there."""
+
+
+class Bundle:
+    """Several tensors whose rows belong together.
+
+    Args:
+        tree: Dictionaries and tuples, nested to any depth, of tensors with a common number of rows. Use `bundle` to
+            make one from what a user passes.
+    """
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+
+    def named_leaves(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor with its place, such as "input_ids" or "0.mask"."""
+        return _named(self.tree, "")
+
+    def leaves(self) -> list[Tensor]:
+        """The tensors, in a fixed order."""
+        return [leaf for _, leaf in self.named_leaves()]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Bundle:
+        """The same structure, with `function` applied to each tensor."""
+        return Bundle(_map(self.tree, function))
+
+    def named_map(self, function: Callable[[str, Tensor], Tensor]) -> Bundle:
+        """As `map`, with each tensor's place as the first argument."""
+        values = iter([function(name, leaf) for name, leaf in self.named_leaves()])
+        return self.map(lambda _: next(values))
+
+    def __len__(self) -> int:
+        return len(next(self.named_leaves())[1])
+
+    def __getitem__(self, index: Any) -> Any:
+        """The tensor or part under a key, or the examples that `index` selects."""
+        if isinstance(index, str):
+            return self.tree[index]
+        return self.map(lambda leaf: leaf[index.to(leaf.device) if isinstance(index, Tensor) else index])
+
+    def split(self, size: int) -> list[Bundle]:
+        """Pieces of at most `size` examples."""
+        return [self[start : start + size] for start in range(0, len(self), size)]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Bundle:
+        """The same on another device."""
+        return self.map(lambda leaf: leaf.to(device, non_blocking=non_blocking))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the first tensor is."""
+        return self.leaves()[0].device
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that all tensors take."""
+        return sum(leaf.nbytes for leaf in self.leaves())
+
+    def __repr__(self) -> str:
+        return describe_inputs(self)
+
+
+TARGET_KEYS = ("labels", "label", "y", "target", "targets")
+"""Where the target is in a dictionary, unless it is said otherwise; the first that is there counts."""
+
+Inputs: TypeAlias = Tensor | Bundle
+"""What a network is called with."""
+
+
+def is_structured(x: Any) -> bool:
+    """Whether `x` consists of several tensors: a mapping, or a tuple or list of tensors or mappings."""
+    if isinstance(x, (Bundle, Mapping)):
+        return True
+    parts = x if isinstance(x, (tuple, list)) else ()
+    return any(isinstance(part, Mapping) or (isinstance(part, Tensor) and part.dim() > 0) for part in parts)
+
+
+def bundle(x: Any, check_leaf: Callable[[str, Any], Tensor]) -> Bundle:
+    """Structured inputs as a `Bundle`, with every tensor checked and the same number of rows in each.
+
+    Args:
+        x: A mapping, tuple or list; mappings of other libraries, such as a `BatchEncoding`, become dictionaries.
+        check_leaf: Turns a value into a tensor; its first argument is the value's place.
+    """
+    made = Bundle(_normalized(x.tree if isinstance(x, Bundle) else x, "", check_leaf))
+    for name, leaf in made.named_leaves():
+        if leaf.dim() == 0:
+            raise InvalidInputError(f"inputs {name!r} are a single number: a row per example is needed.")
+    sizes = {name: len(leaf) for name, leaf in made.named_leaves()}
+    if not sizes:
+        raise InvalidInputError("inputs have no tensors: at least one is needed.")
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
+        raise InvalidInputError(f"the parts of the inputs have different numbers of examples: {listed}.")
+    _check_masks(made)
+    return made
+
+
+def without_targets(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A dictionary without the keys that usually hold targets."""
+    return {key: value for key, value in batch.items() if key not in TARGET_KEYS}
+
+
+def concatenate(parts: Sequence[Inputs]) -> Inputs:
+    """The examples of several inputs of one structure, one after the other.
+
+    Texts of different lengths are padded with zeros at the end if the inputs have a mask, which is zero there too.
+    """
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))  # type: ignore[arg-type]
+    bundles = [part for part in parts if isinstance(part, Bundle)]
+    names = [[name for name, _ in part.named_leaves()] for part in bundles]
+    if len(bundles) < len(parts) or any(each != names[0] for each in names):
+        listed = " and ".join(sorted({describe_inputs(part) for part in parts}))
+        raise InvalidInputError(f"inputs of different structures cannot be joined: {listed}.")
+    columns = list(zip(*(part.leaves() for part in bundles), strict=True))
+    padded = iter([torch.cat(_padded(name, column, names[0])) for name, column in zip(names[0], columns, strict=True)])
+    return bundles[0].map(lambda _: next(padded))
+
+
+def signature(x: Inputs) -> Any:
+    """What must not change between batches: the shape of one example; for structures, names, types and dimensions.
+
+    Lengths of texts may differ between batches, so sizes of structured inputs and of integer inputs are left out.
+    """
+    if isinstance(x, Tensor):
+        return tuple(x.shape[1:]) if x.is_floating_point() else (str(x.dtype), x.dim())
+    return tuple((name, str(leaf.dtype), leaf.dim()) for name, leaf in x.named_leaves())
+
+
+def example_shape(x: Inputs) -> Any:
+    """The shape of one example; for structures, one per tensor by its place."""
+    if isinstance(x, Tensor):
+        return x.shape[1:]
+    return {name: list(leaf.shape[1:]) for name, leaf in x.named_leaves()}
+
+
+def describe_inputs(x: Inputs) -> str:
+    """Inputs in words for error messages: shapes of one example."""
+    if isinstance(x, Tensor):
+        return f"shape {tuple(x.shape[1:])} and type {x.dtype}"
+    parts = (f"{name!r}: {tuple(leaf.shape[1:])} {leaf.dtype}" for name, leaf in x.named_leaves())
+    return "{" + ", ".join(parts) + "}"
+
+
+def tensors_of(x: Inputs, name: str = "x") -> dict[str, Tensor]:
+    """The tensors by unique names, for checksums."""
+    return {name: x} if isinstance(x, Tensor) else {f"{name}.{place}": leaf for place, leaf in x.named_leaves()}
+
+
+def _named(tree: Any, place: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(tree, Tensor):
+        yield place, tree
+        return
+    for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield from _named(part, f"{place}.{key}" if place else str(key))
+
+
+def _map(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(tree, dict):
+        return {key: _map(part, function) for key, part in tree.items()}
+    return tuple(_map(part, function) for part in tree) if isinstance(tree, tuple) else function(tree)
+
+
+def _normalized(tree: Any, place: str, check_leaf: Callable[[str, Any], Tensor]) -> Any:
+    """Plain dictionaries with sorted keys, and tuples."""
+    if isinstance(tree, Mapping):
+        if not all(isinstance(key, str) for key in tree):
+            raise InvalidInputError(f"inputs have the keys {list(tree)}: names of the network's arguments are needed.")
+        return {key: _normalized(tree[key], f"{place}.{key}" if place else key, check_leaf) for key in sorted(tree)}
+    if isinstance(tree, (tuple, list)) and (is_structured(tree) or _has_arrays(tree)):
+        parts = enumerate(tree)
+        return tuple(_normalized(part, f"{place}.{i}" if place else str(i), check_leaf) for i, part in parts)
+    return check_leaf(place, tree)
+
+
+def _has_arrays(parts: Sequence[Any]) -> bool:
+    return any(isinstance(part, np.ndarray) and part.ndim > 0 for part in parts)
+
+
+def _check_masks(x: Bundle) -> None:
+    """A mask (n, T) has a number for every position of the ids (n, T) in the same dictionary."""
+    for tree in _dictionaries(x.tree):
+        ids, mask = tree.get("input_ids"), tree.get("attention_mask")
+        if isinstance(ids, Tensor) and isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape != ids.shape:
+            raise InvalidInputError(
+                f"attention_mask has shape {tuple(mask.shape)}, but input_ids {tuple(ids.shape)}: a mask needs one "
+                "number per token."
+            )
+
+
+def _dictionaries(tree: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(tree, dict):
+        yield tree
+    for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple) else ():
+        yield from _dictionaries(part)
+
+
+def _padded(name: str, column: Sequence[Tensor], names: Sequence[str]) -> list[Tensor]:
+    shapes = {tuple(leaf.shape[1:]) for leaf in column}
+    if len(shapes) == 1:
+        return list(column)
+    has_mask = any(_MASK in each for each in names)
+    if not has_mask or len({(leaf.dim(), leaf.shape[2:]) for leaf in column}) > 1:
+        listed = " and ".join(map(str, sorted(shapes)))
+        raise InvalidInputError(
+            f"inputs {name!r} have examples of different shapes, {listed}, and no mask that would say what is "
+            "padding: give examples of one length."
+        )
+    longest = max(leaf.shape[1] for leaf in column)
+    return [F.pad(leaf, [*[0] * (2 * (leaf.dim() - 2)), 0, longest - leaf.shape[1]]) for leaf in column]

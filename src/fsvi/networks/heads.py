@@ -1,0 +1,103 @@
+"""Layers that can be a model's last layer, and where in the model's outputs they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+Head = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Layout(NamedTuple):
+    """How the outputs of a model relate to its head."""
+
+    axis: int = -1
+    """where the channels are in what the model returns: last, or 1 as in images"""
+    is_moved: bool = False
+    """whether the model selects, averages or reshapes positions after the head, as a classifier on the last token"""
+    positions: tuple[int, ...] = ()
+    """the dimensions of one example's outputs besides channels: of a text (T,), of an image (H, W), else none"""
+
+
+def head_layers(module: nn.Module) -> dict[str, Head]:
+    """The layers that map features to outputs at every position alone, by name: dense ones and 1×1 convolutions."""
+    return {name: layer for name, layer in module.named_modules() if _is_head(layer)}
+
+
+def guess_head(layers: Mapping[str, Head]) -> str:
+    """The layer to assume before any input is seen: the dense layer registered last, preferably one that learns."""
+    names = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)] or list(layers)
+    learning = [name for name in names if layers[name].weight.requires_grad]
+    return (learning or names)[-1]
+
+
+def in_features(layer: Head) -> int:
+    """The number of features that the head sees."""
+    return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
+
+
+def out_features(layer: Head) -> int:
+    """The number of outputs."""
+    return layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+
+
+def apply_head(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Outputs of features whose channels are last; the weight of a 1×1 convolution is one of a dense layer."""
+    return nn.functional.linear(features, weight.flatten(1), bias)
+
+
+def channels_last(values: Tensor, axis: int) -> Tensor:
+    """`values` with the channels at `axis` moved to the end."""
+    return values if axis == -1 or values.dim() == 2 else values.movedim(axis, -1)
+
+
+def own_axis(layer: nn.Module) -> int:
+    """Where the layer's outputs have their channels."""
+    return -1 if isinstance(layer, nn.Linear) else 1
+
+
+def head_axis(layer: Head, outputs: Tensor, features: Tensor) -> int | None:
+    """Where the channels are if `outputs` are the head's outputs at `features`, else None."""
+    if features.dim() != outputs.dim():
+        return None
+    for axis in (-1, 1):
+        moved, expected = channels_last(features, axis), channels_last(outputs, axis)
+        if moved.shape[-1] != in_features(layer) or (*moved.shape[:-1], out_features(layer)) != expected.shape:
+            continue
+        values = apply_head(moved, layer.weight, layer.bias)
+        if torch.allclose(values, expected, rtol=0, atol=1e-4 * float(expected.detach().abs().max())):
+            return axis
+    return None
+
+
+@contextmanager
+def recording(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Keep the inputs of each call of `module`."""
+    inputs: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    try:
+        yield inputs
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def replacing_output(module: nn.Module, value: Any = None) -> Iterator[None]:
+    """Let `module` return `value`, or its input if that is None."""
+    handle = module.register_forward_hook(lambda _, args, out: args[0] if value is None else value.clone())
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _is_head(layer: nn.Module) -> bool:
+    if isinstance(layer, _CONVOLUTIONS):
+        ones, zeros = {*layer.kernel_size, *layer.stride, *layer.dilation, layer.groups} == {1}, layer.padding
+        return ones and (zeros == "valid" or (not isinstance(zeros, str) and set(zeros) == {0}))
+    return isinstance(layer, nn.Linear)

@@ -1,0 +1,129 @@
+"""The compatibility matrix: every kind of model in every mode, from training to files."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from compat.models import CASES, CLASSES, HUGGING_FACE, Case, N
+
+MODES: dict[str, dict[str, Any]] = {
+    "jvp": {"linearize": "jvp"},
+    "conditional": {"linearize": "conditional"},
+    "last_layer": {"stochastic": "last_layer"},
+}
+
+
+def made(name: str) -> tuple[Case, nn.Module, Any, torch.Tensor]:
+    if name in HUGGING_FACE:
+        pytest.importorskip("peft" if name == "lora" else "transformers")
+    case = CASES[name]
+    torch.manual_seed(0)
+    net, x = case.make(), case.x()
+    return (
+        case,
+        net,
+        x,
+        torch.arange(N * max(1, torch.Size(case.positions).numel())).reshape(N, *case.positions) % CLASSES,
+    )
+
+
+def settings(case: Case, mode: str) -> dict[str, Any]:
+    chosen = case.stochastic if isinstance(case.stochastic, str) else list(case.stochastic)
+    return {"stochastic": chosen, "num_context": 4, **MODES[mode]}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CASES)
+def test_fit_predict_save_and_load(name, mode, tmp_path):
+    case, net, x, y = made(name)
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), **settings(case, mode))
+    history = fsvi.fit(method, (x, y), epochs=2, batch_size=8, progress=False)
+    p = method.predict(x, num_samples=4)
+    assert torch.isfinite(torch.tensor(history.loss)).all()
+    assert p.mean.shape == (y.numel(), CLASSES)
+    assert method.network.head == case.head
+    assert method.num_data == y.numel()
+    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+    moved = dict(method.net.named_parameters())
+    assert any(not torch.equal(moved[key], value) for key, value in before.items() if key in moved)
+    method.save(tmp_path / "method.fsvi")
+    torch.manual_seed(1)
+    loaded = fsvi.load(tmp_path / "method.fsvi", case.make())
+    assert torch.equal(loaded.predict(x, num_samples=4).samples, p.samples)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_from_trained_keeps_the_networks_function(name):
+    """With frozen features, the mean of the posterior is the trained network itself."""
+    _, net, x, y = made(name)
+    trained = fsvi.MAP(net, fsvi.Categorical())
+    fsvi.fit(trained, (x, y), epochs=1, progress=False)
+    method = fsvi.FSVI.from_trained(trained, context=fsvi.contexts.Batch(), freeze=True, num_context=4)
+    expected = trained.predict(x).mean
+    inputs = method.network.arranged(method.check_inputs(x))
+    with torch.no_grad():
+        own = method.eval().network(inputs, method.posterior.params()).flatten(0, -2).softmax(-1)
+    torch.testing.assert_close(own, expected)
+    fsvi.fit(method, (x, y), epochs=1, progress=False)
+    assert method.predict(x, num_samples=2).mean.shape == expected.shape
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_features_and_last_layer_give_the_outputs(name):
+    """Φ(x) Wᵀ + b at every position, whatever the model does with the head's output."""
+    case, net, x, _ = made(name)
+    net.eval()
+    method = fsvi.MAP(net, fsvi.Categorical())
+    inputs = method.check_inputs(x)
+    with torch.no_grad():
+        features, outputs = method.eval().network.with_features(inputs)
+        layer = method.network.linear
+        weight, bias = layer.weight.flatten(1), layer.bias
+        expected = features @ weight.T + (0 if bias is None else bias)
+        torch.testing.assert_close(outputs, expected)
+        torch.testing.assert_close(method.network(inputs), expected)
+    assert features.shape == (N, *case.positions, weight.shape[1])
+
+
+@pytest.mark.parametrize("name", ["bert", "encoder", "tagger"])
+def test_dictionaries_that_hold_the_labels(name):
+    """Labels among the inputs are the targets: the same losses as with pairs, from memory and from a loader."""
+    _, net, x, y = made(name)
+    rows = [({key: value[i] for key, value in x.items()}, y[i]) for i in range(N)]
+    labeled = [{**inputs, "labels": label} for inputs, label in rows]
+    loaders = [torch.utils.data.DataLoader(each, batch_size=5) for each in (rows, labeled)]
+    losses = []
+    for data in ((x, y), {**x, "labels": y}, *loaders):
+        method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), stochastic="last_layer", num_context=4)
+        losses.append(fsvi.fit(method, data, epochs=2, batch_size=5, progress=False).loss)
+    assert losses[0] == losses[1]
+    assert losses[2] == losses[3]
+
+
+def test_batch_encodings_are_dictionaries():
+    transformers = pytest.importorskip("transformers")
+    _, net, x, y = made("bert")
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), stochastic="last_layer", num_context=4)
+    encoding = transformers.BatchEncoding(x)
+    fsvi.fit(method, (encoding, y), epochs=1, progress=False)
+    assert torch.equal(method.predict(encoding, 3).samples, method.predict(x, 3).samples)
+
+
+@pytest.mark.parametrize("method", [fsvi.MAP, fsvi.MCDropout, fsvi.MFVI, fsvi.SWAG])
+@pytest.mark.parametrize("name", ["encoder", "tagger", "u-net"])
+def test_other_methods_take_the_same_inputs(name, method):
+    _, net, x, y = made(name)
+    made_method = method(net, fsvi.Categorical())
+    fsvi.fit(made_method, (x, y), epochs=2, progress=False)
+    assert made_method.predict(x, num_samples=3).mean.shape == (y.numel(), CLASSES)
+
+
+@pytest.mark.parametrize("method", [fsvi.Laplace, fsvi.VOGN, fsvi.SPG, fsvi.DUQ])
+def test_methods_that_need_one_output_per_input_say_so(method):
+    _, net, x, y = made("tagger")
+    with pytest.raises(fsvi.HeadError, match="positions"):
+        fsvi.fit(method(net, fsvi.Categorical()), (x, y), epochs=1, progress=False)

@@ -1,0 +1,123 @@
+import pytest
+import torch
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.functions import contexts
+from fsvi.inputs import Bundle, bundle
+from fsvi.serialization import Configurable
+from fsvi.validation import as_tensor
+
+IDS = torch.arange(1, 13).reshape(2, 6)
+MASK = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]])
+
+
+def text() -> Bundle:
+    return bundle({"input_ids": IDS, "attention_mask": MASK, "other": torch.ones(2, 3)}, as_tensor)
+
+
+def test_shuffled_tokens_are_the_texts_tokens_in_another_order():
+    torch.manual_seed(0)
+    points = contexts.ShuffledTokens().sample(50, text())
+    source = (points["input_ids"].amax(1) > 6).long()
+    assert torch.equal(points["input_ids"].sort(1)[0], IDS[source])
+    padding = MASK[source] == 0
+    assert torch.equal(points["input_ids"][padding], IDS[source][padding])
+    assert torch.equal(points["attention_mask"], MASK[source])
+    assert points["other"].shape == (50, 3)
+    assert len({tuple(row) for row in points["input_ids"].tolist()}) > 20
+
+
+def test_first_tokens_can_stay():
+    points = contexts.ShuffledTokens(keep_first=2).sample(50, text())["input_ids"]
+    assert torch.equal(points[:, :2], IDS[(points.amax(1) > 6).long()][:, :2])
+
+
+@pytest.mark.parametrize("token", [0, None])
+def test_replaced_tokens(token):
+    torch.manual_seed(0)
+    points = contexts.ReplacedTokens(0.25, token).sample(2_000, text())
+    source = (points["attention_mask"].sum(1) == 6).long()
+    changed = points["input_ids"] != IDS[source]
+    assert not changed[points["attention_mask"] == 0].any()
+    share = changed[points["attention_mask"] == 1].double().mean()
+    drawn_alike = 0 if token == 0 else 1 / 10  # of ten tokens, each with about the same frequency
+    assert share == pytest.approx(0.25 * (1 - drawn_alike), abs=0.02)
+    known = {token} if token == 0 else set(IDS[MASK == 1].tolist())
+    assert set(points["input_ids"][changed].tolist()) <= known
+
+
+def test_ids_may_be_the_only_input():
+    assert contexts.ShuffledTokens().sample(3, IDS).shape == (3, 6)
+    assert bool((contexts.ReplacedTokens(1.0, 9).sample(3, IDS) == 9).all())
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (torch.randn(2, 6), "token ids"),
+        ({"ids": IDS}, "'input_ids'"),
+        ((IDS, MASK), "'input_ids'"),
+    ],
+)
+def test_inputs_without_token_ids_are_refused(batch, said):
+    batch = batch if torch.is_tensor(batch) else bundle(batch, as_tensor)
+    with pytest.raises(InvalidInputError, match=said):
+        contexts.ShuffledTokens().sample(2, batch)
+
+
+def test_a_mask_of_another_shape_is_refused():
+    batch = bundle({"ids": IDS, "mask": MASK[:, :4]}, as_tensor)
+    with pytest.raises(InvalidInputError, match="mask"):
+        contexts.ReplacedTokens(ids="ids", mask="mask").sample(2, batch)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.1])
+def test_fractions_are_checked(fraction):
+    with pytest.raises(InvalidInputError, match="fraction"):
+        contexts.ReplacedTokens(fraction)
+
+
+def test_settings_survive_a_file():
+    for context in (contexts.ShuffledTokens("ids", keep_first=1), contexts.ReplacedTokens(0.3, 5)):
+        assert Configurable.from_config(context.config()).config() == context.config()
+
+
+@pytest.mark.parametrize("batch", [IDS, text()])
+def test_uniform_refuses_token_ids(batch):
+    with pytest.raises(InvalidInputError, match="token ids"):
+        fsvi.contexts.Uniform().sample(3, batch)
+
+
+@pytest.mark.parametrize("context", [fsvi.contexts.Monochrome(), fsvi.contexts.Corrupted()])
+def test_contexts_of_images_refuse_structures(context):
+    with pytest.raises(InvalidInputError, match="images"):
+        context.sample(3, text())
+
+
+ROWS = [{"input_ids": IDS[i % 2] + i, "attention_mask": MASK[i % 2], "labels": i} for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"input_ids": IDS, "attention_mask": MASK, "labels": torch.zeros(2)},
+        ROWS,
+        [({"input_ids": IDS[0], "attention_mask": MASK[0]}, 1)],
+    ],
+    ids=["tensors", "rows", "pairs"],
+)
+def test_other_texts_as_context(data):
+    batch = bundle({"input_ids": IDS, "attention_mask": MASK}, as_tensor)
+    points = contexts.Dataset(data).sample(4, batch)
+    assert set(points.tree) == {"input_ids", "attention_mask"}
+    assert points["input_ids"].shape == (4, 6)
+    mixed = contexts.Mixture([contexts.Batch(), contexts.Dataset(data)], [0.5, 0.5]).sample(4, batch)
+    assert mixed["input_ids"].shape == (4, 6)
+    assert {tuple(row) for row in mixed["input_ids"][:2].tolist()} <= {tuple(row) for row in IDS.tolist()}
+
+
+def test_checksums_see_structured_data():
+    one, other = ({"input_ids": IDS + i, "attention_mask": MASK} for i in (0, 1))
+    assert contexts.Dataset(one).fingerprint() != contexts.Dataset(other).fingerprint()
+    assert contexts.Dataset(one).fingerprint() == contexts.Dataset(dict(one)).fingerprint()

@@ -1,0 +1,128 @@
+from collections import UserDict
+
+import numpy as np
+import pytest
+import torch
+
+from fsvi.errors import InvalidInputError
+from fsvi.inputs import (
+    Bundle,
+    bundle,
+    concatenate,
+    describe_inputs,
+    example_shape,
+    is_structured,
+    signature,
+    tensors_of,
+    without_targets,
+)
+from fsvi.validation import as_tensor, check_inputs
+
+
+def made(x) -> Bundle:
+    return bundle(x, as_tensor)
+
+
+NESTED = {"b": torch.arange(6).reshape(3, 2), "a": (torch.randn(3), {"c": torch.ones(3, 2, 2)})}
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        ({"a": torch.ones(2)}, True),
+        (UserDict(a=torch.ones(2)), True),
+        ((torch.ones(2), torch.ones(2)), True),
+        ([torch.ones(2), np.ones(2)], True),
+        (({"a": torch.ones(2)},), True),
+        (torch.ones(2), False),
+        (np.ones(2), False),
+        ([[1.0, 2.0], [3.0, 4.0]], False),
+        ([np.ones(2), np.ones(2)], False),
+        ([torch.tensor(1.0), torch.tensor(2.0)], False),
+        ([], False),
+    ],
+)
+def test_what_is_structured(x, expected):
+    assert is_structured(x) is expected
+
+
+def test_examples_of_all_tensors_are_taken_together():
+    x = made(NESTED)
+    assert len(x) == 3
+    assert [name for name, _ in x.named_leaves()] == ["a.0", "a.1.c", "b"]
+    for index in (slice(1, 3), torch.tensor([2, 0]), slice(None, None, 2)):
+        assert torch.equal(x[index]["b"], NESTED["b"][index])
+        assert torch.equal(x[index].tree["a"][1]["c"], NESTED["a"][1]["c"][index])
+    assert [len(part) for part in x.split(2)] == [2, 1]
+    assert torch.equal(x.split(2)[1]["b"], NESTED["b"][2:])
+    assert x.nbytes == sum(leaf.nbytes for leaf in x.leaves())
+    assert x.to("meta").device.type == "meta"
+
+
+def test_integers_stay_integers_and_reals_get_the_networks_type():
+    x = check_inputs({"ids": torch.ones(2, 3, dtype=torch.int32), "scores": np.ones((2, 1))}, torch.float32)
+    assert [leaf.dtype for leaf in x.leaves()] == [torch.int32, torch.float32]
+
+
+def test_a_user_dict_and_a_dictionary_in_another_order_are_the_same():
+    one, other = {"a": torch.ones(2, 1), "b": torch.zeros(2, 1)}, UserDict(b=torch.zeros(2, 1), a=torch.ones(2, 1))
+    assert signature(made(one)) == signature(made(other))
+    assert torch.equal(torch.cat(made(one).leaves()), torch.cat(made(other).leaves()))
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        ({"a": torch.ones(2, 1), "b": torch.ones(3, 1)}, "'a' has 2, 'b' has 3"),
+        ({"a": torch.tensor(1.0)}, "'a'"),
+        ({}, "no tensors"),
+        ({1: torch.ones(2)}, "keys"),
+        ({"a": "text"}, "a"),
+        ({"input_ids": torch.ones(2, 5), "attention_mask": torch.ones(2, 4)}, "attention_mask"),
+        ({"a": torch.ones(0, 2)}, "empty"),
+        ({"a": torch.full((2, 1), torch.nan)}, "'a' have 2 NaN"),
+    ],
+)
+def test_wrong_structures_are_explained(x, said):
+    with pytest.raises(InvalidInputError, match=said):
+        check_inputs(x, torch.float32)
+
+
+def test_concatenation_is_the_inverse_of_splitting():
+    x = made(NESTED)
+    joined = concatenate(x.split(1))
+    assert all(torch.equal(a, b) for a, b in zip(joined.leaves(), x.leaves(), strict=True))
+    assert torch.equal(concatenate([torch.ones(1, 2), torch.zeros(2, 2)]), torch.tensor([[1.0, 1], [0, 0], [0, 0]]))
+
+
+def test_texts_of_different_lengths_are_padded_where_a_mask_says_so():
+    short, long = (
+        made({"ids": torch.full((1, length), 7), "mask": torch.ones(1, length, dtype=torch.long)}) for length in (2, 4)
+    )
+    joined = concatenate([short, long])
+    assert joined["ids"].tolist() == [[7, 7, 0, 0], [7, 7, 7, 7]]
+    assert joined["mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    with pytest.raises(InvalidInputError, match="one length"):
+        concatenate([made({"ids": torch.ones(1, length)}) for length in (2, 4)])
+
+
+@pytest.mark.parametrize("other", [torch.ones(3, 2), {"b": torch.ones(3, 2)}])
+def test_other_structures_cannot_be_joined(other):
+    parts = [made(NESTED), made(other) if isinstance(other, dict) else other]
+    with pytest.raises(InvalidInputError, match="structures"):
+        concatenate(parts)
+
+
+def test_signatures_ignore_lengths_but_not_shapes_of_real_inputs():
+    short, long = ({"ids": torch.ones(2, length, dtype=torch.long)} for length in (3, 5))
+    assert signature(made(short)) == signature(made(long)) != signature(made({"ids": torch.ones(2, 3)}))
+    assert signature(torch.ones(2, 3, dtype=torch.long)) == signature(torch.ones(2, 5, dtype=torch.long))
+    assert signature(torch.ones(2, 3)) != signature(torch.ones(2, 5))
+    assert example_shape(made(short)) == {"ids": [3]}
+    assert example_shape(torch.ones(2, 3)) == torch.Size([3])
+
+
+def test_names_for_messages_and_checksums():
+    assert "'b': (2,) torch.int64" in describe_inputs(made(NESTED))
+    assert set(tensors_of(made(NESTED))) == {"x.a.0", "x.a.1.c", "x.b"}
+    assert without_targets({"x": 1, "labels": 2, "y": 3}) == {"x": 1}

@@ -18,6 +18,7 @@ from fsvi.experiments.tasks.image_contexts import check_unseen
 from fsvi.experiments.tasks.image_effort import ImageEffort
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Constant
+from fsvi.inputs import Inputs
 from fsvi.likelihoods import Categorical
 from fsvi.methods import FSVI, Laplace, Method, make_method
 from fsvi.predictive import CategoricalPredictive
@@ -57,7 +58,7 @@ def make_classifier(
 # Predicting ---------------------------------------------------------------------------------------------------------
 
 
-def predict(method: Method, x: Tensor, num_samples: int) -> CategoricalPredictive:
+def predict(method: Method, x: Inputs, num_samples: int) -> CategoricalPredictive:
     """A classifier's predictive distribution; ten times as many draws if one network pass serves all of them."""
     draws = num_samples * (_ONE_PASS if _has_random_last_layer_only(method) else 1)
     p = method.predict(x, num_samples=draws, batch_size=_BATCH)

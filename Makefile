@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 DEV := $(VENV)/.dev-installed
 DOCS := $(VENV)/.docs-installed
 
-# Two test workers with one thread each: tests neither fight over cores nor change their sums with the thread count.
+# Two test workers with one thread each: they do not compete for cores, and sums do not depend on the thread count.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
@@ -20,10 +20,10 @@ demo: $(DEV) ## train on the four toy tasks, write demo/report.html
 test: $(DEV) ## run the tests that need no data and no network (PYTEST_ARGS for more options)
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m "not data" $(PYTEST_ARGS)
 
-test-data: $(DEV) ## run the tests on real data, which FSVI_DATA must name
+test-data: $(DEV) ## run the tests on real data, which needs FSVI_DATA
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m data $(PYTEST_ARGS)
 
-reliability: $(DEV) ## kill trainings 50 times, spoil 200 files, count what comes of it (a few minutes)
+reliability: $(DEV) ## kill 50 training runs, damage 200 files, and count the outcomes (a few minutes)
 	$(TEST_ENV) PYTHONPATH=tests $(BIN)/python -m reliability --out reliability
 
 lint: $(DEV) ## ruff, mypy and the import layers
@@ -38,7 +38,7 @@ bench: $(DEV) ## measure step and prediction costs, write bench/
 docs: $(DOCS) ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
-figures: $(DEV) ## draw the tutorials' pictures anew, by the code on their pages
+figures: $(DEV) ## redraw the tutorials' pictures with the code on their pages
 	$(BIN)/python docs/draw.py
 
 clean: ## remove the environment and everything generated

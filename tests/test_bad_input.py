@@ -73,8 +73,8 @@ CLASSIFICATION = {
     "labels in a loader": (DataLoader(TensorDataset(X, Y + 1), batch_size=4), r"1\.\.2"),
 }
 REGRESSION = {
-    "nan target": ((X, spoiled(curve()[1], np.nan)), "targets.*NaN"),
-    "infinite target": ((X, spoiled(curve()[1], -np.inf)), "targets.*NaN"),
+    "only nan targets": ((X, torch.full((20, 1), torch.nan)), "targets.*NaN"),
+    "infinite target": ((X, spoiled(curve()[1], -np.inf)), "targets.*infinite"),
     "more targets": ((X, torch.randn(20, 3)), r"\(20, 3\).*\(n, 1\)"),
     "three dimensions": ((X, torch.randn(20, 1, 1)), r"\(20, 1, 1\)"),
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
+GUIDES = [DOCS / name for name in ("calibration.md", "models.md", "new_likelihood.md")]
 _spec = importlib.util.spec_from_file_location("draw", DOCS / "draw.py")
 draw = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(draw)
@@ -15,7 +16,7 @@ def test_there_are_tutorials():
     assert len(draw.PAGES) >= 7 and all(draw.code(page) for page in draw.PAGES)
 
 
-@pytest.mark.parametrize("page", [*draw.PAGES, DOCS / "calibration.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*draw.PAGES, *GUIDES], ids=lambda page: page.stem)
 def test_a_tutorial_runs_as_it_stands(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw.run(page)

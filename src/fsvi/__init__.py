@@ -15,16 +15,20 @@ from fsvi.errors import (
     NonFiniteLossError,
     SingularCovarianceError,
 )
-from fsvi.functions import contexts, divergences, priors
-from fsvi.likelihoods import Categorical, Gaussian, Likelihood
+from fsvi.functions import contexts, divergences, kernels, priors
+from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, StudentT
 from fsvi.methods import (
     DUQ,
     FBNN,
+    FSEB,
     FSVI,
+    GFSVI,
+    IVON,
     MAP,
     MFVI,
     SPG,
     SWAG,
+    VBLL,
     VOGN,
     Ensemble,
     Laplace,
@@ -39,7 +43,17 @@ from fsvi.methods import (
     method_names,
 )
 from fsvi.networks import Network
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.predictive import (
+    BernoulliPredictive,
+    CategoricalPredictive,
+    GaussianPredictive,
+    MixturePredictive,
+    PoissonPredictive,
+    Predictive,
+    StudentTPredictive,
+    Summary,
+    concatenate,
+)
 from fsvi.training import History, cosine, fit
 
 if TYPE_CHECKING:
@@ -77,12 +91,18 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "DUQ",
     "FBNN",
+    "FSEB",
     "FSVI",
+    "GFSVI",
+    "IVON",
     "MAP",
     "MFVI",
     "SPG",
     "SWAG",
+    "VBLL",
     "VOGN",
+    "Bernoulli",
+    "BernoulliPredictive",
     "Categorical",
     "CategoricalPredictive",
     "DataNotFoundError",
@@ -103,8 +123,11 @@ __all__ = [
     "Likelihood",
     "MCDropout",
     "Method",
+    "MixturePredictive",
     "Network",
     "NonFiniteLossError",
+    "Poisson",
+    "PoissonPredictive",
     "Predictive",
     "RadialMFVI",
     "Rank1",
@@ -112,8 +135,12 @@ __all__ = [
     "SetReferral",
     "SingularCovarianceError",
     "Stds",
+    "StudentT",
+    "StudentTPredictive",
+    "Summary",
     "Tempered",
     "calibration",
+    "concatenate",
     "contexts",
     "cosine",
     "data",
@@ -122,6 +149,7 @@ __all__ = [
     "estimate_cost",
     "fit",
     "keep_memory",
+    "kernels",
     "load",
     "make_method",
     "method_names",

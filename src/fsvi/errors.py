@@ -1,4 +1,4 @@
-"""What can go wrong, each said in one sentence that names the value and what to do about it."""
+"""The errors that fsvi raises. Each message is one sentence that names the value and says what to do."""
 
 
 class FSVIError(Exception):
@@ -22,8 +22,8 @@ class SingularCovarianceError(FSVIError, ArithmeticError):
 
 
 class FileFormatError(FSVIError, ValueError):
-    """A file is truncated, was tampered with, or does not belong to this network."""
+    """A file is truncated, was changed, or does not fit this network."""
 
 
 class DataNotFoundError(FSVIError, FileNotFoundError):
-    """A dataset is in no folder that was searched and could not be downloaded."""
+    """A dataset was found in none of the folders searched and could not be downloaded."""

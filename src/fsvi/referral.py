@@ -13,7 +13,7 @@ from fsvi.calibration.conformal import check_alpha
 from fsvi.errors import InvalidInputError
 from fsvi.metrics.detection import UNCERTAINTIES, uncertainty
 from fsvi.metrics.inputs import check_predictions, check_scores
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive
+from fsvi.predictive import Predictive
 from fsvi.serialization import Configurable
 from fsvi.validation import check_choice, check_count, check_fraction, check_positive, check_type
 
@@ -51,7 +51,7 @@ class Referral:
 
     def __init__(
         self,
-        p_val: CategoricalPredictive,
+        p_val: Predictive,
         y_val: Any,
         target_accuracy: float = 0.95,
         confidence: float = 0.9,
@@ -70,7 +70,7 @@ class Referral:
         self.referred = float((scores > threshold).double().mean())
         self.kept_accuracy = float((~wrong[test][scores[test] <= threshold]).double().mean())
 
-    def decide(self, p: CategoricalPredictive) -> Tensor:
+    def decide(self, p: Predictive) -> Tensor:
         """Whether to keep each prediction, (n,): True is keep, False is refer. NaN is referred.
 
         Args:
@@ -150,7 +150,7 @@ class SetReferral(Configurable):
         self.alpha = float(check_alpha(alpha))
         self.max_size = check_count("max_size", max_size)
 
-    def decide(self, p: CategoricalPredictive) -> Tensor:
+    def decide(self, p: Predictive) -> Tensor:
         """Whether to keep each prediction, (n,): True is keep, False is refer. `p` is not calibrated yet."""
         size = self.calibration.sets(p, self.alpha).sum(1)
         return (size >= 1) & (size <= self.max_size)
@@ -182,7 +182,7 @@ class IntervalReferral(Configurable):
         self.max_width = check_positive("max_width", max_width)
         self.alpha = float(check_alpha(alpha))
 
-    def decide(self, p: GaussianPredictive) -> Tensor:
+    def decide(self, p: Predictive) -> Tensor:
         """Whether to keep each prediction, (n,): True is keep, False is refer. `p` is not calibrated yet."""
         return (self.calibration.intervals(p, self.alpha).width <= self.max_width).all(1)
 

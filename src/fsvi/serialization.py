@@ -28,6 +28,14 @@ from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
 from fsvi.validation import first_line
 
 FORMAT = 1
+METHOD, ESTIMATOR, CHECKPOINT = "fsvi method", "fsvi estimator", "fsvi checkpoint"
+"""The kinds of files that fsvi writes."""
+_READERS = {
+    METHOD: "fsvi.load(path)",
+    ESTIMATOR: "fsvi.FSVIClassifier.load(path) or fsvi.FSVIRegressor.load(path)",
+    CHECKPOINT: "fsvi.fit(..., checkpoint=folder, resume=True)",
+}
+"""What reads each kind of file. Errors about the wrong kind suggest it."""
 _HEADER_LENGTH_BYTES = 8
 _UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _MALFORMED = (SafetensorError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
@@ -40,7 +48,7 @@ def write_tree(path: str | os.PathLike[str], tree: Any, kind: str) -> None:
     Args:
         path: The file.
         tree: Dicts, lists, plain values and tensors.
-        kind: The kind of content, which `read_tree` checks.
+        kind: The kind of content, such as `METHOD`; `read_tree` checks it.
     """
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_encode(tree, "", tensors), sort_keys=True)
@@ -49,7 +57,12 @@ def write_tree(path: str | os.PathLike[str], tree: Any, kind: str) -> None:
 
 
 def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
-    """Read a file of `write_tree`; any other file raises `FileFormatError` and runs no code."""
+    """Read a file of `write_tree`; any other file raises `FileFormatError` and runs no code.
+
+    Args:
+        path: The file.
+        kind: The kind of content that is expected.
+    """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -67,7 +80,7 @@ def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
 
 
 def file_kind(path: str | os.PathLike[str]) -> str | None:
-    """What `write_tree` was told that the file holds; None for a file that it did not write, or that is not there."""
+    """The kind of a file that `write_tree` wrote; None for any other file and for a missing one."""
     try:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
@@ -93,7 +106,7 @@ def building_from(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file at `path` atomically: whatever happens, it has either the old bytes or the new `data`."""
+    """Replace the file at `path` atomically: even after a crash it has either the old bytes or the new `data`."""
     target = Path(path)
     temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
     try:
@@ -130,7 +143,12 @@ def check_writable(directory: str | os.PathLike[str]) -> Path:
 
 
 def digest(tensors: Mapping[str, torch.Tensor], text: str = "") -> str:
-    """The SHA-256 of tensors with their names, types and shapes, and of a text."""
+    """The SHA-256 of tensors with their names, types and shapes, and of a text.
+
+    Args:
+        tensors: The tensors, by name. Their order does not matter.
+        text: A text that the checksum covers, too.
+    """
     sha = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = _dense(tensors[name])
@@ -153,7 +171,9 @@ def _metadata(data: bytes) -> dict[str, str]:
 
 def _check_metadata(path: str | os.PathLike[str], metadata: Mapping[str, str], kind: str) -> None:
     if metadata.get("kind") != kind:
-        raise FileFormatError(f"{path} has {metadata.get('kind', 'something else')!r}, not {kind!r}.")
+        found = metadata.get("kind", "something else")
+        hint = f": read it with {_READERS[found]}." if found in _READERS else "."
+        raise FileFormatError(f"{path} has {found!r}, not {kind!r}{hint}")
     if metadata.get("format") != str(FORMAT):
         raise FileFormatError(f"{path} has format {metadata.get('format')!r}; this version of fsvi reads {FORMAT}.")
 
@@ -209,8 +229,7 @@ class Configurable:
 
         So a user's class called `Dataset` never takes the place of fsvi's.
         """
-        is_own = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
-        return cls.__name__ if is_own else f"{cls.__module__}.{cls.__qualname__}"
+        return name_in_files(cls)
 
     def config(self) -> dict[str, Any]:
         """The class's name and its constructor arguments as plain values."""
@@ -229,7 +248,12 @@ class Configurable:
 
     @staticmethod
     def from_config(config: Mapping[str, Any], **transient: Any) -> Any:
-        """Build the object that `config` describes; `transient` supplies the arguments that were not saved."""
+        """Build the object that `config` describes.
+
+        Args:
+            config: What the method `config` returned.
+            transient: The arguments that were not saved, such as the network.
+        """
         name = config.get("class")
         if name not in Configurable._registry:
             raise FileFormatError(
@@ -239,10 +263,21 @@ class Configurable:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
-        """Build an object of this class from the settings of its `config`."""
+        """Build an object of this class.
+
+        Args:
+            settings: The settings in its `config`.
+            transient: The arguments that were not saved.
+        """
         given = {key: _rebuild(value) for key, value in settings.items()}
         absent = {key: None for key in cls.transient}
         return cls(**{**absent, **given, **transient})
+
+
+def name_in_files(cls: type) -> str:
+    """The name of a class in files: fsvi's own classes by their names, all others with their modules."""
+    is_own = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return cls.__name__ if is_own else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def plain(value: Any) -> Any:

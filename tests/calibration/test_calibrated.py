@@ -101,3 +101,11 @@ def test_bad_arguments(calibrated):
         Calibrated(calibrated.method, calibrated.calibration, num_samples=0)
     with pytest.raises(fsvi.InvalidInputError, match="trained method"):
         Calibrated.fit(dense(), [LAC()], *points())
+
+
+def test_batches_and_summaries_are_calibrated(calibrated):
+    x, _ = points(80)
+    whole = calibrated.predict(x)
+    parts = list(calibrated.predict_batches([x[:30], x[30:]]))
+    torch.testing.assert_close(fsvi.concatenate(parts).samples, whole.samples)
+    torch.testing.assert_close(calibrated.predict(x, batch_size=30, summary=True).mean, whole.mean)

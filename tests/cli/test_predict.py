@@ -481,3 +481,26 @@ def test_an_old_file_does_not_know_the_shape_and_says_what_it_was_given(predict,
     assert predict("x.npy", model="untold.fsvi")[0] == 0
     code, _, err = predict("x.csv", model="untold.fsvi")
     assert code == 1 and "(18,)" in err
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "columns"),
+    [
+        (fsvi.Bernoulli(), ["label", "probability", "entropy", "mutual_information"]),
+        (fsvi.Poisson(), ["mean", "std", "lower", "upper"]),
+        (fsvi.StudentT(), ["mean", "std", "lower", "upper"]),
+    ],
+    ids=["bernoulli", "poisson", "student"],
+)
+def test_every_likelihood_has_a_table(likelihood, columns, run, tmp_path):
+    x = torch.randn(12, 2)
+    method = fsvi.MFVI(dense(1), likelihood)
+    fsvi.fit(method, (x, (x[:, 0] > 0).float()), epochs=1)
+    method.save(tmp_path / "model")
+    np.savez(tmp_path / "x.npz", x=x.numpy())
+    code, _, said = run("predict", str(tmp_path / "model"), str(tmp_path / "x.npz"), "--out", str(tmp_path / "out.csv"))
+    assert code == 0, said
+    table = polars.read_csv(tmp_path / "out.csv")
+    assert table.columns == columns and len(table) == 12
+    expected = method.predict(x).columns()
+    np.testing.assert_allclose(table[columns[1]].to_numpy(), expected[columns[1]].numpy(), rtol=1e-4)

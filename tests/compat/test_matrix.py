@@ -113,8 +113,37 @@ def test_batch_encodings_are_dictionaries():
     assert torch.equal(method.predict(encoding, 3).samples, method.predict(x, 3).samples)
 
 
-@pytest.mark.parametrize("method", [fsvi.MAP, fsvi.MCDropout, fsvi.MFVI, fsvi.SWAG])
-@pytest.mark.parametrize("name", ["encoder", "tagger", "u-net"])
+@pytest.mark.parametrize("name", ["tagger", "u-net"])
+@pytest.mark.parametrize("method", [fsvi.MAP, fsvi.MCDropout, fsvi.MFVI, fsvi.RadialMFVI, fsvi.SWAG])
+def test_other_methods_at_every_position(name, method):
+    _, net, x, y = made(name)
+    made_method = method(net, fsvi.Categorical())
+    fsvi.fit(made_method, (x, y), epochs=2, progress=False)
+    assert made_method.predict(x, num_samples=3).mean.shape == (y.numel(), CLASSES)
+
+
+def test_ensembles_at_every_position():
+    case, _, x, y = made("tagger")
+    ensemble = fsvi.Ensemble(lambda: fsvi.MAP(case.make(), fsvi.Categorical()), 2)
+    fsvi.fit(ensemble, (x, y), epochs=2, progress=False)
+    assert ensemble.predict(x).samples.shape == (2, y.numel(), CLASSES)
+
+
+OTHERS = {
+    "map": fsvi.MAP,
+    "mc_dropout": fsvi.MCDropout,
+    "mfvi": fsvi.MFVI,
+    "radial": fsvi.RadialMFVI,
+    "swag": fsvi.SWAG,
+    "laplace": fsvi.Laplace,
+    "vogn": fsvi.VOGN,
+    "rank1": fsvi.Rank1,
+    "duq": lambda net, likelihood: fsvi.DUQ(net, likelihood, gradient_penalty=0),
+}
+
+
+@pytest.mark.parametrize("name", ["encoder", "two inputs"])
+@pytest.mark.parametrize("method", OTHERS.values(), ids=OTHERS)
 def test_other_methods_take_the_same_inputs(name, method):
     _, net, x, y = made(name)
     made_method = method(net, fsvi.Categorical())
@@ -122,8 +151,22 @@ def test_other_methods_take_the_same_inputs(name, method):
     assert made_method.predict(x, num_samples=3).mean.shape == (y.numel(), CLASSES)
 
 
-@pytest.mark.parametrize("method", [fsvi.Laplace, fsvi.VOGN, fsvi.SPG, fsvi.DUQ])
+@pytest.mark.parametrize("method", [fsvi.Laplace, fsvi.VOGN, fsvi.SPG, fsvi.DUQ, fsvi.FBNN, fsvi.Rank1])
 def test_methods_that_need_one_output_per_input_say_so(method):
     _, net, x, y = made("tagger")
     with pytest.raises(fsvi.HeadError, match="positions"):
         fsvi.fit(method(net, fsvi.Categorical()), (x, y), epochs=1, progress=False)
+
+
+@pytest.mark.parametrize(("name", "said"), [("encoder", "one tensor"), ("u-net", "position")])
+def test_diagnose_says_what_it_needs(name, said):
+    _, net, x, y = made(name)
+    with pytest.raises(fsvi.InvalidInputError, match=said):
+        fsvi.diagnose(fsvi.MAP(net, fsvi.Categorical()), (x, y))
+
+
+@pytest.mark.parametrize("name", ["encoder", "tagger", "u-net"])
+def test_costs_are_estimated(name):
+    _, net, x, _ = made(name)
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4)
+    assert fsvi.estimate_cost(method, 8, x).peak_memory > 0

@@ -133,3 +133,20 @@ def test_a_likelihood_of_the_users_own_is_diagnosed() -> None:
     names = {finding.name for finding in found}
     assert "calibration" not in names and "learning" not in names
     assert {"distance", "samples", "variance"} <= names
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs"),
+    [(fsvi.Bernoulli(), 1), (fsvi.Bernoulli(), 2), (fsvi.Poisson(), 1), (fsvi.StudentT(), 1)],
+    ids=["bernoulli", "labels", "poisson", "student"],
+)
+def test_every_likelihood_is_diagnosed(likelihood: fsvi.Likelihood, outputs: int) -> None:
+    x, y = MOONS
+    torch.manual_seed(0)
+    targets = torch.stack([y, 1 - y], 1)[:, :outputs]
+    method = fsvi.MAP(mlp(2, (30,), outputs), likelihood)
+    history = trained(method, (x, targets), epochs=60)
+    diagnosis = diagnose(method, (x, targets), history=history)
+    names = [finding.name for finding in diagnosis]
+    assert "learning" in names and ("calibration" in names) == (outputs == 1)
+    assert diagnosis["learning"].severity == "ok"

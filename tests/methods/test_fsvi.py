@@ -403,3 +403,40 @@ def test_layers_without_a_second_derivative_are_refused_before_training(name, li
     else:
         with pytest.raises(InvalidInputError, match='linearize="conditional"'):
             fsvi.fit(method, data, epochs=1, progress=False)
+
+
+# Which parameters are random ------------------------------------------------------------------------------------------
+
+
+def test_random_parameters_by_name():
+    """The rest is trained as points, and frozen parameters stay; the last layer is always random."""
+    net = fsvi.networks.mlp(2, (4, 4, 4), 2)
+    net[0].requires_grad_(False)
+    before = {name: p.clone() for name, p in net.named_parameters()}
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), stochastic=["4.*"])
+    assert method.posterior.layout.names == ["4.weight", "4.bias", "6.weight", "6.bias"]
+    x, y = torch.randn(16, 2), torch.arange(16) % 2
+    fsvi.fit(method, (x, y), epochs=3, progress=False)
+    moved = {name for name, p in method.net.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {name for name in before if not name.startswith("0.")}
+    assert method.config()["settings"]["stochastic"] == ["4.*"]
+
+
+def test_all_named_is_all_and_the_head_alone_is_the_last_layer(tmp_path):
+    x, y = torch.randn(16, 2), torch.arange(16) % 2
+    for chosen, named in (("all", ["*"]), ("last_layer", ["2"])):
+        predictions = []
+        for stochastic in (chosen, named):
+            torch.manual_seed(0)
+            net = fsvi.networks.mlp(2, (4,), 2)
+            method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), stochastic=stochastic)
+            fsvi.fit(method, (x, y), epochs=3, progress=False)
+            method.save(tmp_path / "method.fsvi")
+            predictions.append(fsvi.load(tmp_path / "method.fsvi").predict(x, 5).samples)
+        assert torch.equal(*predictions)
+
+
+@pytest.mark.parametrize("stochastic", ["some", [], 3, ["nowhere"], [1]])
+def test_wrong_choices_of_random_parameters_are_refused(stochastic):
+    with pytest.raises(InvalidInputError, match="stochastic"):
+        fsvi.FSVI(fsvi.networks.mlp(2, (4,), 2), fsvi.Categorical(), stochastic=stochastic)

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
@@ -265,3 +266,44 @@ def test_bad_settings_are_named(settings, message):
 def test_from_trained_wants_a_map_and_data(trained, data):
     with pytest.raises(InvalidInputError, match=r"fsvi\.MAP|int"):
         fsvi.Laplace.from_trained(trained, data)
+
+
+# Other likelihoods ----------------------------------------------------------------------------------------------------
+
+
+def test_one_logit_has_the_posterior_of_two():
+    """Gauss–Newton of Bernoulli with f is that of Categorical with (0, f): the same precision of the single output."""
+    x = torch.randn(30, 2, dtype=torch.float64)
+    y = (x[:, 0] > 0).long()
+    net = dense(1).double()
+    one = fsvi.Laplace.from_trained(fsvi.MAP(net, fsvi.Bernoulli()), (x, y), optimize_prior=False)
+    mean, covariance = one.function_moments(x)
+    p = mean.sigmoid()
+    with torch.no_grad():
+        features = torch.cat([net[:2](x), torch.ones(30, 1)], 1)
+    hessian = features.T @ (p * (1 - p) * features) + torch.eye(6, dtype=torch.float64)
+    expected = torch.einsum("ni,ij,nj->n", features, torch.linalg.inv(hessian), features)
+    torch.testing.assert_close(covariance.flatten(), expected)
+
+
+def test_probit_averages_the_sigmoid_of_one_logit():
+    x = torch.randn(30, 2, dtype=torch.float64)
+    y = (x[:, 0] > 0).long()
+    method = fsvi.Laplace.from_trained(fsvi.MAP(dense(1).double(), fsvi.Bernoulli()), (x, y), integral="probit")
+    mean, covariance = method.function_moments(x)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    draws = mean + covariance[:, 0].sqrt() * torch.as_tensor(nodes)
+    exact = (draws.sigmoid() * torch.as_tensor(weights / weights.sum())).sum(1)
+    torch.testing.assert_close(method.predict(x).mean.flatten(), exact, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("likelihood", [fsvi.Gaussian(0.5), fsvi.Categorical(ignore_index=-1)])
+def test_examples_without_a_target_do_not_change_the_posterior(likelihood):
+    x = torch.randn(30, 2, dtype=torch.float64)
+    y = x[:, :1].clone() if likelihood.is_numeric else (x[:, 0] > 0).long()
+    y[20:] = torch.nan if likelihood.is_numeric else -1
+    trained = fsvi.MAP(dense(1 if likelihood.is_numeric else 2).double(), likelihood)
+    some = fsvi.Laplace.from_trained(trained, (x[:20], y[:20]))
+    every = fsvi.Laplace.from_trained(trained, (x, y))
+    torch.testing.assert_close(every.function_moments(x), some.function_moments(x))
+    torch.testing.assert_close(every.log_marginal_likelihood(), some.log_marginal_likelihood())

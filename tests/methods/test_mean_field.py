@@ -153,3 +153,10 @@ def test_two_moons_are_learned_with_the_defaults(method_class):
 def test_the_shared_class_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         ParameterSpaceVI(nn.Linear(2, 2), fsvi.Categorical())
+
+
+@pytest.mark.parametrize("cls", [fsvi.MFVI, fsvi.RadialMFVI, fsvi.Rank1, fsvi.FSVI, fsvi.FBNN, fsvi.SPG])
+def test_stds_that_are_not_an_object_are_refused(cls):
+    """A number is the old way to give the initial standard deviation."""
+    with pytest.raises(InvalidInputError, match=r"fsvi\.Stds"):
+        cls(nn.Linear(2, 2), fsvi.Categorical(), stds=0.1)

@@ -252,3 +252,13 @@ def test_a_network_without_trainable_layers_is_refused(make):
     net, _ = make("mlp")
     with pytest.raises(InvalidInputError, match="trainable"):
         fsvi.VOGN(net.requires_grad_(False), fsvi.Categorical())
+
+
+def test_examples_without_a_target_do_not_change_the_step():
+    torch.manual_seed(0)
+    x, y = torch.randn(10, 2), torch.randn(10, 1)
+    y[6:] = torch.nan
+    method = fsvi.VOGN(nn.Linear(2, 1), fsvi.Gaussian(0.5))
+    shift = torch.zeros_like(method.scale)
+    every, some = method._differentiate(x, y, shift), method._differentiate(x[:6], y[:6], shift)
+    torch.testing.assert_close(every, some)

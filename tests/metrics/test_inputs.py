@@ -5,7 +5,7 @@ import torch
 
 from fsvi import CategoricalPredictive, InvalidInputError
 from fsvi.metrics.inputs import (
-    check_categorical,
+    check_prediction,
     check_predictions,
     check_probabilities,
     check_scores,
@@ -50,9 +50,9 @@ def test_scores_are_finite_and_one_per_input(scores):
 
 def test_only_predictions_of_classes_have_entropies():
     with pytest.raises(InvalidInputError, match="p is a Tensor"):
-        check_categorical(HALF)
+        check_prediction(HALF)
     with pytest.raises(InvalidInputError, match="no predictions"):
-        check_categorical(CategoricalPredictive(torch.zeros(3, 0, 2)))
+        check_prediction(CategoricalPredictive(torch.zeros(3, 0, 2)))
 
 
 def test_plain_probabilities_are_ranked_by_their_entropy():

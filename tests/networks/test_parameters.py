@@ -3,9 +3,11 @@ import torch
 from torch import nn
 
 import fsvi
+from fsvi.errors import InvalidInputError
 from fsvi.functions.priors import Induced
 from fsvi.networks.network import Network
-from fsvi.networks.parameters import batch_norms, deterministic_names
+from fsvi.networks.parameters import batch_norms, deterministic_names, matching_names
+from fsvi.variational import prior_names
 
 CONTEXT = fsvi.contexts.Dataset(torch.randn(20, 3))
 
@@ -168,3 +170,41 @@ def test_the_padding_row_of_an_embedding_is_neither_random_nor_learned(name, tmp
     loaded = fsvi.load(tmp_path / "file", nn.Sequential(*padded()[:1], *padded()[1:]))
     x, _ = words()
     assert torch.equal(loaded.predict(x, 3).mean, method.predict(x, 3).mean)
+
+
+# Patterns -------------------------------------------------------------------------------------------------------------
+
+
+def patterned() -> nn.Module:
+    net = nn.ModuleDict({"layer1": nn.Linear(2, 2), "layer10": nn.Linear(2, 2), "norm": nn.BatchNorm1d(2)})
+    net["deep"] = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2).requires_grad_(False)})
+    return net
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["layer1"], ["layer1.weight", "layer1.bias"]),
+        (["layer1*"], ["layer1.weight", "layer1.bias", "layer10.weight", "layer10.bias"]),
+        (["*.weight"], ["layer1.weight", "layer10.weight", "deep.a.weight"]),
+        (["deep"], ["deep.a.weight", "deep.a.bias"]),
+        (["deep.*", "layer10.bias"], ["layer10.bias", "deep.a.weight", "deep.a.bias"]),
+    ],
+)
+def test_patterns_match_layers_and_parameters(patterns, expected):
+    net = patterned()
+    assert matching_names(net, patterns, prior_names(net)) == expected
+
+
+def test_some_names_are_always_among_them():
+    net = patterned()
+    assert matching_names(net, ["layer1"], prior_names(net), ["deep.a.bias"]) == [
+        "layer1.weight", "layer1.bias", "deep.a.bias",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "said"), [("layer2", "layer1"), ("deep.b", "frozen"), ("norm", "BatchNorm")])
+def test_patterns_that_match_nothing_random_are_refused(pattern, said):
+    net = patterned()
+    with pytest.raises(InvalidInputError, match=said):
+        matching_names(net, [pattern], prior_names(net))

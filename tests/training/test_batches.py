@@ -294,11 +294,11 @@ def test_wrong_structured_data_is_explained(data, unpack, said):
 
 @pytest.mark.parametrize("data", [torch.ones(5, 3), {"input_ids": torch.ones(5, 3).long()}], ids=["tensor", "no mask"])
 def test_a_context_of_another_structure_is_refused(data):
-    with pytest.raises(fsvi.InvalidInputError, match="context.*attention_mask"):
+    with pytest.raises(fsvi.InvalidInputError, match=r"context.*attention_mask"):
         fsvi.FSVI(Texts(), fsvi.Categorical(), fsvi.contexts.Dataset(data))
     method = text_method()
     method.context = fsvi.contexts.Dataset(data)
-    with pytest.raises(fsvi.InvalidInputError, match="context.*attention_mask"):
+    with pytest.raises(fsvi.InvalidInputError, match=r"context.*attention_mask"):
         fsvi.fit(method, (text([3, 4]), torch.arange(2)), epochs=1, progress=False)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fsvi.variational import Layout, MeanField
+from fsvi.variational import MeanField
 
 
 @pytest.fixture
@@ -22,35 +22,6 @@ def names_of(net):
 @pytest.fixture
 def q(net):
     return MeanField(net, names_of(net))
-
-
-@pytest.mark.parametrize("channels_last", [True, False])
-def test_flattening_and_viewing_are_inverse(net, channels_last):
-    tensors = dict(net.named_parameters())
-    layout = Layout({name: p.shape for name, p in tensors.items()}, channels_last)
-    vector = layout.flatten(tensors)
-    views = layout.views(vector)
-    assert vector.shape == (sum(p.numel() for p in tensors.values()),) and not vector.requires_grad
-    assert list(views) == layout.names == list(tensors)
-    assert all(torch.equal(views[name], p) for name, p in tensors.items())
-    assert all(view.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr() for view in views.values())
-    order = torch.channels_last if channels_last else torch.contiguous_format
-    assert views["0.weight"].is_contiguous(memory_format=order)
-
-
-@pytest.mark.parametrize("channels_last", [True, False])
-def test_several_vectors_give_a_leading_dimension(net, channels_last):
-    layout = Layout({name: p.shape for name, p in net.named_parameters()}, channels_last)
-    vectors = torch.randn(4, sum(layout.sizes))
-    together = layout.views(vectors)
-    for i, vector in enumerate(vectors):
-        for name, view in layout.views(vector).items():
-            assert torch.equal(together[name][i], view)
-
-
-def test_nothing_to_flatten():
-    layout = Layout({})
-    assert layout.views(layout.flatten({})) == {}
 
 
 def test_means_and_stds_are_keyed_like_named_parameters(net, q):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,9 +12,9 @@ from fsvi.calibration.calibration import Calibration, Conformal
 from fsvi.calibration.intervals import Intervals
 from fsvi.calibration.scaling import Scaling
 from fsvi.methods.base import Method
-from fsvi.predictive import Predictive
+from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
-from fsvi.validation import check_count, check_seed, check_type
+from fsvi.validation import as_tensor, check_count, check_seed, check_type
 
 
 class Calibrated(Configurable):
@@ -51,26 +51,85 @@ class Calibrated(Configurable):
         num_samples: int = 100,
         seed: int = 0,
     ) -> Calibrated:
-        """Calibrate a trained method on held-out inputs `x` and targets `y`; see `Calibration.fit`."""
+        """Calibrate a trained method on held-out data; see `Calibration.fit`.
+
+        Args:
+            method: The trained method.
+            steps: The steps of the calibration, in order.
+            x: Held-out inputs.
+            y: Their targets.
+            num_samples: Draws per prediction.
+            seed: Seed of the draws.
+        """
         check_type("method", method, Method, "a trained method such as fsvi.FSVI(...)")
         return cls(method, Calibration(steps).fit(method.predict(x, num_samples, seed), y), num_samples, seed)
 
     def predict(
-        self, x: Any, num_samples: int | None = None, seed: int | None = None, batch_size: int = 512
+        self,
+        x: Any,
+        num_samples: int | None = None,
+        seed: int | None = None,
+        batch_size: int = 512,
+        summary: bool = False,
     ) -> Predictive:
-        """The scaled prediction at `x`, by default with the draws that the calibration was fitted with."""
+        """The scaled prediction.
+
+        Args:
+            x: Inputs, (n, ...).
+            num_samples: Draws per prediction; None takes those of the calibration.
+            seed: Seed of the draws; None takes that of the calibration.
+            batch_size: The number of inputs per pass through the network.
+            summary: Do not keep the draws; see `Method.predict`.
+        """
+        if summary:
+            x = as_tensor("x", x)
+            return gathered(self.predict_batches(x, num_samples, seed, batch_size, summary), len(x))
         samples = self.num_samples if num_samples is None else num_samples
         p: Predictive = self.calibration(
             self.method.predict(x, samples, self.seed if seed is None else seed, batch_size)
         )
         return p
 
+    def predict_batches(
+        self,
+        loader: Any,
+        num_samples: int | None = None,
+        seed: int | None = None,
+        batch_size: int = 512,
+        summary: bool = False,
+    ) -> Iterator[Predictive]:
+        """One scaled prediction per batch; see `Method.predict_batches`.
+
+        Args:
+            loader: Batches of inputs x, or of (x, y).
+            num_samples: Draws per prediction; None takes those of the calibration.
+            seed: Seed of the draws; None takes that of the calibration.
+            batch_size: The number of inputs per pass through the network.
+            summary: Yield summaries without the draws.
+        """
+        samples, seed = self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
+        for p in self.method.predict_batches(loader, samples, seed, batch_size):
+            scaled: Predictive = self.calibration(p)
+            yield scaled.summary() if summary else scaled
+
     def sets(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Tensor:
-        """Which classes are in the prediction set of each input, (n, classes)."""
+        """The classes in the prediction set of each input, (n, classes).
+
+        Args:
+            x: Inputs, (n, ...).
+            alpha: The largest chance that a set misses the label.
+            batch_size: The number of inputs per pass through the network.
+        """
         return self.calibration.sets(self._raw(x, batch_size), alpha)
 
     def intervals(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Intervals:
-        """The prediction interval of each input and target."""
+        """The prediction interval of each input and target.
+
+        Args:
+            x: Inputs, (n, ...).
+            alpha: The largest chance that an interval misses the target.
+            batch_size: The number of inputs per pass through the network.
+        """
         return self.calibration.intervals(self._raw(x, batch_size), alpha)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -53,6 +53,11 @@ class Calibration(Configurable):
 
         The rows must be exchangeable with those to come, and must have been used neither for training nor for stopping
         or selecting the model. `seed` divides them.
+
+        Args:
+            p: Held-out predictions.
+            y: Their targets.
+            seed: The seed by which the rows are divided.
         """
         check_type("p", p, Predictive, "a prediction such as method.predict(x)")
         y = as_tensor("y", y).cpu()
@@ -73,13 +78,23 @@ class Calibration(Configurable):
         return p
 
     def sets(self, p: Any, alpha: float = 0.1) -> Tensor:
-        """Prediction sets (n, classes) of predictions `p`, which are scaled first; see `ConformalSets`."""
+        """Prediction sets (n, classes) of predictions `p`, which are scaled first; see `ConformalSets`.
+
+        Args:
+            p: Predictions of the method, before scaling.
+            alpha: The largest chance that a set misses the label.
+        """
         if not isinstance(self.conformal, ConformalSets):
             raise InvalidInputError("this calibration makes no prediction sets: its last step must be LAC() or APS().")
         return self.conformal.sets(self(p), alpha)
 
     def intervals(self, p: Any, alpha: float = 0.1) -> Intervals:
-        """Prediction intervals of predictions `p`, which are scaled first; see `ConformalIntervals`."""
+        """Prediction intervals of predictions `p`, which are scaled first; see `ConformalIntervals`.
+
+        Args:
+            p: Predictions of the method, before scaling.
+            alpha: The largest chance that an interval misses the target.
+        """
         if not isinstance(self.conformal, ConformalIntervals):
             raise InvalidInputError("this calibration makes no intervals: its last step must be ConformalIntervals().")
         return self.conformal.intervals(self(p), alpha)

@@ -40,6 +40,10 @@ def quantile(scores: Tensor, alpha: float) -> Tensor:
     """The ⌈(n + 1)(1 − α)⌉-th smallest of sorted `scores` (n, ...).
 
     With too few rows it would be infinite, and the sets would hold everything: that is an error.
+
+    Args:
+        scores: The scores of n held-out examples, sorted along the first axis.
+        alpha: The largest chance of a miss.
     """
     num = len(scores)
     rank = math.ceil((num + 1) * (1 - check_alpha(alpha)))

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fsvi.calibration.conformal import quantile
 from fsvi.errors import InvalidInputError
-from fsvi.metrics.regression import check_gaussian, check_targets
-from fsvi.predictive import GaussianPredictive
+from fsvi.metrics.regression import check_numeric, check_targets
+from fsvi.predictive import Predictive
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor
 
@@ -56,15 +56,25 @@ class ConformalIntervals(Configurable):
     def __init__(self, scores: Any = None) -> None:
         self.scores = None if scores is None else _check_residuals(scores)
 
-    def fit(self, p: GaussianPredictive, y: Any) -> ConformalIntervals:
-        """Keep the scaled residuals of held-out targets `y` under predictions `p`."""
+    def fit(self, p: Predictive, y: Any) -> ConformalIntervals:
+        """Keep the scaled residuals of held-out targets `y` under predictions `p`.
+
+        Args:
+            p: Held-out predictions.
+            y: Their targets.
+        """
         p, y = check_targets(p, y)
         mean, std = _moments(p)
         self.scores = ((y - mean).abs() / std).sort(dim=0).values
         return self
 
-    def intervals(self, p: GaussianPredictive, alpha: float = 0.1) -> Intervals:
-        """The intervals that miss a target with a chance of at most `alpha`, in the units of `p`."""
+    def intervals(self, p: Predictive, alpha: float = 0.1) -> Intervals:
+        """The intervals that miss a target with a chance of at most `alpha`, in the units of `p`.
+
+        Args:
+            p: Predictions.
+            alpha: The largest chance that an interval misses its target.
+        """
         if self.scores is None:
             raise InvalidInputError("ConformalIntervals is not fitted: call fit(p, y) with held-out rows first.")
         mean, std = _moments(p)
@@ -83,8 +93,8 @@ class ConformalIntervals(Configurable):
 
 def _moments(p: Any) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of y, (n, targets), in float64; both finite, the latter above 0."""
-    check_gaussian(p)
-    p = GaussianPredictive(*(values.detach().cpu().double() for values in (p.samples, p.noise_variance)))
+    check_numeric(p)
+    p = p.detach().to("cpu", torch.float64)
     mean, std = p.mean, p.variance.sqrt()
     wrong = ~(mean.isfinite() & std.isfinite() & (std > 0)).all(1)
     if bool(wrong.any()):

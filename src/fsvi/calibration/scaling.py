@@ -9,7 +9,6 @@ on the data themselves, no temperature can correct it.
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,9 +18,9 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.metrics.inputs import check_categorical, check_predictions, check_scores
-from fsvi.metrics.regression import check_gaussian, check_targets
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.metrics.inputs import check_prediction, check_predictions, check_scores
+from fsvi.metrics.regression import check_numeric, check_targets
+from fsvi.predictive import CategoricalPredictive, Predictive
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_positive
 
@@ -36,7 +35,12 @@ class Scaling(Configurable, ABC):
 
     @abstractmethod
     def fit(self, p: Any, y: Any) -> Scaling:
-        """Choose the scale that gives held-out targets `y` the highest likelihood under predictions `p`."""
+        """Choose the scale that gives held-out targets `y` the highest likelihood under predictions `p`.
+
+        Args:
+            p: Held-out predictions.
+            y: Their targets.
+        """
 
     @abstractmethod
     def __call__(self, p: Any) -> Predictive:
@@ -60,15 +64,15 @@ class TemperatureScaling(Scaling):
     def __init__(self, temperature: float | None = None) -> None:
         self.temperature = None if temperature is None else check_positive("temperature", temperature)
 
-    def fit(self, p: CategoricalPredictive, y: Any) -> TemperatureScaling:
+    def fit(self, p: Predictive, y: Any) -> TemperatureScaling:
         """Minimize the mean negative log-likelihood of held-out labels `y`."""
         log_probs, y = _check_classes(p, y)
         self.temperature = _best_scale(lambda scale: _nll(log_probs / scale, y))
         return self
 
-    def __call__(self, p: CategoricalPredictive) -> CategoricalPredictive:
+    def __call__(self, p: Predictive) -> Predictive:
         """The prediction at this temperature."""
-        return _with_logits(p, check_categorical(p).log_probs / self._fitted(self.temperature))
+        return p.with_class_logits(check_prediction(p).class_log_probs() / self._fitted(self.temperature))
 
 
 class VectorScaling(Scaling):
@@ -90,7 +94,7 @@ class VectorScaling(Scaling):
         if self.scale is not None and not bool((self.scale > 0).all()):
             raise InvalidInputError(f"scale={self.scale.tolist()} must be above 0 for every class.")
 
-    def fit(self, p: CategoricalPredictive, y: Any) -> VectorScaling:
+    def fit(self, p: Predictive, y: Any) -> VectorScaling:
         """Minimize the mean negative log-likelihood of held-out labels `y`, starting at the best temperature."""
         log_probs, y = _check_classes(p, y)
         _check_every_class(y, log_probs.shape[-1])
@@ -98,12 +102,12 @@ class VectorScaling(Scaling):
         self.scale, self.bias = _best_vectors(log_probs, y, start)
         return self
 
-    def __call__(self, p: CategoricalPredictive) -> CategoricalPredictive:
+    def __call__(self, p: Predictive) -> Predictive:
         """The prediction with every class scaled and shifted."""
-        log_probs = check_categorical(p).log_probs
+        log_probs = check_prediction(p).class_log_probs()
         scale, bias = (self._fitted(value).to(log_probs) for value in (self.scale, self.bias))
         _check_outputs(log_probs.shape[-1], len(scale), "classes")
-        return _with_logits(p, log_probs * scale + bias)
+        return p.with_class_logits(log_probs * scale + bias)
 
 
 class VarianceScaling(Scaling):
@@ -123,25 +127,25 @@ class VarianceScaling(Scaling):
         if self.factor is not None and not bool((self.factor > 0).all()):
             raise InvalidInputError(f"factor={self.factor.tolist()} must be above 0 for every target.")
 
-    def fit(self, p: GaussianPredictive, y: Any) -> VarianceScaling:
+    def fit(self, p: Predictive, y: Any) -> VarianceScaling:
         """Minimize the mean negative log-likelihood of held-out targets `y`, each target by itself."""
         p, y = check_targets(p, y)
         _check_finite(p)
-        columns = [(_column(p, index), y[:, index]) for index in range(y.shape[1])]
+        columns = [(p.column(index), y[:, index]) for index in range(y.shape[1])]
         factors = [_best_scale(lambda k, c=c, t=t: -float(self._scaled(c, k).log_prob(t).mean())) for c, t in columns]  # type: ignore[misc]
         self.factor = torch.tensor(factors, dtype=torch.float64)
         return self
 
-    def __call__(self, p: GaussianPredictive) -> GaussianPredictive:
+    def __call__(self, p: Predictive) -> Predictive:
         """The prediction with scaled standard deviations."""
-        check_gaussian(p)
+        check_numeric(p)
         factor = self._fitted(self.factor).to(p.samples)
         _check_outputs(p.samples.shape[-1], len(factor), "targets")
         return self._scaled(p, factor)
 
-    def _scaled(self, p: GaussianPredictive, factor: Any) -> GaussianPredictive:
+    def _scaled(self, p: Predictive, factor: Any) -> Predictive:
         samples = p.samples if self.noise_only else p.mean + factor * (p.samples - p.mean)
-        return GaussianPredictive(samples, p.noise_variance * factor**2)
+        return p.moved(samples, factor)
 
 
 def _best_scale(loss: Callable[[float], float]) -> float:
@@ -181,18 +185,11 @@ def _nll(logits: Tensor, y: Tensor) -> float:
     return -float(CategoricalPredictive(logits).log_prob(y).mean())
 
 
-def _with_logits(p: CategoricalPredictive, logits: Tensor) -> CategoricalPredictive:
-    """A copy of `p` with other logits; what else a method's own prediction holds stays."""
-    scaled = copy.copy(p)
-    scaled.log_probs = logits.log_softmax(-1)
-    return scaled
-
-
 def _check_classes(p: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Every draw's log-probabilities (samples, n, classes) in float64, and labels to which each row gives a chance."""
-    check_categorical(p)
+    check_prediction(p)
     _, y = check_predictions(p, y)
-    log_probs = p.log_probs.detach().cpu().double()
+    log_probs = p.class_log_probs().detach().cpu().double()
     impossible = ~CategoricalPredictive(log_probs).log_prob(y).isfinite()
     if bool(impossible.any()):
         row = int(impossible.nonzero()[0])
@@ -216,14 +213,11 @@ def _check_outputs(given: int, fitted: int, kind: str) -> None:
         raise InvalidInputError(f"p has {given} {kind}, but the calibration was fitted on {fitted}.")
 
 
-def _check_finite(p: GaussianPredictive) -> None:
-    finite = p.samples.isfinite().all() and (p.noise_variance > 0).all() and p.noise_variance.isfinite().all()
+def _check_finite(p: Predictive) -> None:
+    variance = p.variance
+    finite = p.samples.isfinite().all() and variance.isfinite().all() and (variance > p.function_variance).all()
     if not bool(finite):
         raise InvalidInputError("p holds NaN or infinite values or no noise: calibration needs finite predictions.")
-
-
-def _column(p: GaussianPredictive, index: int) -> GaussianPredictive:
-    return GaussianPredictive(p.samples[..., index : index + 1], p.noise_variance[..., index : index + 1])
 
 
 def _length(values: Tensor | None) -> int:

@@ -36,14 +36,24 @@ class ConformalSets(Configurable, ABC):
         """The score of every class, (n, classes): larger where the class conforms less to the prediction."""
 
     def fit(self, p: Probabilities, y: Any) -> ConformalSets:
-        """Keep the scores of held-out predictions `p` with their labels `y`."""
+        """Keep the scores of held-out predictions `p` with their labels `y`.
+
+        Args:
+            p: Held-out predictions.
+            y: Their labels.
+        """
         probabilities, y = check_predictions(p, y)
         self.num_classes = probabilities.shape[1]
         self.scores = self.class_scores(p).gather(1, y[:, None]).squeeze(1).sort().values
         return self
 
     def sets(self, p: Probabilities, alpha: float = 0.1) -> Tensor:
-        """Which classes are in the set of each input, (n, classes): True is in it."""
+        """The classes in the set of each input, (n, classes): True is in it.
+
+        Args:
+            p: Predictions.
+            alpha: The largest chance that a set misses the label.
+        """
         if self.scores is None:
             raise InvalidInputError(f"{type(self).__name__} is not fitted: call fit(p, y) with held-out rows first.")
         probabilities = check_probabilities(p)

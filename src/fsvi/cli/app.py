@@ -1,4 +1,4 @@
-"""The commands and their options; what they do is elsewhere, imported when it is needed."""
+"""The commands and their options. The modules that do the work are imported when a command needs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 import fsvi
 from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
-from fsvi.serialization import file_kind
+from fsvi.serialization import ESTIMATOR, file_kind
 from fsvi.validation import check_fraction, first_line
 
 
@@ -79,7 +79,6 @@ Profile = typer.Option(
 )
 Out = typer.Option(help="Output folder; created if missing.")
 Json = typer.Option("--json", help="Print JSON for other programs.")
-ESTIMATOR = "fsvi estimator"
 _to_stderr = partial(typer.echo, err=True)
 
 
@@ -264,7 +263,8 @@ def fit(
     weight: Annotated[str | None, typer.Option(help="A column that says how many times each row counts.")] = None,
     class_weight: Annotated[str | None, typer.Option(help="balanced: all classes count the same.")] = None,
     method: Annotated[
-        str, typer.Option(help="How, such as fsvi or ensemble:map.", autocompletion=_completing(fsvi.method_names))
+        str,
+        typer.Option(help="The method, such as fsvi or ensemble:map.", autocompletion=_completing(fsvi.method_names)),
     ] = "fsvi",
     test: Annotated[float, typer.Option(help="Share of the rows that measures the model.")] = 0.2,
     calibrate: Annotated[bool, typer.Option(help="Hold out rows for calibration, from 400 rows on.")] = True,
@@ -456,7 +456,7 @@ def verify_data(
 
 
 def main() -> None:
-    """Run the command line; whatever goes wrong is one sentence, unless --debug asks for the traceback."""
+    """Run the command line. Errors are one sentence, unless --debug asks for the traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         app(arguments, prog_name="fsvi")

@@ -1,4 +1,4 @@
-"""Files that people have: arrays and tables of inputs to read, tables of predictions to write."""
+"""Files for `fsvi predict`: arrays and tables of inputs, and tables of predictions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fsvi.validation import check_choice, first_line
 Columns = Mapping[str, np.ndarray]
 """A table: arrays of one length, by name."""
 _EXACT = np.float64(2**53)
-"""Up to here, every whole number has a float64 of its own."""
+"""Below this, float64 represents every whole number exactly."""
 
 
 def read_inputs(path: Path) -> np.ndarray:
-    """The inputs in a file, one along the first dimension each: .npy, .npz (the array x), .csv or .parquet."""
+    """The inputs in a .npy, .npz (the array x), .csv or .parquet file, (n, ...)."""
     if path.suffix.lower() not in _READERS:
         raise InvalidInputError(f"{path} ends in {path.suffix!r}: inputs are read from {_listed(_READERS)}.")
     return _numbers(path, _READERS[path.suffix.lower()](path))
@@ -41,14 +41,20 @@ def as_whole(values: np.ndarray) -> np.ndarray:
 
 
 def check_table(path: Path) -> None:
-    """Whether `write_table` can write to `path`, before there is something to write."""
+    """Check that `write_table` can write to `path`, before the predictions are made."""
     if check_choice("the ending of the output", path.suffix.lower(), (".csv", ".parquet", ".json")) == ".parquet":
         _polars()
     check_writable(path.parent)
 
 
 def write_table(path: Path, columns: Columns, document: Mapping[str, Any]) -> None:
-    """Replace the file by the table, atomically: .csv or .parquet, or .json with all of `document` around it."""
+    """Replace the file atomically.
+
+    Args:
+        path: A .csv, .parquet or .json file.
+        columns: The table.
+        document: Further values for a .json file.
+    """
     if path.suffix.lower() == ".parquet":
         write_bytes(path, _parquet(columns))
     else:
@@ -57,7 +63,7 @@ def write_table(path: Path, columns: Columns, document: Mapping[str, Any]) -> No
 
 
 def as_csv(columns: Columns) -> str:
-    """The table with a line of names above it, numbers to six digits."""
+    """The table as CSV with a header line; numbers have six digits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -67,7 +73,12 @@ def as_csv(columns: Columns) -> str:
 
 
 def as_json(columns: Columns, document: Mapping[str, Any]) -> str:
-    """`document` with the table's rows as its `predictions`, a line each."""
+    """`document` with the rows of the table as its `predictions`, one row per line.
+
+    Args:
+        columns: The table.
+        document: Further values.
+    """
     cells = zip(*(column.tolist() for column in columns.values()), strict=True)
     rows = [json.dumps(dict(zip(columns, row, strict=True)), allow_nan=False) for row in cells]
     head = json.dumps(dict(document), allow_nan=False)[:-1]
@@ -83,9 +94,9 @@ def _digits(value: Any) -> Any:
 
 def _numbers(path: Path, inputs: np.ndarray) -> np.ndarray:
     if inputs.dtype.kind not in "fiub":
-        raise FileFormatError(f"{path} holds values of type {inputs.dtype}, not numbers.")
+        raise FileFormatError(f"{path} has values of type {inputs.dtype}, not numbers.")
     if inputs.size == 0 or inputs.ndim == 0:
-        raise FileFormatError(f"{path} holds inputs of shape {inputs.shape}: at least one is needed.")
+        raise FileFormatError(f"{path} has inputs of shape {inputs.shape}: at least one is needed.")
     return _for_torch(inputs)
 
 
@@ -98,12 +109,12 @@ def _for_torch(values: np.ndarray) -> np.ndarray:
 def _arrays(path: Path, *names: str) -> list[np.ndarray]:
     loaded = _numpy(path, *names)
     if isinstance(loaded, np.ndarray):
-        raise FileFormatError(f"{path} holds one array without a name: write it by numpy.savez with {_listed(names)}.")
+        raise FileFormatError(f"{path} has one array without a name: use numpy.savez and the names {_listed(names)}.")
     return loaded
 
 
 def _numpy(path: Path, *names: str) -> np.ndarray | list[np.ndarray]:
-    """The array of a .npy file, or those called `names` of a .npz, whatever else is in it."""
+    """The array of a .npy file, or the arrays called `names` of a .npz file."""
     content = io.BytesIO(_bytes(path))
     try:
         loaded = np.load(content, allow_pickle=False)
@@ -111,9 +122,9 @@ def _numpy(path: Path, *names: str) -> np.ndarray | list[np.ndarray]:
     except FileFormatError:
         raise
     except MemoryError as error:
-        raise FileFormatError(f"{path} declares more numbers than memory holds.") from error
-    except Exception as error:  # numpy and zipfile raise whatever a damaged file makes them trip over
-        raise FileFormatError(f"{path} is not a whole file of numpy's with numbers in it.") from error
+        raise FileFormatError(f"{path} declares more numbers than fit into memory.") from error
+    except Exception as error:  # numpy and zipfile raise many kinds of errors for a damaged file
+        raise FileFormatError(f"{path} is not a complete NumPy file of numbers.") from error
 
 
 def _member(path: Path, archive: Any, name: str) -> np.ndarray:
@@ -128,7 +139,7 @@ def _read_npy(path: Path) -> np.ndarray:
 
 
 def _read_csv(path: Path) -> np.ndarray:
-    """Numbers with commas, semicolons or tabs between them; a first line without any number is one of names."""
+    """Numbers separated by commas, semicolons or tabs. A first line without any number has the columns' names."""
     lines = [(number, line) for number, line in enumerate(_text(path).splitlines(), start=1) if line.strip()]
     first = lines[0][1] if lines else ""
     mark = max(",;\t", key=first.count)
@@ -158,7 +169,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _is_header(cells: list[str]) -> bool:
-    """Whether a first line is one of names: nothing in it is a number, and something is there at all."""
+    """Whether a first line has names: no cell is a number, and at least one is not empty."""
     return not any(map(_is_number, cells)) and any(cell.strip() for cell in cells)
 
 
@@ -171,7 +182,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _fault(rows: list[tuple[int, str]], mark: str, headings: list[str]) -> str:
-    """The first place at which a table is not one of numbers."""
+    """The first place where a table has something other than numbers."""
     for number, line in rows:
         cells = next(csv.reader([line], delimiter=mark))
         if len(cells) != len(headings):
@@ -187,7 +198,7 @@ def _read_parquet(path: Path) -> np.ndarray:
     try:
         frame = polars.read_parquet(content)
     except polars.exceptions.PolarsError as error:
-        raise FileFormatError(f"{path} is not a whole Parquet file: {first_line(error)}.") from error
+        raise FileFormatError(f"{path} is not a complete Parquet file: {first_line(error)}.") from error
     odd = [name for name, dtype in frame.schema.items() if not (dtype.is_numeric() or dtype == polars.Boolean)]
     if odd:
         raise FileFormatError(f"{path} is not a table of numbers: column {odd[0]!r} is of type {frame.schema[odd[0]]}.")

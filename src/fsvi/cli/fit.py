@@ -72,7 +72,13 @@ class FitOptions:
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows with targets and weights."""
+    """Rows with targets and weights.
+
+    Attributes:
+        table: The rows.
+        y: Their targets.
+        weights: How many times each row counts.
+    """
 
     table: Table
     y: NDArray[Any]
@@ -85,7 +91,14 @@ class Examples:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `fit_file` made."""
+    """The result of `fit_file`.
+
+    Attributes:
+        model: The fitted estimator.
+        assessment: Its results on test rows.
+        model_path: The file with the model.
+        report_path: The page about it.
+    """
 
     model: Any
     assessment: Assessment
@@ -94,7 +107,16 @@ class Outcome:
 
 
 def fit_file(path: Path, out: Path, report: Path, options: FitOptions, tell: Tell, progress: bool | None) -> Outcome:
-    """Train on the table in a file, and write the model and its report; everything is checked before training."""
+    """Train on the table in a file, and write the model and its report. Everything is checked before training.
+
+    Args:
+        path: The table.
+        out: The file to write the model to.
+        report: The HTML page to write.
+        options: The options of `fsvi fit`.
+        tell: A function that shows a line of text.
+        progress: Whether to show a progress bar; None shows it on a terminal.
+    """
     _check_outputs((out, report), options.force)
     check_fraction("--test", options.test_fraction)
     file = read_table(path, options.max_rows, options.seed)
@@ -131,7 +153,7 @@ def _check_outputs(paths: Sequence[Path], force: bool) -> None:
 
 
 def _tell_rows(path: Path, file: TableFile, tell: Tell) -> None:
-    sample = f", of which {len(file.table)} were drawn at random" if len(file.table) < file.num_rows else ""
+    sample = f"; a random sample of {len(file.table)} rows is used" if len(file.table) < file.num_rows else ""
     tell(f"{path}: {file.num_rows} rows, {file.fields} columns{sample}.")
     if (sentence := file.skipped_sentence()) is not None:
         tell(sentence)

@@ -1,4 +1,4 @@
-"""`fsvi predict` for arrays: what a saved method says about inputs in a file, and which of them to refer."""
+"""`fsvi predict` for arrays: predictions of a saved method for inputs in a file, and which of them to refer."""
 
 from __future__ import annotations
 
@@ -14,22 +14,31 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fsvi.calibration import Calibrated
 from fsvi.cli.files import Columns, as_whole, read_examples, read_inputs
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.methods import Method, load
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.predictive import Predictive, concatenate
 from fsvi.referral import Referral
 from fsvi.serialization import building_from
 from fsvi.validation import first_line
 
 _ROWS = 10_000
 """Inputs predicted at a time, all their draws in memory."""
-_TWO_SIDED_95 = 1.959964
+
+Trained = Method | Calibrated
+"""What a file of `Method.save` or `Calibrated.save` holds."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to predict: draws of the function, inputs in a pass of the network, seed of the draws."""
+    """How to predict.
+
+    Attributes:
+        samples: The number of draws of the function.
+        batch_size: The number of inputs per pass through the network.
+        seed: The seed of the draws.
+    """
 
     samples: int = 100
     batch_size: int = 512
@@ -38,7 +47,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Predictions:
-    """A table with a row for each input, and how it was decided which of them to keep, if it was."""
+    """Predictions for a file.
+
+    Attributes:
+        columns: A table with one row per input.
+        referral: The rule that decided which predictions to keep; None if all are kept.
+    """
 
     columns: Columns
     referral: Referral | None
@@ -48,11 +62,11 @@ class Predictions:
 
     @property
     def kept(self) -> int:
-        """How many predictions to keep."""
+        """The number of predictions to keep."""
         return int((self.columns["decision"] == "keep").sum()) if self.referral else len(self)
 
     def document(self) -> dict[str, Any]:
-        """What a program wants to know besides the table."""
+        """A summary of the table for other programs."""
         if self.referral is None:
             return {"inputs": len(self)}
         return {
@@ -69,46 +83,48 @@ class Predictions:
         return f"{len(self)} predictions: {self.kept} to keep, {referred} to refer. {self.referral}"
 
 
-def predict_file(method: Method, inputs: Path, sampling: Sampling, referral: Referral | None = None) -> Predictions:
-    """Predict the inputs in a file, and decide which of them to keep."""
+def predict_file(method: Trained, inputs: Path, sampling: Sampling, referral: Referral | None = None) -> Predictions:
+    """Predict the inputs in a file, and decide which predictions to keep.
+
+    Args:
+        method: The model.
+        inputs: The file.
+        sampling: How to predict.
+        referral: The rule that decides; None keeps all.
+    """
     with building_from(inputs):
         x = as_inputs(method, read_inputs(inputs), inputs)
         tables = [table_of(p, referral) for p in _predict(method, x, sampling)]
     return Predictions({name: np.concatenate([table[name] for table in tables]) for name in tables[0]}, referral)
 
 
-def calibrate(method: Method, path: Path, sampling: Sampling, target_accuracy: float, confidence: float) -> Referral:
-    """Choose the threshold for referral on held-out inputs x and labels y in a .npz file."""
+def calibrate(method: Trained, path: Path, sampling: Sampling, target_accuracy: float, confidence: float) -> Referral:
+    """Choose the threshold for referral on held-out inputs x and labels y in a .npz file.
+
+    Args:
+        method: The model.
+        path: The file.
+        sampling: How to predict.
+        target_accuracy: The accuracy that the kept predictions should have.
+        confidence: The confidence with which they have it.
+    """
     x, y = read_examples(path)
     with building_from(path):
         inputs = as_inputs(method, x, path)
-        means = [_class_probabilities(p) for p in _predict(method, inputs, sampling)]
-        return Referral(Averaged(torch.cat(means)), y, target_accuracy, confidence)
+        parts = [p.summary() for p in _predict(method, inputs, sampling)]
+        if parts[0].is_numeric:
+            raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
+        return Referral(concatenate(parts), y, target_accuracy, confidence)
 
 
-class Averaged(CategoricalPredictive):
-    """Class probabilities without their draws, which would not fit into memory for many inputs."""
+def load_model(path: Path, net: str | None) -> Trained:
+    """The model in a file.
 
-    def __init__(self, mean: Tensor) -> None:
-        super().__init__(mean.log()[None])
-        self._mean = mean
-
-    @property
-    def mean(self) -> Tensor:
-        """To the last bit: a threshold is compared with it."""
-        return self._mean
-
-
-def _class_probabilities(p: Predictive) -> Tensor:
-    if not isinstance(p, CategoricalPredictive):
-        raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
-    return p.mean
-
-
-def load_model(path: Path, net: str | None) -> Method:
-    """The model in a file, with the network that the file describes, or the one that `net` names."""
-    method: Method = load(path, None if net is None else make_net(net))
-    return method
+    Args:
+        path: The file.
+        net: Names the function that makes the network, as `module:function`; None uses the file's description of it.
+    """
+    return load(path, None if net is None else make_net(net))
 
 
 def make_net(name: str) -> nn.Module:
@@ -127,8 +143,14 @@ def make_net(name: str) -> nn.Module:
     return net
 
 
-def as_inputs(method: Method, x: np.ndarray, path: Path) -> Tensor:
-    """What was read, in the shape and the type that the network takes, or one sentence about why it cannot be."""
+def as_inputs(method: Trained, x: np.ndarray, path: Path) -> Tensor:
+    """Inputs in the shape and the type that the network takes; an error says why this is impossible.
+
+    Args:
+        method: The model.
+        x: The numbers that were read.
+        path: Their file, which errors name.
+    """
     shape = method.input_shape
     flat = x.reshape(len(x), -1)
     bad = np.flatnonzero(~np.isfinite(flat).all(1))
@@ -146,8 +168,8 @@ def _without_ones(shape: tuple[int, ...]) -> list[int]:
     return [size for size in shape if size != 1]
 
 
-def _typed(method: Method, x: np.ndarray) -> Tensor:
-    """Numbers of the network's own type, or whole ones where embeddings take no others."""
+def _typed(method: Trained, x: np.ndarray) -> Tensor:
+    """Numbers of the network's own type, or integers if the network looks them up in an embedding."""
     real = torch.as_tensor(x).to(method.dtype)
     if any(isinstance(module, nn.Embedding) for module in method.net.modules()):
         try:
@@ -168,40 +190,23 @@ def _reshaped(flat: np.ndarray, shape: tuple[int, ...], path: Path) -> np.ndarra
     return flat.reshape(len(flat), *shape)
 
 
-def _predict(method: Method, x: Tensor, sampling: Sampling) -> Iterator[Predictive]:
-    """Part by part: all draws for all of a large file would not fit into memory."""
+def _predict(method: Trained, x: Tensor, sampling: Sampling) -> Iterator[Predictive]:
+    """Predictions for one part of the inputs at a time: all draws for a large file would not fit into memory."""
     rows = max(sampling.batch_size, _ROWS // sampling.batch_size * sampling.batch_size)
     for part in x.split(rows):
         yield method.predict(part, sampling.samples, sampling.seed, sampling.batch_size)
 
 
 def table_of(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
-    """One prediction as columns of a table."""
-    if isinstance(p, GaussianPredictive):
-        return _table_of_numbers(p)
-    if not isinstance(p, CategoricalPredictive):
-        raise InvalidInputError(f"the model predicts a {type(p).__name__}, of which fsvi can make no table.")
-    columns = {
-        "label": p.labels(),
-        "probability": p.mean.amax(-1),
-        "entropy": p.entropy(),
-        "mutual_information": p.mutual_information(),
-    }
-    table = {name: _array(column) for name, column in columns.items()}
+    """Predictions as columns of a table.
+
+    Args:
+        p: The predictions.
+        referral: The rule that decides which of them to keep; None adds no such column.
+    """
+    table = {name: _array(column) for name, column in p.columns().items()}
     decisions = {} if referral is None else {"decision": np.where(_array(referral.decide(p)), "keep", "refer")}
     return {**table, **decisions}
-
-
-def _table_of_numbers(p: GaussianPredictive) -> dict[str, np.ndarray]:
-    """The mean, the standard deviation with the noise, and the 95% interval of a Gaussian that has them."""
-    mean, std = p.mean, p.variance.sqrt()
-    columns = {"mean": mean, "std": std, "lower": mean - _TWO_SIDED_95 * std, "upper": mean + _TWO_SIDED_95 * std}
-    targets = mean.shape[1]
-    return {
-        name if targets == 1 else f"{name}_{target}": _array(column[:, target])
-        for target in range(targets)
-        for name, column in columns.items()
-    }
 
 
 def _array(column: Tensor) -> np.ndarray:

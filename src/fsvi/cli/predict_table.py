@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fsvi.cli.predict import Averaged, Predictions, Sampling, make_net, table_of
+from fsvi.cli.predict import Predictions, Sampling, make_net, table_of
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier
 from fsvi.estimators.base import Estimator
-from fsvi.predictive import CategoricalPredictive, Predictive
+from fsvi.predictive import Predictive, concatenate
 from fsvi.referral import Referral
 from fsvi.serialization import building_from
 from fsvi.tables import Table, read_chunks, read_table
@@ -27,16 +26,28 @@ Tell = Callable[[str], None]
 
 
 def load_estimator(path: Path, net: str | None) -> Any:
-    """The estimator in a file, with the network that the file describes, or the one that `net` names."""
+    """The estimator in a file.
+
+    Args:
+        path: The file.
+        net: Names the function that makes the network, as `module:function`; None uses the file's description of it.
+    """
     return Estimator.load(path, None if net is None else make_net(net))
 
 
 def predict_table(
     model: Any, path: Path, sampling: Sampling, tell: Tell, referral: Referral | None = None
 ) -> Predictions:
-    """Predict every row of a file, part by part, and tell about rows and values that are unlike training.
+    """Predict every row of a file, part by part, and report rows and values that are unlike training.
 
     The result has a row for each row of the file; its column `line` says which.
+
+    Args:
+        model: The estimator.
+        path: The table.
+        sampling: How to predict.
+        tell: A function that shows a line of text.
+        referral: The rule that decides which predictions to keep; None keeps all.
     """
     parts: list[dict[str, NDArray[Any]]] = []
     told: set[str] = set()
@@ -57,7 +68,15 @@ def predict_table(
 
 
 def calibrate_table(model: Any, path: Path, sampling: Sampling, target_accuracy: float, confidence: float) -> Referral:
-    """Choose the threshold for referral on held-out rows in a file with the target column."""
+    """Choose the threshold for referral on held-out rows in a file with the target column.
+
+    Args:
+        model: The estimator.
+        path: The table.
+        sampling: How to predict.
+        target_accuracy: The accuracy that the kept predictions should have.
+        confidence: The confidence with which they have it.
+    """
     if not isinstance(model, FSVIClassifier):
         raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
     with building_from(path):
@@ -66,8 +85,8 @@ def calibrate_table(model: Any, path: Path, sampling: Sampling, target_accuracy:
             raise InvalidInputError(f"the column {model.target_name_!r} with the right answers is missing.")
         encoded, _ = model.encoder_.examine(table)
         labels = [label(value) for value in table.columns[model.target_name_].tolist()]
-        p = [_predict(model, part, sampling).mean for part in model._standardized(encoded).split(_ROWS)]
-        return Referral(Averaged(torch.cat(p)), model._as_indices(np.array(labels)), target_accuracy, confidence)
+        parts = [_predict(model, part, sampling).summary() for part in model._standardized(encoded).split(_ROWS)]
+        return Referral(concatenate(parts), model._as_indices(np.array(labels)), target_accuracy, confidence)
 
 
 def _tell_unknown(model: Any, table: Table, tell: Tell) -> None:
@@ -94,7 +113,7 @@ def _predict(model: Any, inputs: Any, sampling: Sampling) -> Predictive:
 def _columns(model: Any, inputs: Any, sampling: Sampling, referral: Referral | None) -> dict[str, NDArray[Any]]:
     raw = model._in_target_units(model._predict(inputs, sampling.samples, sampling.seed))
     columns = table_of(model._calibrated(raw), referral)
-    if isinstance(raw, CategoricalPredictive):
+    if not raw.is_numeric:
         columns["label"] = model.classes_[columns["label"]]
         if model._is_conformal:
             columns["set_95"] = _set_names(model, model.calibration_.sets(raw, _ALPHA).numpy())

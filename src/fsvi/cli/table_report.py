@@ -78,7 +78,15 @@ class Plot:
 def write_report(
     path: Path, assessment: Assessment, encoder: TableEncoder, facts: Mapping[str, Any], model: Path
 ) -> None:
-    """Write the page."""
+    """Write the page.
+
+    Args:
+        path: The HTML file.
+        assessment: The results on test rows.
+        encoder: The encoding of the columns.
+        facts: Facts about the run, by name.
+        model: The file with the model.
+    """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader("fsvi.cli"), PackageLoader("fsvi.experiments.report")]),
         autoescape=select_autoescape(),

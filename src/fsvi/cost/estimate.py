@@ -62,7 +62,13 @@ class CostEstimate:
 
 
 class TrainingCost(NamedTuple):
-    """Bytes held before the first step, the most bytes that a step adds, and the multiplications of a step."""
+    """The cost of training.
+
+    Attributes:
+        held: Bytes held before the first step.
+        added: The most bytes that a step adds.
+        work: The multiplications of a step.
+    """
 
     held: int
     added: int
@@ -93,7 +99,13 @@ def estimate_cost(method: Method, batch_size: int, x: Any = None) -> CostEstimat
 
 
 def training_cost(method: Method, batch_size: int, x: Tensor) -> TrainingCost:
-    """The cost of training `method` in batches of inputs like `x`; neither it nor any random state changes."""
+    """The cost of training; neither the method nor any random state changes.
+
+    Args:
+        method: The method.
+        batch_size: The number of examples per step.
+        x: Example inputs.
+    """
     with torch.random.fork_rng(devices=[method.device] if method.device.type == "cuda" else []):
         probe = Probe(method, x)
         probe.step(_B, _K)  # creates the optimizer's state

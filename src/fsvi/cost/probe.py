@@ -14,13 +14,17 @@ from fsvi.functions.contexts import Context
 from fsvi.methods.base import Method
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.function_space import FunctionSpace
-from fsvi.predictive import CategoricalPredictive
 
 _RATE = 1e-6
 
 
 class MeteredStep(NamedTuple):
-    """The bytes alive after each operation of a step, and the step's work; see `Meter`."""
+    """A metered step; see `Meter`.
+
+    Attributes:
+        alive: The bytes alive after each operation.
+        work: The step's work.
+    """
 
     alive: list[int]
     work: int
@@ -36,7 +40,12 @@ class _Noise(Context):
 
 
 class Probe:
-    """A copy of a method whose steps are metered."""
+    """A copy of a method whose steps are metered.
+
+    Args:
+        method: The method, which is copied.
+        x: Example inputs.
+    """
 
     def __init__(self, method: Method, x: Tensor) -> None:
         spaces = _function_spaces(method)
@@ -54,7 +63,12 @@ class Probe:
         self.held = self._meter.held
 
     def step(self, batch_size: int, num_context: int) -> MeteredStep:
-        """One metered training step."""
+        """One metered training step.
+
+        Args:
+            batch_size: The number of examples.
+            num_context: The number of context points.
+        """
         for space in self._spaces:
             space.num_context = num_context
         self._meter.restart()
@@ -76,8 +90,7 @@ class Probe:
         positions = method.network.layout.positions
         shape = (1, num * math.prod(positions), method.num_outputs)
         p = method.likelihood.predictive(torch.zeros(shape, dtype=method.dtype).to(method.device))
-        y = p.labels() if isinstance(p, CategoricalPredictive) else p.mean
-        y = method.likelihood.check_targets(y, method.num_outputs)
+        y = method.likelihood.check_targets(p.point(), method.num_outputs)
         return y.unflatten(0, (num, *positions)) if positions else y
 
 

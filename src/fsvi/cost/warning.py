@@ -21,7 +21,13 @@ gradients, and several passes."""
 
 
 def warn_of_memory(method: Method, batch_size: int, x: Inputs) -> None:
-    """Warn if steps on batches of inputs like `x` need more memory than is free."""
+    """Warn if training steps need more memory than is free.
+
+    Args:
+        method: The method.
+        batch_size: The number of examples per step.
+        x: Example inputs.
+    """
     free = free_memory(method.device)
     if free is None or _most(method, batch_size, x) < free:
         return

@@ -54,7 +54,12 @@ def check_distance(seen: Evidence) -> Finding | None:
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's correlation, with average ranks for ties; 0 if one of them is constant."""
+    """Spearman's correlation, with average ranks for ties; 0 if one of them is constant.
+
+    Args:
+        a: Numbers, (n,).
+        b: Numbers, (n,).
+    """
     a, b = _ranks(a), _ranks(b)
     a, b = a - a.mean(), b - b.mean()
     norm = float(a.norm() * b.norm())

@@ -13,6 +13,7 @@ from fsvi.diagnosis.learning import check_balance, check_learning
 from fsvi.diagnosis.posterior import check_batch_norm, check_variance
 from fsvi.diagnosis.predictions import check_calibration, check_samples
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import is_structured
 from fsvi.methods import Method
 from fsvi.training import History
 from fsvi.validation import check_count, check_type
@@ -44,8 +45,15 @@ def diagnose(
     check_count("num_samples", num_samples)
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise InvalidInputError(f"data is a {type(data).__name__}; a pair (x, y) is needed.")
+    if is_structured(data[0]):
+        raise InvalidInputError(
+            "diagnose measures distances between inputs, so it needs inputs in one tensor, not a tuple or dictionary."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
+        method.check_batch(*data)
+        if method.network.is_dense:
+            raise InvalidInputError("diagnose needs one prediction per input, but the network has one per position.")
         seen = Evidence.gather(method, (data[0], data[1]), context, history, num_samples)
         return Diagnosis(tuple(finding for finding in _findings(seen) if finding is not None))
 

@@ -15,7 +15,7 @@ from fsvi.cost.probe import members
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
 from fsvi.methods import Method
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.predictive import Predictive
 from fsvi.training import History
 from fsvi.validation import check_inputs
 
@@ -31,7 +31,16 @@ _LITTLE, _MUCH = 0.02, 0.2
 
 @dataclass(frozen=True)
 class Evidence:
-    """A method, the data (x, y) to check it on, and points of its context, if it has one."""
+    """A method, data to check it on, and points of its context.
+
+    Attributes:
+        method: The trained method.
+        x: Inputs.
+        y: Their targets.
+        context: Context points; None if the method has no context.
+        history: What `fit` returned, if it is known.
+        num_samples: Draws per prediction.
+    """
 
     method: Method
     x: Tensor
@@ -44,7 +53,15 @@ class Evidence:
     def gather(
         cls, method: Method, data: tuple[Any, Any], context: Any, history: History | None, num_samples: int
     ) -> Evidence:
-        """Validate the arguments; of large data, keep a subset spread evenly over all of it."""
+        """Validate the arguments. Of large data, keep a subset spread evenly over all of it.
+
+        Args:
+            method: The trained method.
+            data: A pair (x, y) of training examples.
+            context: The context; None is the method's own.
+            history: What `fit` returned, if it is known.
+            num_samples: Draws per prediction.
+        """
         x, y = method.check_batch(*data)
         chosen = _spread(len(x), _MOST_DATA)
         x, y = x[chosen], y[chosen]
@@ -77,7 +94,12 @@ class Evidence:
         return self.predict(self.x)
 
     def predict(self, x: Tensor, num_samples: int = _DRAWS) -> Predictive:
-        """The prediction at any inputs."""
+        """The prediction at any inputs.
+
+        Args:
+            x: The inputs.
+            num_samples: Draws per prediction.
+        """
         return self.method.predict(x, num_samples)
 
     @cached_property
@@ -87,14 +109,8 @@ class Evidence:
 
     @cached_property
     def constant_nll(self) -> float | None:
-        """The nll of the best constant prediction: class frequencies, or one Gaussian; None for other predictions."""
-        if isinstance(self.prediction, CategoricalPredictive):
-            shares = torch.bincount(self.y).double() / len(self.y)
-            return float(torch.special.entr(shares).sum())
-        if not isinstance(self.prediction, GaussianPredictive):
-            return None
-        variances = self.y.double().var(0, correction=0).clamp_min(1e-12)
-        return float(0.5 * (2 * math.pi * math.e * variances).log().sum())
+        """The nll of the best constant prediction, such as class frequencies or one Gaussian; None if unknown."""
+        return self.prediction.constant_nll(self.y)
 
     @cached_property
     def has_learned(self) -> bool:
@@ -115,7 +131,13 @@ class Evidence:
 
 
 def distances(points: Tensor, data: Tensor, own: bool = False) -> Tensor:
-    """The distance from each point to the nearest datum. With `own`, the points are the data; each skips itself."""
+    """The distance from each point to the nearest datum.
+
+    Args:
+        points: The points.
+        data: The data.
+        own: Whether the points are the data; then each one skips itself.
+    """
     table = torch.cdist(points.double().flatten(1), data.double().flatten(1))
     return table.kthvalue(2 if own else 1, dim=1).values
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
@@ -10,8 +9,9 @@ from torch import Tensor
 
 from fsvi.diagnosis.evidence import Evidence
 from fsvi.diagnosis.findings import Finding, Severity
+from fsvi.errors import InvalidInputError
 from fsvi.metrics import coverage, reliability
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.predictive import Predictive
 
 _GROUPS = 5
 _TOO_NOISY, _NOISY = 0.5, 0.25
@@ -30,7 +30,7 @@ def check_samples(seen: Evidence) -> Finding | None:
     if len(p.samples) != _GROUPS * seen.num_samples:
         return None  # the method decides the number of draws
     whole = p.score
-    parts = torch.stack([_part(p, slice(first, None, _GROUPS)).score for first in range(_GROUPS)])
+    parts = torch.stack([p.draws(slice(first, None, _GROUPS)).score for first in range(_GROUPS)])
     error = float((parts - whole).square().mean().sqrt())
     spread = max(float(whole.std()), 1e-12)
     sentence = (
@@ -50,12 +50,19 @@ def check_samples(seen: Evidence) -> Finding | None:
 def check_calibration(seen: Evidence) -> Finding | None:
     """Compare confidence with accuracy, or intervals with their coverage; None for other kinds of predictions."""
     p = seen.prediction
-    if isinstance(p, GaussianPredictive):
-        return _check_intervals(p, seen.y)
-    return _check_confidence(p, seen.y) if isinstance(p, CategoricalPredictive) else None
+    if p.is_numeric:
+        observed = ~seen.y.isnan().any(1)
+        return _check_intervals(p[observed], seen.y[observed]) if bool(observed.any()) else None
+    try:
+        classes = p.class_probabilities().shape[1]
+    except InvalidInputError:
+        return None
+    y = seen.y.flatten()
+    hard = (y == y.round()) & (y >= 0) & (y < classes) if seen.y.numel() == len(p) else torch.zeros(len(p)) > 0
+    return _check_confidence(p[hard], y[hard].long()) if bool(hard.any()) else None
 
 
-def _check_confidence(p: CategoricalPredictive, y: Tensor) -> Finding:
+def _check_confidence(p: Predictive, y: Tensor) -> Finding:
     bins = reliability(p, y, _BINS)
     chance = bins.accuracy.nan_to_num(0.5)
     noise = (bins.count * chance * (1 - chance)).sqrt() * math.sqrt(2 / math.pi) / bins.count.sum()
@@ -71,7 +78,7 @@ def _check_confidence(p: CategoricalPredictive, y: Tensor) -> Finding:
     return _calibration(sentence, excess, kind, {"ece": bins.ece})
 
 
-def _check_intervals(p: GaussianPredictive, y: Tensor) -> Finding:
+def _check_intervals(p: Predictive, y: Tensor) -> Finding:
     found = {level: coverage(p, y, level) for level in _LEVELS}
     gaps = {level: level - share for level, share in found.items()}
     worst = max(gaps, key=lambda level: abs(gaps[level]))
@@ -89,11 +96,3 @@ def _calibration(sentence: str, excess: float, kind: str, values: dict[str, floa
     more, less = "raise kl_weight or num_context, or stop training earlier", "lower kl_weight, or train longer"
     advice = f"{(more if kind == 'overconfident' else less).capitalize()}; for real targets, check the noise."
     return Finding("calibration", "fault" if excess > _MISCALIBRATED else "warning", sentence, advice, values)
-
-
-def _part(p: Predictive, chosen: slice) -> Predictive:
-    """The prediction from some of the draws."""
-    part = copy.copy(p)
-    for name, values in vars(p).items():
-        setattr(part, name, values[chosen])
-    return part

@@ -39,7 +39,7 @@ _TOGETHER = {"classes": 0.85, "numbers": 0.7}
 """What uncertainty must reach with all columns 8 standard deviations away: a share of the largest entropy, or of the
 targets' standard deviation."""
 _SIMILAR = {"classes": 0.02, "numbers": 0.1}
-"""Up to so many nats, or a tenth, more NLL than that of the other model count as the same: the NLL of real numbers
+"""An NLL that is larger by up to this many nats, or by a tenth, counts as the same: the NLL of real numbers
 depends on their unit and may be close to 0."""
 _ALONE = {"classes": (0.6, 0.3), "numbers": (2.0, 1.25)}
 """What it must reach with one column that far away, on average over columns and for each: a share of the largest
@@ -146,7 +146,7 @@ class Assessment:
 
 
 def assess(models: Mapping[str, Any], table: Table, y: NDArray[Any], num_referred: int = 10) -> Assessment:
-    """Measure fitted estimators, the first of which is the model in question, on held-out rows.
+    """Measure fitted estimators on held-out rows. The first one is the model in question.
 
     Args:
         models: Fitted classifiers or regressors, by name; the second is compared with.

@@ -150,6 +150,10 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
         After `calibrate` with a conformal step, this holds for rows exchangeable with the calibration rows. Without it,
         these are the most probable classes whose probabilities sum to 1 − `alpha`, and nothing is promised.
+
+        Args:
+            X: Rows.
+            alpha: The share of rows for which the set may miss the label.
         """
         check_fraction("alpha", alpha)
         if self._is_conformal and self.calibration_ is not None:
@@ -172,7 +176,13 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return np.searchsorted(self.classes_, y)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[Any]:
-        """Labels drawn from `n_samples` functions, (n, n_samples): those in a column come from one function."""
+        """Labels drawn from functions, (n, n_samples). Labels in one column come from one function.
+
+        Args:
+            X: Rows.
+            n_samples: The number of functions.
+            random_state: The seed of the draws.
+        """
         p, draws, generator = self._draws(X, n_samples, random_state)
         probabilities = self._calibrated(p).samples[draws].transpose(0, 1)
         chosen = torch.multinomial(probabilities.flatten(0, 1), 1, generator=generator)

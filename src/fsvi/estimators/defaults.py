@@ -76,7 +76,7 @@ def num_held_out(num: int, fraction: float | None = None) -> int:
 
 def fsvi_settings(likelihood: Likelihood, num_outputs: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """FSVI's arguments for a table: those `given` by the user, and the defaults and the rule for all others."""
-    variance = TARGET_VARIANCE if isinstance(likelihood, Gaussian) else LOGIT_VARIANCE
+    variance = TARGET_VARIANCE if likelihood.is_numeric else LOGIT_VARIANCE
     settings = {"stochastic": "last_layer", "num_context": NUM_CONTEXT, **given}
     settings.setdefault("divergence", KL(covariance="diagonal"))
     settings.setdefault("prior", Constant(variance))

@@ -18,10 +18,9 @@ from torch import nn
 from fsvi.errors import FileFormatError
 from fsvi.estimators.rows import make_scaler
 from fsvi.methods.files import as_tree, from_tree
-from fsvi.serialization import Configurable, building_from, plain, read_tree, write_tree
+from fsvi.serialization import ESTIMATOR, Configurable, building_from, name_in_files, plain, read_tree, write_tree
 from fsvi.training import History
 
-KIND = "fsvi estimator"
 _TRANSIENT = ("module", "device", "progress")
 """Parameters that a file does not hold: the trained network itself does, and the others belong to a machine."""
 
@@ -33,7 +32,7 @@ class Saved:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Saved._classes[cls.__name__] = cls
+        Saved._classes[name_in_files(cls)] = cls
 
     @abstractmethod
     def _target_tree(self) -> dict[str, Any]:
@@ -50,7 +49,7 @@ class Saved:
         calibration and all parameters but `module`, `device` and `progress`.
         """
         check_is_fitted(self)
-        write_tree(path, self._tree(), KIND)
+        write_tree(path, self._tree(), ESTIMATOR)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], net: nn.Module | None = None) -> Any:
@@ -60,7 +59,7 @@ class Saved:
             path: The file.
             net: The architecture, where `module` was a network that a file cannot describe; see `fsvi.load`.
         """
-        tree = read_tree(path, KIND)
+        tree = read_tree(path, ESTIMATOR)
         with building_from(path):
             kind = Saved._classes.get(tree["class"])
             if kind is None or not issubclass(kind, cls):
@@ -73,7 +72,7 @@ class Saved:
         this: Any = self
         names = getattr(self, "feature_names_in_", None)
         return {
-            "class": type(self).__name__,
+            "class": name_in_files(type(self)),
             "params": {name: _plain(value) for name, value in self._saved_params().items()},
             "encoder": this.encoder_.config(),
             "scaler": scaler_tree(this.scaler_),

@@ -23,7 +23,7 @@ from fsvi.predictive import GaussianPredictive
 from fsvi.validation import check_fraction
 
 _NOISE = 0.5
-"""Where learning the noise of standardised targets starts."""
+"""The initial noise of standardized targets."""
 
 
 class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
@@ -63,7 +63,12 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         return self._in_target_units(self._predict(self._inputs(X), self.num_samples))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """E[y], in the targets' shape; with `return_std` a pair with the standard deviation of y, noise included."""
+        """E[y], in the targets' shape.
+
+        Args:
+            X: Rows.
+            return_std: Whether to return a pair with the standard deviation of y, noise included.
+        """
         parts = (self._calibrated(self._in_target_units(part)) for part in self._parts(X))
         moments = [(part.mean, part.variance.sqrt()) for part in parts]
         mean, std = (self._shaped(torch.cat(parts)) for parts in zip(*moments, strict=True))
@@ -86,10 +91,14 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         return self
 
     def predict_interval(self, X: Any, alpha: float = 0.1) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Lower and upper ends between which a share 1 − `alpha` of targets should lie, each in the targets' shape.
+        """The lower and upper ends of prediction intervals, each in the targets' shape.
 
         After `calibrate` with a conformal step, this holds for rows exchangeable with the calibration rows. Without it,
         the ends are those of a Gaussian with the predicted mean and standard deviation, and nothing is promised.
+
+        Args:
+            X: Rows.
+            alpha: The share of targets that may lie outside.
         """
         check_fraction("alpha", alpha)
         if self._is_conformal and self.calibration_ is not None:
@@ -101,9 +110,14 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         return mean - reach, mean + reach
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[np.float64]:
-        """Targets drawn from `n_samples` functions, noise included, (n, n_samples) or (n, targets, n_samples).
+        """Targets drawn from functions, noise included, (n, n_samples) or (n, targets, n_samples).
 
         Those with the same last index come from one function.
+
+        Args:
+            X: Rows.
+            n_samples: The number of functions.
+            random_state: The seed of the draws.
         """
         p, draws, generator = self._draws(X, n_samples, random_state)
         p = self._calibrated(self._in_target_units(p))

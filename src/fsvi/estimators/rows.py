@@ -18,7 +18,13 @@ from fsvi.errors import InvalidInputError
 def merge_rows(
     x: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64]]:
-    """Every distinct row of inputs (n, columns) and targets (n, ...) once, sorted, with the sum of its weights."""
+    """Every distinct pair of inputs and targets once, sorted, with the sum of its weights.
+
+    Args:
+        x: Inputs, (n, columns).
+        y: Targets, (n, ...).
+        weights: Weights, (n,).
+    """
     rows = np.column_stack([x, y.reshape(len(y), -1)])
     order = np.lexsort(rows.T[::-1])
     is_new = np.ones(len(rows), dtype=bool)
@@ -31,6 +37,10 @@ def weighted_scaler(x: NDArray[np.float64], weights: NDArray[np.float64]) -> Sta
     """A scaler to mean 0 and standard deviation 1 of weighted rows; constant columns keep their scale.
 
     scikit-learn's own weighted variance of a constant column may be slightly negative, and its square root NaN.
+
+    Args:
+        x: Rows.
+        weights: How many times each row counts.
     """
     mean = np.average(x, axis=0, weights=weights)
     std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
@@ -39,7 +49,12 @@ def weighted_scaler(x: NDArray[np.float64], weights: NDArray[np.float64]) -> Sta
 
 
 def make_scaler(mean: NDArray[np.float64], std: NDArray[np.float64]) -> StandardScaler:
-    """A scaler that subtracts `mean` and divides by `std`."""
+    """A scaler that subtracts a mean and divides by a standard deviation.
+
+    Args:
+        mean: The mean of each column.
+        std: The standard deviation of each column.
+    """
     scaler = StandardScaler()
     scaler.mean_, scaler.scale_, scaler.var_, scaler.n_features_in_ = mean, std, std**2, len(mean)
     return scaler
@@ -48,7 +63,14 @@ def make_scaler(mean: NDArray[np.float64], std: NDArray[np.float64]) -> Standard
 def repeat_rows(
     x: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64], method: str
 ) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64]]:
-    """The opposite, for methods that cannot weigh rows: every row as many times as its weight, a whole number, says."""
+    """Repeat each row as many times as its weight says, for methods that cannot weigh rows.
+
+    Args:
+        x: Rows.
+        y: Their targets.
+        weights: Whole numbers.
+        method: The method's name, for the error about weights that are not whole.
+    """
     counts = np.round(weights).astype(np.int64)
     if (counts != weights).any():
         raise InvalidInputError(

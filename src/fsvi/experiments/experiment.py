@@ -99,7 +99,12 @@ class Experiment:
             return self.make()
 
     def train(self, method: Method, seed: int, **settings: Any) -> History:
-        """Train the method that `build` made."""
+        """Train the method that `build` made.
+
+        Args:
+            method: The method.
+            seed: The seed of training.
+        """
         data: Any = self.data if self.dataset is None else self.dataset(*self.data)
         return fit(method, data, seed=seed, **{**self.fit_settings, **settings})
 

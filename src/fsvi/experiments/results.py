@@ -62,14 +62,24 @@ class Result:
 
 
 def result_path(out: Path, order: Order) -> Path:
-    """The path of the result of `order`."""
+    """The path of a result.
+
+    Args:
+        out: The folder of results.
+        order: What was run.
+    """
     method = order.method.replace(":", "-")
     row = method if order.context is None else f"{method}-{order.context}"
     return out / order.task / f"{row}.{order.profile}.{order.seed}.json"
 
 
 def model_path(out: Path, result: Path) -> Path:
-    """The path of the trained model of a result."""
+    """The path of the trained model of a result.
+
+    Args:
+        out: The folder of results.
+        result: The path of the result.
+    """
     return out / "models" / result.relative_to(out).with_suffix(".fsvi")
 
 
@@ -77,12 +87,22 @@ def model_path(out: Path, result: Path) -> Path:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Replace the file atomically; NaN and infinity become null."""
+    """Replace the file atomically. NaN and infinity become null.
+
+    Args:
+        path: The file.
+        result: The result.
+    """
     write_document(path, {**asdict(result), "format": FORMAT})
 
 
 def write_document(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace the file atomically by JSON with each value on its own line and a checksum on the last line."""
+    """Replace the file atomically with JSON: one value per line, and a checksum on the last line.
+
+    Args:
+        path: The file.
+        values: The values, by name.
+    """
     standard = {name: _standard(value) for name, value in values.items()}
     summed = {**standard, "sha256": checksum(standard)}
     lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in summed.items())
@@ -119,7 +139,12 @@ def read_result(path: Path) -> Result:
 
 
 def read_document(path: Path, kind: str = "result") -> dict[str, Any]:
-    """Read a file that `write_document` wrote."""
+    """Read a file that `write_document` wrote.
+
+    Args:
+        path: The file.
+        kind: What the file should be, for errors.
+    """
     try:
         document = json.loads(path.read_text("utf-8"))
         given = document.pop("sha256", None) if isinstance(document, dict) else None

@@ -60,7 +60,13 @@ def describe(orders: Sequence[Order]) -> str:
 
 
 def run_group(orders: Sequence[Order], out: Path, tell: Callable[[str], None]) -> list[Result]:
-    """Run orders that differ only in their seeds, stacked if there are several."""
+    """Run orders that differ only in their seeds, stacked if there are several.
+
+    Args:
+        orders: What to run.
+        out: The folder of results.
+        tell: A function that shows a line of text.
+    """
     return run_stacked(orders, out, tell) if len(orders) > 1 else [run(orders[0], out, tell)]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from fsvi.experiments.columns import TableLayout
 from fsvi.experiments.experiment import Experiment, Order, Recipe
 from fsvi.experiments.schedules import AveragingSchedule
+from fsvi.methods.registry import METHODS
 
 MethodAndContext = tuple[str, str | None]
 """A method's name, and its context if the sweep names one."""
@@ -76,8 +77,8 @@ class Task:
 
 
 def _method_schedule(order: Order) -> Mapping[str, Any]:
-    """SWAG averages at a constant learning rate; all other methods use the default schedule."""
-    if order.member != "swag":
+    """Methods that average parameters do so at a constant learning rate; all others use the default schedule."""
+    if not METHODS[order.member].averages:
         return {}
     start = order.settings.get("start")
     return {"schedule": AveragingSchedule() if start is None else AveragingSchedule(start)}

@@ -1,6 +1,6 @@
 """Gaussians over function values: how parameters induce them, priors, context points, and the KL between them."""
 
-from fsvi.functions import contexts, divergences, priors
+from fsvi.functions import contexts, divergences, kernels, priors
 from fsvi.functions.gaussian import FunctionGaussian, diagonal_kl, gaussian_kl
 from fsvi.functions.linearize import LINEARIZERS, Linearization, Linearizer, has_stochastic_features, last_layer
 
@@ -14,6 +14,7 @@ __all__ = [
     "divergences",
     "gaussian_kl",
     "has_stochastic_features",
+    "kernels",
     "last_layer",
     "priors",
 ]

@@ -24,7 +24,12 @@ class Divergence(Configurable, ABC):
 
     @abstractmethod
     def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
-        """The divergence of the posterior `q` from the prior `p`, summed over outputs: a scalar with gradients."""
+        """The divergence of the posterior `q` from the prior `p`, summed over outputs: a scalar with gradients.
+
+        Args:
+            q: The posterior at the context points.
+            p: The prior at the same points.
+        """
 
 
 class KL(Divergence):
@@ -48,3 +53,29 @@ class KL(Divergence):
     def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
         """KL(q ‖ p), summed over outputs."""
         return (gaussian_kl if self.covariance == "full" else diagonal_kl)(q, p, self.nugget)
+
+
+class RegularizedKL(Divergence):
+    """The regularized KL divergence of Cinquin and Bamler (2025), which exists for any two Gaussian processes.
+
+    With M context points, γM·I is added to both covariances:
+
+        ½[(m_q − m_p)ᵀ (Σ_p + γM I)⁻¹ (m_q − m_p) + tr((Σ_p + γM I)⁻¹ (Σ_q + γM I)) − M
+          − log|Σ_q + γM I| + log|Σ_p + γM I|].
+
+    `KL` adds a constant instead. Between the functions of a network and a Gaussian process, that KL grows without bound
+    with the number of points, because their supports differ. This one converges: eigenvalues of a covariance matrix
+    grow like M, and so does the regularizer.
+
+    Args:
+        gamma: γ. Smaller values follow the prior more closely and make the divergence larger.
+        num_draws: Over how many draws of the feature layers the divergence is averaged, where these are random.
+    """
+
+    def __init__(self, gamma: float = 1e-3, num_draws: int = 1) -> None:
+        self.gamma = check_positive("gamma", gamma)
+        self.num_draws = check_count("num_draws", num_draws)
+
+    def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
+        """The regularized KL of q from p, summed over outputs."""
+        return gaussian_kl(q, p, self.gamma * q.num_points)

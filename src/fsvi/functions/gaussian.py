@@ -17,9 +17,10 @@ from fsvi.errors import SingularCovarianceError
 class FunctionGaussian:
     """For every output k independently: N(mean[:, k], U diag(w[k]) Uᵀ + d·I), with K points and R columns of U.
 
-    A last linear layer gives U = [Φ, 1] and w = its weights' variances; a constant prior has R = 0; a Gaussian-process
-    prior has U and w = the eigenvectors and eigenvalues of its kernel matrix. Where R < K, inverses and determinants
-    are taken in R dimensions (Woodbury and the determinant lemma), else by a Cholesky factor in K.
+    A last linear layer gives U = [Φ, 1] and the variances of its weights as w. A constant prior has R = 0. A Gaussian
+    process has the eigenvectors and eigenvalues of its kernel matrix as U and w. If R < K, inverses and determinants
+    are computed in R dimensions (Woodbury identity and determinant lemma), otherwise with a Cholesky factor in K
+    dimensions.
     """
 
     mean: Tensor
@@ -30,11 +31,18 @@ class FunctionGaussian:
     """w, (Q, R), or (1, R) where all outputs share it"""
     diagonal: float | Tensor = 0.0
     """d, a variance added at every point"""
+    outputs_joined: int = 1
+    """how many outputs stand in one column of `mean`, point by point"""
+
+    @property
+    def num_points(self) -> int:
+        """The number of points, also where several outputs are joined to one Gaussian."""
+        return len(self.mean) // self.outputs_joined
 
     def prepared(self, nugget: float) -> FunctionGaussian:
-        """The same in float64, with `nugget` added to the diagonal."""
+        """The same Gaussian in float64, with `nugget` added to the diagonal."""
         mean, factor, weight = (t.double() for t in (self.mean, self.factor, self.weight))
-        return FunctionGaussian(mean, factor, weight, self.diagonal + nugget)
+        return FunctionGaussian(mean, factor, weight, self.diagonal + nugget, self.outputs_joined)
 
     def covariance(self) -> Tensor:
         """(Q or 1, K, K)"""
@@ -50,12 +58,12 @@ class FunctionGaussian:
         points, outputs = self.mean.shape
         mean, size = self.mean.reshape(-1, 1), points * outputs
         if not self.factor.shape[1] and len(self.weight) == 1:
-            return FunctionGaussian(mean, self.factor.new_zeros(size, 0), self.weight, self.diagonal)
+            return FunctionGaussian(mean, self.factor.new_zeros(size, 0), self.weight, self.diagonal, outputs)
         covariance = self.covariance().expand(outputs, points, points)
         eye = torch.eye(outputs, dtype=covariance.dtype, device=covariance.device)
         matrix = torch.einsum("qij,qr->iqjr", covariance, eye).reshape(size, size)
         roots, vectors = torch.linalg.eigh(matrix.double())
-        return FunctionGaussian(mean, vectors, roots.clamp_min(0)[None])
+        return FunctionGaussian(mean, vectors, roots.clamp_min(0)[None], outputs_joined=outputs)
 
     @property
     def _is_low_rank(self) -> bool:
@@ -118,7 +126,7 @@ class FunctionGaussian:
 
 
 class _LogDeterminant(torch.autograd.Function):
-    """log|A| by A's Cholesky factor, with its gradient A⁻¹ at once, and not through that of the factor."""
+    """log|A| from A's Cholesky factor; its gradient is A⁻¹ directly, without differentiating the factor."""
 
     generate_vmap_rule = True
 
@@ -146,6 +154,11 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
     """KL(q‖p) summed over outputs, ½ Σₖ [tr(Σp⁻¹Σq) + (mp−mq)ᵀΣp⁻¹(mp−mq) − K + log|Σp| − log|Σq|], in float64.
 
     `nugget`·I is added to *both* covariances. Σp is factored once when all outputs share it, Σq in one batch.
+
+    Args:
+        q: The posterior.
+        p: The prior.
+        nugget: The variance added to both diagonals.
     """
     q, p = q.prepared(nugget), p.prepared(nugget)
     points = len(q.mean)
@@ -159,7 +172,13 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
 
 
 def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:
-    """The same with every correlation between points left out: K·Q univariate Gaussians."""
+    """The same without correlations between points: K·Q univariate Gaussians.
+
+    Args:
+        q: The posterior.
+        p: The prior.
+        nugget: The variance added to both diagonals.
+    """
     q, p = q.prepared(nugget), p.prepared(nugget)
     ratio = q.variance() / p.variance()
     return 0.5 * (ratio + (p.mean - q.mean).T.square() / p.variance() - 1 - ratio.log()).sum()

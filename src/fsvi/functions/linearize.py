@@ -71,7 +71,19 @@ def linearize_exact(network: Network, q: Parameters, x: Tensor, shift: Tensor | 
     with evaluating(network.module), plain_kernels(network.module):
         jacobian = jacrev(outputs)(q.mean)
         mean = outputs(q.mean)
-    return FunctionGaussian(mean[:, None], jacobian, (2 * q.log_std).exp()[None])
+    return FunctionGaussian(mean[:, None], jacobian, (2 * q.log_std).exp()[None], outputs_joined=network.num_outputs)
+
+
+def linearized_outputs(network: Network, q: Parameters, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x; mean) and J(x)·shift, the outputs of the linearized network at mean + `shift`, each (n, outputs).
+
+    One forward-mode pass gives both; J is the Jacobian by all stochastic parameters and is never formed.
+    """
+    params, directions, names = q.params(), q.directions(shift), network.head_names
+    features, change = features_jvp(network, params, directions, x)
+    value = apply_head(features, *(params[name] for name in names))
+    moved = apply_head(features, *(directions[name] for name in names))
+    return value, moved if change is None else moved + apply_head(change, params[names[0]])
 
 
 def check_linearization(linearize: str, network: Network, q: MeanField, x: Tensor) -> None:
@@ -110,7 +122,7 @@ def features_jvp(
     network: Network, params: Mapping[str, Tensor], tangents: Mapping[str, Tensor], x: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Φ(x) at `params`, and its derivative in the direction `tangents`, by one forward-mode pass; None is zero."""
-    layers = feature_layers(network) if isinstance(x, Tensor) else None
+    layers = feature_layers(network) if isinstance(x, Tensor) and network.layout.axis == -1 else None
     if layers is not None:
         with evaluating(network.module):
             return layers_jvp(network.module, layers, params, tangents, x)

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
-from fsvi.functions.kernels import fit_hyperparameters, median_distance, rbf_kernel
+from fsvi.functions.hyperparameters import fit_hyperparameters
+from fsvi.functions.kernels import RBF, Kernel
 from fsvi.functions.linearize import LINEARIZERS, has_stochastic_features
 from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
 from fsvi.serialization import Configurable
-from fsvi.validation import check_positive
+from fsvi.validation import check_positive, check_type
 from fsvi.variational import MeanField
 
 
@@ -43,8 +44,13 @@ class Prior(Configurable, nn.Module, ABC):
     def prepare(self, x: Tensor) -> None:
         """See some training inputs before training starts."""
 
-    def make_room(self, tensors: Mapping[str, Tensor]) -> None:
-        """Resize buffers whose size depends on data to the sizes they have in a file, before it is read."""
+    def make_room(self, tensors: Mapping[str, Tensor], num_columns: int | None = None) -> None:
+        """Resize buffers whose size depends on data to the sizes they have in a file, before it is read.
+
+        Args:
+            tensors: The prior's tensors in the file, by name.
+            num_columns: How many columns the inputs have, if they are tables and it is known.
+        """
 
     @property
     def is_random(self) -> bool:
@@ -80,53 +86,76 @@ class Constant(Prior):
 
 
 class GaussianProcess(Prior):
-    """Every output is an independent process GP(0, variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²)), inputs flattened.
+    """Every output is an independent process GP(0, k). Inputs are flattened.
 
     Args:
         lengthscale: The lengthscale of all inputs; None takes the median distance between training inputs.
-        variance: The variance of every function value.
-        learn: Whether to fit the process to the targets before training, by marginal likelihood. Fitting starts from
-            `lengthscale` and from the targets' own variance, and gives each column of a table its own lengthscale.
-            It needs a regression with `fsvi.Gaussian`; a classification has no such likelihood in closed form.
+        variance: The variance of every function value; a factor on `kernel` if there is one.
+        learn: Whether to fit the process to the targets before training, by marginal likelihood. Fitting gives each
+            column of a table its own lengthscale. It starts from `lengthscale` and the targets' own variance, or from
+            the hyperparameters of `kernel`. It needs a regression with `fsvi.Gaussian`; a classification has no such
+            likelihood in closed form.
+        kernel: The covariance k, such as `fsvi.kernels.Matern(1.5) + fsvi.kernels.Linear()`; None is `RBF` with
+            `lengthscale` and `variance`, k(x, x′) = variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²).
     """
 
     hyperparameters: Tensor
-    """one lengthscale, or one per column, followed by the variance"""
+    """the kernel's: by default one lengthscale, or one per column, followed by the variance"""
 
-    def __init__(self, lengthscale: float | None = None, variance: float = 1.0, learn: bool = False) -> None:
+    def __init__(
+        self,
+        lengthscale: float | None = None,
+        variance: float = 1.0,
+        learn: bool = False,
+        kernel: Kernel | None = None,
+    ) -> None:
         super().__init__()
         self.learn = learn
         self.lengthscale = None if lengthscale is None else check_positive("lengthscale", lengthscale)
         self.variance = check_positive("variance", variance)
-        values = torch.tensor([self.lengthscale or 1.0, self.variance], dtype=torch.float64)
-        self.register_buffer("hyperparameters", values)
+        if kernel is not None:
+            check_type("kernel", kernel, Kernel, "a kernel such as fsvi.kernels.RBF()")
+            if lengthscale is not None:
+                raise InvalidInputError(f"lengthscale={lengthscale} belongs to the kernel: pass it to the kernel.")
+        self.kernel = kernel
+        self._kernel = RBF(self.lengthscale, self.variance) if kernel is None else kernel
+        self.register_buffer("hyperparameters", self._kernel.start(None))
 
     def prepare(self, x: Tensor) -> None:
-        """Find the lengthscale if none was given."""
+        """Check that the kernel fits the inputs, and find lengthscales that were not given."""
         _check_comparable(x)
-        if self.lengthscale is None:
-            self.hyperparameters[:-1] = median_distance(x)
+        rows = x.flatten(1)
+        self._kernel.check(rows.shape[1])
+        if self._kernel.is_open:
+            self.hyperparameters = self._kernel.start(rows)
 
     def fit(self, x: Tensor, y: Tensor, noise: Tensor, learn_noise: bool) -> None:
         """Maximize the marginal likelihood of targets `y` (n, q) with noise of standard deviation `noise` (q,)."""
-        lengthscale = median_distance(x) if self.lengthscale is None else x.new_tensor(self.lengthscale)
-        columns = x.shape[1] if x.dim() == 2 else 1
-        variance = y.double().square().mean().clamp_min(torch.finfo(torch.float32).tiny)
-        start = (lengthscale.double().expand(columns), variance, noise)
-        lengthscales, variance, _ = fit_hyperparameters(x, y, start, learn_noise)
-        self.hyperparameters = torch.cat([lengthscales, variance[None]])
+        rows = x.flatten(1)
+        self._kernel.check(rows.shape[1])
+        start = self._kernel.start(rows, each_column=x.dim() == 2)
+        if self.kernel is None:
+            start[-1] = y.double().square().mean().clamp_min(torch.finfo(torch.float32).tiny)
+            self.hyperparameters, _ = fit_hyperparameters(self._kernel, x, y, start, noise, learn_noise)
+        else:
+            scale = self.variance**0.5
+            self.hyperparameters, _ = fit_hyperparameters(self.kernel, x, y / scale, start, noise / scale, learn_noise)
 
-    def make_room(self, tensors: Mapping[str, Tensor]) -> None:
-        """Expect as many lengthscales as a file has."""
+    def make_room(self, tensors: Mapping[str, Tensor], num_columns: int | None = None) -> None:
+        """Expect as many hyperparameters as a file has, if the kernel can have that many."""
         values = tensors.get("hyperparameters")
-        if values is not None and values.dim() == 1 and len(values) > 1:
+        if values is None or values.dim() != 1:
+            return
+        fewest = self._kernel.size(None)
+        possible = (fewest, self._kernel.size(num_columns))
+        if len(values) in possible if num_columns is not None else len(values) >= fewest:
             self.hyperparameters = self.hyperparameters.new_ones(len(values))
 
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """A zero mean, and the kernel matrix by its eigenvectors, because it is often numerically singular."""
         _check_comparable(x)
-        kernel = rbf_kernel(x, self.hyperparameters[:-1], self.hyperparameters[-1])
-        roots, vectors = torch.linalg.eigh(kernel)
+        matrix = self._kernel(x, self.hyperparameters)
+        roots, vectors = torch.linalg.eigh(matrix if self.kernel is None else self.variance * matrix)
         return FunctionGaussian(roots.new_zeros(len(x), self.num_outputs), vectors, roots.clamp_min(0)[None])
 
 

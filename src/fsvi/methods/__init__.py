@@ -5,7 +5,10 @@ from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
 from fsvi.methods.files import load
+from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.gfsvi import GFSVI
+from fsvi.methods.ivon import IVON
 from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
@@ -17,16 +20,21 @@ from fsvi.methods.rank1 import Rank1
 from fsvi.methods.registry import make_method, method_names
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
+from fsvi.methods.vbll import VBLL
 from fsvi.methods.vogn import VOGN
 
 __all__ = [
     "DUQ",
     "FBNN",
+    "FSEB",
     "FSVI",
+    "GFSVI",
+    "IVON",
     "MAP",
     "MFVI",
     "SPG",
     "SWAG",
+    "VBLL",
     "VOGN",
     "Ensemble",
     "Laplace",

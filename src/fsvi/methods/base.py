@@ -21,21 +21,23 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
-from fsvi.inputs import Inputs, example_shape, signature
+from fsvi.inputs import TARGET_KEYS, Inputs, example_shape, signature
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.files import save_method
 from fsvi.methods.parts import Part
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.predictive import Predictive
+from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 
 _OLD_NETWORK_SETTINGS = ("head", "channels_last")
 """Where files written before `Network` existed keep its settings."""
+
+_ROWS_AT_ONCE = 10_000
+"""Inputs whose draws are in memory at once when only summaries are kept."""
 
 DataPass = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 """A function that goes through the training data once more."""
@@ -57,7 +62,7 @@ class Method(Configurable, nn.Module, ABC):
 
     transient = ("net",)
     takes_weights: ClassVar[bool] = True
-    """Whether training can weigh examples: whether all that it takes from targets is `likelihood.nll`"""
+    """Whether training can weigh examples, because targets enter the loss through `likelihood.nll` only."""
     takes_positions: ClassVar[bool] = False
     """Whether the network may have outputs at every position of an input: (n, positions..., outputs)"""
 
@@ -94,26 +99,51 @@ class Method(Configurable, nn.Module, ABC):
         @progress.setter
         def progress(self, value: float) -> None: ...
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Let properties decide what an assignment means; `nn.Module` would register a module next to them."""
+        if isinstance(getattr(type(self), name, None), property):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     # Learning -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The named scalars whose sum is the loss on a minibatch: the negative log-likelihood `nll`, and others."""
+        """The named scalars whose sum is the loss on a minibatch: the negative log-likelihood `nll`, and others.
+
+        Args:
+            x: Inputs, validated by `check_batch`.
+            y: Their targets.
+        """
 
     def loss(self, x: Any, y: Any) -> Tensor:
-        """The scalar to minimize. The number of training examples is what `fit` set, otherwise the batch's size."""
+        """The scalar to minimize. N is the number that `fit` has set, otherwise the size of the batch.
+
+        Args:
+            x: Inputs, (n, ...).
+            y: Their targets.
+        """
         x, y = self.check_batch(x, y)
         return sum_terms(self.terms(x, y))
 
     def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The terms of the loss on a checked minibatch; the gradient is added to the parameters' `grad`."""
+        """Compute the terms of the loss and add their gradient to the parameters' `grad`.
+
+        Args:
+            x: Inputs, validated by `check_batch`.
+            y: Their targets.
+
+        Returns:
+            The terms of the loss, by name.
+        """
         terms = self.terms(x, y)
         sum_terms(terms).backward()
         return terms
 
     @abstractmethod
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """What the optimizer trains, with each group's learning rate."""
+        """What the optimizer trains, as parameter groups with their learning rates."""
 
     def own_optimizer(self, lr: float) -> torch.optim.Optimizer | None:
         """The optimizer of a method whose update rule is part of it; None lets the user choose."""
@@ -121,20 +151,30 @@ class Method(Configurable, nn.Module, ABC):
 
     @abstractmethod
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Training starts: `x` are training inputs, all of them or a sample, out of `num_data`."""
+        """Prepare for training.
+
+        Args:
+            x: Training inputs, all of them or a sample.
+            num_data: The number of training examples, N.
+        """
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit the prior before the first epoch; `x` and `y` are training examples, all of them or a sample."""
+        """Fit the prior, before the first epoch.
+
+        Args:
+            x: Training inputs, all of them or a sample.
+            y: Their targets.
+        """
 
     def after_step(self) -> None:
-        """The optimizer has made a step."""
+        """Called after each step of the optimizer."""
 
     def after_epoch(self, batches: DataPass) -> None:
-        """An epoch has ended."""
+        """Called after each epoch; `batches` goes through the training data once more."""
 
     @abstractmethod
     def finish(self, batches: DataPass) -> None:
-        """Training has ended."""
+        """Called after training; `batches` goes through the training data once more."""
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
@@ -147,9 +187,18 @@ class Method(Configurable, nn.Module, ABC):
 
     @abstractmethod
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """The network's outputs for draws of the function, (samples, n, outputs), in eval mode without gradients."""
+        """The network's outputs for draws of the function, (samples, n, outputs), in eval mode without gradients.
 
-    def predict(self, x: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512) -> Predictive:
+        Args:
+            x: Inputs, validated by `check_inputs`.
+            num_samples: The number of draws. Methods without randomness return one.
+            generator: The source of random numbers.
+            batch_size: The number of inputs per pass through the network.
+        """
+
+    def predict(
+        self, x: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False
+    ) -> Predictive:
         """The predictive distribution at `x`.
 
         Args:
@@ -158,10 +207,34 @@ class Method(Configurable, nn.Module, ABC):
             num_samples: The number of draws of the function. All inputs share them.
             seed: The seed of the draws: the same seed gives the same functions in every call.
             batch_size: How many inputs go through the network at once.
+            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.Summary`). The memory for
+                draws then stays the same for any number of inputs.
         """
         check_count("num_samples", num_samples)
         check_count("batch_size", batch_size)
         x = self.check_inputs(x)
+        if not summary:
+            return self._predict(x, num_samples, seed, batch_size)
+        rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
+        return gathered((self._predict(part, num_samples, seed, batch_size) for part in x.split(rows)), len(x))
+
+    def predict_batches(
+        self, loader: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False
+    ) -> Iterator[Predictive]:
+        """One prediction per batch, with the same draws of the function for all; only one batch is in memory.
+
+        Args:
+            loader: A DataLoader or another iterable of batches, each of inputs x, or of (x, y), whose y is not used. A
+                Dataset and a tensor are divided into batches.
+            num_samples: The number of draws of the function.
+            seed: The seed of the draws.
+            batch_size: How many inputs go through the network at once.
+            summary: Yield summaries without the draws, as in `predict`.
+        """
+        for x in input_batches(loader, check_count("batch_size", batch_size)):
+            yield self.predict(x, num_samples, seed, batch_size, summary)
+
+    def _predict(self, x: Tensor, num_samples: int, seed: int, batch_size: int) -> Predictive:
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad(), evaluating(self):
             draws = self.function_draws(x, num_samples, generator, batch_size)
@@ -207,7 +280,7 @@ class Method(Configurable, nn.Module, ABC):
         """The shape of one input on which the network was checked."""
 
     def check_inputs(self, x: Any) -> Any:
-        """Inputs, validated; the network is checked on the first of a new shape."""
+        """Inputs, validated. The network is checked on the first inputs of each new shape."""
         x = check_inputs(x, self.dtype)
         shape = example_shape(x)
         if shape != self.seen_shape:
@@ -225,7 +298,12 @@ class Method(Configurable, nn.Module, ABC):
             self._positions_by_shape = {**self._positions_by_shape, **new}
 
     def check_batch(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, validated, on the method's device."""
+        """Inputs and targets, validated, on the method's device.
+
+        Args:
+            x: Inputs, (n, ...).
+            y: Their targets.
+        """
         x = check_inputs(x, self.dtype)
         y = as_tensor("y", y)
         if y.dim() == 0 or len(x) != len(y):
@@ -264,7 +342,7 @@ class Method(Configurable, nn.Module, ABC):
         """The network as plain values, from which a file can rebuild it; None where it cannot."""
 
     def fingerprint(self) -> Any:
-        """Checksums of data that the method trains on besides those that `fit` is given; None without any."""
+        """Checksums of data that the method trains on besides the data given to `fit`; None if there are none."""
         return None
 
     @abstractmethod
@@ -277,7 +355,7 @@ class Method(Configurable, nn.Module, ABC):
 
     @abstractmethod
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `tensors` returned, here or in another process."""
+        """Load what `tensors` returned in this or another process."""
 
     def save(self, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
         """Write the trained method to one file, without pickle and without training data; read it with `fsvi.load`.
@@ -318,7 +396,7 @@ class NetworkMethod(Method):
 
     @property
     def parts(self) -> dict[str, Part]:
-        """What the method shares with other methods, by attribute name."""
+        """The parts that the method shares with other methods, by attribute name."""
         return {name: child for name, child in self.named_children() if isinstance(child, Part)}
 
     # The network ----------------------------------------------------------------------------------------------------
@@ -382,7 +460,7 @@ class NetworkMethod(Method):
             part.begin(x)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Everything that is learned at `lr`, followed by what the parts want at rates of their own."""
+        """All learned parameters at `lr`, then the parameters of parts that have their own rates."""
         skip = self.redundant_names()
         own = [(p, factor) for part in self.parts.values() for p, factor in part.learning_rates()]
         special = {id(p) for p, _ in own}
@@ -391,18 +469,30 @@ class NetworkMethod(Method):
         return [{"params": common, "lr": lr}, *({"params": [p], "lr": factor * lr} for p, factor in own)]
 
     def finish(self, batches: DataPass) -> None:
-        """Let the parts settle."""
+        """Let the parts finish, too."""
         for part in self.parts.values():
             part.settle()
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
     def batched(self, function: Callable[[Tensor], Tensor], x: Tensor, batch_size: int) -> Tensor:
-        """`function` of `x`, computed `batch_size` inputs at a time."""
+        """A function of inputs, computed in batches.
+
+        Args:
+            function: A function from inputs (n, ...) to a tensor with n rows.
+            x: Inputs.
+            batch_size: The number of inputs per call.
+        """
         return torch.cat([function(self.network.arranged(chunk)) for chunk in x.split(batch_size)])
 
     def draw_functions(self, draws: Iterable[dict[str, Tensor]], x: Tensor, batch_size: int) -> Tensor:
-        """The network's outputs under each of these `draws` of its parameters, (draws, n, outputs)."""
+        """The network's outputs under draws of its parameters, (draws, n, outputs).
+
+        Args:
+            draws: Parameters by name, one mapping per draw.
+            x: Inputs.
+            batch_size: The number of inputs per pass through the network.
+        """
         calls = (lambda inputs, params=params: self.network(inputs, params) for params in draws)
         return torch.stack([self.batched(call, x, batch_size) for call in calls])
 
@@ -430,7 +520,7 @@ class NetworkMethod(Method):
         return next((found for part in self.parts.values() if (found := part.fingerprint()) is not None), None)
 
     def redundant_names(self) -> set[str]:
-        """What the parts hold already."""
+        """The tensors whose values the parts already hold."""
         names: set[str] = set()
         for prefix, part in self.parts.items():
             own = {name for name, _ in part.named_parameters()}
@@ -443,7 +533,7 @@ class NetworkMethod(Method):
         return {name: tensor for name, tensor in self.state_dict().items() if name not in skip}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `tensors` returned, here or in another process; after an error nothing has changed."""
+        """Load what `tensors` returned in this or another process; an error changes nothing."""
         before = {
             f"{prefix}.{name}": buffer.clone()
             for prefix, part in self.parts.items()
@@ -472,8 +562,23 @@ def _form(network: Network) -> tuple[int, bool, int]:
     return network.layout.axis, network.layout.is_moved, len(network.layout.positions)
 
 
+def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:
+    """The inputs of every batch of a loader, without targets: those of pairs (x, y) and of dictionaries are removed."""
+    if isinstance(loader, Dataset):
+        loader = DataLoader(loader, batch_size)
+    if isinstance(loader, (Tensor, np.ndarray)):
+        loader = as_tensor("loader", loader).split(batch_size)
+    if not isinstance(loader, Iterable) or isinstance(loader, (str, Mapping)):
+        raise InvalidInputError(f"loader is a {type(loader).__name__}: give a DataLoader or an iterable of batches.")
+    for batch in loader:
+        if isinstance(batch, Mapping):
+            yield {key: value for key, value in batch.items() if key not in TARGET_KEYS}
+        else:
+            yield batch[0] if isinstance(batch, (tuple, list)) else batch
+
+
 def sum_terms(terms: dict[str, Tensor]) -> Tensor:
-    """The loss."""
+    """The loss: the sum of its terms."""
     first, *others = terms.values()
     return sum(others, first)
 

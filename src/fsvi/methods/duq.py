@@ -19,7 +19,11 @@ from fsvi.validation import check_count, check_fraction, check_positive
 
 
 class KernelPredictive(CategoricalPredictive):
-    """Class probabilities K_c / Σ K from `log_kernels` (samples, n, classes); the kernels say how certain they are."""
+    """Class probabilities K_c / Σ K, with the kernels themselves as the measure of certainty.
+
+    Args:
+        log_kernels: log K_c, (samples, n, classes).
+    """
 
     score_name = "kernel distance"
 
@@ -77,6 +81,10 @@ class DUQ(NetworkMethod):
         super().__init__(net, likelihood)
         if not isinstance(likelihood, Categorical):
             raise InvalidInputError(f"DUQ is for classes, not for {type(likelihood).__name__}: use fsvi.Categorical().")
+        if not likelihood.is_plain:
+            raise InvalidInputError(
+                "DUQ has a loss of its own: leave class_weight, label_smoothing and ignore_index out of Categorical."
+            )
         self.length_scale = check_positive("length_scale", length_scale)
         self.gradient_penalty = check_positive("gradient_penalty", gradient_penalty, zero=True)
         self.momentum = check_fraction("momentum", momentum)
@@ -102,19 +110,21 @@ class DUQ(NetworkMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The binary cross-entropy, and the weighted gradient penalty."""
-        penalised = self.gradient_penalty > 0
-        x = _differentiable(x) if penalised else x
-        with sdpa_kernel(SDPBackend.MATH) if penalised else nullcontext():  # fused attention has one derivative only
+        if y.is_floating_point():
+            raise InvalidInputError("DUQ needs one label per input, not class probabilities.")
+        penalized = self.gradient_penalty > 0
+        x = _differentiable(x) if penalized else x
+        with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
             embeddings = self.embed(x)
         self._batch = embeddings.detach(), y
         log_kernels = self.log_kernels(embeddings)
         terms = {"nll": binary_cross_entropy(log_kernels, y)}
-        if penalised:
+        if penalized:
             terms["penalty"] = self.gradient_penalty * gradient_penalty(log_kernels.exp(), x)
         return terms
 
     def after_step(self) -> None:
-        """Move the centroids towards the embeddings of the step's batch."""
+        """Move the centroids toward the embeddings of the step's batch."""
         assert self._batch is not None
         embeddings, y = self._batch
         chosen = F.one_hot(y, self.num_outputs).to(embeddings.dtype)
@@ -135,18 +145,22 @@ class DUQ(NetworkMethod):
     # Prediction -----------------------------------------------------------------------------------------------------
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """log K_c, whose softmax is K_c / Σ K: a single draw, whatever `num_samples`."""
+        """log K_c, whose softmax is K_c / Σ K, as a single draw; `num_samples` is ignored."""
         return self.batched(lambda b: self.log_kernels(self.embed(b)), x, batch_size).unsqueeze(0)
 
     def predictive(self, f: Tensor) -> KernelPredictive:
-        """Normalised kernels as probabilities, with the largest kernel as the measure of certainty."""
+        """Normalized kernels as probabilities, with the largest kernel as the measure of certainty."""
         return KernelPredictive(f)
 
 
 def binary_cross_entropy(log_kernels: Tensor, y: Tensor) -> Tensor:
     """−[y_c log K_c + (1 − y_c) log(1 − K_c)], the mean over inputs and classes.
 
-    It is computed from log K, so that a kernel which underflows still has a gradient.
+    It is computed from log K, so that a kernel that underflows still has a gradient.
+
+    Args:
+        log_kernels: log K_c, (n, classes).
+        y: Labels, (n,).
     """
     distance = (-log_kernels).clamp_min(torch.finfo(log_kernels.dtype).eps)
     chosen = F.one_hot(y, log_kernels.shape[1]).bool()
@@ -154,7 +168,12 @@ def binary_cross_entropy(log_kernels: Tensor, y: Tensor) -> Tensor:
 
 
 def gradient_penalty(kernels: Tensor, x: Tensor) -> Tensor:
-    """(‖∇ₓ Σ_c K_c‖² − 1)², the mean over inputs."""
+    """(‖∇ₓ Σ_c K_c‖² − 1)², the mean over inputs.
+
+    Args:
+        kernels: K_c, (n, classes), computed from `x` with a graph.
+        x: Inputs that require a gradient.
+    """
     (gradient,) = torch.autograd.grad(kernels.sum(), x, create_graph=True)
     return (gradient.flatten(1).square().sum(1) - 1).square().mean()
 

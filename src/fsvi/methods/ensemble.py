@@ -78,7 +78,7 @@ class Ensemble(Method):
         return [group for member in self.members for group in member.parameter_groups(lr)]
 
     def own_optimizer(self, lr: float) -> Optimizer | None:
-        """The members' own optimisers as one, if they have any."""
+        """The members' own optimizers as one, if they have any."""
         parts = [member.own_optimizer(lr) for member in self.members]
         own = [part for part in parts if part is not None]
         return JointOptimizer(own) if own else None
@@ -130,7 +130,7 @@ class Ensemble(Method):
     # Prediction -----------------------------------------------------------------------------------------------------
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """The members' draws, first all of the first, and so on; the same number of each."""
+        """The draws of all members, member by member, with the same number from each."""
         share = math.ceil(num_samples / len(self.members))
         return torch.cat([member.function_draws(x, share, generator, batch_size) for member in self.members])
 
@@ -214,7 +214,7 @@ class Ensemble(Method):
         return cls.of([Configurable.from_config(config, **transient) for config in settings["members"]])
 
     def fingerprint(self) -> list[Any]:
-        """The members'."""
+        """The members' checksums."""
         return [member.fingerprint() for member in self.members]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -223,7 +223,7 @@ class Ensemble(Method):
         return {f"{index}.{name}": tensor for index, part in parts for name, tensor in part.items()}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Give every member its own."""
+        """Give each member its own tensors."""
         for index, member in enumerate(self.members):
             prefix = f"{index}."
             part = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -264,7 +264,11 @@ def _total(terms: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 class JointOptimizer(Optimizer):
-    """Several optimizers as one, each with its own rule for its own parameters."""
+    """Several optimizers as one, each with its own rule for its own parameters.
+
+    Args:
+        parts: The optimizers; they have no parameter in common.
+    """
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
         self._parts = parts

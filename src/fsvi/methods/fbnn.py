@@ -14,7 +14,7 @@ from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import NetworkMethod
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import RandomWeights, Stds, all_names
+from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds
 from fsvi.methods.parts import shared
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
@@ -75,7 +75,7 @@ class FBNN(NetworkMethod):
         self.num_samples = check_count("num_samples", num_samples, least=2)
         self.injected_noise = check_positive("injected_noise", injected_noise)
         self.fraction = check_fraction("fraction", fraction)
-        self.stds = Stds(0.05) if stds is None else stds
+        self.stds = check_stds(stds, Stds(0.05))
         self.function_space = FunctionSpace(context, prior, num_context, kl_weight)
         self.weights = RandomWeights(self.stds, all_names)
         self.build(self.function_space.examined(self.network))
@@ -86,11 +86,13 @@ class FBNN(NetworkMethod):
         return self.weights.posterior
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit a Gaussian process that asks for it."""
+        """Fit the prior if it is a Gaussian process with `learn=True`."""
         self.function_space.fit_prior(x, y, self.likelihood)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by S draws, and the weighted KL's surrogate at the measurement set."""
+        """The expected negative log-likelihood over S draws, and the weighted surrogate of the KL at the measurement
+        points.
+        """
         q = self.posterior
         shifts = q.shift(torch.randn(self.num_samples, *q.mean.shape, dtype=self.dtype, device=self.device))
         f = self.function_values(x, shifts)
@@ -104,9 +106,13 @@ class FBNN(NetworkMethod):
         }
 
     def function_values(self, x: Tensor, shifts: Tensor) -> Tensor:
-        """The real network's outputs at mean + shift for `shifts` (S, parameters), (S, n, outputs).
+        """The network's outputs at mean + shift, (S, n, outputs).
 
         Draws of a dense network are computed together, others one by one.
+
+        Args:
+            x: Inputs.
+            shifts: Distances from the mean, (S, parameters).
         """
         if not is_dense(self.net):
             return self.weights.outputs(x, list(shifts))
@@ -115,7 +121,12 @@ class FBNN(NetworkMethod):
         return vmap(lambda draw: self.network(x, {**draw, **points}), randomness="different")(draws)
 
     def surrogate_kl(self, x: Inputs, f: Tensor) -> Tensor:
-        """−1/S Σ log p(fₛ) of draws `f` (S, M, outputs) at `x`, with the gradient of KL(q ‖ p)."""
+        """−1/S Σ log p(fₛ), with the gradient of KL(q ‖ p).
+
+        Args:
+            x: The measurement points.
+            f: Draws of the function at `x`, (S, M, outputs).
+        """
         f = f.double()
         f = f + self.injected_noise * torch.randn_like(f)
         with torch.no_grad():

@@ -13,12 +13,11 @@ from torch import nn
 from fsvi.errors import FileFormatError
 from fsvi.networks.description import build
 from fsvi.networks.network import Network
-from fsvi.serialization import Configurable, building_from, read_tree, write_tree
+from fsvi.serialization import METHOD, Configurable, building_from, read_tree, write_tree
 
 if TYPE_CHECKING:
+    from fsvi.calibration.calibrated import Calibrated
     from fsvi.methods.base import Method
-
-_KIND = "fsvi method"
 
 
 def save_method(method: Method, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
@@ -30,7 +29,7 @@ def save_method(method: Method, path: str | os.PathLike[str], calibrated: Config
         calibrated: A calibration of this method, which `load` then returns.
     """
     extra = {} if calibrated is None else {"calibrated": calibrated.config()}
-    write_tree(path, {**as_tree(method), **extra}, _KIND)
+    write_tree(path, {**as_tree(method), **extra}, METHOD)
 
 
 def as_tree(method: Method) -> dict[str, Any]:
@@ -45,19 +44,30 @@ def as_tree(method: Method) -> dict[str, Any]:
     }
 
 
-def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Method:
-    """Read a method that `save` wrote; a calibrated one comes back with its calibration.
+def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Method | Calibrated:
+    """Read a method that `save` wrote.
 
     Args:
         path: The file.
         net: The network, whose parameters may have any values. It is needed unless the network is one of
             `fsvi.networks`, or an `nn.Sequential` of PyTorch's common layers, which files describe.
+
+    Returns:
+        The method; if it was saved with a calibration, the `fsvi.calibration.Calibrated` object that has both.
     """
-    return from_tree(read_tree(path, _KIND), path, net)
+    return from_tree(read_tree(path, METHOD), path, net)
 
 
-def from_tree(tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Method:
-    """The method that `as_tree` described, read from the file at `path`, which errors name."""
+def from_tree(
+    tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | Network | None = None
+) -> Method | Calibrated:
+    """The method that `as_tree` described, inside its calibration if it has one.
+
+    Args:
+        tree: Plain values and tensors.
+        path: The file that they come from, which errors name.
+        net: As in `load`.
+    """
     with building_from(path):
         is_described = net is None
         net = _network(path, tree) if net is None else net

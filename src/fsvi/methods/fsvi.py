@@ -26,7 +26,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method, NetworkMethod, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import RandomWeights, Stds, all_names, last_layer_names, named_layers
+from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds, last_layer_names, named_layers
 from fsvi.methods.parts import shared
 from fsvi.networks.joining import is_joinable
 from fsvi.networks.network import Network
@@ -42,7 +42,12 @@ Stochastic: TypeAlias = Literal["all", "last_layer"] | Sequence[str]
 
 
 class Draw(NamedTuple):
-    """A draw of the stochastic parameters: its noise ε, and its distance from the mean, exp(log_std)·ε."""
+    """A draw of the stochastic parameters.
+
+    Attributes:
+        noise: ε.
+        shift: The distance from the mean, exp(log_std)·ε.
+    """
 
     noise: Tensor
     shift: Tensor
@@ -80,7 +85,7 @@ class FSVI(NetworkMethod):
 
     takes_positions = True
     _is_joinable = False
-    """whether the network treats every example alone, in training as in evaluation, as far as was seen"""
+    """Whether the network treats every example by itself, in training and in evaluation, on the inputs tried."""
 
     def __init__(
         self,
@@ -107,8 +112,7 @@ class FSVI(NetworkMethod):
         self.stochastic = _check_stochastic(stochastic)
         self.num_context_sets = check_count("num_context_sets", num_context_sets)
         self.num_samples = check_count("num_samples", num_samples)
-        self.stds = Stds() if stds is None else stds
-        check_type("stds", self.stds, Stds, "fsvi.Stds(init=..., lr_scale=...)")
+        self.stds = check_stds(stds, Stds())
         self.function_space = FunctionSpace(context, prior, num_context, kl_weight, self.linearize)
         self.weights = RandomWeights(self.stds, _chosen_names(self.stochastic))
         self.build(self.function_space.examined(self.network))
@@ -175,7 +179,7 @@ class FSVI(NetworkMethod):
     # Learning -------------------------------------------------------------------------------------------------------
 
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Find out whether minibatch and context may go through the network together."""
+        """Check whether minibatch and context can go through the network together."""
         super().begin(x, num_data)
         self._is_joinable = False
         if self._shares_features:
@@ -185,11 +189,13 @@ class FSVI(NetworkMethod):
                 self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit a Gaussian process that asks for it."""
+        """Fit the prior if it is a Gaussian process with `learn=True`."""
         self.function_space.fit_prior(x, y, self.likelihood)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws, and the weighted divergence at the worst of S sets."""
+        """The expected negative log-likelihood over M draws, and the weighted divergence at the worst of S context
+        sets.
+        """
         q = self.posterior
         return self._joined_terms(q, x, y) if self._joins else dict(self._each_term(q, x, y))
 
@@ -230,7 +236,7 @@ class FSVI(NetworkMethod):
         """The terms one after the other, with the draws and the context sets given or new ones."""
         draws, sets = self._draw_all(q, x) if drawn is None else drawn
         if self._is_random:
-            values = torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
+            values = self._function_values(q, x, draws)
         else:
             params = q.params()
             values = self._local_draws(q, params, self.network.with_features(x, params)[0])
@@ -241,8 +247,12 @@ class FSVI(NetworkMethod):
         draws = [_draw(q) for _ in range(self.num_samples)] if self._is_random else []
         return draws, [self.function_space.points(x) for _ in range(self.num_context_sets)]
 
+    def _function_values(self, q: Parameters, x: Inputs, draws: Sequence[Draw]) -> Tensor:
+        """The real network's outputs for these draws of its parameters, (M, n, outputs)."""
+        return torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
+
     def _joined_terms(self, q: Parameters, x: Inputs, y: Tensor) -> dict[str, Tensor]:
-        """The terms by one pass of minibatch and context through the network, which saves calls and small kernels."""
+        """The terms with one pass of minibatch and context through the network, which saves calls and small kernels."""
         network = self.network
         draw = _draw(q) if self._is_random else None
         params = q.params(None if draw is None else draw.shift)
@@ -291,7 +301,7 @@ class FSVI(NetworkMethod):
     # The divergence -------------------------------------------------------------------------------------------------
 
     def _largest_divergence(self, q: Parameters, sets: list[Tensor], draws: Sequence[Draw]) -> Tensor:
-        """max over sets of the divergence; only the largest needs a gradient."""
+        """The largest divergence over the sets; only this one needs a gradient."""
         shared_draws = self._feature_draws(q, draws)
         priors = [self._priors(q, x, shared_draws) for x in sets]
         if len(sets) == 1:

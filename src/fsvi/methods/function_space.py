@@ -1,4 +1,4 @@
-"""What methods with a prior over functions share."""
+"""The part that methods with a prior over functions share."""
 
 from __future__ import annotations
 
@@ -41,14 +41,28 @@ class FunctionSpace(Part):
         self, context: Context | None, prior: Prior, num_context: int, kl_weight: KLWeight, linearize: str = "jvp"
     ) -> None:
         super().__init__()
-        if context is not None:
-            check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
-        check_type("prior", prior, Prior, "a prior such as fsvi.priors.Constant(variance=1.0)")
-        self.context = None if context is None else context.copied()
-        self.prior = copy.deepcopy(prior)
+        self.context = _own_context(context)
+        self.prior = _own_prior(prior)
         self.num_context = check_count("num_context", num_context)
         self.kl_weight = check_kl_weight(kl_weight)
         self._linearize = linearize
+
+    def replace(self, name: str, value: Any) -> None:
+        """Give a setting another value, checked and copied as in the constructor; a prior is bound to the network.
+
+        Args:
+            name: "context", "prior", "num_context" or "kl_weight".
+            value: The new value.
+        """
+        if name == "context":
+            self.context = _own_context(value)
+        elif name == "prior":
+            self.prior = _own_prior(value)
+            self.prior.bind(self.network, self._linearize)
+        elif name == "num_context":
+            self.num_context = check_count(name, value)
+        else:
+            self.kl_weight = check_kl_weight(value)
 
     # The points -----------------------------------------------------------------------------------------------------
 
@@ -111,34 +125,65 @@ class FunctionSpace(Part):
         self.prior.prepare(self.network.arranged(spread(x, _EXAMPLES)))
 
     def fit_prior(self, x: Tensor, y: Tensor, likelihood: Likelihood) -> None:
-        """Fit a Gaussian process that asks for it to the targets of a regression.
+        """Fit a Gaussian process with `learn=True` to the targets of a regression.
 
-        A learned noise keeps its initial value. That of the process may be so small that the network would only learn
-        to lower its own variance.
+        A learned noise of the likelihood keeps its initial value. The noise of the fitted process can be so small that
+        the network would only learn to lower its own variance.
+
+        Args:
+            x: Training inputs.
+            y: Their targets.
+            likelihood: The method's likelihood.
         """
+        check_learnable(self.prior, likelihood)
         if isinstance(self.prior, GaussianProcess) and self.prior.learn and isinstance(likelihood, Gaussian):
             is_free = likelihood.learn_noise or likelihood.heteroscedastic
             noise = likelihood.noise.mean() if likelihood.heteroscedastic else likelihood.noise
+            complete = ~y.isnan().any(1)
+            if not bool(complete.any()):
+                raise InvalidInputError("GaussianProcess(learn=True) needs examples without missing targets.")
+            x, y = x[complete], y[complete]
             self.prior.fit(self.network.arranged(x), y, noise.expand(y.shape[1]), is_free)
 
     def redundant_names(self) -> set[str]:
-        """The parameters of the prior's network, whose values the prior's distribution holds."""
+        """The parameters of the prior's network: the prior's distribution holds their values."""
         return {name for name, _ in self.named_parameters() if name.startswith("prior.net.")}
 
     def resize(self, tensors: Mapping[str, Tensor], input_shape: tuple[int, ...] | None) -> None:
-        """Make room for the prior's tensors: one number per column and one more, as far as columns are known."""
+        """Resize the prior's tensors to the sizes in a file; sizes that do not fit the number of columns are ignored.
+
+        Args:
+            tensors: The part's tensors in the file, by name.
+            input_shape: The shape of one input, if it is known.
+        """
         own = {name.removeprefix("prior."): value for name, value in tensors.items() if name.startswith("prior.")}
-        is_table = isinstance(input_shape, tuple) and len(input_shape) == 1
-        sizes = (2, input_shape[0] + 1) if input_shape is not None and is_table else None
-        self.prior.make_room({name: value for name, value in own.items() if sizes is None or value.numel() in sizes})
+        columns = input_shape[0] if isinstance(input_shape, tuple) and len(input_shape) == 1 else None
+        self.prior.make_room(own, columns)
 
     def fingerprint(self) -> Any:
-        """The context's."""
+        """The context's checksum."""
         return None if self.context is None else self.context.fingerprint()
 
 
+def _own_context(context: Context | None) -> Context | None:
+    if context is None:
+        return None
+    check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
+    return context.copied()
+
+
+def _own_prior(prior: Prior) -> Prior:
+    check_type("prior", prior, Prior, "a prior such as fsvi.priors.Constant(variance=1.0)")
+    return copy.deepcopy(prior)
+
+
 def check_learnable(prior: Prior, likelihood: Likelihood) -> None:
-    """Refuse a Gaussian process that is to be fitted to targets which are not real numbers."""
+    """Refuse to fit a Gaussian process to targets that are not real numbers.
+
+    Args:
+        prior: The prior.
+        likelihood: The method's likelihood.
+    """
     if isinstance(prior, GaussianProcess) and prior.learn and not isinstance(likelihood, Gaussian):
         raise InvalidInputError(
             "GaussianProcess(learn=True) is fitted to the targets of a regression, which "

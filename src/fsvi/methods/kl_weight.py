@@ -31,7 +31,7 @@ KLWeight: TypeAlias = float | Tempered | None
 
 
 def check_kl_weight(kl_weight: KLWeight) -> KLWeight:
-    """A weight that can be used, or an error."""
+    """Check a weight that a user gave."""
     if kl_weight is None or isinstance(kl_weight, Tempered):
         return kl_weight
     if isinstance(kl_weight, bool) or not isinstance(kl_weight, (int, float)):
@@ -42,14 +42,24 @@ def check_kl_weight(kl_weight: KLWeight) -> KLWeight:
 
 
 def kl_weight_value(kl_weight: KLWeight, num_data: float) -> float:
-    """The number by which the loss per example multiplies the divergence, with `num_data` training examples."""
+    """The factor of the divergence in the loss per example.
+
+    Args:
+        kl_weight: The weight, as the user gave it.
+        num_data: The number of training examples, N.
+    """
     if kl_weight is None:
         return 1 / num_data
     return kl_weight.temperature / num_data if isinstance(kl_weight, Tempered) else kl_weight
 
 
 def temperature(kl_weight: KLWeight, num_data: float) -> float:
-    """The same weight as a multiple of the evidence lower bound's, 1/`num_data`."""
+    """The same weight as a multiple of 1/N, the weight in the evidence lower bound.
+
+    Args:
+        kl_weight: The weight, as the user gave it.
+        num_data: The number of training examples, N.
+    """
     if kl_weight is None:
         return 1.0
     return kl_weight.temperature if isinstance(kl_weight, Tempered) else kl_weight * num_data

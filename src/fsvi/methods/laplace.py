@@ -1,4 +1,4 @@
-"""Laplace's approximation with the generalised Gauss–Newton matrix (Immer, Korzepa & Bauer, 2020; Daxberger, 2021)."""
+"""Laplace's approximation with the generalized Gauss–Newton matrix (Immer, Korzepa & Bauer, 2020; Daxberger, 2021)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass
 from fsvi.methods.map import MAP, PointEstimate
 from fsvi.networks.modes import evaluating
@@ -29,7 +29,7 @@ _CURVATURES: dict[str, Callable[[WeightLayer], Curvature]] = {
     "diagonal": Diagonal,
 }
 _NUMBERS_AT_ONCE = 2**24
-"""How many numbers draws of the parameters may have, or the derivatives of the outputs at some inputs."""
+"""The most numbers that draws of the parameters may have, or derivatives of the outputs."""
 _MOST_INPUTS = 512
 
 
@@ -44,17 +44,17 @@ class Laplace(PointEstimate):
     Predictions are those of the network linearized at θ*, f(x) ~ N(f(x; θ*), J (H + δI)⁻¹ Jᵀ). They cost a backward
     pass for each output, as far down as there are random layers.
 
-    Until trained, it predicts as `MAP`; `from_trained` takes a trained one. The computations are fsvi's own and agree
-    with laplace-torch. As a dependency that would bring a dozen packages, one of them pinned to a pre-release, and its
-    draws are not shared between inputs.
+    Before training, it predicts like `MAP`; `from_trained` takes a trained `MAP`. fsvi has its own implementation,
+    which agrees with laplace-torch. That library would bring a dozen packages, one of them pinned to a pre-release, and
+    it does not share draws between inputs.
 
     Args:
         net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
         likelihood: The distribution of targets given the network's outputs.
         prior_variance: The variance of the Gaussian prior over parameters; None leaves it out of training.
-        structure: What of H is kept: "last_layer" is all of it for the last layer, whose eigenvectors cost
-            O((features · outputs)³). For the weights and biases of all dense layers and two-dimensional convolutions,
-            layer by layer, "kron" keeps Kronecker products and "diagonal" the diagonal. Other parameters stay at θ*.
+        structure: Which part of H is kept. "last_layer" keeps all of it for the last layer, whose eigenvectors cost
+            O((features · outputs)³). "kron" keeps Kronecker products and "diagonal" the diagonal, layer by layer, for
+            the weights and biases of all dense layers and two-dimensional convolutions. Other parameters stay at θ*.
         integral: How probabilities are averaged: "mc" by draws f(x; θ*) + J (θ − θ*), functions that share θ over all
             inputs, or for classes "probit", by the closed form softmax(f / √(1 + π/8 · Var f)), as a single draw.
         optimize_prior: Whether δ is the one of the largest evidence.
@@ -80,13 +80,13 @@ class Laplace(PointEstimate):
         self.optimize_prior = optimize_prior
         if prior_variance is None and not optimize_prior:
             raise InvalidInputError("Laplace needs a prior: give prior_variance a number, or set optimize_prior=True.")
-        if integral == "probit" and not isinstance(likelihood, Categorical):
+        if integral == "probit" and not likelihood.has_probit:
             kind = type(likelihood).__name__
             raise InvalidInputError(f'integral="probit" is for classes, not for {kind}: use integral="mc".')
         self.build(self.network)
 
     def build(self, network: Network) -> None:
-        """No posterior yet."""
+        """Start without a posterior."""
         super().build(network)
         self.posterior = None
 
@@ -125,7 +125,7 @@ class Laplace(PointEstimate):
     # Learning -------------------------------------------------------------------------------------------------------
 
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Forget an earlier posterior; find out now whether the layers have a curvature."""
+        """Delete an earlier posterior, and check that the layers have a curvature."""
         super().begin(x, num_data)
         self.posterior = None
         self._layers()
@@ -141,7 +141,7 @@ class Laplace(PointEstimate):
 
     @property
     def prior_precision(self) -> float:
-        """δ, given or found."""
+        """The prior's precision δ, given or found."""
         return float(self._trained().precision)
 
     def _approximate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -162,9 +162,11 @@ class Laplace(PointEstimate):
 
     def _add(self, posterior: GaussNewton, x: Tensor, y: Tensor) -> None:
         outputs, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x))
-        roots = self.likelihood.fisher_root(outputs.detach())
+        roots = self.likelihood.fisher_root(outputs.detach(), y)
         posterior.add(recording, recording.gradients(outputs, roots.movedim(-1, 0)))
-        posterior.log_likelihood -= len(x) * self.likelihood.nll(outputs.detach().double(), y).detach()
+        posterior.log_likelihood -= (
+            self.likelihood.num_observed(y) * self.likelihood.nll(outputs.detach().double(), y).detach()
+        )
 
     def _make_posterior(self) -> GaussNewton:
         return GaussNewton(self._layers(), _CURVATURES[self.structure]).to(self.device)
@@ -192,7 +194,7 @@ class Laplace(PointEstimate):
         return torch.cat(values), torch.cat(covariances)
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """Draws of the linearised network, or the logits whose softmax is the average probability."""
+        """Draws of the linearized network, or the logits whose softmax is the average probability."""
         posterior = self.posterior
         if posterior is None:
             return super().function_draws(x, num_samples, generator, batch_size)
@@ -209,7 +211,7 @@ class Laplace(PointEstimate):
         return torch.cat(parts, dim=1).transpose(0, 1)
 
     def _inputs_at_once(self, posterior: GaussNewton, x: Tensor) -> int:
-        """For how many inputs memory allows derivatives by every layer's outputs, and by one layer's parameters."""
+        """The number of inputs whose derivatives by layers' outputs and by one layer's parameters fit into memory."""
         _, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x[:1]))
         numbers = sum(output.numel() for output in recording.outputs)
         formed = [layer for layer in posterior.layers if layer.is_convolution or self.structure == "last_layer"]
@@ -219,7 +221,7 @@ class Laplace(PointEstimate):
     # Files ----------------------------------------------------------------------------------------------------------
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the tensors, with the posterior if there was one."""
+        """Load the tensors, including the posterior if there was one."""
         has_posterior = any(name.startswith("posterior.") for name in tensors)
         self.posterior = self._make_posterior() if has_posterior else None
         super().load_tensors(tensors)

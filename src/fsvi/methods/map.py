@@ -15,7 +15,13 @@ from fsvi.variational import negative_log_normal, prior_names
 
 
 class PointEstimate(NetworkMethod):
-    """What methods that train the network's own parameters θ share: the loss of `MAP`, and the network as one draw."""
+    """A method that trains the network's own parameters θ: the loss of `MAP`, and the network as a single draw.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        prior_variance: The variance of the Gaussian prior over parameters; None leaves it out.
+    """
 
     def __init__(
         self,
@@ -27,20 +33,25 @@ class PointEstimate(NetworkMethod):
         self.prior_variance = None if prior_variance is None else check_positive("prior_variance", prior_variance)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The negative log-likelihood, and the negative log prior over N."""
+        """The negative log-likelihood, and the negative log prior divided by N."""
         parameters = dict(self.net.named_parameters())
         nll = self.likelihood.nll(self.network(x), y)
         return {"nll": nll, **self.prior_terms(parameters, len(x))}
 
     def prior_terms(self, parameters: Mapping[str, Tensor], num: int) -> dict[str, Tensor]:
-        """The negative log prior at these values of the parameters over N (`num` if unknown), if there is a prior."""
+        """The negative log prior divided by N, if there is a prior.
+
+        Args:
+            parameters: Values of the parameters, by name.
+            num: Replaces N if it is not known.
+        """
         if self.prior_variance is None:
             return {}
         chosen = [parameters[name] for name in prior_names(self.net)]
         return {"prior": negative_log_normal(chosen, self.prior_variance) / (self.num_data or num)}
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """The one function there is: a single draw, whatever `num_samples`."""
+        """The outputs of the network as a single draw; `num_samples` is ignored."""
         return self.batched(self.network, x, batch_size).unsqueeze(0)
 
 

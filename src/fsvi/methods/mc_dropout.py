@@ -61,13 +61,13 @@ class MCDropout(PointEstimate):
             self._sites = dict.fromkeys(layers[1:], nn.Dropout(self.rate))
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The negative log-likelihood under random masks, and the negative log prior over N."""
+        """The negative log-likelihood under random masks, and the negative log prior divided by N."""
         inserted = self.training and not self._own
         with changing_inputs(self._sites, lambda layer, h: layer(h)) if inserted else nullcontext():
             return super().terms(x, y)
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """The network under each of `num_samples` sets of masks; without dropout, the one function there is."""
+        """The network under `num_samples` sets of masks; a network without dropout has a single draw."""
         if not self._sites:
             return super().function_draws(x, num_samples, generator, batch_size)
         with torch.random.fork_rng(devices=[]):
@@ -86,10 +86,10 @@ class MCDropout(PointEstimate):
 
 
 class _Masks:
-    """The masks of one draw, in the order in which the network's dropout is called, each made when first needed.
+    """The masks of one draw, in the order in which the network calls its dropout. Each is drawn when first needed.
 
-    Given its mask, dropout is affine in its input, a·h + b: what it makes of zeros is b, of ones a + b. So every kind
-    of dropout layer keeps its meaning: single units, whole channels, or the units of a self-normalising network.
+    Given its mask, dropout is affine in its input, a·h + b: zeros give b, and ones give a + b. So every kind of dropout
+    layer keeps its meaning: single units, whole channels, or the units of a self-normalizing network.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,12 @@ class _Masks:
 def changing_inputs(
     sites: Mapping[nn.Module, nn.Module], change: Callable[[nn.Module, Tensor], Tensor]
 ) -> Iterator[None]:
-    """For a while, each module's input `h` is `change(sites[module], h)`."""
+    """A context in which each module's input h is replaced by `change(sites[module], h)`.
+
+    Args:
+        sites: The modules, each with the layer that `change` receives.
+        change: A function from that layer and h to the new input.
+    """
     handles = [
         module.register_forward_pre_hook(lambda _, args, layer=layer: (change(layer, args[0]), *args[1:]))
         for module, layer in sites.items()
@@ -130,7 +135,12 @@ def changing_inputs(
 
 
 def called_layers(network: Network, x: Tensor) -> list[nn.Module]:
-    """The dense layers and convolutions of the network, in the order in which it calls them."""
+    """The dense layers and convolutions of the network, in the order in which it calls them.
+
+    Args:
+        network: The network.
+        x: Example inputs.
+    """
     layers: dict[nn.Module, nn.Module] = {m: m for m in network.module.modules() if isinstance(m, _WEIGHT_LAYERS)}
     calls: list[nn.Module] = []
 
@@ -157,5 +167,5 @@ def _drops(module: nn.Module) -> bool:
 
 
 def _active(layer: nn.Module) -> nn.Module:
-    """A dropout layer of the same kind, switched on whatever the mode of the network."""
+    """A dropout layer of the same kind that is always on."""
     return copy.deepcopy(layer).train()

@@ -1,4 +1,4 @@
-"""What methods with a mean-field posterior over parameters share."""
+"""What methods with a mean-field posterior over parameters share: the part with the weights, and a base class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fsvi.methods.parts import Part
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import matching_names
 from fsvi.serialization import Configurable
-from fsvi.validation import check_count, check_positive
+from fsvi.validation import check_count, check_positive, check_type
 from fsvi.variational import MeanField, prior_names
 
 _FEATURE_STD = 0.01
@@ -37,13 +37,18 @@ class Stds(Configurable):
         self.lr_scale = check_positive("lr_scale", lr_scale, zero=True)
 
     def initial(self, names: Sequence[str], network: Network) -> dict[str, float]:
-        """The initial standard deviation of each of these parameters."""
+        """The initial standard deviation of each parameter.
+
+        Args:
+            names: The names of the parameters.
+            network: The network, whose last layer has its own value.
+        """
         default = (_FEATURE_STD, network.num_features**-0.5)
         features, last = default if self.init is None else _as_pair(self.init)
         return {name: last if name in network.head_names else features for name in names}
 
     def single(self) -> float:
-        """The initial standard deviation where there is no last layer to tell apart."""
+        """The initial standard deviation for methods that treat all layers alike."""
         if isinstance(self.init, float):
             return self.init
         raise InvalidInputError(
@@ -51,8 +56,21 @@ class Stds(Configurable):
         )
 
 
+def check_stds(stds: Stds | None, default: Stds) -> Stds:
+    """Check an argument `stds`.
+
+    Args:
+        stds: What the user gave.
+        default: The method's own choice, which replaces None.
+    """
+    if stds is None:
+        return default
+    check_type("stds", stds, Stds, "fsvi.Stds(init=..., lr_scale=...)")
+    return stds
+
+
 class RandomWeights(Part):
-    """A mean-field Gaussian over a network's parameters, and what follows from it.
+    """A mean-field Gaussian over a network's parameters, with its draws and its state in files.
 
     After training, the network itself holds the means.
 
@@ -76,14 +94,14 @@ class RandomWeights(Part):
         self.posterior.set_stds(self._stds.initial(names, network))
 
     def settle(self) -> None:
-        """Leave the means in the network."""
+        """Copy the means into the network."""
         means = self.posterior.means()
         with torch.no_grad():
             for name, p in self.network.module.named_parameters():
                 p.copy_(means[name])
 
     def learning_rates(self) -> Iterator[tuple[nn.Parameter, float]]:
-        """`log_std`, which moves on another scale."""
+        """`log_std`, which has its own scale."""
         yield self.posterior.log_std, self._stds.lr_scale
 
     def redundant_names(self) -> set[str]:
@@ -91,11 +109,21 @@ class RandomWeights(Part):
         return {f"net.{name}" for name in self.posterior.params()}
 
     def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:
-        """The network's outputs at mean + shift, for each of `shifts`, (M, n, outputs)."""
+        """The network's outputs at mean + shift, (M, n, outputs).
+
+        Args:
+            x: Inputs.
+            shifts: M distances from the mean, each as a flat vector.
+        """
         return torch.stack([self.network(x, self.posterior.params(shift)) for shift in shifts])
 
     def draws(self, num_samples: int, generator: torch.Generator) -> Iterator[dict[str, Tensor]]:
-        """Draws of the parameters, by name."""
+        """Draws of the parameters, by name.
+
+        Args:
+            num_samples: The number of draws.
+            generator: The source of random numbers.
+        """
         q = self.posterior
         return (q.params(q.shift(q.noise(generator))) for _ in range(num_samples))
 
@@ -119,9 +147,19 @@ def named_layers(patterns: Sequence[str]) -> Callable[[Network], list[str]]:
 
 
 class ParameterSpaceVI(NetworkMethod):
-    """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)), θ ~ q of some family."""
+    """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)), θ ~ q of some family.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        prior_variance: The variance of the Gaussian prior over parameters.
+        kl_weight: The weight of the KL in the loss; see `KLWeight`.
+        num_samples: The number of draws per step, M.
+        stds: How the standard deviations start and learn; None is `Stds(0.01, 0.3)`.
+    """
 
     family: ClassVar[type[MeanField]] = MeanField
+    """The class of q."""
     takes_positions = True
 
     def __init__(
@@ -137,7 +175,7 @@ class ParameterSpaceVI(NetworkMethod):
         self.prior_variance = check_positive("prior_variance", prior_variance)
         self.kl_weight = check_kl_weight(kl_weight)
         self.num_samples = check_count("num_samples", num_samples)
-        self.stds = Stds(0.01, 0.3) if stds is None else stds
+        self.stds = check_stds(stds, Stds(0.01, 0.3))
         self.weights = RandomWeights(self.stds, all_names, self.family)
         self.build(self.network)
 
@@ -154,7 +192,12 @@ class ParameterSpaceVI(NetworkMethod):
         return {"nll": nll, "kl": kl_weight_value(self.kl_weight, self.num_data or len(x)) * self.kl(shifts)}
 
     def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:
-        """The network's outputs at mean + shift, for each of `shifts`, (M, n, outputs)."""
+        """The network's outputs at mean + shift, (M, n, outputs).
+
+        Args:
+            x: Inputs.
+            shifts: M distances from the mean, each as a flat vector.
+        """
         return self.weights.outputs(x, shifts)
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What several methods have in common, as objects that a method has."""
+"""Parts: objects that several methods share by having them, not by inheritance."""
 
 from __future__ import annotations
 
@@ -49,18 +49,34 @@ class Part(nn.Module):
             input_shape: The shape of one input, if it is known.
         """
 
+    def replace(self, name: str, value: Any) -> None:
+        """Give a setting another value.
+
+        Args:
+            name: The attribute.
+            value: The new value, which is checked as in the constructor.
+        """
+        setattr(self, name, value)
+
     def fingerprint(self) -> Any:
         """Checksums of the part's own data; None without any."""
         return None
 
 
 def shared(part: str, name: str) -> Any:
-    """A property of a method that lives in one of its parts: `method.name` is `method.part.name`."""
+    """A property of a method that lives in one of its parts: `method.name` is `method.part.name`.
+
+    An assignment calls the part's `replace`.
+
+    Args:
+        part: The attribute of the method that holds the part.
+        name: The attribute of the part.
+    """
 
     def get(method: nn.Module) -> Any:
         return getattr(getattr(method, part), name)
 
     def set_(method: nn.Module, value: Any) -> None:
-        setattr(getattr(method, part), name, value)
+        getattr(method, part).replace(name, value)
 
     return property(get, set_, doc=f"`{name}` of the method's `{part}`.")

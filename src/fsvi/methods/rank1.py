@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import PointEstimate
-from fsvi.methods.mean_field import Stds
+from fsvi.methods.mean_field import Stds, check_stds
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_positive, check_seed
 from fsvi.variational import RankOne
@@ -66,7 +66,7 @@ class Rank1(PointEstimate):
         self.num_samples = check_count("num_samples", num_samples)
         self.random_signs = random_signs
         self.seed = check_seed(seed)
-        self.stds = Stds(0.05) if stds is None else stds
+        self.stds = check_stds(stds, Stds(0.05))
         self.build(self.network)
 
     def build(self, network: Network) -> None:
@@ -75,7 +75,9 @@ class Rank1(PointEstimate):
         self.factors = RankOne(self.net, self.num_components, self.stds.single(), self.random_signs, self.seed)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws, the negative log prior of W over N, the weighted KL."""
+        """The expected negative log-likelihood over M draws, the negative log prior of W divided by N, and the weighted
+        KL.
+        """
         outputs = torch.stack([self._outputs(x, self._deal(len(x))) for _ in range(self.num_samples)])
         prior = self.prior_terms(dict(self.net.named_parameters()), len(x))
         kl = kl_weight_value(self.kl_weight, self.num_data or len(x)) * self.factors.kl(self.prior_std)
@@ -88,7 +90,7 @@ class Rank1(PointEstimate):
         return torch.stack([self.batched(partial(self._outputs, factors=f), x, batch_size) for f in draws])
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Everything at `lr` but the factors' `log_std`, which moves on another scale."""
+        """Everything at `lr` except the factors' `log_std`, which has its own scale."""
         log_std = self.factors.log_std
         others = [p for p in self.parameters() if p.requires_grad and p is not log_std]
         return [{"params": others, "lr": lr}, {"params": [log_std], "lr": self.stds.lr_scale * lr}]

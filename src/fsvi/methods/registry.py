@@ -16,12 +16,15 @@ from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
-from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.duq import DUQ, KernelPredictive
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
+from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
+from fsvi.methods.gfsvi import GFSVI
+from fsvi.methods.ivon import IVON
 from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
@@ -32,6 +35,7 @@ from fsvi.methods.rank1 import Rank1
 from fsvi.methods.search_space import VARIANCE, Choice, Range, Space
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
+from fsvi.methods.vbll import VBLL
 from fsvi.methods.vogn import VOGN
 from fsvi.networks.network import Network
 from fsvi.predictive import CategoricalPredictive
@@ -54,6 +58,7 @@ class MethodEntry:
         settings: Arguments that differ from the class's defaults.
         regression: Further arguments that differ where targets are real numbers.
         can_stack: Whether `fit_together` can train several copies in one pass.
+        averages: Whether it averages parameters during training, which needs a high learning rate to the end.
         score: The name of the uncertainty score by which its authors rank inputs of a classification.
         search: What `fsvi tune` searches; empty where the method cannot be tuned.
         small_search: What it searches in addition where networks are so small that seeds are trained together.
@@ -65,6 +70,7 @@ class MethodEntry:
     settings: Mapping[str, Any] = field(default_factory=dict)
     regression: Mapping[str, Any] = field(default_factory=dict)
     can_stack: bool = False
+    averages: bool = False
     score: str = CategoricalPredictive.score_name
     search: Space = field(default_factory=dict)
     small_search: Space = field(default_factory=dict)
@@ -95,13 +101,37 @@ _ENTRIES = [
         can_stack=True,
         search={"rate": Range(0.01, 0.5, linear=True)},
     ),
-    MethodEntry("swag", "SWAG", SWAG),
+    MethodEntry("swag", "SWAG", SWAG, averages=True),
     MethodEntry("duq", "DUQ", DUQ, score=KernelPredictive.score_name),
     MethodEntry("laplace", "Laplace", Laplace),
     MethodEntry("vogn", "VOGN", VOGN),
+    MethodEntry("ivon", "IVON", IVON),
     MethodEntry("rank1", "Rank-1", Rank1),
+    MethodEntry("vbll", "VBLL", VBLL, search={VARIANCE: Range(1e-3, 1e2)}),
     MethodEntry("spg", "SPG", SPG, can_stack=True),
     MethodEntry("fbnn", "fBNN", FBNN, can_stack=True),
+    MethodEntry(
+        "fs-eb",
+        "FS-EB",
+        FSEB,
+        search={
+            VARIANCE: Range(1e-2, 1e3),
+            "num_context": Choice((4, 8, 16, 32, 64)),
+            "kl_weight": Range(1e-5, 1e-1),
+        },
+    ),
+    MethodEntry(
+        "gfsvi",
+        "GFSVI",
+        GFSVI,
+        can_stack=True,
+        search={
+            VARIANCE: Range(0.1, 100.0),
+            "num_context": Choice((4, 8, 16, 32, 64)),
+            "kl_weight": Range(1e-5, 1e-1),
+            "num_samples": Choice((1, 5)),
+        },
+    ),
     MethodEntry(
         "fsvi",
         "FSVI",
@@ -201,7 +231,7 @@ def _make(
     entry = METHODS[name]
     for setting in settings:
         check_choice(f"setting of {name}", setting, entry.arguments)
-    defaults = {**entry.settings, **({} if isinstance(likelihood, Categorical) else entry.regression)}
+    defaults = {**entry.settings, **(entry.regression if likelihood.is_numeric else {})}
     if entry.takes_context:
         defaults["context"] = default_context(net) if context is None else context
     return entry.method(net, likelihood, **{**defaults, **settings})

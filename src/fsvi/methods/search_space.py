@@ -25,7 +25,12 @@ class Range:
     linear: bool = False
 
     def suggest(self, trial: Trial, name: str) -> Any:
-        """A value for a trial."""
+        """A value for a trial.
+
+        Args:
+            trial: The trial.
+            name: The setting's name in the study.
+        """
         return trial.suggest_float(name, self.low, self.high, log=not self.linear)
 
     def has(self, value: Any) -> bool:
@@ -50,7 +55,12 @@ class Choice:
     values: tuple[Any, ...]
 
     def suggest(self, trial: Trial, name: str) -> Any:
-        """A value for a trial."""
+        """A value for a trial.
+
+        Args:
+            trial: The trial.
+            name: The setting's name in the study.
+        """
         return trial.suggest_categorical(name, self.values)
 
     def has(self, value: Any) -> bool:

@@ -16,7 +16,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import NetworkMethod
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import Stds
+from fsvi.methods.mean_field import Stds, check_stds
 from fsvi.methods.parts import shared
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
@@ -27,23 +27,25 @@ _NUGGET = 1e-6
 
 
 class SPG(NetworkMethod):
-    """A latent-variable generator is fitted to the prior over functions; then its latent is inferred from the data.
+    """A generator with a latent variable is fitted to the prior over functions; then its latent is inferred from the
+    data.
 
-    1. The generator p: f_k(x) = h_k(x) + ψ(x)·z_k + ν_k(x), z_k ~ N(0, I) for each output k, ν ~ N(0, δ²) white, whose
-       mean h and basis functions ψ are the network's outputs and linear maps of its features. It is fitted with Adam
-       before the first epoch by minimizing E_X KL(prior(f(X)) ‖ p(f(X))) over random grids X: K points of the context
-       and K training inputs.
-    2. The posterior q: the same process with z_k ~ N(mean_k, L_k L_kᵀ) and, with `adapt`, a network and a basis of its
-       own, which start from p's. It minimizes −1/(BM) Σ log p(y|f(x; z)) + kl_weight · E_X KL(q(f(X)) ‖ p(f(X))) with
-       M draws of z. The grid functional KL is bounded by the chain rule, in closed form in the latent:
+    1. The generator p: f_k(x) = h_k(x) + ψ(x)·z_k + ν_k(x), with z_k ~ N(0, I) for each output k and white noise ν ~
+    N(0, δ²). Its mean h is the network's output, and its basis functions ψ are linear maps of the network's features.
+    Before the first epoch, Adam fits it by minimizing E_X KL(prior(f(X)) ‖ p(f(X))) over random grids X of K context
+    points and K training inputs.
 
-       KL(q(f(X)) ‖ p(f(X))) ≤ KL(q(z) ‖ p(z)) + Σ_{x∈X} E_q(z) ‖h_q(x) + ψ_q(x)·z − h_p(x) − ψ_p(x)·z‖² / (2δ²).
+    2. The posterior q: the same process with z_k ~ N(mean_k, L_k L_kᵀ). With `adapt` it has its own network and basis,
+    which start from those of p. It minimizes −1/(BM) Σ log p(y|f(x; z)) + kl_weight · E_X KL(q(f(X)) ‖ p(f(X))) with M
+    draws of z. The chain rule bounds the KL at a grid, in closed form in the latent:
 
-       Without `adapt` the sum is zero, and only the latent is inferred.
+        KL(q(f(X)) ‖ p(f(X))) ≤ KL(q(z) ‖ p(z)) + Σ_{x∈X} E_q(z) ‖h_q(x) + ψ_q(x)·z − h_p(x) − ψ_p(x)·z‖² / (2δ²).
 
-    Differences from the paper: there the latent goes through a network, and the generator is fitted to draws from the
-    prior by the bound of a variational autoencoder, with an encoder for the latent. Here the latent is linear, and
-    fsvi's priors are Gaussian at any grid, so the bound is attained: the generator is a Gaussian process with learned
+    Without `adapt` the sum is zero, and only the latent is inferred.
+
+    Differences from the paper: there, the latent goes through a network, and the generator is fitted to draws from the
+    prior with the bound of a variational autoencoder, which needs an encoder for the latent. Here, the latent is linear
+    and the priors are Gaussian at any grid, so the bound is exact: the generator is a Gaussian process with learned
     basis functions, and its fit needs neither encoder nor draws. ν stands for what the generator cannot express;
     predictions leave it out. The fit of the generator starts from the network's initial parameters.
 
@@ -69,7 +71,7 @@ class SPG(NetworkMethod):
     kl_weight = shared("function_space", "kl_weight")
 
     is_fitted: Tensor
-    """whether the generator has been fitted to the prior"""
+    """Whether the generator has been fitted to the prior."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class SPG(NetworkMethod):
         self.prior_lr = check_positive("prior_lr", prior_lr)
         self.adapt = adapt
         self.num_samples = check_count("num_samples", num_samples)
-        self.stds = Stds(1.0) if stds is None else stds
+        self.stds = check_stds(stds, Stds(1.0))
         self.function_space = FunctionSpace(context, prior, num_context, kl_weight)
         self.build(self.function_space.examined(self.network))
 
@@ -135,7 +137,7 @@ class SPG(NetworkMethod):
         self.is_fitted.fill_(True)
 
     def prior_kl(self, x: Tensor) -> Tensor:
-        """KL(prior(f(x)) ‖ p(f(x))), summed over outputs, of the generator as it is now."""
+        """KL(prior(f(x)) ‖ p(f(x))) of the current generator, summed over outputs."""
         with evaluating(self.net):
             p = self.generator.gaussian(x)
         return gaussian_kl(self.prior.gaussian(x), p, _NUGGET)
@@ -145,7 +147,7 @@ class SPG(NetworkMethod):
         return concatenate([self.function_space.points(x), self.network.arranged(Batch().sample(self.num_context, x))])
 
     def _track_statistics(self, x: Tensor) -> None:
-        """Let BatchNorm, where there is any, see training inputs: no likelihood pass does so yet."""
+        """Update the statistics of BatchNorm layers with training inputs: no likelihood pass does so yet."""
         if batch_norms(self.net):
             with torch.no_grad():
                 self.network(x)
@@ -157,7 +159,7 @@ class SPG(NetworkMethod):
     # Learning -------------------------------------------------------------------------------------------------------
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws of the latent, and the weighted bound on the KL at a grid."""
+        """The expected negative log-likelihood over M draws of the latent, and the weighted bound on the KL."""
         mean, functions = self._generate(x)
         noise = torch.randn(self.num_samples, *self.latent_mean.shape, dtype=self.dtype, device=self.device)
         nll = self.likelihood.nll(self._functions(mean, functions, noise), y)
@@ -180,12 +182,14 @@ class SPG(NetworkMethod):
         return self.latent_lower.tril(-1) + torch.diag_embed(self.latent_log_std.exp())
 
     def latent_kl(self) -> Tensor:
-        """KL(q(z) ‖ p(z)) = ½ Σ_k [‖L_k‖² + ‖mean_k‖² − H − 2 Σ log_std_k], with H latents an output."""
+        """KL(q(z) ‖ p(z)) = ½ Σ_k [‖L_k‖² + ‖mean_k‖² − H − 2 Σ log_std_k], with H latents per output."""
         squares = self.latent_factor().square().sum() + self.latent_mean.square().sum()
         return 0.5 * (squares - self.latent_mean.numel()) - self.latent_log_std.sum()
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """The latent's means, and with `adapt` network and basis, at `lr`; the latent's `log_std` at its own rate."""
+        """At `lr`, the latent's means, and with `adapt` the network and the basis; the latent's `log_std` at its own
+        rate.
+        """
         points = [self.latent_mean, self.latent_lower, *self.likelihood.parameters()]
         if self.adapt:
             points += [p for p in (*self.net.parameters(), self.generator.basis) if p.requires_grad]
@@ -219,8 +223,12 @@ class SPG(NetworkMethod):
 class Generator(nn.Module):
     """A stochastic process f_k(x) = h_k(x) + ψ(x)·z_k + ν_k(x), with z_k ~ N(0, I) and white noise ν ~ N(0, δ²).
 
-    h(x) are a network's outputs, and ψ(x) = [Φ(x), 1] A, with its features Φ and A = `basis`, the functions in which
-    the process is expanded: a Karhunen–Loève expansion that is learned.
+    h(x) is a network's output, Φ(x) its features, and ψ(x) = [Φ(x), 1] A with A = `basis` are the functions in which
+    the process is expanded: a learned Karhunen–Loève expansion.
+
+    Args:
+        network: The network.
+        num_latents: The number of latent variables per output.
     """
 
     def __init__(self, network: Network, num_latents: int) -> None:

@@ -43,13 +43,13 @@ class SWAG(PointEstimate):
     """
 
     gaussian: LowRank
-    """of all trainable parameters as one vector"""
+    """The Gaussian over all trainable parameters as one vector."""
     statistics: nn.Parameter
-    """of BatchNorm, a row for each of `num_models` draws"""
+    """The statistics of BatchNorm, one row for each of `num_models` draws."""
     settled: Tensor
-    """whether these draws have been made"""
+    """Whether these draws have been made."""
     steps: Tensor
-    """how many there were since collecting began"""
+    """The number of steps since collecting began."""
 
     takes_positions = True
 
@@ -72,7 +72,7 @@ class SWAG(PointEstimate):
         self.build(self.network)
 
     def build(self, network: Network) -> None:
-        """Make room for what is collected: parameters that are drawn first, then those that are only averaged."""
+        """Allocate the state: first the parameters that are drawn, then those that are only averaged."""
         super().build(network)
         trainable = {name: p for name, p in self.named_parameters() if p.requires_grad}
         drawn = {name: trainable[name] for name in (f"net.{name}" for name in prior_names(self.net))}
@@ -88,7 +88,7 @@ class SWAG(PointEstimate):
     # Learning -------------------------------------------------------------------------------------------------------
 
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Forget what an earlier training collected."""
+        """Delete what an earlier training collected."""
         super().begin(x, num_data)
         self.gaussian.reset()
         self.steps.zero_()
@@ -103,12 +103,12 @@ class SWAG(PointEstimate):
             self._collect()
 
     def after_epoch(self, batches: DataPass) -> None:
-        """Collect once an epoch."""
+        """Collect once per epoch."""
         if self.collect_every is None and self.progress >= self.start:
             self._collect()
 
     def finish(self, batches: DataPass) -> None:
-        """Leave the mean in `net`, and compute what BatchNorm needs."""
+        """Copy the mean into `net`, and compute the statistics of BatchNorm."""
         count = int(self.gaussian.count)
         if count < 2:
             message = f"SWAG has collected {count} networks, too few for a Gaussian: train longer, or start earlier."
@@ -132,7 +132,7 @@ class SWAG(PointEstimate):
                 own[name].copy_(value)
 
     def _compute_statistics(self, vector: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-        """BatchNorm's statistics over the data with these parameters, one row; they are left in `net`, too."""
+        """BatchNorm's statistics over the data with these parameters, as one row. They stay in `net`, too."""
         params = self._net_params(vector)
         with torch.no_grad(), averaging_statistics(self.net, self.network.frozen_norms()):
             for x, _ in batches:
@@ -142,7 +142,9 @@ class SWAG(PointEstimate):
     # Prediction -----------------------------------------------------------------------------------------------------
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """Draws of the parameters; with BatchNorm the settled ones, as many as there are; before any, the network."""
+        """Draws of the parameters. With BatchNorm there are `num_models` fixed draws; before training, the network is
+        used.
+        """
         if int(self.gaussian.count) == 0:
             return super().function_draws(x, num_samples, generator, batch_size)
         return self.draw_functions(self._draws(num_samples, generator), x, batch_size)

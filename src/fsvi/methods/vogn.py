@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,15 +10,14 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod
-from fsvi.methods.kl_weight import KLWeight, Tempered, check_kl_weight, temperature
-from fsvi.methods.mean_field import RandomWeights, Stds
+from fsvi.methods.kl_weight import KLWeight, Tempered, temperature
+from fsvi.methods.natural_gradient import NaturalGradient, NaturalGradientVI
 from fsvi.networks.network import Network
-from fsvi.validation import check_count, check_fraction, check_positive
-from fsvi.variational import MeanField, Recording, gradient_moments, normal_kl, record, weight_layers
+from fsvi.validation import check_positive
+from fsvi.variational import Recording, gradient_moments, record, weight_layers
 
 
-class VOGN(NetworkMethod):
+class VOGN(NaturalGradientVI):
     """Minimizes −1/B Σ E_q log p(y|f(x; θ)) + τ/(ρN) · KL(q(θ) ‖ N(0, I/δ)) over mean-field Gaussians q, in natural
     gradient steps, Algorithm 1 of the paper: with δ = 1/`prior_variance` and δ̃ = τδ/(ρN),
 
@@ -27,11 +26,12 @@ class VOGN(NetworkMethod):
         m ← β₁ m + ĝ + δ̃ μ,    s ← (1 − τβ₂) s + β₂ ĥ,    μ ← μ − α m / (s + δ̃ + γ).
 
     With τ ≠ 1 or γ > 0 the algorithm's precision at rest, ρN(ĥ/τ + δ̃ + γ), is not exactly that of the objective. α is
-    the learning rate. `scale`, s, starts at ĥ of the first batch at μ. `fit` uses this update whatever its `optimizer`.
+    the learning rate. `scale`, s, starts at ĥ of the first batch at μ. `fit` always uses this update.
 
-    Stochastic are the weights and biases of dense layers and two-dimensional convolutions, whose gᵢ have a closed form.
-    All other parameters are points, learned by Adam at the same rate. BatchNorm works on the batch, as always in
-    training: gᵢ is what passes through example i's own activations, and the mean of these is the exact gradient.
+    The weights and biases of dense layers and two-dimensional convolutions are stochastic, because their gᵢ have a
+    closed form. All other parameters are points, which Adam learns at the same rate. BatchNorm uses the statistics of
+    the batch, as always in training: gᵢ is the gradient through example i's own activations, and the mean of all gᵢ is
+    the exact gradient.
 
     Args:
         net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
@@ -48,8 +48,6 @@ class VOGN(NetworkMethod):
 
     takes_weights = False
 
-    scale: nn.Parameter
-
     def __init__(
         self,
         net: nn.Module | Network,
@@ -63,80 +61,54 @@ class VOGN(NetworkMethod):
         kl_weight: KLWeight = None,
         augmentation: float = 1.0,
     ) -> None:
-        super().__init__(net, likelihood)
-        self.prior_variance = check_positive("prior_variance", prior_variance)
-        self.num_samples = check_count("num_samples", num_samples)
-        self.momentum = check_fraction("momentum", momentum)
+        super().__init__(net, likelihood, prior_variance, num_samples, momentum, kl_weight, _weight_layer_names)
         self.scale_rate = check_positive("scale_rate", scale_rate)
         self.damping = check_positive("damping", damping, zero=True)
-        self.kl_weight = check_kl_weight(kl_weight)
         self.augmentation = check_positive("augmentation", augmentation)
         if kl_weight is None or isinstance(kl_weight, Tempered):
             self._check_rates(1)
-        self.weights = RandomWeights(Stds(self.prior_variance**0.5), _weight_layer_names)
         self.build(self.network)
 
-    @property
-    def posterior(self) -> MeanField:
-        """q(θ)."""
-        return self.weights.posterior
-
     def build(self, network: Network) -> None:
-        """Make q, with the prior's variance until there is data."""
+        """Find the layers whose gradients per example have a closed form."""
         super().build(network)
         self._layers = weight_layers(self.net)
-        self.posterior.log_std.requires_grad_(False)
-        self.scale = nn.Parameter(torch.zeros_like(self.posterior.mean), requires_grad=False)
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws, and the tempered KL over ρN."""
-        nll = self.likelihood.nll(self.weights.outputs(x, self._draws()), y)
-        return {"nll": nll, "kl": self._weighted_kl(len(x))}
-
     def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The same, with ĝ and ĥ in place of gradients of the means and of `scale`."""
+        """Start the scale at the first batch."""
         if not bool(self.scale.any()):
             self._start(x, y)
-        draws = [self._differentiate(x, y, shift) for shift in self._draws()]
-        nll, *gradients = (torch.stack(parts).mean(0) for parts in zip(*draws, strict=True))
-        for parameter, gradient in zip((self.posterior.mean, self.scale, *self._points()), gradients, strict=True):
-            parameter.grad = gradient
-        return {"nll": nll, "kl": self._weighted_kl(len(x))}
+        return super().backward(x, y)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Means and scale, with what their update needs, then the points."""
-        natural = {
-            "params": [self.posterior.mean, self.scale],
-            "lr": lr,
+        natural, *points = super().parameter_groups(lr)
+        settings = {
             "prior": self._prior(1),
-            "momentum": self.momentum,
             "scale_rate": self.scale_rate,
             "damping": self.damping,
             "tempering": self._temperature(1),
         }
-        points = self._points()
-        return [natural, {"params": points, "lr": lr}] if points else [natural]
+        return [{**natural, **settings}, *points]
 
     def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
         """Natural gradient steps."""
-        return NaturalGradient(self.parameter_groups(lr))
+        return GaussNewtonSteps(self.parameter_groups(lr))
 
-    def after_step(self) -> None:
-        """σ follows s."""
-        precision = self._size(1) * (self.scale + self._prior(1) + self.damping)
-        with torch.no_grad():
-            self.posterior.log_std.copy_(-0.5 * precision.log())
+    def precision(self) -> Tensor:
+        """ρN (s + δ̃ + γ)"""
+        return self._size(1) * (self.scale + self._prior(1) + self.damping)
+
+    def weight(self, num: int) -> float:
+        """τ/(ρN)"""
+        return self._temperature(num) / self._size(num)
 
     def begin(self, x: Tensor, num_data: int) -> None:
-        """Check the rates, now that the number of examples is known."""
+        """Check the rates again, because the number of examples is now known."""
         super().begin(x, num_data)
         self._check_rates(num_data)
-
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """The network's outputs for draws of its parameters."""
-        return self.draw_functions(self.weights.draws(num_samples, generator), x, batch_size)
 
     def _check_rates(self, num: int) -> None:
         tempering = self._temperature(num)
@@ -151,7 +123,7 @@ class VOGN(NetworkMethod):
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         """s = ĥ at μ; non-finite batches are reported by the step."""
-        _, _, squares, *_ = self._differentiate(x, y, torch.zeros_like(self.scale))
+        _, _, squares, *_ = self.differentiate(x, y, torch.zeros_like(self.scale))
         if bool(squares.isfinite().all()):
             with torch.no_grad():
                 self.scale.copy_(squares)
@@ -165,29 +137,22 @@ class VOGN(NetworkMethod):
         """δ̃"""
         return self._temperature(num) / (self.prior_variance * self._size(num))
 
-    def _weighted_kl(self, num: int) -> Tensor:
-        q = self.posterior
-        return self._temperature(num) / self._size(num) * normal_kl(q.mean, q.log_std, 0.0, self.prior_variance)
-
-    def _draws(self) -> list[Tensor]:
-        q = self.posterior
-        return [q.shift(q.noise()) for _ in range(self.num_samples)]
-
-    def _points(self) -> list[Tensor]:
-        return [p for p in (self.posterior.point, *self.likelihood.parameters()) if p.numel()]
-
-    def _differentiate(self, x: Tensor, y: Tensor, shift: Tensor) -> list[Tensor]:
+    def differentiate(self, x: Tensor, y: Tensor, shift: Tensor) -> list[Tensor]:
         """The negative log-likelihood at μ + `shift`, ĝ, ĥ, and the gradients of the points."""
         q = self.posterior
         params = {**q.layout.views((q.mean + shift).detach()), **q.point_layout.views(q.point)}
         outputs, recording = record(self.network, params, self._layers, x)
         nll = self.likelihood.nll(outputs, y)
-        wanted = [*recording.outputs, *self._points()]
+        wanted = [*recording.outputs, *self.points()]
         gradients = torch.autograd.grad(nll, wanted, allow_unused=True, materialize_grads=True)
         count = len(recording.outputs)
-        return [nll.detach(), *self._moments(recording, gradients[:count], len(x)), *gradients[count:]]
+        return [
+            nll.detach(),
+            *self._moments(recording, gradients[:count], self.likelihood.num_observed(y)),
+            *gradients[count:],
+        ]
 
-    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int) -> tuple[Tensor, Tensor]:
+    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int | Tensor) -> tuple[Tensor, Tensor]:
         """ĝ and ĥ from gradients of the batch's mean, flat; a layer that was not called has none."""
         layout = self.posterior.layout
         zeros = layout.views(torch.zeros_like(self.scale))
@@ -204,20 +169,12 @@ def _weight_layer_names(network: Network) -> list[str]:
     return [name for layer in weight_layers(network.module) for name in layer.names]
 
 
-class NaturalGradient(torch.optim.Adam):
-    """VOGN's update of the first group's two parameters, μ and s, whose gradients are ĝ and ĥ; Adam's of all others."""
+class GaussNewtonSteps(NaturalGradient):
+    """VOGN's update of μ and s."""
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def update(self, mean: Tensor, scale: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
         """m ← β₁ m + ĝ + δ̃ μ,  s ← (1 − τβ₂) s + β₂ ĥ,  μ ← μ − α m / (s + δ̃ + γ)."""
-        group = self.param_groups[0]
-        mean, scale = group["params"]
-        state = self.state[mean]
-        if not state:
-            state.update(step=torch.zeros(()), momentum=torch.zeros_like(mean))
-        state["step"] += 1
+        assert mean.grad is not None and scale.grad is not None
         state["momentum"].mul_(group["momentum"]).add_(mean.grad).add_(mean, alpha=group["prior"])
         scale.mul_(1 - group["tempering"] * group["scale_rate"]).add_(scale.grad, alpha=group["scale_rate"])
         mean.addcdiv_(state["momentum"], scale + group["prior"] + group["damping"], value=-group["lr"])
-        mean.grad = scale.grad = None
-        super().step()

@@ -3,6 +3,7 @@
 # scikit-learn is imported inside functions, because its import takes longer than that of fsvi.
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.metrics.inputs import check_categorical, check_scores
-from fsvi.predictive import CategoricalPredictive
+from fsvi.metrics.inputs import check_prediction, check_scores
+from fsvi.predictive import Predictive
 from fsvi.validation import as_tensor, check_choice, check_labels
 
-UNCERTAINTIES = {
-    "entropy": CategoricalPredictive.entropy,
-    "expected_entropy": CategoricalPredictive.expected_entropy,
-    "mutual_information": CategoricalPredictive.mutual_information,
+UNCERTAINTIES: dict[str, Callable[[Predictive], Tensor]] = {
+    "entropy": lambda p: p.entropy(),
+    "expected_entropy": lambda p: p.expected_entropy(),
+    "mutual_information": lambda p: p.mutual_information(),
     "own": lambda p: p.score,
 }
 """Uncertainty scores by name. "own" is the score that the method's authors use, `Predictive.score`."""
@@ -57,17 +58,17 @@ class Detection:
     fpr95: float
 
 
-def uncertainty(p: CategoricalPredictive, kind: str = "entropy") -> Tensor:
+def uncertainty(p: Predictive, kind: str = "entropy") -> Tensor:
     """One score per input, (n,), larger for less certain inputs.
 
     Args:
-        p: Predictions of classes.
+        p: Predictions. Those of numbers have no entropies.
         kind: "entropy" (total uncertainty), "expected_entropy" (the part that would remain if the function were known),
             "mutual_information" (the part due to the unknown function) or "own" (`Predictive.score`, which the
             method's authors use).
     """
     check_choice("kind", kind, UNCERTAINTIES)
-    return UNCERTAINTIES[kind](check_categorical(p))
+    return UNCERTAINTIES[kind](check_prediction(p))
 
 
 def ood(in_scores: Any, out_scores: Any) -> Detection:

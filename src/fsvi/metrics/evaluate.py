@@ -11,7 +11,7 @@ from fsvi.metrics.inputs import Probabilities
 from fsvi.metrics.regression import Scale, coverage, crps, log_likelihood, rmse, unstandardize
 from fsvi.metrics.scoring import accuracy, brier, nll
 from fsvi.metrics.selective import aurc, referral_curve
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive
+from fsvi.predictive import Predictive
 
 _LEVELS = (50, 90, 95)
 
@@ -38,7 +38,7 @@ def evaluate_classification(p: Probabilities, y: Any) -> dict[str, float]:
     return metrics if whole is None else {**metrics, "auroc": float(whole)}
 
 
-def evaluate_ood(p_in: CategoricalPredictive, p_out: CategoricalPredictive) -> dict[str, float]:
+def evaluate_ood(p_in: Predictive, p_out: Predictive) -> dict[str, float]:
     """Every field of `Detection` for every uncertainty score: `auroc_entropy`, `aupr_mutual_information`, …
 
     Args:
@@ -49,7 +49,7 @@ def evaluate_ood(p_in: CategoricalPredictive, p_out: CategoricalPredictive) -> d
     return {f"{name}_{kind}": value for kind, each in found.items() for name, value in asdict(each).items()}
 
 
-def evaluate_regression(p: GaussianPredictive, y: Any, scale: Scale | None = None) -> dict[str, float]:
+def evaluate_regression(p: Predictive, y: Any, scale: Scale | None = None) -> dict[str, float]:
     """Error, likelihood, CRPS and coverage in the units of `y`.
 
     Args:

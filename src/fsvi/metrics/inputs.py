@@ -11,18 +11,23 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.predictive import CategoricalPredictive
+from fsvi.predictive import Predictive
 from fsvi.validation import as_tensor, check_labels, check_type
 
-Probabilities: TypeAlias = CategoricalPredictive | Tensor
-"""A prediction, or its class probabilities (n, classes)."""
+Probabilities: TypeAlias = Predictive | Tensor
+"""A prediction of classes, or its class probabilities (n, classes)."""
 
 _ROUNDING = 1e-3
 """The tolerance for sums of probabilities; half precision passes."""
 
 
 def check_predictions(p: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """Class probabilities (n, classes) and labels (n,)."""
+    """Class probabilities (n, classes) and labels (n,).
+
+    Args:
+        p: Predictions, or class probabilities.
+        y: Labels.
+    """
     probabilities = check_probabilities(p)
     y = check_labels(as_tensor("y", y).cpu(), probabilities.shape[1])
     if len(y) != len(probabilities):
@@ -32,7 +37,7 @@ def check_predictions(p: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 def check_probabilities(p: Any) -> Tensor:
     """Class probabilities (n, classes), n ≥ 1, each row a distribution."""
-    given = p.mean if isinstance(p, CategoricalPredictive) else p
+    given = p.class_probabilities() if isinstance(p, Predictive) else p
     values = as_tensor("p", given, torch.float64).detach().cpu()
     if values.dim() != 2 or 0 in values.shape:
         raise InvalidInputError(f"p has shape {tuple(values.shape)}; probabilities (n, classes) are needed, n ≥ 1.")
@@ -44,7 +49,12 @@ def check_probabilities(p: Any) -> Tensor:
 
 
 def check_scores(name: str, scores: Any) -> Tensor:
-    """Finite scores (n,), n ≥ 1."""
+    """Finite scores (n,), n ≥ 1.
+
+    Args:
+        name: The argument's name, for the error.
+        scores: What the user gave.
+    """
     values = as_tensor(name, scores, torch.float64).detach().cpu()
     if values.dim() != 1 or len(values) == 0:
         raise InvalidInputError(f"{name} has shape {tuple(values.shape)}; one score per input is needed, (n,), n ≥ 1.")
@@ -53,17 +63,17 @@ def check_scores(name: str, scores: Any) -> Tensor:
     return values
 
 
-def check_categorical(p: Any) -> CategoricalPredictive:
-    """A prediction of classes with at least one input."""
-    check_type("p", p, CategoricalPredictive, "a prediction of classes, such as method.predict(x) of a classifier")
+def check_prediction(p: Any) -> Predictive:
+    """A prediction with at least one input."""
+    check_type("p", p, Predictive, "a prediction of classes or numbers, such as method.predict(x)")
     if len(p) == 0:
         raise InvalidInputError("p has no predictions: at least one is needed.")
-    prediction: CategoricalPredictive = p
+    prediction: Predictive = p
     return prediction
 
 
 def total_uncertainty(p: Any) -> Tensor:
     """The default ranking of inputs: `Predictive.score`, or the entropy where `p` are plain probabilities."""
-    if isinstance(p, CategoricalPredictive):
-        return check_scores("p.score", check_categorical(p).score)
+    if isinstance(p, Predictive):
+        return check_scores("p.score", check_prediction(p).score)
     return torch.special.entr(check_probabilities(p)).sum(1)

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.nn.functional import one_hot
 
-from fsvi.metrics.inputs import Probabilities, check_categorical, check_predictions
-from fsvi.predictive import CategoricalPredictive
+from fsvi.metrics.inputs import Probabilities, check_prediction, check_predictions
+from fsvi.predictive import Predictive
 
 
 def accuracy(p: Probabilities, y: Any) -> float:
@@ -32,8 +32,8 @@ def nll(p: Probabilities, y: Any) -> float:
         y: Labels (n,).
     """
     probabilities, y = check_predictions(p, y)
-    if isinstance(p, CategoricalPredictive):
-        return -float(check_categorical(p).log_prob(y).double().mean())
+    if isinstance(p, Predictive):
+        return -float(check_prediction(p).log_prob(y).double().mean())
     return -float(probabilities.gather(1, y[:, None]).log().mean())
 
 

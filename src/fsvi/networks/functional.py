@@ -16,6 +16,11 @@ def functional_call(
 
     `torch.func.functional_call` (seen with torch 2.13) never restores a module's own tensors if the module has two
     names, because it treats them as two places to restore. Here every place has one name.
+
+    Args:
+        net: The module.
+        tensors: Tensors by the names of the parameters and buffers that they replace.
+        args: The positional arguments of the call.
     """
     return torch.func.functional_call(net, _spread(net, tensors), args, kwargs, tie_weights=False)
 

@@ -13,16 +13,21 @@ from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 
 _TOLERANCE = 1e-4
-"""what rounding may make of features in batches of two sizes, relative to the largest"""
+"""The largest difference that rounding may cause between batches of two sizes, relative to the largest feature."""
 
 
 @torch.no_grad()
 def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
-    """Whether the features of `x` and of `others` in evaluation are those of both as one batch in training.
+    """Whether one pass in training mode gives the features that two passes in eval mode give.
 
-    So it is tried on a few examples of each. BatchNorm and dropout, a mean over the batch or a buffer that learns from
-    what it sees let nothing be joined, and neither does a network that draws random numbers in training or fails.
-    What a few examples do not show is missed: a layer that a factor of zero still hides.
+    This is tried on a few examples. It fails for BatchNorm and dropout, for a mean over the batch, for buffers that
+    learn from the inputs, for networks that draw random numbers in training, and for networks that raise an error. A
+    few examples cannot show everything: a layer that is still multiplied by zero is missed.
+
+    Args:
+        network: The network.
+        x: Training inputs.
+        others: Context points.
     """
     copies = [{name: buffer.clone() for name, buffer in network.module.named_buffers()} for _ in range(3)]
     with torch.random.fork_rng(devices=[]):
@@ -42,7 +47,7 @@ def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
 
 @contextmanager
 def _training(network: Network) -> Iterator[None]:
-    """Put the network into training mode, as `fit` does, for a while; each layer's mode is restored."""
+    """Put the network into training mode, as `fit` does; each layer's mode is restored."""
     modes = [(module, module.training) for module in network.module.modules()]
     network.train()
     try:

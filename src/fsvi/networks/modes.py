@@ -1,4 +1,4 @@
-"""Switching a network's layers between training and evaluation for a while."""
+"""Temporarily switch a network's layers between training and evaluation."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def averaging_statistics(net: nn.Module, frozen: Collection[nn.Module] = ()) -> Iterator[None]:
-    """Let BatchNorm's statistics become the average over the batches that follow; other layers are in eval mode.
+    """Let BatchNorm's statistics become the average over the batches inside this context; other layers are in eval
+    mode.
 
-    Layers that are `frozen` keep their statistics.
+    Args:
+        net: The network.
+        frozen: Layers that keep their statistics.
     """
     layers = [layer for layer in batch_norms(net) if layer not in frozen]
     momenta = [layer.momentum for layer in layers]

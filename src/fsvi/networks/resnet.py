@@ -9,17 +9,36 @@ from fsvi.validation import check_count
 
 
 def resnet18(in_channels: int = 3, num_classes: int = 10, small_images: bool = True) -> "ResNet":
-    """ResNet-18; by default with the stem for 32×32 images (see `ResNet`)."""
+    """ResNet-18; by default with the stem for 32×32 images (see `ResNet`).
+
+    Args:
+        in_channels: The number of channels of the images.
+        num_classes: The number of outputs.
+        small_images: Whether to use the stem for 32×32 images.
+    """
     return ResNet(_basic, (2, 2, 2, 2), in_channels, num_classes, small_images)
 
 
 def resnet50(in_channels: int = 3, num_classes: int = 2, small_images: bool = False) -> "ResNet":
-    """ResNet-50; by default with the stem for large images (see `ResNet`)."""
+    """ResNet-50; by default with the stem for large images (see `ResNet`).
+
+    Args:
+        in_channels: The number of channels of the images.
+        num_classes: The number of outputs.
+        small_images: Whether to use the stem for 32×32 images.
+    """
     return ResNet(_bottleneck, (3, 4, 6, 3), in_channels, num_classes, small_images)
 
 
 class Residual(nn.Module):
-    """relu(body(x) + shortcut(x)); the shortcut is the identity where the shapes allow it."""
+    """relu(body(x) + shortcut(x)); the shortcut is the identity if the shapes allow it.
+
+    Args:
+        body: The layers of the main path.
+        in_channels: The number of channels of x.
+        out_channels: The number of channels after the body.
+        stride: The stride of the body.
+    """
 
     def __init__(self, body: Sequence[nn.Module], in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()

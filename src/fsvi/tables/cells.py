@@ -48,7 +48,12 @@ def date_format(cells: Iterable[str]) -> str | None:
 
 
 def parse_date(text: str, form: str) -> np.datetime64 | None:
-    """The moment that the text means, in UTC; None if it does not have this format."""
+    """The time that a text means, in UTC; None if it does not have this format.
+
+    Args:
+        text: The text.
+        form: The format.
+    """
     day, _, rest = text.replace("T", " ", 1).partition(" ")
     rest, offset = _without_zone(rest)
     for time in _TIMES:

@@ -43,7 +43,13 @@ class Column(Configurable, ABC):
     @classmethod
     @abstractmethod
     def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> Column:
-        """Learn from training rows, each of which counts as many times as its weight says."""
+        """Learn from training rows.
+
+        Args:
+            name: The column's name.
+            values: Its values.
+            weights: How many times each row counts.
+        """
 
     @property
     @abstractmethod
@@ -52,7 +58,12 @@ class Column(Configurable, ABC):
 
     @abstractmethod
     def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[Any]:
-        """The values in the column's own type, or an error that names the first that is something else."""
+        """The values in the column's own type; an error names the first value of another type.
+
+        Args:
+            values: What was read.
+            lines: The numbers of the rows in their file, for errors.
+        """
 
     @abstractmethod
     def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
@@ -350,9 +361,13 @@ def _summary(values: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple
 
 
 def detect_kind(values: NDArray[Any], read_numbers: bool) -> str:
-    """The kind of a column: "number", "date", "category", or "text" where nearly every row has another string.
+    """The kind of a column: "number", "date", "category", or "text" if nearly every row has another string.
 
     Strings count as numbers if `read_numbers` says so: in a CSV file everything is a string.
+
+    Args:
+        values: The column's values.
+        read_numbers: Whether strings may be numbers.
     """
     if values.dtype.kind == "f":
         return "number"

@@ -101,7 +101,12 @@ class TableEncoder(Configurable):
         return unknown
 
     def transform(self, table: Table, warn: bool = True) -> NDArray[np.float64]:
-        """Numbers (rows, outputs), all finite; values unlike training are warned of."""
+        """Numbers (rows, outputs), all finite.
+
+        Args:
+            table: The table.
+            warn: Whether to warn of values unlike training.
+        """
         encoded, surprises = self.examine(table)
         if warn:
             for surprise in surprises:
@@ -128,7 +133,12 @@ class TableEncoder(Configurable):
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """The name that is most like this one, also when one is part of the other; None if none is like it."""
+    """The most similar name, also if one is part of the other; None if none is similar.
+
+    Args:
+        name: The name.
+        names: The names to choose from.
+    """
     by_lower = {other.lower(): other for other in names}
     close = get_close_matches(name.lower(), by_lower, n=1)
     parts = [other for other in by_lower if name.lower() in other or other in name.lower()]

@@ -102,7 +102,12 @@ def read_table(path: Path, max_rows: int | None = None, seed: int = 0) -> TableF
 
 
 def read_chunks(path: Path, rows: int) -> Iterator[TableFile]:
-    """Read a file part by part, `rows` rows at a time, whatever its size."""
+    """Read a file of any size part by part.
+
+    Args:
+        path: The file.
+        rows: The number of rows per part.
+    """
     _check_file(path)
     if _is_parquet(path):
         yield from _parquet_chunks(path, rows)

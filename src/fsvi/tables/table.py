@@ -64,7 +64,12 @@ def is_mixed(x: Any) -> bool:
 
 
 def as_table(x: Any, names: Sequence[str] | None = None) -> Table:
-    """The table that a frame, or an array (rows, columns), holds; `names` are those of an array's columns."""
+    """A frame or an array (rows, columns) as a table.
+
+    Args:
+        x: The frame or array.
+        names: The names of an array's columns.
+    """
     if isinstance(x, Table):
         return x
     if _is_frame(x):

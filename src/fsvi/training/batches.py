@@ -78,7 +78,7 @@ class TensorBatches(Batches):
         x: Inputs.
         y: Targets.
         batch_size: The number of examples per batch, at most.
-        num_data: N; None for the number of examples, or the sum of their weights.
+        num_data: N; None for the number of examples that have a target, or the sum of their weights.
         weights: How many times each example counts; None for once.
     """
 
@@ -87,11 +87,12 @@ class TensorBatches(Batches):
     ) -> None:
         self.x, self.y = method.check_batch(x, y)
         self.num_examples = len(self.x)
-        total: float = self.num_examples
+        observed = method.likelihood.observed(self.y)
+        total: float = self.num_examples if observed is None else int(observed.sum())
         self.weights: Tensor | None = None
         if weights is not None:
             given = _check_weights(method, weights, self.num_examples)
-            total = float(given.sum())
+            total = float((given if observed is None else given[observed.to(given.device)]).sum())
             self.weights = (given / given.mean()).to(self.x.device, method.dtype)
         self.num_data = max(1, round(total)) if num_data is None else num_data
         self.num_batches = math.ceil(self.num_examples / batch_size)
@@ -133,7 +134,13 @@ class TensorBatches(Batches):
 
 
 class LoaderBatches(Batches):
-    """Batches of a DataLoader, each validated when it is read."""
+    """Batches of a DataLoader, each validated when it is read.
+
+    Args:
+        method: The method to train.
+        loader: The DataLoader.
+        num_data: N; None counts the different examples that the loader can deliver.
+    """
 
     def __init__(
         self, method: Method, loader: DataLoader[Any], num_data: int | None = None, unpack: Unpack | None = None

@@ -13,10 +13,9 @@ from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
-from fsvi.serialization import building_from, check_writable, read_tree, remove_leftovers, write_tree
+from fsvi.serialization import CHECKPOINT, building_from, check_writable, read_tree, remove_leftovers, write_tree
 from fsvi.validation import check_positive
 
-_KIND = "fsvi checkpoint"
 _NAME = "checkpoint.fsvi"
 
 
@@ -46,15 +45,20 @@ class Checkpoints:
         """The last state, or None without a checkpoint; one from a run with other settings is refused."""
         if not self.path.exists():
             return None
-        tree = read_tree(self.path, _KIND)
+        tree = read_tree(self.path, CHECKPOINT)
         with building_from(self.path):
             self._compare(tree["settings"], flatten(settings))
             state: dict[str, Any] = tree["state"]
         return state
 
     def write(self, state: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        """Replace the checkpoint."""
-        write_tree(self.path, {"state": state, "settings": flatten(settings)}, _KIND)
+        """Replace the checkpoint.
+
+        Args:
+            state: What `capture` returned, and the history.
+            settings: Everything that must not change between a checkpoint and its continuation.
+        """
+        write_tree(self.path, {"state": state, "settings": flatten(settings)}, CHECKPOINT)
         self._written = time.monotonic()
 
     def _compare(self, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
@@ -67,7 +71,12 @@ class Checkpoints:
 
 
 def flatten(settings: Any, name: str = "") -> dict[str, Any]:
-    """Nested settings as plain values under dotted names; other objects become the name of their type."""
+    """Nested settings as plain values under dotted names; other objects become the name of their type.
+
+    Args:
+        settings: Nested mappings and lists.
+        name: The prefix of the names.
+    """
     if isinstance(settings, Mapping):
         items = {str(key): value for key, value in settings.items()}
     elif isinstance(settings, (list, tuple)):
@@ -79,7 +88,13 @@ def flatten(settings: Any, name: str = "") -> dict[str, Any]:
 
 
 def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]) -> dict[str, Any]:
-    """The parameters, the optimizer's state and the random states."""
+    """The parameters, the optimizer's state and the random states.
+
+    Args:
+        method: The method.
+        optimizer: Its optimizer.
+        generators: The random generators of the data.
+    """
     states = [torch.get_rng_state(), *(generator.get_state() for generator in generators)]
     return {"method": method.tensors(), "optimizer": optimizer.state_dict(), "random": states}
 
@@ -87,7 +102,14 @@ def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Gen
 def restore(
     state: Mapping[str, Any], method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]
 ) -> None:
-    """Restore what `capture` returned."""
+    """Restore what `capture` returned.
+
+    Args:
+        state: The captured state.
+        method: The method.
+        optimizer: Its optimizer.
+        generators: The random generators of the data.
+    """
     method.load_tensors(state["method"])
     optimizer.load_state_dict(state["optimizer"])
     _arrange(optimizer)

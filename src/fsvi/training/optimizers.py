@@ -36,7 +36,12 @@ def check_optimizer(optimizer: str | MakeOptimizer) -> MakeOptimizer:
 
 
 def make_optimizer(make: MakeOptimizer, groups: list[dict[str, Any]]) -> Optimizer:
-    """The optimizer of parameter groups; the error says why it cannot be used."""
+    """The optimizer of parameter groups; an error says why it cannot be used.
+
+    Args:
+        make: What `check_optimizer` returned.
+        groups: Parameter groups with their learning rates.
+    """
     try:
         made = make(groups)
     except (TypeError, ValueError) as error:

@@ -31,7 +31,12 @@ class ProgressBar:
         self._task = self._bar.add_task("", total=epochs)
 
     def update(self, epoch: int, values: Mapping[str, float]) -> None:
-        """Show the state after `epoch` epochs."""
+        """Show the current state.
+
+        Args:
+            epoch: The number of epochs done.
+            values: The newest values of the loss and its terms, by name.
+        """
         text = " ".join(f"{name} {value:.4g}" for name, value in values.items())
         self._bar.update(self._task, completed=epoch, description=text)
 

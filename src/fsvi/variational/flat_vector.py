@@ -12,10 +12,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named tensor lies in a flat vector.
+    """The position of each named tensor in a flat vector.
 
-    Convolution weights lie there in channels-last order, so that their views have the layout in which a CPU
+    Convolution weights are stored in channels-last order, so that their views have the memory layout in which a CPU
     convolves fastest.
+
+    Attributes:
+        shapes: The tensors' shapes, by name.
+        channels_last: Whether convolution weights are stored in channels-last order.
     """
 
     shapes: dict[str, torch.Size]
@@ -28,11 +32,11 @@ class Layout:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """How many numbers each tensor has."""
+        """The number of entries of each tensor."""
         return [shape.numel() for shape in self.shapes.values()]
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """One vector of all the tensors, a copy."""
+        """All tensors as one vector, a copy."""
         parts = [self._to_row(tensors[name]) for name in self.shapes]
         return torch.cat(parts) if parts else torch.zeros(0)
 

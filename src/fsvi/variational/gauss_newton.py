@@ -1,8 +1,8 @@
-"""The generalised Gauss–Newton matrix of a network's layers, and the Gaussian over parameters that it makes.
+"""The generalized Gauss–Newton matrix of a network's layers, and the Gaussian over parameters that follows from it.
 
-H = Σₙ Jₙᵀ Λₙ Jₙ sums over data the Jacobian J of the outputs and the likelihood's Fisher information Λ = S Sᵀ of them.
-Whatever the structure kept of H, it is U diag(λ) Uᵀ with U orthogonal: then (H + δI)⁻¹, its root and its determinant
-follow for every δ from one decomposition.
+H = Σₙ Jₙᵀ Λₙ Jₙ is a sum over the data, where J is the Jacobian of the outputs and Λ = S Sᵀ the likelihood's Fisher
+information. Every structure that is kept of H has the form U diag(λ) Uᵀ with an orthogonal U. So one decomposition
+gives (H + δI)⁻¹, its root and its determinant for every δ.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.networks.network import Network
-from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearise
+from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearize
 
 _LARGEST_LOG_PRECISION = 20.0
 _BISECTIONS = 60
@@ -24,8 +24,11 @@ _BISECTIONS = 60
 class Curvature(nn.Module, ABC):
     """H = U diag(λ) Uᵀ of one layer's matrices (groups, O, D), in float64.
 
-    Batches come through `add`, from which `decompose` makes λ and U, in the place of what was added up. What a layer
-    saw is given as its patches ã, (n, groups, T, D), and derivatives g by its outputs, (m, n, groups, T, O).
+    `add` sums over batches; `decompose` then replaces the sums by λ and U. A layer's inputs are its patches ã, (n,
+    groups, T, D), and the derivatives by its outputs are g, (m, n, groups, T, O).
+
+    Args:
+        layer: The layer.
     """
 
     eigenvalues: Tensor
@@ -37,25 +40,52 @@ class Curvature(nn.Module, ABC):
 
     @abstractmethod
     def add(self, patches: Tensor, positions: Tensor) -> None:
-        """Add a batch, with g for the m columns of S."""
+        """Add a batch.
+
+        Args:
+            patches: ã, the layer's inputs, (n, groups, T, D).
+            positions: g for the m columns of S, (m, n, groups, T, O).
+        """
 
     def decompose(self) -> None:
-        """Find λ and U, once everything is added."""
+        """Compute λ and U, after the last batch."""
 
     def rotate(self, patches: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """ã and g, from which Uᵀ of the Jacobian follows as the Jacobian does from those given."""
+        """ã and g in the coordinates of U: the Jacobian that they give is Uᵀ times the original one.
+
+        Args:
+            patches: ã, (n, groups, T, D).
+            positions: g, (m, n, groups, T, O).
+        """
         return patches, positions
 
     def draw(self, noise: Tensor, precision: Tensor) -> Tensor:
-        """Draws of Uᵀ(θ − θ*), (num, groups, O, D), from as much standard normal noise."""
+        """Draws of Uᵀ(θ − θ*), (num, groups, O, D).
+
+        Args:
+            noise: Standard normal numbers of the same shape.
+            precision: The prior's precision δ.
+        """
         return noise * (self.eigenvalues + precision).rsqrt()
 
     def change(self, patches: Tensor, positions: Tensor, draws: Tensor) -> Tensor:
-        """J (θ − θ*), (n, num, Q)."""
+        """J (θ − θ*), (n, num, Q).
+
+        Args:
+            patches: ã, (n, groups, T, D).
+            positions: g for each of the Q outputs, (Q, n, groups, T, O).
+            draws: What `draw` returned.
+        """
         return _change(*self.rotate(patches, positions), draws)
 
     def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
-        """J (H + δI)⁻¹ Jᵀ, (n, Q, Q)."""
+        """J (H + δI)⁻¹ Jᵀ, (n, Q, Q).
+
+        Args:
+            patches: ã, (n, groups, T, D).
+            positions: g for each of the Q outputs, (Q, n, groups, T, O).
+            precision: The prior's precision δ.
+        """
         a, g = self.rotate(patches, positions)
         variances = (self.eigenvalues + precision).reciprocal()
         if a.shape[2] > 1:
@@ -65,10 +95,14 @@ class Curvature(nn.Module, ABC):
 
 
 class Diagonal(Curvature):
-    """The diagonal of H alone."""
+    """The diagonal of H.
+
+    Args:
+        layer: The layer.
+    """
 
     def add(self, patches: Tensor, positions: Tensor) -> None:
-        """Squares of every example's gradient."""
+        """Add the squares of each example's gradient."""
         for column in positions:
             self.eigenvalues += gradient_moments(patches, column)[1]
 
@@ -76,7 +110,11 @@ class Diagonal(Curvature):
 class Kronecker(Curvature):
     """H ≈ G ⊗ A in every group, A = 1/(NT) ΣΣ ã ãᵀ and G = ΣΣ g gᵀ (Martens & Grosse, 2015; Grosse & Martens, 2016).
 
-    Exact for one example at one position, and where all examples have the same G: one linear layer, Gaussian noise.
+    It is exact for one example at one position, and if all examples have the same G, as in linear regression with
+    Gaussian noise.
+
+    Args:
+        layer: The layer.
     """
 
     input_basis: Tensor
@@ -91,7 +129,7 @@ class Kronecker(Curvature):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def add(self, patches: Tensor, positions: Tensor) -> None:
-        """Outer products of inputs and of gradients."""
+        """Add the outer products of inputs and of gradients."""
         self.input_basis += torch.einsum("ngtd,ngte->gde", patches, patches)
         self.output_basis += torch.einsum("mngto,mngtp->gop", positions, positions)
         self.count += len(patches) * patches.shape[2]
@@ -108,7 +146,11 @@ class Kronecker(Curvature):
 
 
 class Full(Curvature):
-    """All of H, of a layer with one position and one group, such as the last."""
+    """All of H, for a layer with one position and one group, such as the last layer.
+
+    Args:
+        layer: The layer.
+    """
 
     basis: Tensor
 
@@ -130,7 +172,7 @@ class Full(Curvature):
         self.eigenvalues.copy_(_decompose(self.basis).reshape(self.eigenvalues.shape))
 
     def draw(self, noise: Tensor, precision: Tensor) -> Tensor:
-        """Draws of θ − θ* itself, since nothing else turns by U."""
+        """Draws of θ − θ* itself: `change` uses the Jacobian without rotation."""
         return (super().draw(noise, precision).flatten(1) @ self.basis.T).reshape(noise.shape)
 
     def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
@@ -140,9 +182,13 @@ class Full(Curvature):
 
 
 class GaussNewton(nn.Module):
-    """N(θ*, (H + δI)⁻¹) over the parameters of some layers, H block-diagonal over them, of one `kind` for all.
+    """N(θ*, (H + δI)⁻¹) over the parameters of some layers. H is block-diagonal, with one block per layer.
 
-    `log_likelihood` is log p(D|θ*), `squared_norm` ‖θ*‖², `precision` the prior's δ.
+    `log_likelihood` is log p(D|θ*), `squared_norm` is ‖θ*‖², and `precision` is the prior's δ.
+
+    Args:
+        layers: The layers.
+        kind: The class of the blocks: `Diagonal`, `Kronecker` or `Full`.
     """
 
     log_likelihood: Tensor
@@ -157,12 +203,17 @@ class GaussNewton(nn.Module):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
 
     def add(self, recording: Recording, gradients: Sequence[Tensor]) -> None:
-        """Add a batch: what the layers saw, and for each of the recording's outputs its gradients, m of them."""
+        """Add a batch.
+
+        Args:
+            recording: The inputs of the layers.
+            gradients: For each recorded output its m gradients, (m, n, ...).
+        """
         for layer, patches, positions in recording.pairs(gradients):
             self._block(layer).add(patches.double(), positions.double())
 
     def decompose(self, means: Mapping[str, Tensor]) -> None:
-        """Everything is added: find the eigenvalues, and keep the norm of the `means` θ*."""
+        """Compute the eigenvalues after the last batch, and the norm of the parameters' `means` θ*."""
         for layer in self.layers:
             self._block(layer).decompose()
         squares = [layer.matrix(means).double().square().sum() for layer in self.layers]
@@ -170,7 +221,7 @@ class GaussNewton(nn.Module):
 
     @property
     def eigenvalues(self) -> Tensor:
-        """λ of all layers, one vector."""
+        """λ of all layers as one vector."""
         return torch.cat([self._block(layer).eigenvalues.flatten() for layer in self.layers])
 
     def log_evidence(self, precision: Tensor | float) -> Tensor:
@@ -180,9 +231,9 @@ class GaussNewton(nn.Module):
         return self.log_likelihood - 0.5 * (precision * self.squared_norm - logs.sum())
 
     def best_precision(self) -> float:
-        """The δ of the largest evidence, within exp(±20).
+        """The δ with the largest evidence, within exp(±20).
 
-        The derivative by log δ is ½ [Σᵢ λᵢ/(λᵢ + δ) − δ‖θ*‖²], which only falls: there is one root, found by bisection.
+        The derivative by log δ is ½ [Σᵢ λᵢ/(λᵢ + δ) − δ‖θ*‖²]. It decreases in δ, so bisection finds its only root.
         """
         low, high = -_LARGEST_LOG_PRECISION, _LARGEST_LOG_PRECISION
         eigenvalues = self.eigenvalues
@@ -194,7 +245,13 @@ class GaussNewton(nn.Module):
         return math.exp(0.5 * (low + high))
 
     def draw(self, num: int, generator: torch.Generator, dtype: torch.dtype) -> dict[WeightLayer, Tensor]:
-        """Draws of θ − θ* for every layer, in the coordinates of its own curvature."""
+        """Draws of θ − θ* for every layer, in the coordinates of its own curvature.
+
+        Args:
+            num: The number of draws.
+            generator: The source of random numbers.
+            dtype: The floating type of the draws.
+        """
         device = self.precision.device
         draws = {}
         for layer in self.layers:
@@ -205,16 +262,29 @@ class GaussNewton(nn.Module):
     def functions(
         self, network: Network, means: Mapping[str, Tensor], draws: Mapping[WeightLayer, Tensor], x: Tensor
     ) -> Tensor:
-        """f(x; θ*) + J (θ − θ*) for these `draws`, (n, num, Q)."""
-        outputs, recording, jacobians = linearise(network, means, self.layers, x)
+        """f(x; θ*) + J (θ − θ*), (n, num, Q): the linearized network under draws of its parameters.
+
+        Args:
+            network: The network.
+            means: The parameters θ*, by name.
+            draws: What `draw` returned.
+            x: Inputs.
+        """
+        outputs, recording, jacobians = linearize(network, means, self.layers, x)
         values = outputs[:, None]
         for layer, patches, positions in recording.pairs(jacobians):
             values = values + self._block(layer).change(patches, positions, draws[layer])
         return values
 
     def function_moments(self, network: Network, means: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """f(x; θ*), (n, Q), and J (H + δI)⁻¹ Jᵀ between the outputs at each input, (n, Q, Q)."""
-        outputs, recording, jacobians = linearise(network, means, self.layers, x)
+        """The mean f(x; θ*), (n, Q), and the covariance J (H + δI)⁻¹ Jᵀ of the outputs at each input, (n, Q, Q).
+
+        Args:
+            network: The network.
+            means: The parameters θ*, by name.
+            x: Inputs.
+        """
+        outputs, recording, jacobians = linearize(network, means, self.layers, x)
         parts = [
             self._block(layer).covariance(patches.double(), positions.double(), self.precision)
             for layer, patches, positions in recording.pairs(jacobians)

@@ -13,7 +13,7 @@ from fsvi.networks.parameters import deterministic_names
 
 
 def prior_names(net: nn.Module) -> list[str]:
-    """The parameters that have a prior: the trainable ones, but no scale or shift of BatchNorm or InstanceNorm."""
+    """The parameters that have a prior: all trainable ones except the scale and shift of BatchNorm and InstanceNorm."""
     skip = deterministic_names(net)
     names = [name for name, p in net.named_parameters() if p.requires_grad and name not in skip]
     if not names:
@@ -24,7 +24,12 @@ def prior_names(net: nn.Module) -> list[str]:
 
 
 def negative_log_normal(tensors: Sequence[Tensor], variance: float) -> Tensor:
-    """−log N(·; 0, variance·I) over all the tensors' entries, up to a constant."""
+    """−log N(·; 0, variance·I) over the entries of all tensors, up to a constant.
+
+    Args:
+        tensors: The tensors.
+        variance: The prior's variance.
+    """
     norms = torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors])
     return 0.5 / variance * norms.square().sum()
 

@@ -1,4 +1,4 @@
-"""Change what dense layers and convolutions compute for a while, and leave the network's modules alone."""
+"""Temporarily change what dense layers and convolutions compute, without changing the network's modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST_VARIANCE = 1e-16
 
 
 class LayerMode(TorchFunctionMode, ABC):
-    """Within this context, `layer` computes what `F.linear` and the convolutions would."""
+    """A context in which the method `layer` replaces `F.linear` and the convolutions."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -35,18 +35,29 @@ class LayerMode(TorchFunctionMode, ABC):
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """The layer's output, where `func(input, weight, bias, *args, **kwargs)` is what it would have been."""
+        """The layer's output; without this mode it would be `func(input, weight, bias, *args, **kwargs)`.
+
+        Args:
+            func: `F.linear` or a convolution.
+            input: The layer's input.
+            weight: The layer's weight.
+            bias: The layer's bias, if it has one.
+            args: Other arguments of `func`, such as the stride.
+            kwargs: The same, by name.
+        """
 
 
 class LocalReparametrization(LayerMode):
-    """Draw layers' outputs instead of their weights (Kingma, Salimans & Welling, 2015).
+    """Draw the outputs of layers instead of their weights (Kingma, Salimans & Welling, 2015).
 
-    Where the weights are independent N(μ, σ²), a layer's output at the input x is N(x μᵀ + μ_b, x² σ²ᵀ + σ_b²). It is
-    drawn for every example anew, so that gradients vary less than with one draw of the weights for all. The marginal
-    distribution of every output is exact; outputs at the positions of one convolution, or at several uses of one
-    layer, share weights and so are correlated, which this leaves out.
+    If the weights are independent N(μ, σ²), a layer's output at the input x is N(x μᵀ + μ_b, x² σ²ᵀ + σ_b²). Each
+    example gets its own draw, so gradients vary less than with one draw of the weights for all examples. The marginal
+    distribution of each output is exact. Outputs at different positions of a convolution, or at several uses of one
+    layer, share weights and are correlated; this is ignored.
 
-    `params` are the tensors that the network is called with, a draw of `q`: layers of other kinds use them as they are.
+    Args:
+        q: The distribution of the weights.
+        params: The tensors that the network is called with, a draw of `q`. Layers of other kinds use them unchanged.
     """
 
     def __init__(self, q: MeanField, params: Mapping[str, Tensor]) -> None:
@@ -64,14 +75,14 @@ class LocalReparametrization(LayerMode):
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """A draw of the output, where the weight is stochastic."""
+        """A draw of the output if the weight is stochastic."""
         if id(weight) not in self._moments:
             return func(input, weight, bias, *args, **kwargs)
         mean, variance = self._moments[id(weight)]
         bias_mean, bias_variance = self._moments.get(id(bias), (bias, None))
         location = func(input, mean, bias_mean, *args, **kwargs)
         square = func(input.square(), variance, bias_variance, *args, **kwargs)
-        # an input of zeros has no variance, where the root has no finite slope
+        # An input of zeros has no variance, and the square root has no finite slope at zero.
         return torch.addcmul(location, square.clamp_min(_LEAST_VARIANCE).sqrt(), _noise_like(location))
 
 

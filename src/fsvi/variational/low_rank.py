@@ -9,11 +9,16 @@ from torch import Tensor, nn
 class LowRank(nn.Module):
     """N(mean, ½ diag(variances) + ½ D Dᵀ/(K − 1)) over vectors that are collected one by one.
 
-    `mean` is the average of the vectors, the variances theirs, and D's columns are the last K ≤ `rank` vectors, each
-    minus the average when it came. Only the first `size` entries are random; the others are points, of which the
-    average is all there is.
+    `mean` and `variances` are those of the collected vectors. The columns of D are the last K ≤ `rank` vectors, each
+    minus the mean at the time when it was collected. Only the first `size` entries are random; of the others, only the
+    mean is kept.
 
-    No forward pass changes any of this, so these are parameters without a gradient, and no buffers.
+    The state is stored as parameters without gradient, not as buffers, because no forward pass changes it.
+
+    Args:
+        example: A vector of the right size and type.
+        size: The number of random entries.
+        rank: The largest number of columns of D.
     """
 
     def __init__(self, example: Tensor, size: int, rank: int) -> None:
@@ -35,7 +40,7 @@ class LowRank(nn.Module):
 
     @torch.no_grad()
     def collect(self, vector: Tensor) -> None:
-        """Add a vector; sums of squares are updated by Welford's rule, since E[θ²] − E[θ]² would cancel in float32."""
+        """Add a vector. Sums of squares use Welford's rule, because E[θ²] − E[θ]² would cancel in float32."""
         size, rank = len(self.squares), len(self.deviations)
         before = vector[:size] - self.mean[:size]
         column = int(self.count) % rank

@@ -21,14 +21,20 @@ from fsvi.networks.network import Network
 from fsvi.variational.layer_modes import LayerMode
 
 _ROWS_AT_ONCE = 2**24
-"""How many numbers the gradients of some examples may have, where they are formed one beside the other."""
+"""The most numbers that the gradients of several examples may have together."""
 
 
 @dataclass(frozen=True)
 class WeightLayer:
-    """The trainable weight of a dense layer or a convolution, with its bias, as matrices (groups, O, D), D inputs each.
+    """The trainable weight of a dense layer or a convolution, with its bias, as matrices (groups, O, D).
 
-    A dense layer has one group. A convolution's inputs are the patch that one output position sees.
+    A dense layer has one group. The D inputs of a convolution are the patch that one output position sees.
+
+    Attributes:
+        weight: The weight's name in the network.
+        bias: The bias's name; None if there is none or if it is frozen.
+        shape: The weight's shape.
+        groups: The number of groups of a convolution.
     """
 
     weight: str
@@ -67,9 +73,13 @@ class WeightLayer:
 
 
 def weight_layers(net: nn.Module, among: Iterable[nn.Module] | None = None) -> list[WeightLayer]:
-    """The network's dense layers and two-dimensional convolutions whose weight is trained, or those `among` modules.
+    """The network's dense layers and two-dimensional convolutions with a trainable weight.
 
-    The projections inside `nn.MultiheadAttention` are none of them: it uses their weights in a way of its own.
+    The projections inside `nn.MultiheadAttention` are not included, because it uses their weights in its own way.
+
+    Args:
+        net: The network.
+        among: Consider these modules only; None considers all.
     """
     names = {id(p): name for name, p in net.named_parameters()}
     modules = [module for module in (net.modules() if among is None else among) if _is_weight_layer(module)]
@@ -101,9 +111,14 @@ def _check_unshared(net: nn.Module, layers: Sequence[nn.Module], names: Mapping[
 
 
 class Recording(LayerMode):
-    """Within this context, keep what `layers` of a network called with `params` saw and computed.
+    """A context that records the inputs and outputs of some layers.
 
-    `outputs` are what to differentiate with respect to, one for every call of a layer; `pairs` takes the gradients.
+    `outputs` are the tensors to differentiate by, one for every call of a layer; `pairs` takes the gradients.
+
+    Args:
+        layers: The layers to record.
+        params: The tensors that the network is called with, by name.
+        num: The number of inputs.
     """
 
     def __init__(self, layers: Sequence[WeightLayer], params: Mapping[str, Tensor], num: int) -> None:
@@ -122,7 +137,7 @@ class Recording(LayerMode):
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """The layer's output, kept."""
+        """Compute the layer's output and keep it."""
         output = func(input, weight, bias, *args, **kwargs)
         layer = self._layers.get(id(weight))
         if layer is None:
@@ -131,11 +146,16 @@ class Recording(LayerMode):
         patches = lambda: _patches(layer, input.detach(), *args, **kwargs)  # noqa: E731
         self._calls.setdefault(layer, []).append((len(self.outputs), patches))
         self.outputs.append(output if output.requires_grad else output.requires_grad_())
-        # what follows may work in place, which must not change the tensor that gradients are taken at
+        # The next layer may work in place, which must not change the tensor that gradients are taken at.
         return output.clone()
 
     def gradients(self, values: Tensor, cotangents: Tensor) -> list[Tensor]:
-        """Of ⟨v, values⟩ for each v of `cotangents`, (m, *values.shape), by every kept output: (m, n, ...) each."""
+        """The gradients of ⟨v, values⟩ by every kept output, (m, n, ...) each.
+
+        Args:
+            values: The network's outputs.
+            cotangents: The vectors v, (m, *values.shape).
+        """
         columns = [
             torch.autograd.grad(values, self.outputs, v, retain_graph=True, allow_unused=True, materialize_grads=True)
             for v in cotangents
@@ -145,7 +165,7 @@ class Recording(LayerMode):
     def pairs(self, gradients: Sequence[Tensor]) -> Iterator[tuple[WeightLayer, Tensor, Tensor]]:
         """Every layer with its patches ã, (n, groups, T, D), and g, (m, n, groups, T, O).
 
-        `gradients` are m gradients with respect to each of `outputs`. Several calls of a layer are so many positions.
+        `gradients` are m gradients with respect to each of `outputs`. Several calls of a layer are several positions.
         """
         for layer, calls in self._calls.items():
             patches = torch.cat([make() for _, make in calls], dim=2)
@@ -162,16 +182,31 @@ class Recording(LayerMode):
 def record(
     network: Network, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
 ) -> tuple[Tensor, Recording]:
-    """The outputs of the network called with `params`, to be differentiated, and what its `layers` saw."""
+    """The outputs of the network with a graph, and a recording of the inputs of some layers.
+
+    Args:
+        network: The network.
+        params: Its parameters, by name.
+        layers: The layers to record.
+        x: Inputs.
+    """
     recording = Recording(layers, params, len(x))
     with torch.enable_grad(), recording:
         return network(x, params), recording
 
 
-def linearise(
+def linearize(
     network: Network, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
 ) -> tuple[Tensor, Recording, list[Tensor]]:
-    """The network's outputs f, (n, Q), what its `layers` saw, and the derivatives of f by theirs, (Q, n, ...) each."""
+    """The network's outputs f, (n, Q), the recorded layers, and the derivatives of f by each layer's outputs, (Q, n,
+    ...).
+
+    Args:
+        network: The network.
+        params: Its parameters, by name.
+        layers: The layers to record.
+        x: Inputs.
+    """
     values, recording = record(network, params, layers, x)
     units = torch.eye(values.shape[1], dtype=values.dtype, device=values.device)
     return values.detach(), recording, recording.gradients(values, units[:, None].expand(-1, len(x), -1))
@@ -210,12 +245,22 @@ def _positions(layer: WeightLayer, gradients: Tensor) -> Tensor:
 
 
 def example_gradients(patches: Tensor, gradients: Tensor) -> Tensor:
-    """Σₜ gₜ ãₜᵀ of every example, (n, groups, O, D), from ã (n, groups, T, D) and g (n, groups, T, O)."""
+    """Σₜ gₜ ãₜᵀ of every example, (n, groups, O, D).
+
+    Args:
+        patches: ã, (n, groups, T, D).
+        gradients: g, (n, groups, T, O).
+    """
     return gradients.mT @ patches
 
 
 def gradient_moments(patches: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum over examples of their gradients, and of the squares of these, (groups, O, D) each."""
+    """The sum over examples of their gradients, and the sum of the squared gradients, (groups, O, D) each.
+
+    Args:
+        patches: ã, (n, groups, T, D).
+        gradients: g, (n, groups, T, O).
+    """
     if patches.shape[2] == 1:
         a, g = patches[:, :, 0], gradients[:, :, 0]
         return _outer(g, a), _outer(g.square(), a.square())

@@ -14,10 +14,10 @@ _EULER = 0.5772156649015329
 
 
 class Radial(MeanField):
-    """θ = mean + exp(log_std)·(ε/‖ε‖)·r for every tensor, with ε ~ N(0, I) and one r ~ N(0, 1) a tensor.
+    """θ = mean + exp(log_std)·(ε/‖ε‖)·r for every tensor, with ε ~ N(0, I) and one r ~ N(0, 1) per tensor.
 
-    In units of exp(log_std), the direction from the mean is uniform and the distance |r|, whatever the dimension; a
-    single parameter of a tensor of D has the standard deviation exp(log_std)/√D.
+    In units of exp(log_std), the direction from the mean is uniform and the distance is |r| in every dimension. A
+    single parameter in a tensor of D parameters has the standard deviation exp(log_std)/√D.
     """
 
     def set_stds(self, stds: Mapping[str, float]) -> None:

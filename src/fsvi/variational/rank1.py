@@ -19,16 +19,23 @@ from fsvi.variational.layer_modes import LayerMode
 class RankOne(nn.Module):
     """q(r, s) = 1/K Σₖ N(meanₖ, diag(exp(log_stdₖ)²)) over factors r and s of every weight layer's inputs and outputs.
 
-    The layer with the weight W computes ((x ∘ r) Wᵀ) ∘ s + b. A component's factors of all layers are one row of `mean`
-    and of `log_std`, both (K, factors). Each factor starts at its prior's mean, `centre`: one, or with `random_signs`
-    one or minus one, drawn with `seed`. Frozen layers have no factors, nor have attention's own projections.
+    A layer with the weight W computes ((x ∘ r) Wᵀ) ∘ s + b. The factors of all layers in one component are one row of
+    `mean` and of `log_std`, both (K, factors). Each factor starts at its prior's mean `centre`, which is 1, or ±1 with
+    `random_signs`. Frozen layers and the projections inside attention have no factors.
+
+    Args:
+        net: The network.
+        num_components: The number of components of the mixture, K.
+        init_std: The initial standard deviation of the factors.
+        random_signs: Whether the factors start at ±1.
+        seed: The seed of the signs.
     """
 
     centre: Tensor
 
     def __init__(self, net: nn.Module, num_components: int, init_std: float, random_signs: bool, seed: int) -> None:
         super().__init__()
-        # by weight: layers that share one share its factors
+        # Layers that share a weight share its factors.
         layers = {layer.weight: (name, layer) for name, layer in net.named_modules() if _has_factors(layer)}.values()
         sizes = {name: _sizes(layer) for name, layer in layers}
         self.layers = list(sizes)
@@ -44,13 +51,23 @@ class RankOne(nn.Module):
         self.log_std = nn.Parameter(torch.full_like(centre, math.log(init_std)))
 
     def draw(self, components: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Factors from these components of the mixture, one row each, (rows, factors)."""
+        """Factors, one row per requested component, (rows, factors).
+
+        Args:
+            components: The component of each row.
+            generator: The source of random numbers; None is torch's global one.
+        """
         shape = (len(components), self.mean.shape[1])
         noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype).to(self.mean.device)
         return self.mean[components] + self.log_std.exp()[components] * noise
 
     def scaling(self, net: nn.Module, factors: Tensor) -> LayerMode:
-        """The context in which `net` computes with `factors`, one row for each input, or one for all."""
+        """The context in which `net` computes with these factors.
+
+        Args:
+            net: The network.
+            factors: One row per input, or one row for all inputs.
+        """
         rows = iter(self.layout.views(factors).values())
         pairs = zip(self.layers, rows, rows, strict=True)
         return _Scaling({id(net.get_submodule(name).weight): (r, s) for name, r, s in pairs})

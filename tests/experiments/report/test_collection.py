@@ -5,7 +5,7 @@ from fsvi.experiments.report.collection import collect_diagnoses
 from fsvi.experiments.runner.diagnoses import diagnosis_path, write_diagnosis
 from made_results import make_result
 
-FAULT = Finding("kl_balance", "fault", "The KL term is 288.", "Lower kl_scale.")
+FAULT = Finding("kl_balance", "fault", "The KL term is 288.", "Lower kl_weight.")
 WELL = Finding("learning", "ok", "It has learned.")
 
 

@@ -126,7 +126,7 @@ def test_times_and_seeds_are_easy_to_read():
 # Diagnosis
 
 
-FAULT = Finding("kl_balance", "fault", "The KL term is 288.", "Lower kl_scale.")
+FAULT = Finding("kl_balance", "fault", "The KL term is 288.", "Lower kl_weight.")
 WELL = Finding("learning", "ok", "It has learned <much>.")
 
 
@@ -145,11 +145,11 @@ def test_diagnoses_are_a_section_the_worst_first(diagnosed):
     shown = Page(page.read_text("utf-8"))
     assert shown.open == [] and "diagnosis" in shown.ids
     section = shown.text[shown.text.index("Can the uncertainty be relied on?") :]
-    order = ["MAP", "1 fault, 0 warnings, 1 ok", "KL balance", "Lower kl_scale.", "It has learned <much>.", "FSVI"]
+    order = ["MAP", "1 fault, 0 warnings, 1 ok", "KL balance", "Lower kl_weight.", "It has learned <much>.", "FSVI"]
     assert [section.index(text) for text in order] == sorted(section.index(text) for text in order)
     assert "MFVI" not in section
     markdown = page.with_suffix(".md").read_text("utf-8")
-    assert "    - fault, kl balance: The KL term is 288. Lower kl_scale." in markdown
+    assert "    - fault, kl balance: The KL term is 288. Lower kl_weight." in markdown
 
 
 def test_without_diagnoses_there_is_no_such_section(report):
@@ -161,7 +161,7 @@ def test_a_diagnosis_that_cannot_be_read_is_listed(diagnosed):
     told = []
     page = write_report(diagnosed, diagnosed / "out", told.append)
     assert "map.paper.0.diagnosis.json" in told[0] and "3 results" in told[-1]
-    assert "Lower kl_scale." not in Page(page.read_text("utf-8")).text
+    assert "Lower kl_weight." not in Page(page.read_text("utf-8")).text
 
 
 @pytest.mark.parametrize(

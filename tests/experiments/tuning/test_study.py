@@ -14,7 +14,7 @@ from fsvi.experiments.tuning.study import held_out, tune
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.priors import Constant, Empirical, GaussianProcess, Induced, Prior
 from fsvi.methods.registry import METHODS
-from fsvi.methods.search_space import Choice, Range
+from fsvi.methods.search_space import Choice
 from fsvi.networks import mlp
 from pictures import SHAPES, make_up, pretend
 
@@ -76,23 +76,6 @@ def made_up(monkeypatch):
 def test_every_setting_of_a_recipe_can_be_searched(made_up, task, method):
     search = tuning._Search(checked(Order(task, method, "smoke")), (), 1)
     assert search.recipe_params().keys() == search.space.keys()
-
-
-@pytest.mark.parametrize(
-    ("choices", "value", "held"),
-    [
-        (Choice((4, 8)), 6, Choice((4, 6, 8))),
-        (Choice(("jvp", "exact")), "exact", Choice(("jvp", "exact"))),
-        (Choice((1, 5)), None, Choice((1, 5))),
-        (Range(0.1, 1.0), 2, Range(0.1, 2)),
-        (Range(0.1, 1.0), 0.01, Range(0.01, 1.0)),
-        (Range(0.1, 1.0), 0.0, Range(0.1, 1.0)),
-        (Range(0.1, 1.0, linear=True), 0.0, Range(0.0, 1.0, linear=True)),
-        (Range(0.1, 1.0), None, Range(0.1, 1.0)),
-    ],
-)
-def test_what_is_searched_holds_the_recipes_value(choices, value, held):
-    assert choices.holding(value) == held
 
 
 class Unwritable(Prior):

@@ -7,7 +7,13 @@ from fsvi.data.dataset import Array
 
 
 def gaussian_blur(x: Array, sigma: float, random: Generator) -> Array:
-    """A Gaussian filter over height and width; the border is repeated."""
+    """A Gaussian filter over height and width; the border is repeated.
+
+    Args:
+        x: Images in 0..1, (n, height, width, channels).
+        sigma: The standard deviation in pixels.
+        random: Not used; all corruptions take it.
+    """
     return smooth(x, sigma)
 
 
@@ -31,7 +37,13 @@ def glass_blur(x: Array, level: tuple[float, int], random: Generator) -> Array:
 
 
 def defocus_blur(x: Array, level: tuple[float, float], random: Generator) -> Array:
-    """Convolution with a disk that is smoothed by a 3×3 Gaussian; `level` is the radius and the sigma."""
+    """Convolution with a disk that is smoothed by a 3×3 Gaussian.
+
+    Args:
+        x: Images in 0..1, (n, height, width, channels).
+        level: The pair (radius of the disk, sigma of the Gaussian).
+        random: Not used; all corruptions take it.
+    """
     from scipy import ndimage
 
     radius, sigma = level
@@ -44,25 +56,51 @@ def defocus_blur(x: Array, level: tuple[float, float], random: Generator) -> Arr
 
 
 def motion_blur(x: Array, level: tuple[int, float], random: Generator) -> Array:
-    """Each image is smeared along a random line, within 45° of the horizontal."""
+    """Each image is smeared along a random line, within 45° of the horizontal.
+
+    Args:
+        x: Images in 0..1, (n, height, width, channels).
+        level: The pair (radius, sigma).
+        random: The source of random numbers.
+    """
     return smear(x, *level, random.uniform(-45, 45, len(x)))
 
 
 def zoom_blur(x: Array, most: float, random: Generator) -> Array:
-    """The mean of the image and its enlargements by 1, 1.01, ... below `most`."""
+    """The mean of the image and its enlargements by 1, 1.01, ... below `most`.
+
+    Args:
+        x: Images in 0..1, (n, height, width, channels).
+        most: The bound of the enlargement.
+        random: Not used; all corruptions take it.
+    """
     factors = np.arange(1, most, 0.01)
     return (x + sum(enlarge(x, factor) for factor in factors)) / (len(factors) + 1)
 
 
 def smooth(x: Array, sigma: float, mode: str = "nearest", truncate: float = 4.0) -> Array:
-    """A Gaussian filter over the two middle axes of (n, height, width, channels)."""
+    """A Gaussian filter over the two middle axes of (n, height, width, channels).
+
+    Args:
+        x: Images, (n, height, width, channels).
+        sigma: The standard deviation in pixels.
+        mode: How the border is continued, as in `scipy.ndimage`.
+        truncate: The number of standard deviations after which the filter ends.
+    """
     from scipy import ndimage
 
     return ndimage.gaussian_filter(x, (0, sigma, sigma, 0), mode=mode, truncate=truncate)
 
 
 def smear(x: Array, radius: int, sigma: float, degrees: Array) -> Array:
-    """A one-sided Gaussian of 2 · radius + 1 taps along a line at `degrees`, one angle per image."""
+    """A one-sided Gaussian along a line, with one angle per image.
+
+    Args:
+        x: Images, (n, height, width, channels).
+        radius: The filter has 2 · radius + 1 taps.
+        sigma: The standard deviation in pixels.
+        degrees: The angle of each image's line.
+    """
     steps = np.arange(2 * radius + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     along = np.deg2rad(degrees)[:, None]
@@ -78,7 +116,12 @@ def smear(x: Array, radius: int, sigma: float, degrees: Array) -> Array:
 
 
 def enlarge(x: Array, factor: float) -> Array:
-    """The center of square images, enlarged by a factor to the same size with bilinear interpolation."""
+    """The center of square images, enlarged by a factor to the same size with bilinear interpolation.
+
+    Args:
+        x: Square images, (n, height, width, channels).
+        factor: The factor.
+    """
     side = x.shape[1]
     kept, start = _center(side, factor)
     large = round(kept * factor)

@@ -17,13 +17,25 @@ if TYPE_CHECKING:
 
 
 def contrast(x: Array, factor: float, random: Generator) -> Array:
-    """The difference from each channel's mean, scaled."""
+    """The difference from each channel's mean, scaled.
+
+    Args:
+        x: Images in 0..1, (n, height, width, channels).
+        factor: The scale.
+        random: Not used; all corruptions take it.
+    """
     mean = x.mean(axis=(1, 2), keepdims=True)
     return (x - mean) * factor + mean
 
 
 def saturate(x: Array, level: tuple[float, float], random: Generator) -> Array:
-    """The saturation S of hue, saturation and value becomes factor · S + offset; gray has the hue of red."""
+    """The saturation S of hue, saturation and value becomes factor · S + offset; gray has the hue of red.
+
+    Args:
+        x: Images in 0..1, (n, height, width, channels).
+        level: The pair (factor, offset).
+        random: Not used; all corruptions take it.
+    """
     factor, offset = level
     value = x.max(axis=-1, keepdims=True)
     chroma = value - x.min(axis=-1, keepdims=True)
@@ -53,7 +65,13 @@ def elastic_transform(x: Array, level: tuple[float, float, float], random: Gener
 
 
 def pixelate(x: Array, factor: float, random: Generator) -> Array:
-    """Shrink by a factor and enlarge again, both with a box filter."""
+    """Shrink by a factor and enlarge again, both with a box filter.
+
+    Args:
+        x: Images in 0..1, (n, height, width, channels).
+        factor: The factor, below 1.
+        random: Not used; all corruptions take it.
+    """
     from PIL import Image
 
     def coarse(image: Image.Image) -> Image.Image:
@@ -64,7 +82,13 @@ def pixelate(x: Array, factor: float, random: Generator) -> Array:
 
 
 def jpeg_compression(x: Array, quality: int, random: Generator) -> Array:
-    """Encode as JPEG with a quality and decode again."""
+    """Encode as JPEG with a quality and decode again.
+
+    Args:
+        x: Images in 0..1, (n, height, width, channels).
+        quality: JPEG's quality.
+        random: Not used; all corruptions take it.
+    """
     from PIL import Image
 
     def stored(image: Image.Image) -> Image.Image:

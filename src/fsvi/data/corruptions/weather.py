@@ -30,7 +30,13 @@ def snow(x: Array, level: SnowLevel, random: Generator) -> Array:
 
 
 def fog(x: Array, level: tuple[float, float], random: Generator) -> Array:
-    """A plasma fractal added with a weight; the sum is scaled back to the maximum of the image."""
+    """A plasma fractal added with a weight; the sum is scaled back to the maximum of the image.
+
+    Args:
+        x: Images in 0..1, (n, height, width, channels).
+        level: The pair (weight, decay) of the fractal.
+        random: The source of random numbers.
+    """
     weight, decay = level
     brightest = x.max(axis=(1, 2, 3), keepdims=True)
     thick = x + weight * plasma(len(x), x.shape[1], decay, random)[..., None]
@@ -38,7 +44,13 @@ def fog(x: Array, level: tuple[float, float], random: Generator) -> Array:
 
 
 def brightness(x: Array, amount: float, random: Generator) -> Array:
-    """The value V of hue, saturation and value raised by `amount`; hue and saturation stay."""
+    """The value V of hue, saturation and value raised by `amount`; hue and saturation stay.
+
+    Args:
+        x: Images in 0..1, (n, height, width, channels).
+        amount: What is added.
+        random: Not used; all corruptions take it.
+    """
     value = x.max(axis=-1, keepdims=True)
     raised = (value + amount).clip(0, 1)
     return np.where(value > 0, x * raised / np.where(value > 0, value, 1), raised)
@@ -49,6 +61,12 @@ def plasma(n: int, side: int, decay: float, random: Generator) -> Array:
 
     The middle of a square, then of a diamond, is the mean of its four corners plus noise. The amplitude of the noise is
     divided by decay² each time the step is halved.
+
+    Args:
+        n: The number of fractals.
+        side: Their size, a power of two.
+        decay: The factor by which the noise shrinks from one scale to the next.
+        random: The source of random numbers.
     """
     heights, step, amplitude = np.zeros((n, side, side)), side, 100.0**2
 

@@ -15,7 +15,7 @@ from fsvi.validation import first_line
 
 
 def read_content(path: Path) -> bytes:
-    """The bytes of a file, unpacked if it is gzip, whatever its name."""
+    """The bytes of a file, unpacked if its content is gzip."""
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
@@ -26,7 +26,12 @@ def read_content(path: Path) -> bytes:
 
 
 def read_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    """The bytes of the wanted members of an archive or unpacked folder, by their names without folders."""
+    """The bytes of the wanted members of an archive or unpacked folder, by their names without folders.
+
+    Args:
+        path: The archive or folder.
+        wanted: The names of the members, without folders.
+    """
     members = {_last(name): content for name, content in walk(path, lambda name: _last(name) in wanted)}
     missing = sorted(set(wanted) - set(members))
     if missing:

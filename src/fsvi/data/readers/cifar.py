@@ -33,7 +33,13 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def read_batches(paths: Sequence[Path], batches: Sequence[str], labels: bytes) -> Arrays:
-    """Images and labels from the named batches of an official archive, packed or unpacked."""
+    """Images and labels from the named batches of an official archive, packed or unpacked.
+
+    Args:
+        paths: The files of the source.
+        batches: The names of the batches.
+        labels: The key of the labels.
+    """
     members = read_members(paths[0], batches)
     tables = [_unpickle(paths[0], name, members[name]) for name in batches]
     try:
@@ -44,7 +50,12 @@ def read_batches(paths: Sequence[Path], batches: Sequence[str], labels: bytes) -
 
 
 def read_sheets(paths: Sequence[Path], batches: Sequence[str]) -> Arrays:
-    """Images and labels from PNG sheets (one 32×32 image per row) and their label file, in an archive or a folder."""
+    """Images and labels from PNG sheets (one 32×32 image per row) and their label file, in an archive or a folder.
+
+    Args:
+        paths: The files of the source.
+        batches: The names of the sheets.
+    """
     sheets = [f"{name}.png" for name in batches]
     label_file = (
         f"{'test' if batches == CIFAR10_BATCHES['test'] else 'train'}_lables.json"  # spelled like this in the package

@@ -38,7 +38,12 @@ def read_folder(paths: Sequence[Path], image: str, grade: str) -> Arrays:
 
 
 def read_deepdrid(paths: Sequence[Path], split: str) -> Arrays:
-    """Photographs and grades of one split of the DeepDRiD zip, which has labels.csv and the folder img."""
+    """Photographs and grades of one split of the DeepDRiD zip, which has labels.csv and the folder img.
+
+    Args:
+        paths: The files of the source.
+        split: The split.
+    """
     archive = paths[0]
     members = dict(walk(archive, lambda name: name == "labels.csv" or name.startswith("img/")))
     if "labels.csv" not in members:

@@ -69,7 +69,13 @@ def _without_substitutes(entry: Entry, split: Split) -> Entry:
 
 
 def download(entry: Entry, split: Split, tell: Tell = _to_stderr) -> tuple[Source, list[Path]]:
-    """Download one split of a dataset into the cache; the error says which files to put where."""
+    """Download one split of a dataset into the cache; the error says which files to put where.
+
+    Args:
+        entry: The dataset.
+        split: The split.
+        tell: A function that shows a line of text.
+    """
     source = next((source for source in entry.splits[split] if source.downloadable), None)
     if source is None:
         choices = " or ".join(" and ".join(map(_describe, source.files)) for source in entry.splits[split])

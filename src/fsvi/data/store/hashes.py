@@ -21,6 +21,10 @@ def check_file(path: Path, file: File) -> Verdict:
     Returns:
         "ok" or "wrong"; "differs" if users make the file themselves and its content is not the known one; "unverified"
         if no hash is known or none applies.
+
+    Args:
+        path: The file on this machine.
+        file: The file in the catalog.
     """
     if path.is_dir() or file.digest is None:
         return "unverified"
@@ -33,7 +37,12 @@ def check_file(path: Path, file: File) -> Verdict:
 
 
 def wrong_files(source: Source, paths: Sequence[Path]) -> list[Path]:
-    """The files of a source that are not the published ones."""
+    """The files of a source that are not the published ones.
+
+    Args:
+        source: The source in the catalog.
+        paths: Its files on this machine.
+    """
     return [path for path, verdict in zip(paths, _verdicts(source, paths), strict=True) if verdict == "wrong"]
 
 
@@ -43,7 +52,12 @@ def refusal(path: Path) -> FileFormatError:
 
 
 def note_of(source: Source, paths: Sequence[Path]) -> str:
-    """The phrase to print next to results from these files; files that are not the published ones are refused."""
+    """The phrase to print next to results from these files; files that are not the published ones are refused.
+
+    Args:
+        source: The source in the catalog.
+        paths: Its files on this machine.
+    """
     if wrong := wrong_files(source, paths):
         raise refusal(wrong[0])
     differs = "not the published file: its hash differs" if "differs" in _verdicts(source, paths) else ""

@@ -27,6 +27,11 @@ def find(entry: Entry, split: Split, root: Path | str | None = None) -> tuple[So
     """The first source of a split with all files in one folder, and their paths; None if there is none.
 
     Files of installed Python packages come last.
+
+    Args:
+        entry: The dataset.
+        split: The split.
+        root: The folder to search; None searches the usual ones.
     """
     for searched in _groups(root):
         for source in entry.splits[split]:

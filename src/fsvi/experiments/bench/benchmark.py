@@ -27,7 +27,14 @@ _WIDTH = 130
 
 @dataclass(frozen=True)
 class Case:
-    """The steps of every method on one network, with B = `batch_size` and K = `num_context`."""
+    """The steps of every method on one network.
+
+    Attributes:
+        network: The network's name.
+        batch_size: The number of examples per step, B.
+        num_context: The number of context points, K.
+        rounds: The number of measurements.
+    """
 
     network: str
     batch_size: int
@@ -89,7 +96,13 @@ QUICK = Plan(
 
 
 def run_bench(out: Path, quick: bool, methods: str | None = None) -> None:
-    """Measure, print tables, and write `bench.json` into the folder `out`; with `methods`, `methods.json` instead."""
+    """Measure, print tables, and write a JSON file.
+
+    Args:
+        out: The folder to write `bench.json` to, or `methods.json`.
+        quick: Whether to make fewer repetitions with smaller sizes.
+        methods: Compare these methods instead: "all", or names separated by commas.
+    """
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     if methods is not None:
         run_method_bench(out, parse_names(methods), quick, console)

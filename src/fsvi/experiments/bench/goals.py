@@ -15,7 +15,14 @@ _PREDICTION_RATIO = 1.3
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure, and the bound that it should keep to."""
+    """A measured value and its bound.
+
+    Attributes:
+        what: What was measured.
+        value: The value.
+        bound: The bound.
+        at_least: Whether the bound is a lower one.
+    """
 
     what: str
     value: float
@@ -29,7 +36,12 @@ class Goal:
 
 
 def find_goals(steps: Iterable[StepCost], predictions: Iterable[PredictionCost]) -> list[Goal]:
-    """The goals among these costs: for FSVI's steps in the default layout, and for last-layer prediction."""
+    """The goals for FSVI's steps in the default layout, and for last-layer prediction.
+
+    Args:
+        steps: The measured steps.
+        predictions: The measured predictions.
+    """
     fsvi_steps = [cost for cost in steps if cost.step.channels_last and cost.step.method in _STEP_RATIOS]
     return [goal for cost in fsvi_steps for goal in _step_goals(cost)] + [
         Goal(f"last-layer prediction, {cost.num_samples} draws ÷ forward pass", cost.ratio.median, _PREDICTION_RATIO)

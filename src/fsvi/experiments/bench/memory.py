@@ -17,14 +17,14 @@ from fsvi.experiments.bench.steps import BenchStep
 
 _STATUS = Path("/proc/self/status")
 _STEPS = 2
-"""the optimiser's state exists from the second on"""
+"""The optimizer's state exists from the second step on."""
 
 
 @dataclass(frozen=True)
 class Memory:
     """The peak of a process's resident memory while it trains, in MB: all of it, and what training added.
 
-    Training adds parameters, gradients, the optimiser's state, the context's data and all that a step creates; it does
+    Training adds parameters, gradients, the optimizer's state, the context's data and all that a step creates; it does
     not add the libraries and what they allocate when they are first used.
     """
 
@@ -33,14 +33,19 @@ class Memory:
 
 
 def step_memory(step: BenchStep, repeats: int = 1) -> Memory:
-    """The memory of a step: the median over `repeats` processes, since the allocator's luck differs between them."""
+    """The memory of a step: the median over several processes, because the allocator behaves differently in each.
+
+    Args:
+        step: The step.
+        repeats: The number of processes.
+    """
     return sorted((_in_process(step) for _ in range(repeats)), key=lambda memory: memory.added)[repeats // 2]
 
 
 def _in_process(step: BenchStep) -> Memory:
     """Measured in a process of its own, where nothing else can be counted."""
     context = multiprocessing.get_context("forkserver")
-    # imported once, not by every process; torch's optimisers import dynamo when first used
+    # Imported once, not by every process: torch's optimizers import dynamo when first used.
     context.set_forkserver_preload([__name__, "torch._dynamo"])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measure, args=(step, torch.get_num_threads(), sender))

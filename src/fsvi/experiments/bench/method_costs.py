@@ -32,7 +32,15 @@ _SETTINGS: dict[str, dict[str, Any]] = {"spg": {"num_prior_steps": 1}, "ensemble
 
 @dataclass(frozen=True)
 class MethodCost:
-    """The cost of a method on the CNN: a training step and a prediction, and both as ratios to MAP."""
+    """The cost of a method on the CNN.
+
+    Attributes:
+        name: The method's name.
+        step_ms: Milliseconds per training step.
+        step_ratio: The ratio to a step of MAP.
+        predict_ms: Milliseconds per prediction.
+        predict_ratio: The ratio to a prediction of MAP.
+    """
 
     name: str
     step_ms: Spread
@@ -42,7 +50,14 @@ class MethodCost:
 
 
 def run_method_bench(out: Path, names: Sequence[str], quick: bool, console: Console) -> list[MethodCost]:
-    """Measure the methods in turn, print a table, and write `methods.json` into the folder `out`."""
+    """Measure the methods in turn, print a table, and write `methods.json`.
+
+    Args:
+        out: The folder to write to.
+        names: The methods.
+        quick: Whether to make fewer repetitions with smaller sizes.
+        console: Where to print.
+    """
     check_writable(out)
     rounds, num_images, num_samples = (2, 64, 4) if quick else (15, 500, 10)
     with torch.random.fork_rng(devices=[]):
@@ -58,7 +73,14 @@ def run_method_bench(out: Path, names: Sequence[str], quick: bool, console: Cons
 
 
 def measure_methods(names: Sequence[str], rounds: int, num_images: int, num_samples: int) -> list[MethodCost]:
-    """The costs of these methods, MAP among them, timed in turn."""
+    """The costs of methods, including MAP, timed in turn.
+
+    Args:
+        names: The methods.
+        rounds: The number of measurements of each.
+        num_images: The number of images per prediction.
+        num_samples: Draws per prediction.
+    """
     methods = {name: _make(name) for name in dict.fromkeys(["map", *names])}
     x = _SIZES.inputs(_SIZES.batch_size)
     steps = interleave({name: training_action(method, x) for name, method in methods.items()}, rounds)

@@ -13,7 +13,12 @@ from fsvi.experiments.bench.timing import Spread
 
 
 def step_table(title: str, costs: Iterable[StepCost]) -> Table:
-    """A row per step: milliseconds, the ratio to MAP and its limit, the gain of channels-last order, and memory."""
+    """A row per step: milliseconds, the ratio to MAP and its limit, the gain of channels-last order, and memory.
+
+    Args:
+        title: The title.
+        costs: One cost per row.
+    """
     columns = (
         "network",
         "parameters",
@@ -49,7 +54,12 @@ def step_table(title: str, costs: Iterable[StepCost]) -> Table:
 
 
 def prediction_table(title: str, costs: Iterable[PredictionCost]) -> Table:
-    """Prediction by prediction: milliseconds, and the ratio to one forward pass."""
+    """One row per prediction: milliseconds, and the ratio to one forward pass.
+
+    Args:
+        title: The title.
+        costs: One cost per row.
+    """
     table = empty_table(title, ("method", "draws", "images", "ms", "÷ forward"), left=(0,))
     for cost in costs:
         table.add_row(cost.method, str(cost.num_samples), str(cost.num_images), show(cost.ms, ".1f"), show(cost.ratio))
@@ -57,7 +67,12 @@ def prediction_table(title: str, costs: Iterable[PredictionCost]) -> Table:
 
 
 def goal_table(title: str, goals: Iterable[Goal]) -> Table:
-    """Goal by goal: the figure, its bound, and whether it keeps to it."""
+    """One row per goal: the measured value, its bound, and whether the goal is met.
+
+    Args:
+        title: The title.
+        goals: One goal per row.
+    """
     table = empty_table(title, ("", "measured", "goal", "met"), left=(0, 3))
     for goal in goals:
         bound = f"{'≥' if goal.at_least else '≤'} {goal.bound}"
@@ -66,7 +81,13 @@ def goal_table(title: str, goals: Iterable[Goal]) -> Table:
 
 
 def empty_table(title: str, columns: Iterable[str], left: tuple[int, ...]) -> Table:
-    """A table with these columns; those at the places `left` hold text, the others numbers."""
+    """A table with columns and no rows.
+
+    Args:
+        title: The title.
+        columns: The headings.
+        left: The positions of columns that have text; the others have numbers.
+    """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
         table.add_column(name, justify="left" if index in left else "right", no_wrap=True)
@@ -74,5 +95,10 @@ def empty_table(title: str, columns: Iterable[str], left: tuple[int, ...]) -> Ta
 
 
 def show(spread: Spread, form: str = ".2f") -> str:
-    """The median, and half the distance between the quartiles."""
+    """The median, and half the distance between the quartiles.
+
+    Args:
+        spread: The measurements.
+        form: The format of a number.
+    """
     return f"{spread.median:{form}} ±{(spread.high - spread.low) / 2:{form}}"

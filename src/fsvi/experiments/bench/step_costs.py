@@ -40,7 +40,15 @@ class StepCost:
 
 @dataclass(frozen=True)
 class PredictionCost:
-    """The cost of a prediction: in milliseconds, and as a ratio to one forward pass of the network."""
+    """The cost of a prediction.
+
+    Attributes:
+        method: The method's name.
+        num_samples: Draws per prediction.
+        num_images: Images per prediction.
+        ms: Milliseconds.
+        ratio: The ratio to one forward pass of the network.
+    """
 
     method: str
     num_samples: int
@@ -50,7 +58,13 @@ class PredictionCost:
 
 
 def measure_steps(steps: Iterable[BenchStep], rounds: int, memory_repeats: int = 0) -> list[StepCost]:
-    """The costs of the steps and of their MAP steps, timed in turn; memory in `memory_repeats` separate processes."""
+    """The costs of steps and of their MAP steps, timed in turn.
+
+    Args:
+        steps: The steps.
+        rounds: The number of measurements of each.
+        memory_repeats: The number of processes in which memory is measured.
+    """
     everything = dict.fromkeys(each for step in steps for each in (step.plain, step))
     seconds = interleave({step: step.make_action() for step in everything}, rounds)
     memories = {step: step_memory(step, memory_repeats) for step in everything} if memory_repeats else {}
@@ -60,7 +74,15 @@ def measure_steps(steps: Iterable[BenchStep], rounds: int, memory_repeats: int =
 def measure_predictions(
     methods: Mapping[str, Method], plain: Method, draws: Iterable[tuple[str, int]], x: Tensor, rounds: int
 ) -> list[PredictionCost]:
-    """The costs of predicting at `x` with the draws of each method, and of a forward pass of `plain`'s network."""
+    """The costs of predictions, and of a forward pass.
+
+    Args:
+        methods: The methods, by name.
+        plain: The method whose network makes the forward pass.
+        draws: Pairs of a method's name and a number of draws.
+        x: Inputs.
+        rounds: The number of measurements of each.
+    """
     forward = ("forward", 1)
     actions: dict[tuple[str, int], Callable[[], Any]] = {forward: partial(_forward, plain, x)}
     actions |= {(name, num): partial(methods[name].predict, x, num_samples=num) for name, num in draws}

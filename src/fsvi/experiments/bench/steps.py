@@ -37,7 +37,12 @@ FSVI_METHODS = ("jvp", "conditional", "last_layer")
 
 
 class Architecture(NamedTuple):
-    """How to make a network, and the shape of one of its inputs."""
+    """A network of the benchmark.
+
+    Attributes:
+        make: A function that makes it.
+        shape: The shape of one input.
+    """
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -58,7 +63,15 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class BenchStep:
-    """One training step: of `method` ("map", one of `FSVI_METHODS`, or "jacobian") on a network of `NETWORKS`."""
+    """One training step.
+
+    Attributes:
+        network: A key of `NETWORKS`.
+        method: "map", one of `FSVI_METHODS`, or "jacobian".
+        batch_size: The number of examples.
+        num_context: The number of context points.
+        channels_last: Whether images and convolution weights are in channels-last order.
+    """
 
     network: str
     method: str
@@ -105,7 +118,12 @@ class BenchStep:
 
 
 def training_action(method: Method, x: Tensor) -> Callable[[], None]:
-    """A function that makes `fit`'s training step of `method` on the inputs `x` and random labels."""
+    """A function that makes one training step, as `fit` does, with random labels.
+
+    Args:
+        method: The method.
+        x: Inputs of the minibatch.
+    """
     x, y = method.check_batch(x, torch.randint(_CLASSES, (len(x),)))
     method.begin(x, _NUM_DATA)
     method.fit_prior(x, y)

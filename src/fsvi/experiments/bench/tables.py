@@ -40,7 +40,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Table:
-    """A table to learn from."""
+    """A table to learn from.
+
+    Attributes:
+        name: Its name.
+        is_classification: Whether targets are classes.
+        load: A function that reads it.
+    """
 
     name: str
     is_classification: bool
@@ -74,7 +80,13 @@ TABLES = (
 
 
 def make_models(is_classification: bool, num_rows: int, seed: int) -> dict[str, Any]:
-    """Unfitted models by name; a Gaussian process only for tables that it can handle."""
+    """Unfitted models by name; a Gaussian process only for tables that it can handle.
+
+    Args:
+        is_classification: Whether targets are classes.
+        num_rows: The number of training rows.
+        seed: The seed of the models.
+    """
     ours = FSVIClassifier if is_classification else FSVIRegressor
     models = {name: ours(name, random_state=seed) for name in ("fsvi", "map")}
     models["ensemble"] = ours("ensemble:map", settings={"size": 5}, random_state=seed)
@@ -96,7 +108,12 @@ def _gaussian_process(is_classification: bool, seed: int) -> Any:
 
 
 def predict_moments(model: Any, x: Array) -> tuple[Array, Array | None]:
-    """E[y] and the standard deviation of y, where the model has one: a forest's is that between its trees."""
+    """E[y] and the standard deviation of y; for a forest, the standard deviation between its trees.
+
+    Args:
+        model: The fitted model.
+        x: Rows.
+    """
     if hasattr(model, "estimators_") and hasattr(model, "n_estimators"):
         trees = np.stack([tree.predict(x) for tree in model.estimators_])
         return trees.mean(0), trees.std(0)
@@ -111,7 +128,14 @@ def predict_moments(model: Any, x: Array) -> tuple[Array, Array | None]:
 
 
 def uncertainty(model: Any, x: Array, is_classification: bool, scale: float) -> Array | None:
-    """The entropy over its maximum, or the standard deviation in units of the targets', for each row."""
+    """The entropy divided by its maximum, or the standard deviation in units of the targets', per row.
+
+    Args:
+        model: The fitted model.
+        x: Rows.
+        is_classification: Whether targets are classes.
+        scale: The standard deviation of the targets.
+    """
     if is_classification:
         p = np.clip(model.predict_proba(x), _LEAST, 1)
         entropy: Array = -(p * np.log(p)).sum(1) / math.log(p.shape[1])
@@ -121,13 +145,28 @@ def uncertainty(model: Any, x: Array, is_classification: bool, scale: float) -> 
 
 
 def shift_all(x: Array, std: Array, size: float, random: np.random.RandomState) -> dict[str, Array]:
-    """All columns of `x` moved: by independent signs, up, and down."""
+    """Rows with all columns moved: with independent signs, up, and down.
+
+    Args:
+        x: Rows.
+        std: The standard deviation of each column.
+        size: The shift in standard deviations.
+        random: The source of random numbers.
+    """
     signs = random.choice([-1.0, 1.0], x.shape)
     return {"signs": x + size * std * signs, "up": x + size * std, "down": x - size * std}
 
 
 def measure_uncertainty(model: Any, table: Table, train: tuple[Array, Array], x: Array, seed: int) -> dict[str, float]:
-    """Mean uncertainty on test rows, and on rows that left the data, at both distances."""
+    """Mean uncertainty on test rows, and on rows outside of the data at both distances.
+
+    Args:
+        model: The fitted model.
+        table: The table.
+        train: Training rows.
+        x: Test rows.
+        seed: The seed of the shifts.
+    """
     std, scale = train[0].std(0), 1.0 if table.is_classification else float(train[1].std())
     random = np.random.RandomState(seed)
     x = x[:_FAR_ROWS]
@@ -147,7 +186,15 @@ def measure_uncertainty(model: Any, table: Table, train: tuple[Array, Array], x:
 
 
 def measure_fit(model: Any, table: Table, x: Array, y: Array, scale: float) -> dict[str, float]:
-    """How well a model predicts test rows."""
+    """How well a model predicts test rows.
+
+    Args:
+        model: The fitted model.
+        table: The table.
+        x: Test rows.
+        y: Their targets.
+        scale: The standard deviation of the targets.
+    """
     if table.is_classification:
         p = np.clip(model.predict_proba(x), _LEAST, 1)
         index = np.searchsorted(model.classes_, y)
@@ -166,7 +213,13 @@ def measure_fit(model: Any, table: Table, x: Array, y: Array, scale: float) -> d
 
 
 def measure_table(table: Table, seeds: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Every model on a table, averaged over seeds, a quarter of the rows held out."""
+    """Every model on a table, averaged over seeds, with a quarter of the rows held out.
+
+    Args:
+        table: The table.
+        seeds: The number of seeds.
+        tell: A function that shows a line of text.
+    """
     x, y = table.load()
     results: dict[str, list[dict[str, float]]] = {}
     for seed in range(seeds):
@@ -261,9 +314,15 @@ _COLUMNS = {
 
 
 def run_table_bench(out: Path, seeds: int, tell: Callable[[str], None], names: str | None = None) -> None:
-    """Measure all tables, or those named, and write a JSON file for each and `tables.md` into the folder `out`.
+    """Measure tables, and write one JSON file per table and `tables.md`.
 
     A table that was measured with as many seeds is not measured again. Tables that are not there are left out.
+
+    Args:
+        out: The folder to write to.
+        seeds: The number of seeds.
+        tell: A function that shows a line of text.
+        names: The names of tables, separated by commas; None measures all.
     """
     check_writable(out)
     _warm_up()

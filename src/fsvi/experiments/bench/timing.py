@@ -15,7 +15,13 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of repeated measurements, and their quartiles."""
+    """The median of repeated measurements, and their quartiles.
+
+    Attributes:
+        median: The median.
+        low: The lower quartile.
+        high: The upper quartile.
+    """
 
     median: float
     low: float
@@ -29,16 +35,25 @@ class Spread:
 
     @classmethod
     def of_ratio(cls, values: Sequence[float], bases: Sequence[float]) -> Spread:
-        """The spread of value / base, round by round: what slows a whole round down cancels."""
+        """The spread of value / base, round by round, so that slow rounds cancel.
+
+        Args:
+            values: One measurement per round.
+            bases: The measurement to divide by, in the same rounds.
+        """
         return cls.of([value / base for value, base in zip(values, bases, strict=True)])
 
 
 def interleave(actions: Mapping[Name, Callable[[], Any]], rounds: int) -> dict[Name, list[float]]:
-    """Seconds that each action took in each of `rounds` rounds.
+    """The seconds of each action in each round.
 
     Every round gives all actions a turn, in a new order, so that none owes its time to its place or its moment. A turn
     begins with a run that is not counted: as in training, a step then follows one of its own kind, and finds its memory
     and caches as that one left them.
+
+    Args:
+        actions: The actions, by name.
+        rounds: The number of rounds.
     """
     seconds: dict[Name, list[float]] = {name: [] for name in actions}
     order = list(actions)

@@ -16,7 +16,12 @@ from fsvi.experiments.runner.diagnoses import diagnosis_path, read_diagnosis
 
 @dataclass(frozen=True)
 class Problem:
-    """A file that is left out, and why."""
+    """A file that is left out, and why.
+
+    Attributes:
+        path: The file.
+        reason: One sentence.
+    """
 
     path: str
     reason: str
@@ -24,7 +29,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class DiagnosedRun:
-    """A run with its diagnosis."""
+    """A run with its diagnosis.
+
+    Attributes:
+        result: The run's result.
+        diagnosis: Its diagnosis.
+    """
 
     result: Result
     diagnosis: Diagnosis

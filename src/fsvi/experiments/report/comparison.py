@@ -66,7 +66,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A method, with its context if it has one: a cell for every column, and the results behind them."""
+    """A row of a table: a method, with its context if it has one.
+
+    Attributes:
+        label: The method and its context, as in results.
+        cells: One cell per column.
+        results: The results behind the cells.
+    """
 
     label: str
     cells: tuple[Cell, ...]
@@ -101,7 +107,14 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """A layout filled with the results of one profile and the values of the paper."""
+    """A layout filled with the results of one profile and the values of the paper.
+
+    Attributes:
+        layout: The layout.
+        profile: The profile.
+        columns: The columns that have values.
+        rows: One row per method.
+    """
 
     layout: TableLayout
     profile: str

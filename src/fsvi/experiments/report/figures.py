@@ -48,7 +48,13 @@ class ChartFigure:
 
 @dataclass(frozen=True)
 class PictureFigure:
-    """A figure made of pixels."""
+    """A figure made of pixels.
+
+    Attributes:
+        title: The heading.
+        caption: One or two sentences below the figure.
+        pictures: The figure for light and dark pages and for narrow screens.
+    """
 
     title: str
     caption: str

@@ -103,7 +103,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point with a name."""
+    """A point with a name.
+
+    Attributes:
+        x: The position.
+        y: The value.
+        label: The name.
+    """
 
     x: float
     y: float
@@ -183,7 +189,12 @@ def _finish_axis(axis: Any, set_limits: Any, described: Axis) -> None:
 
 
 def upper_part(label: str, lines: Sequence[Line]) -> Axis:
-    """An axis from a round percentage below all values to 100%."""
+    """An axis from a round percentage below all values to 100%.
+
+    Args:
+        label: The axis's label.
+        lines: The lines that the axis must show.
+    """
     values = [value for line in lines for value in line.y if math.isfinite(value)]
     low = min(math.floor(10 * min(values, default=0.0)) / 10, 0.9)
     return Axis(label, low, 1.0, np.linspace(low, 1.0, 5).round(3).tolist(), "%")

@@ -20,7 +20,14 @@ from fsvi.experiments.tasks.registry import TASKS
 
 @dataclass(frozen=True)
 class RunGroup:
-    """The runs of one method on one task with the same settings."""
+    """The runs of one method on one task with the same settings.
+
+    Attributes:
+        task: The task's name.
+        name: The method's display name.
+        settings: The settings that all runs share, as text.
+        results: One result per seed.
+    """
 
     task: str
     name: str
@@ -38,7 +45,14 @@ class RunGroup:
 
 @dataclass(frozen=True)
 class ProfilePart:
-    """One profile of a section: its tables, figures and runs."""
+    """One profile of a section: its tables, figures and runs.
+
+    Attributes:
+        profile: The profile.
+        tables: Its tables.
+        figures: Its figures.
+        runs: Its runs.
+    """
 
     profile: str
     tables: Sequence[Table]

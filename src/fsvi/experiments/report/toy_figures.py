@@ -87,7 +87,14 @@ DARK = Theme("#15191f", "#e6eaf0", "#4a5361", "#56b4e9", "#f0883e", "#56b4e9", "
 
 @dataclass(frozen=True)
 class FigureSet:
-    """A picture as PNG: for light and dark pages, side by side, and stacked for narrow screens."""
+    """A picture as PNG: for light and dark pages, side by side, and stacked for narrow screens.
+
+    Attributes:
+        light: For light pages, with panels side by side.
+        dark: The same for dark pages.
+        light_stacked: For light pages on narrow screens, with panels stacked.
+        dark_stacked: The same for dark pages.
+    """
 
     light: bytes
     dark: bytes
@@ -96,12 +103,24 @@ class FigureSet:
 
 
 def draw_set(pictures: Mapping[str, Picture], dpi: int = _DPI) -> FigureSet:
-    """The picture in both themes and both shapes."""
+    """The picture in both themes and both shapes.
+
+    Args:
+        pictures: Predictions by method.
+        dpi: The resolution.
+    """
     return FigureSet(*(draw(pictures, theme, stacked, dpi) for stacked in (False, True) for theme in (LIGHT, DARK)))
 
 
 def draw(pictures: Mapping[str, Picture], theme: Theme = LIGHT, stacked: bool = False, dpi: int = _DPI) -> bytes:
-    """A PNG of the predictions on one task by method name; `stacked` puts all panels into one column."""
+    """A PNG of the predictions on one task.
+
+    Args:
+        pictures: Predictions by method.
+        theme: Colors for a light or a dark page.
+        stacked: Whether to put all panels into one column.
+        dpi: The resolution.
+    """
     rows, columns = (2 * len(pictures), 1) if stacked else (len(pictures), 2)
     kind = next(iter(pictures.values()))
     style: Any = theme.style()  # the type of its keys differs between versions of matplotlib

@@ -17,7 +17,7 @@ from fsvi.experiments.tasks.registry import TASKS
 from fsvi.methods import Method, load
 from fsvi.serialization import building_from
 from fsvi.training import History
-from fsvi.validation import check_choice
+from fsvi.validation import check_choice, check_type
 
 _EXAMPLES = 500
 
@@ -37,14 +37,23 @@ def diagnose_result(path: Path) -> Diagnosis:
     with building_from(path):
         experiment = TASKS[check_choice("task", order.task, TASKS)].experiment(order)
         fresh = experiment.build(order.seed)
-    diagnosis = diagnose_trained(load(model, fresh.net), experiment, result, getattr(fresh, "context", None))
+    method = load(model, fresh.net)
+    check_type("the model", method, Method, "a method without calibration, as runs save it")
+    diagnosis = diagnose_trained(cast(Method, method), experiment, result, getattr(fresh, "context", None))
     with suppress(InvalidInputError):
         write_diagnosis(diagnosis_path(path), diagnosis)
     return diagnosis
 
 
 def diagnose_trained(method: Method, experiment: Experiment, result: Result, context: Any = None) -> Diagnosis:
-    """Diagnose a trained method on examples of its training data; `context` is the method's own if None is given."""
+    """Diagnose a trained method on examples of its training data.
+
+    Args:
+        method: The method.
+        experiment: The experiment that it was trained in.
+        result: Its result, with the history of training.
+        context: The context; None is the method's own.
+    """
     x, y = (values[:_EXAMPLES] for values in experiment.data)
     columns = {name: _numbers(values) for name, values in result.history.items()}
     loss = columns.pop("loss", [])
@@ -65,7 +74,12 @@ def diagnosis_path(result: Path) -> Path:
 
 
 def write_diagnosis(path: Path, diagnosis: Diagnosis) -> None:
-    """Replace the file atomically."""
+    """Replace the file atomically.
+
+    Args:
+        path: The file.
+        diagnosis: The diagnosis.
+    """
     write_document(path, diagnosis.to_dict())
 
 

@@ -13,13 +13,23 @@ from fsvi.serialization import check_writable
 
 
 def unfinished(out: Path, path: Path) -> Path:
-    """The folder for intermediate files of an unfinished file `path` in the folder `out`."""
+    """The folder for intermediate files of an unfinished result.
+
+    Args:
+        out: The folder of results.
+        path: The path that the result will have.
+    """
     return out / ".unfinished" / path.relative_to(out).with_suffix("")
 
 
 @contextmanager
 def alone(out: Path, path: Path) -> Iterator[None]:
-    """Hold a lock on making `path`; it is released when the process ends, even if it is killed."""
+    """Hold a lock on making a file. It is released when the process ends, even if it is killed.
+
+    Args:
+        out: The folder of results.
+        path: The file.
+    """
     folder = unfinished(out, path)
     lock = FileLock(check_writable(folder.parent) / f"{folder.name}.lock")
     try:

@@ -37,10 +37,16 @@ _NOTHING: dict[str, Any] = {"method": {}, "fit": {}}
 
 
 def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
-    """The result of `order`: read from the folder `out` if it exists, otherwise trained, evaluated and written there.
+    """The result of a run: read if it exists, otherwise trained, evaluated and written.
 
     The trained model is kept under `models`. Checkpoints of an interrupted run are kept under `.unfinished`; the next
     call resumes from them. While one process makes a result, others with the same order are refused.
+
+    Args:
+        order: What to run.
+        out: The folder of results.
+        tell: A function that shows a line of text.
+        progress: Whether to show a progress bar; None shows it on a terminal.
     """
     order = checked(order)
     path = result_path(check_writable(out), order)
@@ -54,9 +60,14 @@ def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: 
 
 
 def run_stacked(orders: Sequence[Order], out: Path, tell: Callable[[str], None] = print) -> list[Result]:
-    """The results of orders that differ only in their seeds; missing ones are trained stacked, in one pass for all.
+    """The results of orders that differ only in their seeds. Missing ones are trained stacked, in one pass for all.
 
     For small dense networks, whose steps are mostly call overhead. An interrupted training starts over.
+
+    Args:
+        orders: What to run.
+        out: The folder of results.
+        tell: A function that shows a line of text.
     """
     orders = [checked(order) for order in orders]
     paths = {order.seed: result_path(check_writable(out), order) for order in orders}

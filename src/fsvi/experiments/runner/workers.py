@@ -20,11 +20,16 @@ Returned = TypeVar("Returned")
 def each_finished(
     function: Callable[[Job], Returned], jobs: Sequence[Job], workers: int
 ) -> Iterator[tuple[Job, Returned | FSVIError]]:
-    """Each job with its result, or its error, in the order in which jobs finish.
+    """Each job with its result or its error, in the order in which jobs finish.
 
     Every process has one thread, since small networks train fastest with one; so results do not depend on the number
     of processes. A script that calls this needs the guard `if __name__ == "__main__":`, as always when Python starts
     processes.
+
+    Args:
+        function: The function that does a job.
+        jobs: Its arguments.
+        workers: The number of processes.
     """
     workers = min(workers, len(jobs))
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker) as pool:

@@ -23,12 +23,17 @@ GENERATED: dict[str, Callable[[], contexts.Context]] = {
 def make_context(
     name: str | None, normalize: Normalize, ood: Sequence[str]
 ) -> tuple[contexts.Context | None, list[DataSplit]]:
-    """The context called `name` and the data it was made from; None for a method without a context.
+    """A context and the data it was made from; None for a method without a context.
 
     In a dataset context and in the monochrome context, half of the points come from the minibatch.
 
     A dataset in `ood`, the test sets of out-of-distribution detection, is refused: images seen in training cannot test
     detection.
+
+    Args:
+        name: The context's name.
+        normalize: The normalization of images.
+        ood: The datasets that the method is tested on, which cannot be contexts.
     """
     if name is None:
         return None, []
@@ -55,7 +60,12 @@ def context_notes(name: str | None) -> list[str]:
 
 
 def check_unseen(tests: Iterable[DataSplit], context: Iterable[DataSplit]) -> None:
-    """Refuse test images that are also in the context, whatever their datasets are called."""
+    """Refuse test images that are also in the context, under any name of their dataset.
+
+    Args:
+        tests: Test splits.
+        context: The splits that the context was made from.
+    """
     seen = {image.tobytes() for each in context for image in each.x.numpy()}
     for test in tests:
         shared = sum(image.tobytes() in seen for image in test.x.numpy())

@@ -154,9 +154,9 @@ def reviews(order: Order) -> Experiment:
 
 
 def _subset(split: TextSplit, num: int | None) -> tuple[list[str], Tensor]:
-    """`num` texts spread evenly over the split, whose order is that of films and labels."""
-    chosen = range(len(split)) if num is None or num >= len(split) else [i * len(split) // num for i in range(num)]
-    return [split.texts[i] for i in chosen], split.y[list(chosen)]
+    """The first `num` texts in a fixed random order; the files are sorted by label and film."""
+    chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:num]
+    return [split.texts[i] for i in chosen.tolist()], split.y[chosen]
 
 
 def _evaluate(method: Method, vocabulary: Vocabulary, effort: _Effort) -> Outcome:

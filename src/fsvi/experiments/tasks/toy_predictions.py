@@ -71,7 +71,12 @@ Picture: TypeAlias = Surface | Curve
 
 
 def predict(method: Method, x: Tensor) -> Predictive:
-    """The predictive distribution with the number of draws that all toy tasks use."""
+    """The predictive distribution with the number of draws that all toy tasks use.
+
+    Args:
+        method: The trained method.
+        x: Inputs.
+    """
     return method.predict(x, num_samples=_DRAWS, batch_size=_BATCH)
 
 

@@ -89,7 +89,12 @@ def tune(
 
 
 def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tensor, Tensor]]:
-    """The experiment on nine tenths of its training data and the remaining tenth, or its own validation data."""
+    """The experiment on nine tenths of its training data and the remaining tenth, or its own validation data.
+
+    Args:
+        experiment: The experiment.
+        seed: The seed of the split.
+    """
     if experiment.validation is not None:
         return experiment, experiment.validation()
     x, y = experiment.data
@@ -149,10 +154,9 @@ class _Search:
         experiment, method = self._recipe
         own = {name: getattr(method, name) for name in self._listed if hasattr(method, name)}
         own |= {LENGTH: 1.0, "context": self.order.context}
-        if isinstance(method, FSVI):
-            bound = 1 / len(experiment.data[0])
-            own |= {"kl_weight": bound if method.kl_weight is None else method.kl_weight, **_variable(method.prior)}
-        return own
+        if "kl_weight" in own and own["kl_weight"] is None:
+            own["kl_weight"] = 1 / len(experiment.data[0])
+        return {**own, **_variable(method.prior)} if isinstance(method, FSVI) else own
 
     @property
     def is_small(self) -> bool:

@@ -44,10 +44,10 @@ class Context(Configurable, ABC):
         return copy.copy(self)
 
     def prepare(self, x: Tensor) -> None:
-        """See training inputs `x`, before training starts."""
+        """Look at training inputs `x` before training starts."""
 
     def example(self) -> Tensor | None:
-        """Two points, if any can be drawn before data is seen."""
+        """Two points if they can be drawn before any data is seen; otherwise None."""
         return None
 
     def fingerprint(self) -> Any:
@@ -58,7 +58,15 @@ class Context(Configurable, ABC):
 
     @abstractmethod
     def sample(self, num: int, batch: Any) -> Any:
-        """Draw `num` points; `batch` is the minibatch of the current step."""
+        """Draw points.
+
+        Args:
+            num: The number of points.
+            batch: The inputs of the current minibatch; points have their device and the shape of one input.
+
+        Returns:
+            Points, (num, ...).
+        """
 
 
 class Uniform(Context):
@@ -158,7 +166,7 @@ class Dataset(Context):
         return None if self.data is None else self._take(torch.arange(min(2, len(self.data))))
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
-        """Points drawn without replacement, unless there are too few, or so many that it makes no difference."""
+        """Points drawn without replacement, or with replacement if there are too few, or very many."""
         if self.data is None:
             raise InvalidInputError("this context's data was not saved: set method.context to go on training.")
         size = len(self.data)
@@ -254,15 +262,15 @@ class Mixture(Context):
             context.prepare(x)
 
     def fingerprint(self) -> list[Any]:
-        """The parts'."""
+        """The checksums of all parts."""
         return [context.fingerprint() for context in self.contexts]
 
     def example(self) -> Tensor | None:
-        """Of the first part that has one."""
+        """Two points of the first part that can draw them."""
         return next((e for e in (context.example() for context in self.contexts) if e is not None), None)
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
-        """The parts' points, side by side."""
+        """The points of all parts, concatenated."""
         counts = _shares(num, self.fractions)
         parts = [c.sample(count, batch) for c, count in zip(self.contexts, counts, strict=True) if count]
         if not isinstance(batch, Tensor):

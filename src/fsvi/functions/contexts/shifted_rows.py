@@ -21,7 +21,7 @@ _NO_CATEGORY = 0.5
 _RIDGE = 1e-3
 """Added to the columns' correlations, which are singular where columns depend on each other."""
 _MOST = 100_000
-"""Training rows whose distances are sorted, at most."""
+"""The most training rows whose distances are sorted."""
 _NEW = 0.99
 """Recombined rows count as new if they lie farther out than this share of the training rows."""
 
@@ -41,7 +41,7 @@ class ShiftedRows(Context):
 
     Columns with two values (flags) move out of range like others, since a shift of all columns includes them. They are
     not flipped: the other value is usual. Columns of a one-hot group are found by themselves: neighboring columns with
-    two values, of which exactly one is high in each row. When such a group should move alone, half of the time it shows
+    two values, exactly one of them high in each row. When such a group should move alone, half of the time it shows
     no category at all, which is how a category that training has never seen is encoded. Counts move like other numbers.
 
     It does not cover columns that are constant in training (their scale is unknown, so they stay as they are), shifts
@@ -134,9 +134,7 @@ class _Scales:
         self.low = x.amin(0)
         self.units = self._find_units()
         self.whitening = self._find_whitening(x)
-        self.threshold = (
-            self.distance(x).quantile(_NEW) if len(x) <= 100_000 else self.distance(x[:100_000]).quantile(_NEW)
-        )
+        self.threshold = self.distance(x[:_MOST]).quantile(_NEW)
 
     def to(self, batch: Tensor) -> _Scales:
         """The same on the minibatch's device and in its floating type."""

@@ -1,7 +1,7 @@
-"""The derivative of a sequence of layers in a direction of their parameters, one layer after the other.
+"""The derivative of a sequence of layers along a direction of their parameters, layer by layer.
 
-`torch.func.jvp` has it for any network, and pays for that: it moves inputs that do not move, adds derivatives that are
-zero, and makes many small calls for every layer. For the common layers the rule is a line or two.
+`torch.func.jvp` computes it for any network, but it also propagates inputs that do not change, adds derivatives that
+are zero, and makes many small calls per layer. For common layers, the rule is a line or two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ Tensors = Mapping[str, Tensor]
 
 
 class Dual(NamedTuple):
-    """A value, and its change in a direction; None where it does not move."""
+    """A value and its derivative along a direction.
+
+    Attributes:
+        value: The value.
+        change: The derivative; None if the value does not change.
+    """
 
     value: Tensor
     change: Tensor | None
@@ -34,16 +39,21 @@ Rule = Callable[[Any, Tensors, Tensors, Dual], Dual]
 
 
 def feature_layers(network: Network) -> list[nn.Module] | None:
-    """The layers before the head, where the network is nothing but a sequence of layers that ends in it."""
+    """The layers before the head if the network is a plain sequence that ends in the head; None otherwise."""
     *layers, last = _flattened(network.module)
     plain = last is network.linear and last not in layers and not is_altered(last)
     return layers if plain and not any(getattr(layer, "return_indices", False) for layer in layers) else None
 
 
 def layers_jvp(net: nn.Module, layers: list[nn.Module], params: Tensors, tangents: Tensors, x: Tensor) -> Dual:
-    """The output of these layers of `net`, in eval mode, and its derivative in the direction `tangents`.
+    """The output of some layers in eval mode, and its derivative along `tangents`.
 
-    Both are by the names of `net`; a parameter that `params` lacks is the layer's own.
+    Args:
+        net: The network that the layers belong to.
+        layers: The layers, in order.
+        params: Parameters by their names in `net`; layers keep their own for names that are missing.
+        tangents: The direction, by the same names.
+        x: Inputs of the first layer.
     """
     names = {id(p): name for name, p in net.named_parameters()}
     state = Dual(x, None)

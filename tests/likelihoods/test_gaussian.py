@@ -1,18 +1,10 @@
 import pytest
 import torch
 from torch import distributions as D
-from torch import nn
 
 import fsvi
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods import weighted
-
-N, Q = 6, 3
-
-
-def bound(likelihood, outputs=Q):
-    likelihood.bind(outputs)
-    return likelihood.double()
+from likelihood_cases import N, Q, bound, expected_curvature
 
 
 @pytest.fixture(params=[(), (4,)], ids=["one", "draws"])
@@ -24,12 +16,6 @@ def f(request):
 @pytest.fixture
 def y():
     return torch.randn(N, Q, dtype=torch.float64)
-
-
-def test_categorical_nll(f):
-    labels = torch.randint(Q, (N,))
-    expected = -D.Categorical(logits=f).log_prob(labels).mean()
-    torch.testing.assert_close(fsvi.Categorical().nll(f, labels), expected)
 
 
 @pytest.mark.parametrize("noise", [0.3, [0.1, 0.5, 2.0]], ids=["scalar", "per_output"])
@@ -101,45 +87,10 @@ def test_a_learned_noise_stops_at_the_least_and_can_grow_again():
         assert 0.1 <= float(likelihood.noise) == pytest.approx(expected, rel=1e-2)
 
 
-def test_predictives_are_built_from_draws():
-    f = torch.randn(5, N, Q)
-    classes = fsvi.Categorical().predictive(f)
-    torch.testing.assert_close(classes.samples, f.softmax(-1))
-    real = bound(fsvi.Gaussian([0.1, 0.5, 2.0], learn_noise=True)).predictive(f.requires_grad_())
-    assert torch.equal(real.samples, f) and not real.samples.requires_grad and not real.noise_variance.requires_grad
-    torch.testing.assert_close(real.noise_variance[0, 0], torch.tensor([0.01, 0.25, 4.0]).double(), rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-@pytest.mark.parametrize("shape", [(N,), (N, 1)])
-def test_labels_become_int64_vectors(dtype, shape):
-    labels = fsvi.Categorical().check_targets(torch.ones(shape, dtype=dtype), Q)
-    assert labels.dtype == torch.int64 and labels.shape == (N,)
-
-
 @pytest.mark.parametrize("y", [torch.zeros(N), torch.zeros(N, 1), torch.zeros(N, dtype=torch.int64)])
 def test_real_targets_become_float_columns(y):
     y = fsvi.Gaussian().check_targets(y, 1)
     assert y.is_floating_point() and y.shape == (N, 1)
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "y", "said"),
-    [
-        (fsvi.Categorical(), torch.zeros(N), "type torch.float32.*integers 0..2"),
-        (fsvi.Categorical(), torch.zeros(N, dtype=torch.bool), "type torch.bool"),
-        (fsvi.Categorical(), torch.tensor([0, 3]), r"0\.\.3"),
-        (fsvi.Categorical(), torch.tensor([-1, 2]), "lie in -1..2"),
-        (fsvi.Categorical(), torch.zeros(N, Q, dtype=torch.int64), r"\(6, 3\)"),
-        (fsvi.Gaussian(), torch.zeros(N, 2), r"shape \(6, 2\).*\(n, 3\)"),
-        (fsvi.Gaussian(), torch.zeros(N), r"shape \(6, 1\).*\(n, 3\)"),
-        (fsvi.Gaussian(), torch.full((N, Q), torch.nan), "NaN"),
-        (fsvi.Gaussian(heteroscedastic=True), torch.zeros(N, 2), r"\(n, 1\)"),
-    ],
-)
-def test_targets_that_do_not_fit_are_refused(likelihood, y, said):
-    with pytest.raises(InvalidInputError, match=said):
-        likelihood.check_targets(y, Q)
 
 
 @pytest.mark.parametrize(
@@ -162,23 +113,6 @@ def test_impossible_settings_are_refused(make, said):
         make()
 
 
-# The Fisher information -----------------------------------------------------------------------------------------------
-
-
-def expected_curvature(likelihood, f, targets, weights):
-    """The Hessian of −log p(y|f) by one input's f, averaged over targets y with these weights: the oracle."""
-    hessians = [torch.func.hessian(lambda f, y=y: likelihood.nll(f[None], y[None]))(f) for y in targets]
-    return sum(weight * hessian for weight, hessian in zip(weights, hessians, strict=True))
-
-
-def test_the_root_of_the_fisher_information_of_classes():
-    f = torch.randn(N, Q, dtype=torch.float64)
-    root = fsvi.Categorical().fisher_root(f)
-    for given, logits in zip(root @ root.mT, f, strict=True):
-        expected = expected_curvature(fsvi.Categorical(), logits, torch.arange(Q), logits.softmax(-1))
-        torch.testing.assert_close(given, expected)
-
-
 @pytest.mark.parametrize("heteroscedastic", [False, True])
 def test_the_root_of_the_fisher_information_of_real_targets(heteroscedastic):
     settings = dict(heteroscedastic=True) if heteroscedastic else dict(noise=[0.3, 0.8])
@@ -191,26 +125,3 @@ def test_the_root_of_the_fisher_information_of_real_targets(heteroscedastic):
         # two targets at one standard deviation on either side have the Gaussian's second moments
         targets = [mean + std * sign for sign in (torch.tensor([1.0, -1.0]), torch.tensor([-1.0, 1.0]))]
         torch.testing.assert_close(given, expected_curvature(likelihood, outputs, targets, [0.5, 0.5]))
-
-
-def test_a_likelihood_without_fisher_information_says_so():
-    with pytest.raises(InvalidInputError, match="fisher_root"):
-        fsvi.Likelihood.fisher_root(fsvi.Categorical(), torch.zeros(1, 2))
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "outputs", "y"),
-    [
-        (fsvi.Categorical(), 3, torch.tensor([0, 2, 1, 1])),
-        (fsvi.Gaussian(0.5), 2, torch.tensor([[0.0, 1.0], [2.0, -1.0], [0.5, 0.5], [1.0, 1.0]])),
-        (fsvi.Gaussian(heteroscedastic=True), 4, torch.tensor([[0.0, 1.0], [2.0, -1.0], [0.5, 0.5], [1.0, 1.0]])),
-    ],
-)
-def test_weights_are_those_of_a_weighted_mean(likelihood, outputs, y):
-    likelihood.bind(outputs)
-    f = torch.randn(5, 4, outputs, generator=torch.Generator().manual_seed(0))
-    weights = torch.tensor([0.0, 1.0, 2.5, 0.5])
-    each = torch.stack([likelihood.nll(f[:, i : i + 1], y[i : i + 1]) for i in range(4)])
-    with weighted(nn.ModuleList([likelihood]), weights):
-        torch.testing.assert_close(likelihood.nll(f, y), (each * weights).mean())
-    torch.testing.assert_close(likelihood.nll(f, y), each.mean())

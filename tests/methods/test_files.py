@@ -281,6 +281,16 @@ def test_a_checkpoint_is_not_a_method(tmp_path):
         fsvi.load(tmp_path / "checkpoint.fsvi", dense())
 
 
+def test_a_file_of_an_estimator_says_what_reads_it(tmp_path):
+    x, y = points()
+    fsvi.FSVIClassifier(epochs=1, hidden=(4,), random_state=0).fit(x.numpy(), y.numpy()).save(tmp_path / "file")
+    with pytest.raises(fsvi.FileFormatError, match=r"FSVIClassifier\.load"):
+        fsvi.load(tmp_path / "file")
+    classifier().save(tmp_path / "method")
+    with pytest.raises(fsvi.FileFormatError, match=r"fsvi\.load"):
+        fsvi.FSVIClassifier.load(tmp_path / "method")
+
+
 def test_a_tampered_file_is_found_or_harmless(saved, tmp_path):
     whole, draw = saved.read_bytes(), random.Random(1)
     expected = copied(fsvi.load(saved, dense()))

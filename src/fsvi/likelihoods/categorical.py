@@ -1,0 +1,129 @@
+"""Classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods.base import Likelihood
+from fsvi.predictive import CategoricalPredictive
+from fsvi.validation import as_tensor, check_fraction, check_labels
+
+_NO_LABEL = -100
+"""PyTorch's default; labels are checked before, so none has it"""
+_ROUNDING = 1e-4
+
+
+class Categorical(Likelihood):
+    """Integer labels 0..C−1, or a probability of each class; the network's outputs are logits.
+
+    The loss of an example is −Σ_c w_c q_c log p_c, with weights w and q = (1 − ε) q' + ε/C for targets q' and label
+    smoothing ε. A weight of 2 counts the examples of a class twice. Weights are not divided by their mean.
+
+    Args:
+        class_weight: One weight per class; None weighs all the same.
+        label_smoothing: ε, from 0 to below 1.
+        ignore_index: The label of examples without a target, which do not count; None if all have one.
+    """
+
+    takes_weights = True
+    has_probit = True
+    class_weight: Tensor | None
+
+    def __init__(
+        self,
+        class_weight: Sequence[float] | Tensor | None = None,
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("class_weight", None if class_weight is None else _check_weights(class_weight))
+        self.label_smoothing = check_fraction("label_smoothing", label_smoothing)
+        if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
+            raise InvalidInputError(f"ignore_index={ignore_index!r} must be a whole number or None.")
+        self.ignore_index = ignore_index
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the loss is the cross-entropy of labels, without any option."""
+        return self.class_weight is None and not self.label_smoothing and self.ignore_index is None
+
+    def bind(self, num_outputs: int) -> None:
+        """Check the number of weights."""
+        if self.class_weight is not None and len(self.class_weight) != num_outputs:
+            given = len(self.class_weight)
+            raise InvalidInputError(f"class_weight has {given} values for a network with {num_outputs} outputs.")
+
+    def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        """Labels as int64 (n,), or probabilities (n, C)."""
+        if y.dim() == 2 and y.shape[1] == num_outputs > 1 and y.is_floating_point():
+            sums = y.sum(1)
+            if not bool((y >= 0).all()) or not torch.allclose(sums, torch.ones_like(sums), atol=_ROUNDING):
+                raise InvalidInputError(
+                    "targets with a column per class must be probabilities that sum to 1 in each row."
+                )
+            return y
+        if self.ignore_index is None or y.is_floating_point():
+            return check_labels(y, num_outputs)
+        ignored = y == self.ignore_index
+        if bool(ignored.all()):
+            raise InvalidInputError(f"all labels are ignore_index={self.ignore_index}: at least one must be a class.")
+        labels = check_labels(y.masked_fill(ignored, 0), num_outputs)
+        return labels.masked_fill(ignored.reshape(labels.shape), self.ignore_index)
+
+    def nll(self, f: Tensor, y: Tensor) -> Tensor:
+        """Mean cross-entropy."""
+        soft = y.is_floating_point()
+        targets = y.expand(f.shape).flatten(0, -2) if soft else y.expand(f.shape[:-1]).reshape(-1)
+        flat = f.reshape(-1, f.shape[-1])
+        if self.is_plain and self.weights is None:
+            return F.cross_entropy(flat, targets)
+        losses = F.cross_entropy(
+            flat,
+            targets,
+            weight=None if self.class_weight is None else self.class_weight.to(f),
+            ignore_index=_NO_LABEL if soft or self.ignore_index is None else self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            reduction="none",
+        )
+        return self.average(losses.reshape(f.shape[:-1]), self.observed(y))
+
+    def observed(self, y: Tensor) -> Tensor | None:
+        """Examples whose label is not `ignore_index`."""
+        return None if self.ignore_index is None or y.is_floating_point() else y != self.ignore_index
+
+    def predictive(self, f: Tensor) -> CategoricalPredictive:
+        """Class probabilities averaged over draws."""
+        return CategoricalPredictive(f, self.ignore_index)
+
+    def fisher_root(self, f: Tensor, y: Tensor | None = None) -> Tensor:
+        """√t (diag(√p) − p √pᵀ), a root of t (diag(p) − p pᵀ), with t = Σ_c w_c q_c; t = E w without targets."""
+        p = f.softmax(-1)
+        root = p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]
+        return root if self.is_plain else self._totals(p, y).sqrt()[:, None, None] * root
+
+    def _totals(self, p: Tensor, y: Tensor | None) -> Tensor:
+        """Σ_c w_c q_c of each example, (n,)."""
+        weight = torch.ones_like(p[0]) if self.class_weight is None else self.class_weight.to(p)
+        if y is None:
+            return self._smoothed(p) @ weight
+        if y.is_floating_point():
+            return self._smoothed(y.to(p)) @ weight
+        observed = self.observed(y)
+        labels = y if observed is None else torch.where(observed, y, 0)
+        totals = self._smoothed(F.one_hot(labels, p.shape[1]).to(p)) @ weight
+        return totals if observed is None else totals * observed
+
+    def _smoothed(self, q: Tensor) -> Tensor:
+        return (1 - self.label_smoothing) * q + self.label_smoothing / q.shape[1]
+
+
+def _check_weights(weights: Sequence[float] | Tensor) -> Tensor:
+    values = as_tensor("class_weight", weights).detach().float()
+    if values.dim() != 1 or not bool((values >= 0).all() and values.isfinite().all() and (values > 0).any()):
+        raise InvalidInputError(f"class_weight={weights} must be finite numbers of at least 0, not all of them 0.")
+    return values.clone()

@@ -1,0 +1,123 @@
+"""Real targets with Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods.base import NumberLikelihood
+from fsvi.predictive import GaussianPredictive
+from fsvi.serialization import plain
+from fsvi.validation import as_tensor, check_positive
+
+
+class Gaussian(NumberLikelihood):
+    """Real targets with Gaussian noise. NaN is a missing target.
+
+    Args:
+        noise: The standard deviation of the noise, one number or one per output.
+        learn_noise: Whether the noise is learned, one value per output, starting at `noise`.
+        heteroscedastic: Read the noise from the network instead: two outputs per target, first all the means, then all
+            the log variances.
+        least_noise: The least value of a learned noise. With few data, it could shrink to the errors that remain on the
+            training data.
+    """
+
+    log_noise: Tensor
+    """½ log(noise² − least_noise²)"""
+
+    def __init__(
+        self,
+        noise: float | Sequence[float] = 0.1,
+        learn_noise: bool = False,
+        heteroscedastic: bool = False,
+        least_noise: float = 0.0,
+    ) -> None:
+        super().__init__()
+        values = as_tensor("noise", noise).float()
+        if values.dim() > 1 or not bool((values > 0).all() and values.isfinite().all()):
+            raise InvalidInputError(f"noise={noise} must be positive: it is the standard deviation of the noise.")
+        if heteroscedastic and learn_noise:
+            raise InvalidInputError("heteroscedastic noise comes from the network: leave learn_noise out.")
+        self.least_noise = check_positive("least_noise", least_noise, zero=True)
+        if self.least_noise and not (learn_noise and bool((values > self.least_noise).all())):
+            raise InvalidInputError(
+                f"least_noise={least_noise} is for a noise that is learned and starts above it: pass learn_noise=True "
+                f"and a larger noise than {noise}, or leave it out."
+            )
+        self._noise = noise
+        self.learn_noise = learn_noise
+        self.heteroscedastic = heteroscedastic
+        self._set(values)
+
+    def config(self) -> dict[str, object]:
+        """The constructor's arguments; the learned noise is saved with the tensors."""
+        names = ("learn_noise", "heteroscedastic", "least_noise")
+        settings = {"noise": plain(self._noise), **{name: getattr(self, name) for name in names}}
+        return {"class": self.class_name(), "settings": settings}
+
+    def bind(self, num_outputs: int) -> None:
+        """One noise per output."""
+        if self.heteroscedastic:
+            if num_outputs % 2:
+                raise InvalidInputError(
+                    f"heteroscedastic noise needs two outputs per target; the network has {num_outputs}."
+                )
+            return
+        given = torch.as_tensor(self._noise, dtype=self.log_noise.dtype, device=self.log_noise.device)
+        if given.dim() == 1 and len(given) != num_outputs:
+            raise InvalidInputError(f"noise has {len(given)} values for a network with {num_outputs} outputs.")
+        self._set(given.expand(num_outputs))
+
+    @property
+    def noise(self) -> Tensor:
+        """The standard deviation of the noise, one per output."""
+        return self._log_noise().detach().exp()
+
+    def num_targets(self, num_outputs: int) -> int:
+        """One per output; one per two outputs if the noise is an output, too."""
+        return num_outputs // 2 if self.heteroscedastic else num_outputs
+
+    def losses(self, f: Tensor, y: Tensor) -> Tensor:
+        """−log N(y; f, noise²)."""
+        mean, log_noise = self._moments(f)
+        squared = (y - mean).square() * (-2 * log_noise).exp()
+        return (0.5 * squared + log_noise + 0.5 * math.log(2 * math.pi)).expand(mean.shape)
+
+    def predictive(self, f: Tensor) -> GaussianPredictive:
+        """Mixture of Gaussians."""
+        mean, log_noise = self._moments(f)
+        return GaussianPredictive(mean.detach(), (2 * log_noise.detach()).exp())
+
+    def fisher_root(self, f: Tensor, y: Tensor | None = None) -> Tensor:
+        """1/noise for every mean, and √½ for every log variance where those are outputs."""
+        mean, log_noise = self._moments(f)
+        roots = (-log_noise.detach()).exp().expand(mean.shape)
+        if not self.heteroscedastic:
+            return self.present(roots, y)
+        roots = torch.cat([roots, torch.full_like(roots, 0.5**0.5)], dim=-1)
+        return self.present(roots, None if y is None else torch.cat([y, y], dim=-1))
+
+    def _moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.heteroscedastic:
+            return f, self._log_noise()
+        mean, log_variance = f.chunk(2, dim=-1)
+        return mean, 0.5 * log_variance
+
+    def _log_noise(self) -> Tensor:
+        """log noise, a smooth function of the parameter, so that a noise close to the least one can grow again."""
+        if not self.least_noise:
+            return self.log_noise
+        least = torch.as_tensor(math.log(self.least_noise), dtype=self.log_noise.dtype, device=self.log_noise.device)
+        return 0.5 * torch.logaddexp(2 * self.log_noise, 2 * least)
+
+    def _set(self, noise: Tensor) -> None:
+        log_noise = 0.5 * (noise.square() - self.least_noise**2).log() if self.least_noise else noise.log()
+        if self.learn_noise:
+            self.log_noise = nn.Parameter(log_noise)
+        else:
+            self.register_buffer("log_noise", log_noise)

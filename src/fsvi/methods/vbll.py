@@ -1,0 +1,195 @@
+"""Variational Bayesian last layers (Harrison, Willes, Snoek; ICLR 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.errors import HeadError, InvalidInputError
+from fsvi.likelihoods import Categorical, Gaussian, Likelihood
+from fsvi.methods.base import NetworkMethod
+from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.mean_field import Stds
+from fsvi.methods.parts import Part
+from fsvi.networks.network import Network
+from fsvi.validation import check_positive, check_type
+from fsvi.variational import negative_log_normal, prior_names
+
+
+class DenseLastLayer(Part):
+    """q(W) = Π_k N(w̄_k, S_k): the last layer's parameters, independent between outputs, dense within each.
+
+    w_k has the weights of output k and its bias. The means are the network's own parameters. S_k = L_k L_kᵀ, where
+    L_k = diag(exp(log_std_k)) (I + strictly lower triangle of mixing_k): relative to the standard deviations, one
+    learning rate suits covariances of every size.
+
+    Args:
+        stds: How the standard deviations start and learn.
+    """
+
+    log_std: nn.Parameter
+    """(outputs, inputs)"""
+    mixing: nn.Parameter
+    """(outputs, inputs, inputs); only what is below the diagonal counts"""
+
+    def __init__(self, stds: Stds) -> None:
+        super().__init__()
+        self._stds = stds
+
+    def bind(self, network: Network) -> None:
+        """Start from independent parameters."""
+        super().bind(network)
+        weight = network.linear.weight.flatten(1)
+        outputs, inputs = weight.shape[0], weight.shape[1] + (network.linear.bias is not None)
+        std = self._stds.initial(network.head_names, network)[network.head_names[0]]
+        self.log_std = nn.Parameter(torch.full_like(weight.new_empty(outputs, inputs), std).log())
+        self.mixing = nn.Parameter(weight.new_zeros(outputs, inputs, inputs))
+
+    def learning_rates(self) -> Iterator[tuple[nn.Parameter, float]]:
+        """`log_std`, which moves on another scale."""
+        yield self.log_std, self._stds.lr_scale
+
+    def means(self) -> Tensor:
+        """w̄, (outputs, inputs)."""
+        linear = self.network.linear
+        weight = linear.weight.flatten(1)
+        return weight if linear.bias is None else torch.cat([weight, linear.bias[:, None]], dim=1)
+
+    def factors(self) -> Tensor:
+        """L, (outputs, inputs, inputs)."""
+        eye = torch.eye(self.mixing.shape[-1], dtype=self.mixing.dtype, device=self.mixing.device)
+        return self.log_std.exp()[:, :, None] * (self.mixing.tril(-1) + eye)
+
+    def inputs(self, features: Tensor) -> Tensor:
+        """φ, what is multiplied by w_k: the features, and a one where there is a bias."""
+        if self.network.linear.bias is None:
+            return features
+        return torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
+
+    def variances(self, features: Tensor) -> Tensor:
+        """φᵀ S_k φ, the variance of output k at every input, (n, outputs)."""
+        return torch.einsum("nr,krc->nkc", self.inputs(features), self.factors()).square().sum(-1)
+
+    def kl(self, variance: float) -> Tensor:
+        """Σ_k KL(N(w̄_k, S_k) ‖ N(0, v·I)) = ½ Σ_k [(tr S_k + ‖w̄_k‖²)/v − R + R log v − log|S_k|], v = `variance`."""
+        squares = (self.factors().square().sum() + self.means().square().sum()) / variance
+        logs = 2 * self.log_std - torch.as_tensor(variance).to(self.log_std).log()
+        return 0.5 * (squares - (1 + logs).sum())
+
+    def draws(self, num_samples: int, generator: torch.Generator) -> Tensor:
+        """Draws of W, (samples, outputs, inputs)."""
+        means = self.means()
+        noise = torch.randn(num_samples, *means.shape, generator=generator, dtype=means.dtype).to(means.device)
+        return means + torch.einsum("krc,skc->skr", self.factors(), noise)
+
+
+class VBLL(NetworkMethod):
+    """One network with a Gaussian over its last layer, trained by a bound in closed form: no draw, one pass.
+
+    Minimizes −1/B Σ bound(x, y) + kl_weight · Σ_k KL(q(w_k) ‖ N(0, prior_variance·I)) over the feature layers and over
+    q(W) = Π_k N(w̄_k, S_k) with dense S_k. With φ the features and a one for the bias, the bound is
+
+        classes:       w̄_yᵀφ − log Σ_k exp(w̄_kᵀφ + ½ φᵀS_kφ)  ≤  E_q log p(y|Wφ), by Jensen's inequality;
+        real targets:  log N(y; w̄ᵀφ, σ²) − φᵀSφ / (2σ²)  =  E_q log N(y; wᵀφ, σ²), exactly.
+
+    The feature layers have a Gaussian prior as in `MAP`. The noise σ is the likelihood's, fixed or learned; the paper's
+    prior over it is left out. Predictions draw W: all draws share one pass through the feature layers.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
+        likelihood: `fsvi.Categorical()`, or `fsvi.Gaussian()` with one noise per output.
+        prior_variance: The variance of the last layer's prior.
+        feature_variance: The variance of the Gaussian prior over the feature layers; None leaves it out.
+        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
+            `fsvi.Tempered(t)` for t/N.
+        stds: How the last layer's standard deviations start and learn; None is `Stds()`.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module | Network,
+        likelihood: Likelihood,
+        *,
+        prior_variance: float = 1.0,
+        feature_variance: float | None = 1.0,
+        kl_weight: KLWeight = None,
+        stds: Stds | None = None,
+    ) -> None:
+        super().__init__(net, likelihood)
+        _check_likelihood(likelihood)
+        self.prior_variance = check_positive("prior_variance", prior_variance)
+        self.feature_variance = (
+            None if feature_variance is None else check_positive("feature_variance", feature_variance)
+        )
+        self.kl_weight = check_kl_weight(kl_weight)
+        self.stds = Stds() if stds is None else stds
+        check_type("stds", self.stds, Stds, "fsvi.Stds(init=..., lr_scale=...)")
+        self.last_layer = DenseLastLayer(self.stds)
+        self.build(self.network)
+
+    def check_network(self, network: Network) -> None:
+        """The last layer must be trainable, and independent of the features."""
+        if any(not p.requires_grad for p in network.linear.parameters()):
+            raise HeadError(f"the last layer {network.head!r} is frozen, but VBLL learns a distribution over it.")
+        if network.is_tied:
+            raise HeadError(
+                f"the last layer {network.head!r} shares a parameter with an earlier layer, or is called twice, so "
+                "it is not independent of the features: untie them."
+            )
+
+    # Learning -------------------------------------------------------------------------------------------------------
+
+    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The bound on the expected negative log-likelihood, the weighted KL, and the prior of the feature layers."""
+        features, means = self.network.with_features(x)
+        num_data = self.num_data or len(x)
+        terms = {
+            "nll": expected_nll(self.likelihood, means, self.last_layer.variances(features), y),
+            "kl": kl_weight_value(self.kl_weight, num_data) * self.last_layer.kl(self.prior_variance),
+        }
+        layers = self._feature_layers()
+        if self.feature_variance is not None and layers:
+            terms["prior"] = negative_log_normal(layers, self.feature_variance) / num_data
+        return terms
+
+    def _feature_layers(self) -> list[Tensor]:
+        parameters = dict(self.net.named_parameters())
+        return [parameters[name] for name in prior_names(self.net) if name not in self.network.head_names]
+
+    # Prediction -----------------------------------------------------------------------------------------------------
+
+    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """Outputs for draws of the last layer; one pass through the feature layers serves all of them."""
+        features = self.batched(lambda b: self.network.with_features(b)[0], x, batch_size)
+        weights = self.last_layer.draws(num_samples, generator)
+        return torch.einsum("nr,skr->snk", self.last_layer.inputs(features), weights)
+
+
+def expected_nll(likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+    """The mean over inputs of E −log p(y|f) for independent outputs f ~ N(mean, variance), or an upper bound on it.
+
+    It needs the likelihood's own `nll` only. For classes, log E exp(f_k) is mean + ½ variance, so the bound is `nll`
+    there plus ½ variance of the label. A Gaussian's `nll` is quadratic in f, so two points give its expectation.
+    """
+    if isinstance(likelihood, Categorical):
+        of_label = (y * variance).sum(1) if y.is_floating_point() else variance.gather(1, y[:, None]).squeeze(1)
+        return likelihood.nll(mean + 0.5 * variance, y) + likelihood.average(0.5 * of_label)
+    std = (variance + torch.finfo(variance.dtype).tiny).sqrt()
+    return likelihood.nll(torch.stack([mean - std, mean + std]), y)
+
+
+def _check_likelihood(likelihood: Any) -> None:
+    is_gaussian = isinstance(likelihood, Gaussian) and not likelihood.heteroscedastic
+    if not (is_gaussian or isinstance(likelihood, Categorical)):
+        raise InvalidInputError(
+            f"VBLL has no closed form for this {type(likelihood).__name__} likelihood: use fsvi.Categorical(), or "
+            "fsvi.Gaussian() without heteroscedastic noise."
+        )
+    if isinstance(likelihood, Categorical) and not likelihood.is_plain:
+        raise InvalidInputError(
+            "VBLL has a bound for plain classes only: leave class_weight, label_smoothing and ignore_index out of "
+            "Categorical."
+        )

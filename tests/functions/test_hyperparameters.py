@@ -1,0 +1,116 @@
+"""Marginal likelihoods and their largest, against torch.distributions and scikit-learn."""
+
+import math
+
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
+from torch.distributions import MultivariateNormal
+
+from fsvi.functions.hyperparameters import fit_hyperparameters, log_marginal_likelihood
+from fsvi.functions.kernels import RBF, Linear, Matern, Periodic, rbf_kernel
+
+
+def scalar(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def draw(num, lengthscale, variance, noise, targets=1, seed=0):
+    """Inputs and targets drawn from the process itself."""
+    generator = torch.Generator().manual_seed(seed)
+    x = 4 * torch.rand(num, 1, generator=generator, dtype=torch.float64)
+    covariance = rbf_kernel(x, scalar(lengthscale), scalar(variance)) + noise**2 * torch.eye(num)
+    return x, torch.linalg.cholesky(covariance) @ torch.randn(num, targets, generator=generator, dtype=torch.float64)
+
+
+def fit(x, y, start, learn_noise):
+    """Lengthscales, variance and noise of the RBF kernel."""
+    lengthscale, variance, noise = start
+    values = torch.cat([lengthscale.reshape(-1), variance.reshape(1)])
+    values, noise = fit_hyperparameters(RBF(), x, y, values, noise, learn_noise)
+    return values[:-1].reshape(lengthscale.shape), values[-1], noise
+
+
+def test_the_marginal_likelihood_is_a_gaussian_s():
+    x, y = draw(7, 1.0, 1.0, 0.3, targets=2)
+    kernel = rbf_kernel(x, scalar(0.8), scalar(1.5))
+    noise = torch.tensor([0.1, 0.4], dtype=torch.float64)
+    expected = sum(
+        MultivariateNormal(torch.zeros(7, dtype=torch.float64), kernel + v * torch.eye(7)).log_prob(y[:, q])
+        for q, v in enumerate(noise)
+    )
+    torch.testing.assert_close(log_marginal_likelihood(kernel, y, noise), expected)
+
+
+def test_fitted_hyperparameters_are_at_least_as_likely_as_the_true_ones_and_close_to_them():
+    """Five functions at 40 points each have some 30 degrees of freedom for the variance, known to exp(±0.25)."""
+    x, y = draw(40, 0.7, 2.0, 0.2, targets=5)
+    start = (scalar(2.0), scalar(1.0), torch.ones(5, dtype=torch.float64))
+    lengthscale, variance, noise = fit(x, y, start, learn_noise=True)
+
+    def likelihood(lengthscale, variance, noise):
+        return float(log_marginal_likelihood(rbf_kernel(x, lengthscale, variance), y, noise.square()))
+
+    assert likelihood(lengthscale, variance, noise) > likelihood(scalar(0.7), scalar(2.0), 0.2 * torch.ones(5))
+    assert abs(math.log(float(lengthscale) / 0.7)) < 0.2
+    assert abs(math.log(float(variance) / 2.0)) < 0.5
+    assert noise.shape == (5,) and abs(float(noise.log().mean()) - math.log(0.2)) < 0.2
+
+
+def test_a_known_noise_stays():
+    x, y = draw(20, 0.7, 1.0, 0.2)
+    given = scalar([0.25])
+    lengthscale, _, noise = fit(x, y, (scalar(1.0), scalar(1.0), given), learn_noise=False)
+    torch.testing.assert_close(noise, given)
+    assert float(lengthscale) != 1.0
+
+
+def test_repeated_inputs_and_targets_without_noise_can_be_fitted():
+    x = torch.zeros(8, 1)
+    y = torch.ones(8, 1)
+    values = fit(x, y, (scalar(1.0), scalar(1.0), scalar([1.0])), learn_noise=True)
+    assert all(bool(value.isfinite().all()) for value in values)
+
+
+@pytest.mark.filterwarnings("ignore:The optimal value found for dimension 2")  # the column that does not matter
+def test_the_fit_is_scikit_learns():
+    """Two columns that matter differently, and one that does not matter at all."""
+    generator = torch.Generator().manual_seed(0)
+    x = 4 * torch.rand(60, 3, generator=generator, dtype=torch.float64)
+    y = (2 * x[:, :1]).sin() + 0.3 * x[:, 1:2] + 0.1 * torch.randn(60, 1, generator=generator, dtype=torch.float64)
+    lengthscale, variance, noise = fit(
+        x, y, (torch.ones(3, dtype=torch.float64), scalar(1.0), scalar([0.5])), learn_noise=True
+    )
+    kernel = ConstantKernel(1.0, (1e-3, 1e3)) * kernels.RBF([1.0] * 3, (1e-2, 1e2)) + WhiteKernel(0.25, (1e-5, 1e3))
+    theirs = GaussianProcessRegressor(kernel, alpha=1e-6, n_restarts_optimizer=4, random_state=0).fit(x, y[:, 0])
+    ours = float(log_marginal_likelihood(rbf_kernel(x, lengthscale, variance), y, noise.square()))
+    assert ours == pytest.approx(theirs.log_marginal_likelihood_value_, abs=0.05)
+    assert float(lengthscale[0]) < 2 and float(lengthscale[1]) > 3 and float(lengthscale[2]) == pytest.approx(100)
+    assert float(noise) == pytest.approx(0.1, rel=0.4)
+
+
+UNIT, WIDE = ConstantKernel(1.0, (1e-3, 1e3)), (1e-2, 1e2)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (Periodic(1.2), kernels.ExpSineSquared(1.0, 1.2, WIDE, (0.12, 12.0))),
+        (Matern(1.5, 1.0), kernels.Matern(1.0, WIDE, nu=1.5)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The optimal value found for dimension")  # the bias of the line
+def test_a_sum_of_kernels_is_fitted_as_scikit_learn_does(ours, theirs):
+    """A line and a wave of period 1.3, from the same start."""
+    generator = torch.Generator().manual_seed(0)
+    x = 4 * torch.rand(60, 1, generator=generator, dtype=torch.float64)
+    y = x + (2 * math.pi * x / 1.3).sin() + 0.2 * torch.randn(60, 1, generator=generator, dtype=torch.float64)
+    kernel = Linear() + ours
+    values, noise = fit_hyperparameters(kernel, x, y, kernel.start(x), scalar([0.5]), learn_noise=True)
+    line = UNIT * kernels.DotProduct(1.0, (1e-3, 1e3))
+    other = GaussianProcessRegressor(line + UNIT * theirs + WhiteKernel(0.25, (1e-5, 1e3)), alpha=1e-6).fit(x, y[:, 0])
+    likelihood = float(log_marginal_likelihood(kernel(x, values), y, noise.square()))
+    assert likelihood == pytest.approx(other.log_marginal_likelihood_value_, abs=0.01)
+    assert float(noise) == pytest.approx(0.2, rel=0.2)
+    assert isinstance(ours, Matern) or float(values[-1]) == pytest.approx(1.3, rel=0.02)

@@ -1,0 +1,221 @@
+"""The Gaussian process as a prior: its kernel, its fit to targets, and what a file keeps of it."""
+
+import pytest
+import torch
+
+import fsvi
+from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.functions import gaussian_kl
+from fsvi.functions.hyperparameters import fit_hyperparameters
+from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, median_distance, rbf_kernel
+from fsvi.functions.priors import GaussianProcess
+from fsvi.networks import Network
+
+
+def scalar(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def draw(num, lengthscale, variance, noise, targets=1, seed=0):
+    """Inputs and targets drawn from the process itself."""
+    generator = torch.Generator().manual_seed(seed)
+    x = 4 * torch.rand(num, 1, generator=generator, dtype=torch.float64)
+    covariance = rbf_kernel(x, scalar(lengthscale), scalar(variance)) + noise**2 * torch.eye(num)
+    return x, torch.linalg.cholesky(covariance) @ torch.randn(num, targets, generator=generator, dtype=torch.float64)
+
+
+def test_the_prior_at_points_is_the_kernel_for_every_output(make):
+    net, x = make("mlp", 6)
+    split = Network(net).examined(x)
+    prior = GaussianProcess(lengthscale=1.3, variance=0.6)
+    kernel = rbf_kernel(x, scalar(1.3), scalar(0.6))
+    prior.bind(split)
+    p = prior.gaussian(x)
+    assert p.mean.shape == (6, 2) and not p.mean.any()
+    torch.testing.assert_close(p.covariance(), kernel[None])
+    joint = prior.gaussian(x).joint()
+    assert joint.mean.shape == (12, 1)
+    torch.testing.assert_close(joint.covariance()[0], torch.kron(kernel, torch.eye(2, dtype=torch.float64)))
+
+
+def test_a_singular_kernel_is_no_obstacle(make):
+    net, x = make("mlp", 3)
+    prior = GaussianProcess(lengthscale=50.0)
+    prior.bind(Network(net).examined(x))
+    p = prior.gaussian(torch.cat([x, x, x]))
+    assert bool((p.weight >= 0).all())
+    assert float(gaussian_kl(p, p, 1e-4)) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_lengthscale_is_the_median_distance_unless_it_is_given():
+    x = torch.tensor([[0.0], [1.0], [3.0]])
+    found, given = GaussianProcess(variance=2.0), GaussianProcess(lengthscale=0.5)
+    for prior in (found, given):
+        prior.prepare(x)
+    assert found.hyperparameters.tolist() == [2.0, 2.0] and given.hyperparameters.tolist() == [0.5, 1.0]
+
+
+def test_fitting_moves_the_hyperparameters_however_often():
+    x, y = draw(30, 0.5, 1.0, 0.1)
+    prior = GaussianProcess(lengthscale=2.0)
+    prior.fit(x, y, scalar([0.5]), learn_noise=True)
+    start = torch.stack([scalar(2.0), y.square().mean()])
+    values, _ = fit_hyperparameters(RBF(), x, y, start, scalar([0.5]), learn_noise=True)
+    torch.testing.assert_close(prior.hyperparameters, values)
+    assert abs(float(prior.hyperparameters[0]) - 0.5) < 0.3
+    before = prior.hyperparameters.clone()
+    prior.fit(x, y, scalar([0.5]), learn_noise=True)
+    assert torch.equal(prior.hyperparameters, before)
+
+
+def test_the_scale_of_targets_and_the_place_of_inputs_do_not_matter():
+    x, y = draw(30, 0.5, 1.0, 0.1)
+    plain, moved = GaussianProcess(), GaussianProcess()
+    plain.fit(x, y, scalar([0.5]), learn_noise=True)
+    moved.fit(x + 1e6, 1e5 * y, scalar([5e4]), learn_noise=True)
+    lengthscale, variance = plain.hyperparameters
+    torch.testing.assert_close(moved.hyperparameters, torch.stack([lengthscale, 1e10 * variance]), rtol=1e-2, atol=0)
+
+
+def test_columns_of_a_table_get_lengthscales_and_pictures_share_one():
+    x, y = draw(12, 0.5, 1.0, 0.1)
+    table, pictures = GaussianProcess(), GaussianProcess()
+    table.fit(torch.cat([x, x.flip(0)], 1), y, scalar([0.5]), learn_noise=True)
+    pictures.fit(x.expand(12, 4).reshape(12, 1, 2, 2), y, scalar([0.5]), learn_noise=True)
+    assert table.hyperparameters.shape == (3,) and pictures.hyperparameters.shape == (2,)
+
+
+@pytest.mark.parametrize("settings", [{"lengthscale": 0.0}, {"lengthscale": -1.0}, {"variance": 0.0}])
+def test_bad_hyperparameters_are_refused(settings):
+    with pytest.raises(InvalidInputError, match=next(iter(settings))):
+        GaussianProcess(**settings)
+
+
+def test_fsvi_takes_the_prior_and_a_file_keeps_what_it_found(make, tmp_path):
+    net, x = make("mlp", 10)
+    method = fsvi.FSVI(net, fsvi.Categorical(), context=fsvi.contexts.Batch(), prior=GaussianProcess(), num_context=5)
+    fsvi.fit(method, (x, torch.arange(10) % 2), epochs=2)
+    method.save(tmp_path / "gp.fsvi")
+    loaded = fsvi.load(tmp_path / "gp.fsvi", make("mlp")[0])
+    assert torch.equal(loaded.prior.hyperparameters, method.prior.hyperparameters)
+    assert float(loaded.prior.hyperparameters[0]) == pytest.approx(float(median_distance(x)))
+
+
+def regression(learn):
+    net = fsvi.networks.mlp(2, (4,), 1)
+    context = fsvi.contexts.Uniform([-3.0, -3.0], [3.0, 3.0])
+    likelihood = fsvi.Gaussian(0.5, learn_noise=True)
+    return fsvi.FSVI(net, likelihood, context, prior=GaussianProcess(learn=learn), num_context=4)
+
+
+def table():
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    return x, x[:, :1].sin()
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_fsvi_fits_the_process_where_it_is_told_to(learn):
+    method = regression(learn)
+    fsvi.fit(method, table(), epochs=1)
+    assert method.prior.hyperparameters.shape == ((3,) if learn else (2,))
+    assert not learn or method.prior.hyperparameters[0] < method.prior.hyperparameters[1]
+
+
+def test_a_file_keeps_every_lengthscale(tmp_path):
+    method = regression(learn=True)
+    fsvi.fit(method, table(), epochs=1)
+    method.save(tmp_path / "gp.fsvi")
+    loaded = fsvi.load(tmp_path / "gp.fsvi")
+    assert torch.equal(loaded.prior.hyperparameters, method.prior.hyperparameters)
+    points = torch.zeros(1, 2)
+    assert float(loaded.prior.gaussian(points).covariance()) == pytest.approx(float(method.prior.hyperparameters[-1]))
+
+
+def test_a_file_with_too_many_lengthscales_is_refused_and_changes_nothing():
+    method = regression(learn=True)
+    fsvi.fit(method, table(), epochs=1)
+    tensors, before = method.tensors(), method.prior.hyperparameters.clone()
+    odd = [
+        {**tensors, "function_space.prior.hyperparameters": torch.ones(6, dtype=torch.float64)},
+        {**tensors, "function_space.prior.hyperparameters": before[:2], "likelihood.log_noise": torch.ones(4)},
+    ]
+    for each in odd:
+        with pytest.raises(FileFormatError, match="fit"):
+            method.load_tensors(each)
+        assert torch.equal(method.prior.hyperparameters, before)
+
+
+def test_a_noise_from_the_network_leaves_the_process_one():
+    net = fsvi.networks.mlp(2, (4,), 2)
+    likelihood = fsvi.Gaussian([0.1, 0.2], heteroscedastic=True)
+    method = fsvi.FSVI(net, likelihood, fsvi.contexts.Batch(), prior=GaussianProcess(learn=True), num_context=4)
+    fsvi.fit(method, table(), epochs=1)
+    assert method.prior.hyperparameters.shape == (3,)
+
+
+@pytest.mark.parametrize("method", [fsvi.FSVI, fsvi.FBNN, fsvi.SPG])
+def test_a_process_cannot_be_fitted_to_classes(make, method):
+    with pytest.raises(InvalidInputError, match="learn"):
+        method(make("mlp")[0], fsvi.Categorical(), fsvi.contexts.Batch(), prior=GaussianProcess(learn=True))
+
+
+# Kernels -------------------------------------------------------------------------------------------------------------
+
+
+def composed() -> Kernel:
+    return (Periodic(2.0, 0.8) * RBF(1.5, columns=[1]) + Matern(0.5, [0.7, 1.1])) + Linear(0.3, 0.2, columns=[0])
+
+
+def with_kernel(kernel, **settings):
+    net = fsvi.networks.mlp(2, (4,), 1)
+    prior = GaussianProcess(kernel=kernel, **settings)
+    context = fsvi.contexts.Uniform([-3.0, -3.0], [3.0, 3.0])
+    return fsvi.FSVI(net, fsvi.Gaussian(0.5, learn_noise=True), context, prior=prior, num_context=4)
+
+
+def test_a_kernel_of_ones_own_is_the_covariance_and_the_variance_is_its_factor():
+    method = with_kernel(composed(), variance=0.6)
+    x, _ = table()
+    torch.testing.assert_close(method.prior.gaussian(x[:5]).covariance()[0], 0.6 * composed()(x[:5]))
+
+
+def test_missing_lengthscales_of_a_kernel_are_found():
+    prior = GaussianProcess(kernel=Matern(1.5, columns=[1]) + Linear())
+    x = torch.tensor([[9.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+    prior.prepare(x)
+    assert prior.hyperparameters.tolist() == [2.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_a_file_keeps_the_kernel_and_its_hyperparameters(tmp_path, learn):
+    method = with_kernel(composed(), learn=learn, variance=0.6)
+    fsvi.fit(method, table(), epochs=1)
+    method.save(tmp_path / "gp.fsvi")
+    loaded = fsvi.load(tmp_path / "gp.fsvi")
+    assert loaded.prior.kernel.config() == method.prior.kernel.config()
+    x, _ = table()
+    assert torch.equal(loaded.prior.gaussian(x).covariance(), method.prior.gaussian(x).covariance())
+    assert torch.equal(loaded.prior.hyperparameters, composed().start(None)) is not learn
+
+
+def test_a_kernel_is_fitted_as_it_is_scaled():
+    """variance · k with hyperparameters h is k with variances scaled, so both likelihoods are the same."""
+    x, y = draw(30, 0.5, 4.0, 0.1)
+    plain, scaled = GaussianProcess(kernel=RBF(1.0, 4.0)), GaussianProcess(kernel=RBF(1.0), variance=4.0)
+    for prior in (plain, scaled):
+        prior.bind(Network(torch.nn.Linear(1, 1)))
+        prior.fit(x, y, scalar([0.5]), learn_noise=True)
+    torch.testing.assert_close(plain.gaussian(x).covariance(), scaled.gaussian(x).covariance(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", [RBF([1.0, 2.0, 3.0]), Matern(columns=[2]), RBF() + Linear([1.0, 1.0, 1.0])])
+def test_a_kernel_whose_columns_do_not_fit_is_refused_before_training(kernel):
+    with pytest.raises(InvalidInputError, match="column"):
+        fsvi.fit(with_kernel(kernel), table(), epochs=1)
+
+
+def test_a_kernel_has_its_own_lengthscale():
+    with pytest.raises(InvalidInputError, match="lengthscale"):
+        GaussianProcess(lengthscale=1.0, kernel=RBF())
+    with pytest.raises(InvalidInputError, match="kernel"):
+        GaussianProcess(kernel="rbf")

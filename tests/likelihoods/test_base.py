@@ -1,0 +1,100 @@
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import weighted
+from likelihood_cases import N, Q, bound
+
+
+def test_predictives_are_built_from_draws():
+    f = torch.randn(5, N, Q)
+    classes = fsvi.Categorical().predictive(f)
+    torch.testing.assert_close(classes.samples, f.softmax(-1))
+    real = bound(fsvi.Gaussian([0.1, 0.5, 2.0], learn_noise=True)).predictive(f.requires_grad_())
+    assert torch.equal(real.samples, f) and not real.samples.requires_grad and not real.noise_variance.requires_grad
+    torch.testing.assert_close(real.noise_variance[0, 0], torch.tensor([0.01, 0.25, 4.0]).double(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "said"),
+    [
+        (fsvi.Categorical(), torch.zeros(N), "type torch.float32.*integers 0..2"),
+        (fsvi.Categorical(), torch.zeros(N, dtype=torch.bool), "type torch.bool"),
+        (fsvi.Categorical(), torch.tensor([0, 3]), r"0\.\.3"),
+        (fsvi.Categorical(), torch.tensor([-1, 2]), "lie in -1..2"),
+        (fsvi.Categorical(), torch.zeros(N, Q, dtype=torch.int64), r"\(6, 3\)"),
+        (fsvi.Gaussian(), torch.zeros(N, 2), r"shape \(6, 2\).*\(n, 3\)"),
+        (fsvi.Gaussian(), torch.zeros(N), r"shape \(6, 1\).*\(n, 3\)"),
+        (fsvi.Gaussian(), torch.full((N, Q), torch.nan), "NaN"),
+        (fsvi.Gaussian(heteroscedastic=True), torch.zeros(N, 2), r"\(n, 1\)"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(likelihood, y, said):
+    with pytest.raises(InvalidInputError, match=said):
+        likelihood.check_targets(y, Q)
+
+
+def test_a_likelihood_without_fisher_information_says_so():
+    with pytest.raises(InvalidInputError, match="fisher_root"):
+        fsvi.Likelihood.fisher_root(fsvi.Categorical(), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("likelihood", [fsvi.Gaussian(0.5), fsvi.StudentT(), fsvi.Poisson(), fsvi.Bernoulli()])
+def test_missing_targets_are_left_out(likelihood):
+    """A row without targets is as if it were not there; a row with some counts by those."""
+    likelihood = bound(likelihood)
+    f, y = torch.randn(4, N, Q, dtype=torch.float64), torch.ones(N, Q, dtype=torch.float64)
+    y[2] = torch.nan
+    keep = torch.arange(N) != 2
+    checked = likelihood.check_targets(y, Q)
+    torch.testing.assert_close(likelihood.nll(f, checked), likelihood.nll(f[:, keep], y[keep]))
+    p = likelihood.predictive(f)
+    assert p.log_prob(y)[2] == 0
+    torch.testing.assert_close(p.log_prob(y)[keep], p[keep].log_prob(y[keep]))
+    y[0, 1:] = torch.nan
+    torch.testing.assert_close(p.log_prob(y)[0], p.column(0).log_prob(y[:, 0])[0])
+
+
+@pytest.mark.parametrize(
+    "likelihood", [fsvi.Gaussian(0.5), fsvi.StudentT(), fsvi.Poisson(), fsvi.Bernoulli(), fsvi.Categorical()]
+)
+def test_a_weight_of_two_is_like_having_the_example_twice(likelihood):
+    likelihood = bound(likelihood)
+    f = torch.randn(4, N, Q, dtype=torch.float64)
+    y = torch.zeros(N).long() if isinstance(likelihood, fsvi.Categorical) else torch.ones(N, Q, dtype=torch.float64)
+    twice = torch.tensor([*range(N), 1, 4])
+    weights = torch.ones(N, dtype=torch.float64).scatter(0, torch.tensor([1, 4]), 2.0)
+    with weighted(likelihood, weights / weights.mean()):
+        ours = likelihood.nll(f, y)
+    torch.testing.assert_close(ours, likelihood.nll(f[:, twice], y[twice]))
+    assert likelihood.weights is None
+
+
+@pytest.mark.parametrize("likelihood", [fsvi.Gaussian(0.5), fsvi.Categorical(ignore_index=-1)])
+def test_fit_counts_the_examples_that_have_a_target(likelihood):
+    x = torch.randn(10, 2)
+    y = torch.zeros(10, 1) if likelihood.is_numeric else torch.zeros(10).long()
+    y[:3] = torch.nan if likelihood.is_numeric else -1
+    method = fsvi.MAP(nn.Linear(2, 1 if likelihood.is_numeric else 2), likelihood)
+    fsvi.fit(method, (x, y), epochs=1, batch_size=5)
+    assert method.num_data == 7
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "y"),
+    [
+        (fsvi.Categorical(), 3, torch.tensor([0, 2, 1, 1])),
+        (fsvi.Gaussian(0.5), 2, torch.tensor([[0.0, 1.0], [2.0, -1.0], [0.5, 0.5], [1.0, 1.0]])),
+        (fsvi.Gaussian(heteroscedastic=True), 4, torch.tensor([[0.0, 1.0], [2.0, -1.0], [0.5, 0.5], [1.0, 1.0]])),
+    ],
+)
+def test_weights_are_those_of_a_weighted_mean(likelihood, outputs, y):
+    likelihood.bind(outputs)
+    f = torch.randn(5, 4, outputs, generator=torch.Generator().manual_seed(0))
+    weights = torch.tensor([0.0, 1.0, 2.5, 0.5])
+    each = torch.stack([likelihood.nll(f[:, i : i + 1], y[i : i + 1]) for i in range(4)])
+    with weighted(nn.ModuleList([likelihood]), weights):
+        torch.testing.assert_close(likelihood.nll(f, y), (each * weights).mean())
+    torch.testing.assert_close(likelihood.nll(f, y), each.mean())

@@ -1,0 +1,95 @@
+import math
+
+import pytest
+import scipy.integrate
+import scipy.stats
+import torch
+from torch import distributions as D
+from torch import nn
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from likelihood_cases import N, Q, bound, outputs
+
+
+@pytest.mark.parametrize("draws", [(), (4,)], ids=["one", "draws"])
+@pytest.mark.parametrize("learn", [False, True])
+def test_the_nll_is_that_of_torch_and_scipy(draws, learn):
+    f, y = outputs(*draws), outputs(scale=3.0)
+    likelihood = bound(fsvi.StudentT(scale=0.7, df=3.5, learn_scale=learn, learn_df=learn))
+    nll = likelihood.nll(f, y)
+    torch.testing.assert_close(nll, -D.StudentT(3.5, f, 0.7).log_prob(y).sum(-1).mean(), rtol=1e-6, atol=0)
+    expected = -scipy.stats.t.logpdf(y.numpy(), 3.5, f.numpy(), 0.7).sum(-1).mean()
+    assert nll.item() == pytest.approx(expected, rel=1e-6)
+    assert sum(p.numel() for p in likelihood.parameters()) == (2 * Q if learn else 0)
+
+
+def test_many_degrees_of_freedom_are_a_gaussian():
+    f, y = outputs(), outputs()
+    likelihood = bound(fsvi.StudentT(scale=0.7, df=1e6, learn_scale=False))
+    torch.testing.assert_close(likelihood.nll(f, y), bound(fsvi.Gaussian(0.7)).nll(f, y), rtol=1e-4, atol=0)
+
+
+def test_missing_targets_do_not_count():
+    f, y = outputs(), outputs()
+    y[0, 1] = y[3] = torch.nan
+    likelihood = bound(fsvi.StudentT(0.7, 4.0))
+    logs = D.StudentT(4.0, f, 0.7).log_prob(y.nan_to_num(0))
+    torch.testing.assert_close(likelihood.nll(f, y), -logs[~y.isnan()].sum() / (N - 1), rtol=1e-6, atol=0)
+
+
+def test_the_root_of_the_fisher_information():
+    """∫ p(y) (d/df log p(y))² dy by SciPy's quadrature."""
+    df, scale = 3.5, 0.7
+    likelihood = bound(fsvi.StudentT(scale, df), 1)
+    root = likelihood.fisher_root(torch.randn(N, 1, dtype=torch.float64))
+
+    def integrand(y: float) -> float:
+        slope = (df + 1) * y / (df * scale**2 + y**2)
+        return scipy.stats.t.pdf(y, df, 0, scale) * slope**2
+
+    expected, _ = scipy.integrate.quad(integrand, -math.inf, math.inf)
+    torch.testing.assert_close(root.square(), torch.full_like(root, expected), rtol=1e-6, atol=0)
+
+
+def test_the_line_scale_and_freedom_of_generated_data_are_found():
+    torch.manual_seed(0)
+    x = torch.randn(4000, 1)
+    y = 0.3 + 0.8 * x + 0.5 * D.StudentT(3.0).sample((4000, 1))
+    method = fsvi.MAP(nn.Linear(1, 1), fsvi.StudentT(scale=1.0, df=6.0, learn_df=True), prior_variance=None)
+    fsvi.fit(method, (x, y), epochs=80, batch_size=1000, lr=0.05)
+    df, _, scale = scipy.stats.t.fit((y - 0.3 - 0.8 * x).flatten().numpy())
+    assert method.net.weight.item() == pytest.approx(0.8, abs=0.05)
+    assert method.net.bias.item() == pytest.approx(0.3, abs=0.05)
+    assert float(method.likelihood.scale) == pytest.approx(scale, rel=0.05)
+    assert float(method.likelihood.df) == pytest.approx(df, rel=0.1)
+    assert float(method.likelihood.df) == pytest.approx(3.0, rel=0.2)
+
+
+def test_outliers_move_it_less_than_a_gaussian():
+    torch.manual_seed(0)
+    x = torch.randn(200, 1)
+    y = 0.8 * x + 0.1 * torch.randn(200, 1)
+    y[:20] += 10.0
+    errors = []
+    for likelihood in (fsvi.StudentT(), fsvi.Gaussian(0.5, learn_noise=True)):
+        method = fsvi.MAP(nn.Linear(1, 1), likelihood, prior_variance=None)
+        fsvi.fit(method, (x, y), epochs=200, batch_size=200, lr=0.05)
+        errors.append(abs(method.net.bias.item()))
+    assert errors[0] < 0.1 < 0.5 < errors[1]
+
+
+def test_binding_again_starts_from_the_given_values():
+    likelihood = fsvi.StudentT(0.7, 5.0, learn_df=True)
+    likelihood.bind(4)
+    likelihood.bind(2)
+    torch.testing.assert_close(likelihood.scale, torch.full((2,), 0.7))
+    torch.testing.assert_close(likelihood.df, torch.full((2,), 5.0))
+    again = fsvi.StudentT.from_config(likelihood.config())
+    assert (again.learn_scale, again.learn_df) == (True, True) and float(again.df) == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("settings", [dict(df=2.0), dict(df=-1.0), dict(scale=0.0)])
+def test_impossible_settings_are_refused(settings):
+    with pytest.raises(InvalidInputError, match=next(iter(settings))):
+        fsvi.StudentT(**settings)

@@ -18,7 +18,7 @@ _HELD_OUT = 0.1
 
 
 def read_reviews(paths: Sequence[Path], source: str, split: Split | None = None) -> Arrays:
-    """Texts (n,) and labels (n,), 1 for praise, of one source; repeated texts are left out.
+    """Texts (n,) and labels (n,), 1 for praise, of one source; of repeated texts, the last counts.
 
     A split is a range of each label's reviews in the order of the file: the first 80% are for training, then 10% for
     validation, then 10% for testing. The file lists reviews of a film one after the other, so nearly all films are in
@@ -30,8 +30,9 @@ def read_reviews(paths: Sequence[Path], source: str, split: Split | None = None)
         split: Which part to take; None takes all.
     """
     rows = _read_rows(paths[0])
-    verdicts = {text: label for text, label, origin in reversed(rows) if origin == source}
-    texts, labels = list(reversed(verdicts)), np.array(list(reversed(verdicts.values())), dtype=np.int64)
+    last = {text: i for i, (text, _, origin) in enumerate(rows) if origin == source}
+    kept = [rows[i] for i in sorted(last.values())]
+    texts, labels = [text for text, *_ in kept], np.array([label for _, label, _ in kept], dtype=np.int64)
     if not texts:
         raise FileFormatError(f"{paths[0]} has no reviews with the source {source!r}: it is another file.")
     chosen = np.arange(len(texts)) if split is None else _part(labels, split)
@@ -54,11 +55,11 @@ def _read_rows(path: Path) -> list[tuple[str, int, str]]:
     is_plain = path.is_file() and path.suffix == ".csv"
     content = read_content(path) if is_plain else read_members(path, [TABLE])[TABLE]
     lines = csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
+    header = next(lines, [])
+    if not set(_COLUMNS) <= set(header):
+        raise FileFormatError(f"{path} is not a table of reviews: it needs the columns {', '.join(_COLUMNS)}.")
+    places = [header.index(name) for name in _COLUMNS]
     try:
-        header = next(lines, [])
-        if not set(_COLUMNS) <= set(header):
-            raise FileFormatError(f"{path} is not a table of reviews: it needs the columns {', '.join(_COLUMNS)}.")
-        places = [header.index(name) for name in _COLUMNS]
         rows = [[line[place] for place in places] for line in lines if line]
         return [(text, _label(label), origin) for text, label, origin in rows]
     except (csv.Error, IndexError, ValueError) as error:

@@ -50,7 +50,7 @@ class _Effort:
     texts: int | None
     test_texts: int | None
     epochs: int
-    length: int = 200
+    length: int = 256
     vocabulary: int = 20_000
     num_samples: int = 10
 
@@ -65,7 +65,7 @@ _EFFORTS = {
     "quick": _Effort(5_000, 1_000, epochs=6),
     "smoke": _Effort(128, 64, epochs=1, length=32, vocabulary=500, num_samples=2),
 }
-_DROPOUT = 0.3
+_DROPOUT = 0.5
 _POINT: Mapping[str, Any] = {"prior_variance": None}
 _SETTINGS: dict[str, Mapping[str, Any]] = {
     "fsvi": {

@@ -1,3 +1,4 @@
+import importlib
 import os
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def test_files_of_installed_packages_come_last(root, tmp_path, monkeypatch):
     entry = Entry("b", "texts", "MIT", "https://example.org", {"train": (packaged, SECOND)})
     assert find(entry, "train") is None
     touch(tmp_path / "site" / "made_up_texts" / "__init__.py")
+    importlib.invalidate_caches()
     assert find(entry, "train") is None
     touch(tmp_path / "site" / "made_up_texts" / "data" / "t.csv")
     assert find(entry, "train") == (packaged, [tmp_path / "site" / "made_up_texts" / "data" / "t.csv"])

@@ -147,7 +147,8 @@ def reviews(order: Order) -> Experiment:
     def evaluate(method: Method) -> Outcome:
         return _evaluate(method, vocabulary, effort)
 
-    fit_settings = {"epochs": effort.epochs, "batch_size": 64, "lr": 2e-3, **order.fit_settings}
+    epochs = effort.epochs + (order.member == "fsvi")
+    fit_settings = {"epochs": epochs, "batch_size": 64, "lr": 2e-3, **order.fit_settings}
     make = make_classifier(order, network, _make_context(order.context, x), _SETTINGS, _ENSEMBLE)
     context = ["half of the context points are from the minibatch"] if order.context else []
     notes = [*effort.notes(), *context]

@@ -65,8 +65,7 @@ _EFFORTS = {
     "quick": _Effort(5_000, 1_000, epochs=6),
     "smoke": _Effort(128, 64, epochs=1, length=32, vocabulary=500, num_samples=2),
 }
-_DROPOUT, _FSVI_DROPOUT = 0.5, 0.3
-"""The prior regularizes FSVI, so it needs less dropout."""
+_DROPOUT = 0.3
 _POINT: Mapping[str, Any] = {"prior_variance": None}
 _SETTINGS: dict[str, Mapping[str, Any]] = {
     "fsvi": {
@@ -137,8 +136,7 @@ def reviews(order: Order) -> Experiment:
     x = Bundle(vocabulary.encode(texts, effort.length))
 
     def network() -> torch.nn.Module:
-        dropout = _FSVI_DROPOUT if order.member == "fsvi" else _DROPOUT
-        return text_encoder(len(vocabulary), length=effort.length, dropout=dropout)
+        return text_encoder(len(vocabulary), length=effort.length, dropout=_DROPOUT)
 
     def validation() -> tuple[Bundle, Tensor]:
         held_out, labels = _subset(data.load_texts(IN_DOMAIN, "validation"), effort.test_texts)
@@ -147,8 +145,7 @@ def reviews(order: Order) -> Experiment:
     def evaluate(method: Method) -> Outcome:
         return _evaluate(method, vocabulary, effort)
 
-    epochs = effort.epochs + (order.member == "fsvi")
-    fit_settings = {"epochs": epochs, "batch_size": 64, "lr": 2e-3, **order.fit_settings}
+    fit_settings = {"epochs": effort.epochs, "batch_size": 64, "lr": 2e-3, **order.fit_settings}
     make = make_classifier(order, network, _make_context(order.context, x), _SETTINGS, _ENSEMBLE)
     context = ["half of the context points are from the minibatch"] if order.context else []
     notes = [*effort.notes(), *context]

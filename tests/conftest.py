@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import stand_in
 from fsvi.networks import resnet18
 
 for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
@@ -140,3 +141,8 @@ def run(monkeypatch, capsys):
         return exit_info.value.code or 0, captured.out, captured.err
 
     return call
+
+
+def pytest_configure() -> None:
+    """Torch's autograd looks for devices once, at the first backward pass."""
+    stand_in.register()

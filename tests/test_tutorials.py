@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
-GUIDES = [DOCS / name for name in ("calibration.md", "models.md", "new_likelihood.md")]
+GUIDES = [DOCS / name for name in ("calibration.md", "training.md", "models.md", "new_likelihood.md")]
 _spec = importlib.util.spec_from_file_location("draw", DOCS / "draw.py")
 draw = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(draw)

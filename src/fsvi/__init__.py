@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from fsvi import calibration, data, networks
+from fsvi import calibration, data, loggers, networks
 from fsvi.cost import estimate_cost, keep_memory
 from fsvi.errors import (
     DataNotFoundError,
@@ -54,7 +54,17 @@ from fsvi.predictive import (
     Summary,
     concatenate,
 )
-from fsvi.training import History, cosine, fit
+from fsvi.training import (
+    Callback,
+    History,
+    Stepper,
+    TrainingState,
+    adamw,
+    cosine,
+    every_step,
+    fit,
+    take_step,
+)
 
 if TYPE_CHECKING:
     from fsvi import metrics
@@ -103,6 +113,7 @@ __all__ = [
     "VOGN",
     "Bernoulli",
     "BernoulliPredictive",
+    "Callback",
     "Categorical",
     "CategoricalPredictive",
     "DataNotFoundError",
@@ -135,10 +146,13 @@ __all__ = [
     "SetReferral",
     "SingularCovarianceError",
     "Stds",
+    "Stepper",
     "StudentT",
     "StudentTPredictive",
     "Summary",
     "Tempered",
+    "TrainingState",
+    "adamw",
     "calibration",
     "concatenate",
     "contexts",
@@ -147,13 +161,16 @@ __all__ = [
     "diagnose",
     "divergences",
     "estimate_cost",
+    "every_step",
     "fit",
     "keep_memory",
     "kernels",
     "load",
+    "loggers",
     "make_method",
     "method_names",
     "metrics",
     "networks",
     "priors",
+    "take_step",
 ]

@@ -4,6 +4,9 @@
 class FSVIError(Exception):
     """The base of every error that fsvi raises on purpose."""
 
+    is_told = False
+    """whether another process of the same training tells the user"""
+
 
 class InvalidInputError(FSVIError, ValueError):
     """A value that the user gave cannot be used."""
@@ -15,6 +18,10 @@ class HeadError(InvalidInputError):
 
 class NonFiniteLossError(FSVIError, ArithmeticError):
     """A term of the loss became NaN or infinite, and training stopped before it could spoil the parameters."""
+
+
+class ProcessLostError(FSVIError, RuntimeError):
+    """Another process of the same training has ended, or does not answer."""
 
 
 class SingularCovarianceError(FSVIError, ArithmeticError):

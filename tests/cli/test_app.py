@@ -174,3 +174,14 @@ def test_a_file_that_is_not_the_published_one_is_named_with_its_folder(run, tmp_
     path.with_name("t10k-labels-idx1-ubyte.gz").write_bytes(b"spoiled")
     code, _, err = run("data", "verify", "notmnist")
     assert code == 1 and str(path) in err
+
+
+@pytest.mark.parametrize(("rank", "speaks"), [("0", True), ("1", False)])
+def test_several_processes_can_only_share_a_run(run, monkeypatch, rank, speaks):
+    variables = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code, out, err = run("data", "list")
+    assert code == 1
+    assert out == ""
+    assert ("2 processes" in err) == speaks

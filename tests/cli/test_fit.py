@@ -177,4 +177,4 @@ def test_bad_tables_and_options_are_named(table, tmp_path):
 
 def test_a_sample_of_a_large_file(table):
     result = fit(table, "--max-rows", "60")
-    assert result.exit_code == 0 and "120 rows" in result.output and "60 were drawn" in result.output
+    assert result.exit_code == 0 and "120 rows" in result.output and "sample of 60" in result.output

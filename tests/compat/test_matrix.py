@@ -170,3 +170,12 @@ def test_costs_are_estimated(name):
     _, net, x, _ = made(name)
     method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4)
     assert fsvi.estimate_cost(method, 8, x).peak_memory > 0
+
+
+def test_loaders_of_dictionaries_are_predicted_in_batches():
+    _, net, x, y = made("encoder")
+    rows = [{**{key: value[i] for key, value in x.items()}, "labels": y[i]} for i in range(N)]
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), stochastic="last_layer")
+    parts = list(method.predict_batches(torch.utils.data.DataLoader(rows, batch_size=5), 4))
+    torch.testing.assert_close(torch.cat([part.mean for part in parts]), method.predict(x, 4).mean)
+    torch.testing.assert_close(method.predict(x, 4, summary=True).mean, method.predict(x, 4).mean)

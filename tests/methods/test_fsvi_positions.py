@@ -137,3 +137,26 @@ def test_the_divergence_from_itself_is_zero_at_any_positions():
     again = fsvi.FSVI(dense.net, fsvi.Categorical(), fsvi.contexts.Batch(), prior=dense.as_prior())
     again.posterior.log_std.data.copy_(dense.posterior.log_std)
     assert float(again.function_kl(X).detach()) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_ignored_positions_do_not_count():
+    """Labels of -100, as tokenizers give to padding, leave the loss and the number of targets."""
+    (dense, _) = pair()
+    method = fsvi.MAP(dense.net, fsvi.Categorical(ignore_index=-100), prior_variance=None)
+    y = Y.masked_fill(torch.arange(6) >= 4, -100)
+    x, checked = method.check_batch(X, y)
+    kept = (y != -100).flatten()
+    rows = dense.net(X).movedim(1, -1).flatten(0, 2)[kept]
+    expected = nn.functional.cross_entropy(rows, y.flatten()[kept])
+    torch.testing.assert_close(method.terms(x, checked)["nll"], expected)
+    fsvi.fit(method, (X, y), epochs=1, progress=False)
+    assert method.num_data == int(kept.sum())
+
+
+def test_summaries_and_batches_have_a_row_per_position():
+    (dense, _) = pair()
+    whole = dense.predict(X, 5)
+    summary = dense.predict(X, 5, summary=True)
+    torch.testing.assert_close(summary.mean, whole.mean)
+    parts = list(dense.predict_batches(X, 5, batch_size=3))
+    torch.testing.assert_close(torch.cat([part.mean for part in parts]), whole.mean)

@@ -260,5 +260,5 @@ def test_examples_without_a_target_do_not_change_the_step():
     y[6:] = torch.nan
     method = fsvi.VOGN(nn.Linear(2, 1), fsvi.Gaussian(0.5))
     shift = torch.zeros_like(method.scale)
-    every, some = method._differentiate(x, y, shift), method._differentiate(x[:6], y[:6], shift)
+    every, some = method.differentiate(x, y, shift), method.differentiate(x[:6], y[:6], shift)
     torch.testing.assert_close(every, some)

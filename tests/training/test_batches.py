@@ -144,8 +144,8 @@ def test_batches_of_one_stay_where_all_of_them_are(method):
         (None, "NoneType"),
         (Points(0), "Points.*empty"),
         (TensorDataset(points()[0]), "tuple of 1"),
-        (Stream(), "Stream.*length"),
-        (DataLoader(Stream()), "Stream.*length"),
+        (Stream(), "Stream.*num_data"),
+        (DataLoader(Stream()), "Stream.*num_data"),
         (DataLoader(Points(), batch_size=None), "batch_size=None"),
         (DataLoader(Points(), batch_size=21, drop_last=True), "batch_size=21"),
         (DataLoader(Points(), sampler=SubsetRandomSampler([])), "sampler"),
@@ -263,6 +263,30 @@ def test_a_context_of_texts_of_another_length(settings):
     mixed = fsvi.contexts.Mixture([fsvi.contexts.Batch(), context], [0.5, 0.5])
     method = fsvi.FSVI(Texts(), fsvi.Categorical(), mixed, num_context=4, **settings)
     fsvi.fit(method, (x, torch.arange(4) % 2), epochs=2, progress=False)
+
+
+class Ids(nn.Module):
+    """Token ids without a mask → two classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, ids):
+        return self.fc(self.embed(ids).mean(1))
+
+
+@pytest.mark.parametrize("settings", [{"linearize": "conditional"}, {"stochastic": "last_layer"}])
+def test_a_context_of_another_length_without_a_mask(settings):
+    """Examples before training have the context's length; a shorter batch cannot be joined with the context."""
+    method = fsvi.FSVI(Ids(), fsvi.Categorical(), fsvi.contexts.Dataset(torch.randint(9, (6, 5))), **settings)
+    x, y = torch.randint(9, (4, 5)), torch.arange(4) % 2
+    method.begin(*method.check_batch(x, y)[:1], 4)
+    method.train()
+    assert method._joins
+    for length in (5, 3):
+        terms = method.terms(*method.check_batch(x[:, :length], y))
+        assert all(bool(term.isfinite()) for term in terms.values())
 
 
 @pytest.mark.parametrize("unpack", ["stars", lambda batch: (without_stars(batch), batch["stars"])])

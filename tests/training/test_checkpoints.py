@@ -1,3 +1,4 @@
+import itertools
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import fsvi
@@ -317,3 +319,96 @@ def test_a_bad_interval_is_named(tmp_path):
 def test_nested_settings_become_dotted_names():
     nested = {"a": {"b": (1, [2.5, None])}, "c": "d", "e": torch.optim.SGD, "f": {}}
     assert flatten(nested) == {"a.b.0": 1, "a.b.1.0": 2.5, "a.b.1.1": None, "c": "d", "e": "type"}
+
+
+class Counting(fsvi.Callback):
+    """Multiplies the learning rate by what it remembers, so that a forgotten state shows."""
+
+    def __init__(self):
+        self.epochs = 0
+
+    def on_epoch_end(self, state):
+        self.epochs += 1
+        for p in state.method.parameters():
+            p.data.mul_(1 + 1e-3 * self.epochs)
+
+    def state_dict(self):
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state):
+        self.epochs = state["epochs"]
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return itertools.cycle(zip(*points(), strict=True))
+
+
+OPTIONS = {
+    "clip_norm": {"clip_norm": 0.1},
+    "accumulate": {"accumulate": 3},
+    "bf16": {"precision": "bf16"},
+    "fp16": {"precision": "fp16"},
+    "adamw": {"optimizer": "adamw"},
+    "radam": {"optimizer": "radam"},
+    "step": {"schedule": lambda optimizer: lr_scheduler.StepLR(optimizer, 2)},
+    "multistep": {"schedule": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [1, 3])},
+    "lambda": {"schedule": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)},
+    "one cycle": {
+        "schedule": fsvi.every_step(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=25))
+    },
+    "warm-up": {
+        "schedule": lambda optimizer: lr_scheduler.SequentialLR(
+            optimizer,
+            [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2), lr_scheduler.ExponentialLR(optimizer, 0.5)],
+            milestones=[2],
+        )
+    },
+    "plateau": {"schedule": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1.0)},
+    "callback": {"callbacks": [Counting]},
+    "stream": {"data": Endless(), "num_data": 20},
+    "all": {"clip_norm": 0.1, "accumulate": 2, "precision": "bf16", "optimizer": "adamw", "callbacks": [Counting]},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_resumed_training_with_any_option_ends_in_the_same_bits(tmp_path, name):
+    options = dict(OPTIONS[name])
+    data = options.pop("data", points())
+
+    def train(folder, *more, **settings):
+        method = classifier(num_samples=2)
+        callbacks = [make() for make in options.get("callbacks", [])] + list(more)
+        given = {**options, "callbacks": callbacks, "checkpoint": folder, "checkpoint_interval": 0}
+        history = fsvi.fit(method, data, epochs=5, batch_size=4, lr=0.05, **given, **settings)
+        return {"tensors": copied(method), "loss": history.loss}
+
+    interrupted: list[int] = []
+    whole = train(tmp_path / "whole")
+
+    class Interrupt(fsvi.Callback):
+        def on_epoch_end(self, state):
+            if state.epoch == 3 and not interrupted:
+                interrupted.append(3)
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "parts", Interrupt())
+    assert same_bits(train(tmp_path / "parts", Interrupt(), resume=True), whole)
+
+
+@pytest.mark.parametrize(
+    ("option", "keyword"),
+    [
+        ({"clip_norm": 1.0}, "clip_norm"),
+        ({"accumulate": 2}, "accumulate"),
+        ({"precision": "bf16"}, "precision"),
+        ({"callbacks": [Counting()]}, "callbacks"),
+        ({"schedule": lr_scheduler.ConstantLR}, "initial_lr"),
+        ({"optimizer": "adamw"}, "optimizer"),
+    ],
+)
+def test_a_run_with_another_option_is_refused(tmp_path, option, keyword):
+    fsvi.fit(classifier(), points(), epochs=2, checkpoint=tmp_path)
+    with pytest.raises(fsvi.InvalidInputError, match=keyword):
+        fsvi.fit(classifier(), points(), epochs=2, checkpoint=tmp_path, resume=True, **option)

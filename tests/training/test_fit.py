@@ -250,3 +250,84 @@ def test_epochs_without_a_number_are_bounded_by_steps(monkeypatch):
 def test_a_loader_needs_a_number_of_epochs(loader):
     with pytest.raises(fsvi.InvalidInputError, match="epochs"):
         fsvi.fit(fsvi.MAP(dense(), fsvi.Categorical()), loader)
+
+
+@pytest.mark.parametrize(
+    ("settings", "keyword"),
+    [
+        ({"clip_norm": -1.0}, "clip_norm"),
+        ({"accumulate": 0}, "accumulate"),
+        ({"precision": "fp61"}, "fp16"),
+        ({"device": "stand"}, "device='stand'"),
+        ({"device": "cuda:77"}, "device='cuda:77'"),
+        ({"callbacks": 3}, "callbacks"),
+        ({"optimizer": fsvi.adamw, "schedule": None}, "optimizer"),
+    ],
+)
+def test_a_bad_option_is_named_before_anything_happens(settings, keyword):
+    method = classifier()
+    before = copied(method)
+    with pytest.raises(fsvi.InvalidInputError, match=keyword):
+        fsvi.fit(method, points(), **{"epochs": 2, **settings})
+    assert same_bits(copied(method), before)
+
+
+@pytest.mark.parametrize(("option", "value"), [("clip_norm", 1.0), ("precision", "fp16")])
+def test_an_option_that_an_update_rule_cannot_follow_is_refused(option, value):
+    method = fsvi.VOGN(dense(), fsvi.Categorical())
+    with pytest.raises(fsvi.InvalidInputError, match=f"{option}.*VOGN"):
+        fsvi.fit(method, points(), epochs=1, **{option: value})
+
+
+def test_a_method_with_its_own_optimizer_accumulates():
+    history = fsvi.fit(fsvi.VOGN(dense(), fsvi.Categorical()), points(), epochs=20, batch_size=5, accumulate=2, lr=0.1)
+    assert history.loss[-1] < history.loss[0] - 0.1
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_bf16_trains_without_nan(name):
+    method, data = build(name)
+    history = fsvi.fit(method, data, epochs=15, batch_size=8, lr=4e-2, precision="bf16")
+    assert all(math.isfinite(loss) for loss in history.loss)
+    assert np.median(history.loss[-5:]) < np.mean(history.loss[:5]) - 0.1
+    assert method.predict(data[0]).mean.dtype == torch.float32
+
+
+def test_accumulation_makes_fewer_steps_and_the_last_one_takes_what_is_left():
+    steps = []
+
+    class Count(fsvi.Callback):
+        def on_step_end(self, state):
+            steps.append(state.step)
+
+    method = classifier()
+    fsvi.fit(method, points(20), epochs=2, batch_size=4, accumulate=2, callbacks=[Count()])
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert method.progress == 1.0
+
+
+def test_weight_decay_acts_on_point_estimates_only():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 1))
+    likelihood = fsvi.Gaussian(0.3, learn_noise=True)
+    method = fsvi.FSVI(net, likelihood, context=box(), stochastic="last_layer")
+    decays = {}
+
+    def look(state):
+        for group in state.optimizer.param_groups:
+            decays.update({id(p): group["weight_decay"] for p in group["params"]})
+
+    fsvi.fit(method, curve(), epochs=1, optimizer=fsvi.adamw(0.2), callbacks=[look])
+    posterior = method.posterior
+    assert decays[id(posterior.point)] == 0.2
+    assert decays[id(posterior.mean)] == decays[id(posterior.log_std)] == 0.0
+    assert decays[id(method.likelihood.log_noise)] == 0.0
+    fsvi.fit(fsvi.MAP(net, likelihood), curve(), epochs=1, optimizer="adamw", callbacks=[look])
+
+
+def test_the_automatic_device_is_the_cpu_without_an_accelerator(monkeypatch):
+    for name in ("cuda", "xpu", "mps"):
+        monkeypatch.setattr(torch.get_device_module(name), "is_available", lambda: False)
+    method = plain()
+    fsvi.fit(method, points(), epochs=1, device="auto")
+    assert method.device.type == "cpu"

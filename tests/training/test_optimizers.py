@@ -68,4 +68,5 @@ def test_named_optimizers_are_what_they_say():
     made = make_optimizer(check_optimizer("sgd"), groups)
     assert isinstance(made, torch.optim.SGD) and made.param_groups[0]["momentum"] == 0.9
     assert isinstance(make_optimizer(check_optimizer("adam"), groups), torch.optim.Adam)
-    assert set(optimizers._OPTIMIZERS) == {"adam", "sgd"}
+    for name in optimizers._OPTIMIZERS:
+        assert isinstance(make_optimizer(check_optimizer(name), groups), torch.optim.Optimizer)

@@ -19,6 +19,7 @@ import fsvi
 from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
 from fsvi.serialization import ESTIMATOR, file_kind
+from fsvi.training.distributed import leave_quietly, num_processes, process_number
 from fsvi.validation import check_fraction, first_line
 
 
@@ -79,12 +80,20 @@ Profile = typer.Option(
 )
 Out = typer.Option(help="Output folder; created if missing.")
 Json = typer.Option("--json", help="Print JSON for other programs.")
+Device = typer.Option(help="Where to compute: cpu, cuda, mps or auto.", show_default="cpu")
 _to_stderr = partial(typer.echo, err=True)
 
 
 def _listed(names: str | None) -> tuple[str, ...]:
     """The names in a comma-separated option."""
     return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+
+
+def _checked(device: str | None) -> str | None:
+    """The name of a device that works, before anything else happens."""
+    from fsvi.networks.devices import find_device
+
+    return None if device is None else str(find_device(device))
 
 
 def _show_version(value: bool) -> None:
@@ -113,11 +122,12 @@ def demo(
     workers: Annotated[
         int | None, typer.Option(help="Models to train at the same time.", show_default="cores, at most 4")
     ] = None,
+    device: Annotated[str | None, Device] = None,
 ) -> None:
     """Train on four toy tasks and write a report with pictures."""
     from fsvi.experiments.demo import run_demo
 
-    run_demo(out, seed, quick, workers, tell=typer.echo)
+    run_demo(out, seed, quick, workers, tell=typer.echo, device=_checked(device))
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -131,12 +141,16 @@ def bench(
         bool, typer.Option("--tables", help="Check the estimators' promises on tables, next to other models, instead.")
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, with --tables.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of these seeds; the others follow it.")] = 0,
+    only: Annotated[
+        str | None, typer.Option(help='The tables to measure, with --tables: "iris", or names separated by commas.')
+    ] = None,
 ) -> None:
     """Measure the cost of training steps and predictions, or the estimators on tables."""
     from fsvi.experiments.bench import run_bench, run_table_bench
 
     if tables:
-        run_table_bench(out, seeds, tell=typer.echo)
+        run_table_bench(out, range(first_seed, first_seed + seeds), tell=typer.echo, names=only)
         return
     run_bench(out, quick, methods)
 
@@ -151,20 +165,25 @@ def run(
         str | None, typer.Option(help="Context points of FSVI and similar methods: kmnist, monochrome, …")
     ] = None,
     out: Annotated[Path, Out] = Path("results"),
+    device: Annotated[str | None, Device] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Train a method on a task of the paper and evaluate it.
 
-    The result is written as JSON. An existing result is reused; an interrupted run resumes.
+    The result is written as JSON. An existing result is reused; an interrupted run resumes. Under torchrun, several
+    processes share the training.
     """
     from fsvi.experiments.experiment import Order
     from fsvi.experiments.results import model_path, result_path
-    from fsvi.experiments.runner.runs import checked
+    from fsvi.experiments.runner.runs import checked, train_along
     from fsvi.experiments.runner.runs import run as run_order
     from fsvi.experiments.tasks.registry import TASKS
 
     order = checked(Order(task, method, cast(Any, profile), seed, context))
-    result = run_order(order, out, tell=_to_stderr if as_json else typer.echo)
+    if process_number() > 0:
+        train_along(order, out, _checked(device))
+        return
+    result = run_order(order, out, tell=_to_stderr if as_json else typer.echo, device=_checked(device))
     if as_json:
         path = result_path(out, order)
         files = {"result": str(path), "model": str(model_path(out, path))}
@@ -194,6 +213,7 @@ def reproduce(
     profile: Annotated[str, Profile] = "paper",
     workers: Annotated[int, typer.Option(help="Models to train at the same time, with one thread each.")] = 1,
     out: Annotated[Path, Out] = Path("results"),
+    device: Annotated[str | None, Device] = None,
 ) -> None:
     """Make all runs behind a table or figure of the paper.
 
@@ -201,7 +221,8 @@ def reproduce(
     """
     from fsvi.experiments.sweeps import reproduce as sweep
 
-    sweep(what, out, _listed(methods), seeds, cast(Any, profile), tell=typer.echo, workers=workers)
+    where = _checked(device)
+    sweep(what, out, _listed(methods), seeds, cast(Any, profile), tell=typer.echo, workers=workers, device=where)
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -216,6 +237,7 @@ def tune(
     ] = 0,
     splits: Annotated[int, typer.Option(help="Random splits over which the value of a trial is averaged.")] = 1,
     out: Annotated[Path, Out] = Path("studies"),
+    device: Annotated[str | None, Device] = None,
 ) -> None:
     """Search for hyperparameters on held-out training data.
 
@@ -225,7 +247,7 @@ def tune(
     from fsvi.experiments.tuning.study import tune as search
 
     order = Order(task, method, cast(Any, profile), seed)
-    summary = search(order, out, trials, _listed(contexts), typer.echo, splits)
+    summary = search(order, out, trials, _listed(contexts), typer.echo, splits, _checked(device))
     typer.echo(f"Best: {summary['best']}")
 
 
@@ -272,7 +294,7 @@ def fit(
     epochs: Annotated[int | None, typer.Option(help="Passes through the data at most.", min=1)] = None,
     max_rows: Annotated[int | None, typer.Option(help="Use a random sample of at most this many rows.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
-    device: Annotated[str | None, typer.Option(help="Where to train, such as cuda.", show_default="cpu")] = None,
+    device: Annotated[str | None, Device] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
 ) -> None:
     """Train a model on a table in a file, and say whether to trust it.
@@ -301,7 +323,7 @@ def fit(
         epochs=epochs,
         max_rows=max_rows,
         seed=seed,
-        device=device,
+        device=_checked(device),
         force=force,
     )
     page = out.with_suffix(".html") if report is None else report
@@ -348,6 +370,7 @@ def predict(
     net: Annotated[
         str | None, typer.Option(help="module:function that makes the network, where the file does not describe it.")
     ] = None,
+    device: Annotated[str | None, Device] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Predict inputs in a file, and refer the uncertain ones.
@@ -374,14 +397,14 @@ def predict(
     given = {name: value for name, value in options.items() if value is not None}
     referral = None
     if file_kind(model) == ESTIMATOR:
-        estimator = load_estimator(model, net)
+        estimator = load_estimator(model, net, device)
         # Its own draws: a calibration promises nothing for others.
         sampling = Sampling(**{"samples": estimator.num_samples, "seed": estimator.seed_, **given})
         if refer_for is not None and calibration is not None:
             referral = calibrate_table(estimator, calibration, sampling, refer_for, confidence)
         _show(predict_table(estimator, inputs, sampling, _to_stderr, referral), out, as_json)
         return
-    method, sampling = load_model(model, net), Sampling(**given)
+    method, sampling = load_model(model, net, device), Sampling(**given)
     if refer_for is not None and calibration is not None:
         referral = calibrate(method, calibration, sampling, refer_for, confidence)
     _show(predict_file(method, inputs, sampling, referral), out, as_json)
@@ -404,6 +427,7 @@ def _show(predictions: Any, out: Path | None, as_json: bool) -> None:
 @app.command(rich_help_panel=USE)
 def diagnose(
     result: Annotated[Path, typer.Argument(help="A result file of run; its model must exist.")],
+    device: Annotated[str | None, Device] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Check whether the uncertainty of a model can be trusted.
@@ -412,7 +436,7 @@ def diagnose(
     """
     from fsvi.experiments.runner.diagnoses import diagnose_result
 
-    diagnosis = diagnose_result(result)
+    diagnosis = diagnose_result(result, device)
     typer.echo(diagnosis.to_json() if as_json else str(diagnosis))
 
 
@@ -459,12 +483,24 @@ def main() -> None:
     """Run the command line. Errors are one sentence, unless --debug asks for the traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
+        _check_processes(arguments)
         app(arguments, prog_name="fsvi")
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        _say(_sentence(error))
+        if isinstance(error, FSVIError) and error.is_told:
+            leave_quietly()
+        else:
+            _say(_sentence(error))
         raise SystemExit(1) from error
+
+
+def _check_processes(arguments: list[str]) -> None:
+    """Refuse commands that several processes would all do at the same time."""
+    if num_processes() > 1 and arguments[:1] != ["run"]:
+        refused = FSVIError(f"{num_processes()} processes can only share fsvi run: start this command once.")
+        refused.is_told = process_number() > 0
+        raise refused
 
 
 def _sentence(error: Exception) -> str:

@@ -124,7 +124,7 @@ def _numpy(path: Path, *names: str) -> np.ndarray | list[np.ndarray]:
     except MemoryError as error:
         raise FileFormatError(f"{path} declares more numbers than fit into memory.") from error
     except Exception as error:  # numpy and zipfile raise many kinds of errors for a damaged file
-        raise FileFormatError(f"{path} is not a complete NumPy file of numbers.") from error
+        raise FileFormatError(f"{path} is not a complete numpy file of numbers.") from error
 
 
 def _member(path: Path, archive: Any, name: str) -> np.ndarray:

@@ -18,6 +18,7 @@ from fsvi.calibration import Calibrated
 from fsvi.cli.files import Columns, as_whole, read_examples, read_inputs
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.methods import Method, load
+from fsvi.networks.devices import find_device
 from fsvi.predictive import Predictive, concatenate
 from fsvi.referral import Referral
 from fsvi.serialization import building_from
@@ -117,14 +118,18 @@ def calibrate(method: Trained, path: Path, sampling: Sampling, target_accuracy: 
         return Referral(concatenate(parts), y, target_accuracy, confidence)
 
 
-def load_model(path: Path, net: str | None) -> Trained:
+def load_model(path: Path, net: str | None, device: str | None = None) -> Trained:
     """The model in a file.
 
     Args:
         path: The file.
         net: Names the function that makes the network, as `module:function`; None uses the file's description of it.
+        device: Where to predict; None for the CPU.
     """
-    return load(path, None if net is None else make_net(net))
+    model = load(path, None if net is None else make_net(net))
+    if device is not None:
+        (model if isinstance(model, Method) else model.method).to(find_device(device))
+    return model
 
 
 def make_net(name: str) -> nn.Module:

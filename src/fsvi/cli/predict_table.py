@@ -13,6 +13,7 @@ from fsvi.cli.predict import Predictions, Sampling, make_net, table_of
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier
 from fsvi.estimators.base import Estimator
+from fsvi.networks.devices import find_device
 from fsvi.predictive import Predictive, concatenate
 from fsvi.referral import Referral
 from fsvi.serialization import building_from
@@ -25,14 +26,18 @@ _MOST_TOLD = 20
 Tell = Callable[[str], None]
 
 
-def load_estimator(path: Path, net: str | None) -> Any:
+def load_estimator(path: Path, net: str | None, device: str | None = None) -> Any:
     """The estimator in a file.
 
     Args:
         path: The file.
         net: Names the function that makes the network, as `module:function`; None uses the file's description of it.
+        device: Where to predict; None for the CPU.
     """
-    return Estimator.load(path, None if net is None else make_net(net))
+    estimator = Estimator.load(path, None if net is None else make_net(net))
+    if device is not None:
+        estimator.method_.to(find_device(device))
+    return estimator
 
 
 def predict_table(

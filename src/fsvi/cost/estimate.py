@@ -19,6 +19,7 @@ from fsvi.cost.probe import Probe, members
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
 from fsvi.methods.map import MAP
+from fsvi.networks.devices import forked_random
 from fsvi.validation import check_count, check_inputs
 from fsvi.variational import MeanField, RankOne
 
@@ -106,7 +107,7 @@ def training_cost(method: Method, batch_size: int, x: Tensor) -> TrainingCost:
         batch_size: The number of examples per step.
         x: Example inputs.
     """
-    with torch.random.fork_rng(devices=[method.device] if method.device.type == "cuda" else []):
+    with forked_random(method.device):
         probe = Probe(method, x)
         probe.step(_B, _K)  # creates the optimizer's state
         steps = [probe.step(_B, _K), probe.step(_B + 1, _K)]

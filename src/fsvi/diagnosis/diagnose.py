@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from fsvi.diagnosis.beyond import check_context, check_distance
 from fsvi.diagnosis.evidence import Evidence
 from fsvi.diagnosis.findings import Diagnosis, Finding
@@ -15,6 +13,7 @@ from fsvi.diagnosis.predictions import check_calibration, check_samples
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import is_structured
 from fsvi.methods import Method
+from fsvi.networks.devices import forked_random, seed_random
 from fsvi.training import History
 from fsvi.validation import check_count, check_type
 
@@ -49,8 +48,8 @@ def diagnose(
         raise InvalidInputError(
             "diagnose measures distances between inputs, so it needs inputs in one tensor, not a tuple or dictionary."
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with forked_random(method.device):
+        seed_random(0, method.device)
         method.check_batch(*data)
         if method.network.is_dense:
             raise InvalidInputError("diagnose needs one prediction per input, but the network has one per position.")

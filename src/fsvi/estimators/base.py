@@ -65,7 +65,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         patience: Epochs without a better likelihood of the held-out data after which training stops; the parameters of
             the best epoch are kept.
         num_samples: Draws of the function that make a prediction.
-        device: Where to train and predict, such as "cuda"; None for the CPU.
+        device: Where to train and predict, such as "cuda", or "auto" for the first accelerator that works; None for
+            the CPU.
         progress: Whether to show a progress bar; None shows it in a terminal.
         random_state: Seed of the network's first parameters, of training and of prediction.
 

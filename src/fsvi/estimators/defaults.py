@@ -2,8 +2,11 @@
 
 The estimators train FSVI in two stages. First, the network is fitted as a point estimate (MAP) that stops when held-out
 rows say so. Then `widen` keeps its hidden layers, makes the last layer random, and trains it with FSVI's objective for
-a few hundred steps: predictions on the data stay as good as those of the point estimate, and away from the data the
+a hundred steps: predictions on the data stay as good as those of the point estimate, and away from the data the
 function tends to the prior. A fit costs little more than the point estimate does.
+
+The default network (`table_mlp`) tells how far a row lies outside of the training rows. In another network, only
+training can do that: its hidden layers are trained further, and for longer.
 
 The weight of the KL. FSVI's loss is the mean negative log-likelihood per row plus `kl_weight` times a KL that is summed
 over K context points and Q outputs. It should not matter how many points are drawn, how many outputs there are, or how
@@ -29,6 +32,7 @@ from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.mean_field import Stds
+from fsvi.networks.ranges import forget_outside, knows_range
 from fsvi.training import History, fit
 
 HIDDEN = (50, 50)
@@ -46,6 +50,9 @@ least twice that on the data, which is up to 1 for targets that nothing predicts
 STEPS, BATCH_SIZE, RATE, STD_RATE = 100, 128, 5e-3, 6e-2
 """Steps of the second stage, at most, their minibatches, and the learning rates of the last layer's means, which should
 stay close to the point estimate, and of their standard deviations."""
+LONGER = 3
+"""How many times as many steps networks take that do not know the range of the training rows: their hidden layers must
+learn where the data end."""
 _FEATURE_STD, _NARROW = 0.01, 0.3
 """Where standard deviations start: of the hidden layers' weights, if these are random, and of the last layer's weights
 times √features. The variance on the data starts small."""
@@ -98,21 +105,24 @@ def widen(
         start: The point estimate. It does not change.
         rows: Training inputs as the network sees them, their targets, and their weights if there are any.
         context: Where the function is held to the prior; None for `ShiftedRows`.
-        settings: FSVI's arguments that should differ from the defaults. With stochastic="all" the hidden layers are
-            trained further, otherwise they are frozen.
-        steps: Training steps, at least one epoch.
+        settings: FSVI's arguments that should differ from the defaults.
+        steps: Training steps, at least one epoch. Networks other than `table_mlp`'s take three times as many.
         options: Further arguments of `fit`, such as `seed` and `progress`.
     """
     x, _, *weights = rows
     chosen = fsvi_settings(start.likelihood, start.num_outputs, settings)
     context = ShiftedRows() if context is None else context
-    freeze = chosen["stochastic"] == "last_layer"
+    knows = knows_range(start.net)
+    freeze = knows and chosen["stochastic"] == "last_layer"
+    steps = steps if knows else LONGER * steps
     width = start.network.num_features
     chosen.setdefault("stds", Stds((_FEATURE_STD, _NARROW * width**-0.5), STD_RATE / RATE))
-    method = FSVI.from_trained(start.network, _known(start.likelihood), context, freeze=freeze, **chosen)
-    epochs = max(1, round(steps / math.ceil(len(x) / BATCH_SIZE)))
     # The point estimate's own predictions are the targets: noise that early stopping kept out must not be learned now.
     targets = start.predict(x).mean
+    start = copy.deepcopy(start)
+    forget_outside(start.net)  # outliers said something about these weights, but they must not speak for others
+    method = FSVI.from_trained(start.network, _known(start.likelihood), context, freeze=freeze, **chosen)
+    epochs = max(1, round(steps / math.ceil(len(x) / BATCH_SIZE)))
     return method, fit(method, (x, targets, *weights), epochs=epochs, batch_size=BATCH_SIZE, lr=RATE, **options)
 
 

@@ -22,6 +22,7 @@ def run_demo(
     quick: bool = False,
     workers: int | None = None,
     tell: Callable[[str], None] = print,
+    device: str | None = None,
 ) -> Path:
     """Train every method on every toy task, and write the report; returns the path of its page.
 
@@ -33,10 +34,12 @@ def run_demo(
         quick: Whether to train for a few epochs only, to check that everything works.
         workers: The number of processes that train at the same time; None for one per core, at most 4.
         tell: Receives a line for each run.
+        device: Where to train; None for the CPU.
     """
     check_writable(out)
     workers = min(_MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers
     tell("Training on the toy tasks: a few minutes on 2 cores.")
     profile: Profile = "smoke" if quick else "paper"
-    reproduce(TOY_SWEEP.name, out, seeds=[check_seed(seed)], profile=profile, tell=tell, workers=workers)
+    seeds = [check_seed(seed)]
+    reproduce(TOY_SWEEP.name, out, seeds=seeds, profile=profile, tell=tell, workers=workers, device=device)
     return write_report(out, out, tell, introduction="demo_intro.html")

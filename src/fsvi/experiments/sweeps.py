@@ -29,6 +29,7 @@ def reproduce(
     profile: Profile = "paper",
     tell: Callable[[str], None] = print,
     workers: int = 1,
+    device: str | None = None,
 ) -> list[Result]:
     """Make all runs of a sweep; existing results are reused.
 
@@ -42,13 +43,15 @@ def reproduce(
         profile: How much effort each run may take.
         tell: Receives a line for each run.
         workers: The number of processes that train at the same time, each with one thread.
+        device: Where to train and evaluate; None for the CPU. On another device, seeds are trained one by one.
     """
     check_choice("name", name, [*SWEEPS, "all"])
     check_writable(out)
-    groups = _grouped(list(_orders(name, methods, seeds, profile)))
+    orders = list(_orders(name, methods, seeds, profile))
+    groups = _grouped(orders) if device is None else [[order] for order in orders]
     if check_count("workers", workers) == 1:
-        return _reproduce_in_turn(groups, out, tell)
-    return _reproduce_at_once(groups, out, tell, workers)
+        return _reproduce_in_turn(groups, out, tell, device)
+    return _reproduce_at_once(groups, out, tell, workers, device)
 
 
 def describe(orders: Sequence[Order]) -> str:
@@ -59,24 +62,29 @@ def describe(orders: Sequence[Order]) -> str:
     return f"{order.task} {order.method}{context}, {order.profile}, {seeds}"
 
 
-def run_group(orders: Sequence[Order], out: Path, tell: Callable[[str], None]) -> list[Result]:
+def run_group(
+    orders: Sequence[Order], out: Path, tell: Callable[[str], None], device: str | None = None
+) -> list[Result]:
     """Run orders that differ only in their seeds, stacked if there are several.
 
     Args:
         orders: What to run.
         out: The folder of results.
         tell: A function that shows a line of text.
+        device: Where to train and evaluate; None for the CPU.
     """
-    return run_stacked(orders, out, tell) if len(orders) > 1 else [run(orders[0], out, tell)]
+    return run_stacked(orders, out, tell) if len(orders) > 1 else [run(orders[0], out, tell, device=device)]
 
 
-def _reproduce_in_turn(groups: Sequence[list[Order]], out: Path, tell: Callable[[str], None]) -> list[Result]:
+def _reproduce_in_turn(
+    groups: Sequence[list[Order]], out: Path, tell: Callable[[str], None], device: str | None
+) -> list[Result]:
     results, errors, done, total = [], [], 0, sum(map(len, groups))
     for group in groups:
         done += len(group)
         tell(f"[{done}/{total}] {describe(group)}")
         try:
-            results += run_group(group, out, tell)
+            results += run_group(group, out, tell, device)
         except FSVIError as error:
             tell(f"  failed: {error}")
             errors.append(error)
@@ -85,10 +93,10 @@ def _reproduce_in_turn(groups: Sequence[list[Order]], out: Path, tell: Callable[
 
 
 def _reproduce_at_once(
-    groups: Sequence[list[Order]], out: Path, tell: Callable[[str], None], workers: int
+    groups: Sequence[list[Order]], out: Path, tell: Callable[[str], None], workers: int, device: str | None
 ) -> list[Result]:
     results, errors, done, total = [], [], 0, sum(map(len, groups))
-    for group, found in each_finished(_run_silently, [(group, out) for group in groups], workers):
+    for group, found in each_finished(_run_silently, [(group, out, device) for group in groups], workers):
         done += len(group[0])
         if isinstance(found, FSVIError):
             told = f"failed: {found}"
@@ -101,9 +109,9 @@ def _reproduce_at_once(
     return results
 
 
-def _run_silently(job: tuple[list[Order], Path]) -> list[Result]:
-    group, out = job
-    return run_group(group, out, lambda _: None)
+def _run_silently(job: tuple[list[Order], Path, str | None]) -> list[Result]:
+    group, out, device = job
+    return run_group(group, out, lambda _: None, device)
 
 
 def _summary(results: Sequence[Result]) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import SingularCovarianceError
+from fsvi.networks.devices import back, in_float64
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class FunctionGaussian:
 
     def prepared(self, nugget: float) -> FunctionGaussian:
         """The same Gaussian in float64, with `nugget` added to the diagonal."""
-        mean, factor, weight = (t.double() for t in (self.mean, self.factor, self.weight))
+        mean, factor, weight = (in_float64(t) for t in (self.mean, self.factor, self.weight))
         return FunctionGaussian(mean, factor, weight, self.diagonal + nugget, self.outputs_joined)
 
     def covariance(self) -> Tensor:
@@ -62,7 +63,7 @@ class FunctionGaussian:
         covariance = self.covariance().expand(outputs, points, points)
         eye = torch.eye(outputs, dtype=covariance.dtype, device=covariance.device)
         matrix = torch.einsum("qij,qr->iqjr", covariance, eye).reshape(size, size)
-        roots, vectors = torch.linalg.eigh(matrix.double())
+        roots, vectors = torch.linalg.eigh(in_float64(matrix))
         return FunctionGaussian(mean, vectors, roots.clamp_min(0)[None], outputs_joined=outputs)
 
     @property
@@ -92,7 +93,8 @@ class FunctionGaussian:
             return _LogDeterminant.apply(self._matrix, self._cholesky)
         points, rank = self.factor.shape
         logs = _LogDeterminant.apply(self._matrix, self._cholesky) if rank else self.weight.new_zeros(len(self.weight))
-        return logs + (points - rank) * torch.as_tensor(self.diagonal, dtype=logs.dtype, device=logs.device).log()
+        diagonal = self.diagonal
+        return logs + (points - rank) * (diagonal.log() if isinstance(diagonal, Tensor) else math.log(diagonal))
 
     def quadratic(self, columns: Tensor) -> Tensor:
         """bᵀ Σ⁻¹ b for every column b of `columns`, (Q or 1, K, columns) or (K, columns) → (Q or 1, columns)."""
@@ -160,7 +162,7 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
         p: The prior.
         nugget: The variance added to both diagonals.
     """
-    q, p = q.prepared(nugget), p.prepared(nugget)
+    like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
     points = len(q.mean)
     difference = p.mean - q.mean
     if len(p.weight) == 1:
@@ -168,7 +170,7 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
     else:
         quadratic = p.quadratic(difference.T.unsqueeze(-1)).squeeze(-1)
     trace = (q.weight * p.quadratic(q.factor)).sum(-1) + q.diagonal * p.inverse_trace()
-    return 0.5 * (trace + quadratic - points + p.log_determinant() - q.log_determinant()).sum()
+    return back(0.5 * (trace + quadratic - points + p.log_determinant() - q.log_determinant()).sum(), like)
 
 
 def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:
@@ -179,13 +181,20 @@ def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
         p: The prior.
         nugget: The variance added to both diagonals.
     """
-    q, p = q.prepared(nugget), p.prepared(nugget)
+    like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
     ratio = q.variance() / p.variance()
-    return 0.5 * (ratio + (p.mean - q.mean).T.square() / p.variance() - 1 - ratio.log()).sum()
+    return back(0.5 * (ratio + (p.mean - q.mean).T.square() / p.variance() - 1 - ratio.log()).sum(), like)
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """The Cholesky factor, or an error that names the settings to change."""
+    """The Cholesky factor, or an error that names the settings to change.
+
+    On an accelerator, the program does not wait for the result: the factor of a matrix without one is NaN, which the
+    training step finds together with everything else that it checks.
+    """
+    if matrix.device.type != "cpu":
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        return factor.masked_fill((failed != 0)[..., None, None], math.nan)
     try:
         return torch.linalg.cholesky(matrix)
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fsvi.functions.gaussian import cholesky
 from fsvi.functions.kernels import Kernel, spread
+from fsvi.networks.devices import in_float64
 
 _FITTED_TO = 1000
 """How many examples hyperparameters are fitted to; the cost of a step grows with their cube."""
@@ -41,8 +42,8 @@ def fit_hyperparameters(
     """
     from scipy.optimize import minimize  # takes long to import
 
-    x, y = spread(x, _FITTED_TO).flatten(1).double(), spread(y, _FITTED_TO).double()
-    first = torch.cat([values.detach().double().log(), noise.detach().double().log()])
+    x, y = in_float64(spread(x, _FITTED_TO).flatten(1)), in_float64(spread(y, _FITTED_TO))
+    first = torch.cat([in_float64(values.detach()).log(), in_float64(noise.detach()).log()])
     kinds = kernel.kinds(x.shape[1], len(values)) + ["noise"] * len(noise)
 
     def loss(logs: Tensor) -> Tensor:
@@ -58,9 +59,9 @@ def fit_hyperparameters(
         return float(value.detach()), gradient.cpu().numpy()
 
     reach = {**_FURTHEST, **({} if learn_noise else {"noise": 1.0})}
-    width = first.new_tensor([math.log(reach[kind]) for kind in kinds])
+    width = torch.tensor([math.log(reach[kind]) for kind in kinds], dtype=first.dtype).to(first.device)
     bounds = np.stack([(first - width).cpu(), (first + width).cpu()], axis=1)
-    is_length = first.new_tensor([kind == "lengthscale" for kind in kinds])
+    is_length = torch.tensor([kind == "lengthscale" for kind in kinds]).to(first)
     shorter = [first - power * math.log(2) * is_length for power in range(5)]
     with torch.no_grad():
         best = min(shorter, key=lambda logs: float(loss(logs)))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
+from fsvi.networks.devices import has_float64, in_float64
 from fsvi.serialization import Configurable
 from fsvi.validation import check_count, check_positive, check_type
 
@@ -37,7 +38,7 @@ class Kernel(Configurable, ABC):
             x: Inputs, (n, ...).
             values: The hyperparameters; None takes the kernel's own, those of `start`.
         """
-        rows = x.flatten(1).double()
+        rows = in_float64(x.flatten(1))
         self.check(rows.shape[1])
         return self.matrix(rows, self.start(rows) if values is None else values)
 
@@ -118,7 +119,7 @@ class _ColumnKernel(Kernel):
     def start(self, rows: Tensor | None, each_column: bool = False) -> Tensor:
         """The hyperparameters that were given; a missing lengthscale is the median distance between `rows`."""
         given = getattr(self, self.first)
-        device = None if rows is None else rows.device
+        device = rows.device if rows is not None and has_float64(rows.device) else None
         if given is None and rows is not None:
             first = median_distance(self._own(rows)).reshape(1)
         else:
@@ -348,12 +349,12 @@ def rbf_kernel(x: Tensor, lengthscale: Tensor, variance: Tensor) -> Tensor:
 
     All numbers of an input share one lengthscale, or each has its own.
     """
-    return variance * (-0.5 * _distances(x.flatten(1).double(), lengthscale).square()).exp()
+    return variance * (-0.5 * _distances(in_float64(x.flatten(1)), lengthscale).square()).exp()
 
 
 def median_distance(x: Tensor) -> Tensor:
     """The median distance between different inputs, a common choice of lengthscale; 1 if there are none."""
-    distances = torch.pdist(spread(x).flatten(1).double())
+    distances = torch.pdist(in_float64(spread(x).flatten(1)))
     distances = distances[distances > 0]
     return distances.median() if len(distances) else distances.new_ones(())
 

@@ -15,6 +15,7 @@ from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.hyperparameters import fit_hyperparameters
 from fsvi.functions.kernels import RBF, Kernel
 from fsvi.functions.linearize import LINEARIZERS, has_stochastic_features
+from fsvi.networks.devices import Precise, forked_random, in_float64, precise_dtype, seed_random
 from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
@@ -81,11 +82,11 @@ class Constant(Prior):
 
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """A zero mean and a diagonal covariance."""
-        mean = torch.zeros(len(x), self.num_outputs, dtype=torch.float64, device=x.device)
+        mean = torch.zeros(len(x), self.num_outputs, dtype=precise_dtype(x.device), device=x.device)
         return FunctionGaussian(mean, mean.new_zeros(len(x), 0), mean.new_zeros(1, 0), self.variance)
 
 
-class GaussianProcess(Prior):
+class GaussianProcess(Precise, Prior):
     """Every output is an independent process GP(0, k). Inputs are flattened.
 
     Args:
@@ -135,7 +136,7 @@ class GaussianProcess(Prior):
         self._kernel.check(rows.shape[1])
         start = self._kernel.start(rows, each_column=x.dim() == 2)
         if self.kernel is None:
-            start[-1] = y.double().square().mean().clamp_min(torch.finfo(torch.float32).tiny)
+            start[-1] = in_float64(y).square().mean().clamp_min(torch.finfo(torch.float32).tiny)
             self.hyperparameters, _ = fit_hyperparameters(self._kernel, x, y, start, noise, learn_noise)
         else:
             scale = self.variance**0.5
@@ -235,8 +236,8 @@ class Induced(_NetworkPrior):
         """A copy of the network with random parameters."""
         net = copy.deepcopy(network.module)
         self._frozen = (*network.replaced(net).frozen_norms(),)  # a tuple, so that they are not submodules
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with forked_random(network.device):
+            seed_random(self.seed, network.device)
             initialize(net)
         stds = dict.fromkeys(_last_layer_names(network), math.sqrt(self.variance))
         if self.feature_variance > 0:

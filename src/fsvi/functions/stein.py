@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fsvi.networks.devices import in_float64
+
 
 def spectral_score(samples: Tensor, fraction: float = 0.99) -> Tensor:
     """∇ log q at each of the `samples` (..., S, d) of q, from nothing but these; batch dimensions come first.
@@ -23,19 +25,19 @@ def spectral_score(samples: Tensor, fraction: float = 0.99) -> Tensor:
         samples: Draws of q, (..., S, d).
         fraction: The share of the spectrum that is kept.
     """
-    scaled, widths = _in_widths(samples.double())
+    scaled, widths = _in_widths(in_float64(samples))
     gram = (-0.5 * torch.cdist(scaled, scaled).square()).exp()
     inverse, vectors = _largest(gram, fraction)
     # at the samples ψ_j is √S u_j; the sum over ∂k(xₛ, ·)/∂xₛ is diag(K 1) X − K X, in units of the widths
     stein = gram @ scaled - gram.sum(-1, keepdim=True) * scaled
     score = vectors @ (inverse[..., None] * (vectors.mT @ stein))
-    return (score / widths).to(samples.dtype)
+    return (score / widths).to(samples)
 
 
 def _in_widths(samples: Tensor) -> tuple[Tensor, Tensor]:
     """The samples in units of the kernel's widths ℓ, and these, (..., 1, d); a constant dimension has width 1."""
     number, size = samples.shape[-2:]
-    rows, columns = torch.triu_indices(number, number, offset=1)
+    rows, columns = torch.triu_indices(number, number, offset=1, device=samples.device)
     medians = (samples[..., rows, :] - samples[..., columns, :]).abs().median(-2, keepdim=True).values
     widths = medians * size**0.5
     widths = torch.where(widths > 0, widths, torch.ones_like(widths))

@@ -112,7 +112,7 @@ class Gaussian(NumberLikelihood):
         """log noise, a smooth function of the parameter, so that a noise close to the least one can grow again."""
         if not self.least_noise:
             return self.log_noise
-        least = torch.as_tensor(math.log(self.least_noise), dtype=self.log_noise.dtype, device=self.log_noise.device)
+        least = torch.full_like(self.log_noise, math.log(self.least_noise))
         return 0.5 * torch.logaddexp(2 * self.log_noise, 2 * least)
 
     def _set(self, noise: Tensor) -> None:

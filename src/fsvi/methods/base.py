@@ -19,6 +19,7 @@ A method's life, in order:
 from __future__ import annotations
 
 import copy
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,6 +36,7 @@ from fsvi.inputs import TARGET_KEYS, Inputs, example_shape, signature
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.files import save_method
 from fsvi.methods.parts import Part
+from fsvi.networks.devices import make_generator, moved
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.predictive import Predictive, gathered
@@ -127,23 +129,32 @@ class Method(Configurable, nn.Module, ABC):
         x, y = self.check_batch(x, y)
         return sum_terms(self.terms(x, y))
 
-    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """Compute the terms of the loss and add their gradient to the parameters' `grad`.
 
         Args:
             x: Inputs, validated by `check_batch`.
             y: Their targets.
+            scale: A factor on the gradient. A step on several minibatches gives each one its share of the examples.
 
         Returns:
             The terms of the loss, by name.
         """
         terms = self.terms(x, y)
-        sum_terms(terms).backward()
+        differentiate(sum_terms(terms), scale)
         return terms
 
     @abstractmethod
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """What the optimizer trains, as parameter groups with their learning rates."""
+
+    def point_parameters(self) -> list[nn.Parameter]:
+        """The network's weights that are learned as points, which the weight decay of AdamW acts on."""
+        return []
+
+    def learners(self) -> list[Method]:
+        """The methods that learn independently of each other: this one, or the members of an ensemble."""
+        return [self]
 
     def own_optimizer(self, lr: float) -> torch.optim.Optimizer | None:
         """The optimizer of a method whose update rule is part of it; None lets the user choose."""
@@ -165,6 +176,14 @@ class Method(Configurable, nn.Module, ABC):
             x: Training inputs, all of them or a sample.
             y: Their targets.
         """
+
+    def step_sums(self) -> list[Tensor]:
+        """Sums over the step's examples that `after_step` uses; several processes add theirs up in place."""
+        return []
+
+    def set_by_first_batch(self) -> list[Tensor]:
+        """Tensors that the first minibatch sets to a mean over its examples; several processes average them."""
+        return []
 
     def after_step(self) -> None:
         """Called after each step of the optimizer."""
@@ -205,7 +224,7 @@ class Method(Configurable, nn.Module, ABC):
             x: Inputs, (n, ...): a tensor, or a dictionary or tuple of tensors. If the network has outputs at every
                 position of an input, there is one prediction per position, input after input.
             num_samples: The number of draws of the function. All inputs share them.
-            seed: The seed of the draws: the same seed gives the same functions in every call.
+            seed: The seed of the draws: the same seed gives the same functions in every call on the same device.
             batch_size: How many inputs go through the network at once.
             summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.Summary`). The memory for
                 draws then stays the same for any number of inputs.
@@ -216,7 +235,8 @@ class Method(Configurable, nn.Module, ABC):
         if not summary:
             return self._predict(x, num_samples, seed, batch_size)
         rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
-        return gathered((self._predict(part, num_samples, seed, batch_size) for part in x.split(rows)), len(x))
+        num = len(x) * (math.prod(self._positions(x)) if self.network.is_dense else 1)
+        return gathered((self._predict(part, num_samples, seed, batch_size) for part in x.split(rows)), num)
 
     def predict_batches(
         self, loader: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False
@@ -235,7 +255,8 @@ class Method(Configurable, nn.Module, ABC):
             yield self.predict(x, num_samples, seed, batch_size, summary)
 
     def _predict(self, x: Tensor, num_samples: int, seed: int, batch_size: int) -> Predictive:
-        generator = torch.Generator().manual_seed(seed)
+        x = self.network.arranged(x)  # once, not for each draw
+        generator = make_generator(seed, self.device)
         with torch.no_grad(), evaluating(self):
             draws = self.function_draws(x, num_samples, generator, batch_size)
             return self.predictive(draws.flatten(1, -2) if draws.dim() > 3 else draws)
@@ -310,7 +331,7 @@ class Method(Configurable, nn.Module, ABC):
             raise InvalidInputError(f"there are {len(x)} inputs, but targets of shape {tuple(y.shape)}.")
         x = self.check_inputs(x)
         y = self._check_targets(x, y)
-        return self.network.arranged(x), (y.to(self.dtype) if y.is_floating_point() else y).to(self.device)
+        return self.network.arranged(x), moved(y.to(self.dtype) if y.is_floating_point() else y, self.device)
 
     def _check_targets(self, x: Inputs, y: Tensor) -> Tensor:
         """Targets, validated: one per input, or one per position of the outputs, (n, positions...)."""
@@ -411,6 +432,8 @@ class NetworkMethod(Method):
         self.likelihood.bind(network.num_outputs)
         for part in self.parts.values():
             part.bind(network)
+        for child in (self.likelihood, *self.parts.values()):
+            child.to(network.device)
 
     def see(self, x: Tensor) -> None:
         """Find and check the network's last layer on example inputs; build again if the first guess was wrong."""
@@ -467,6 +490,10 @@ class NetworkMethod(Method):
         learned = {name: p for name, p in self.named_parameters() if p.requires_grad and p.numel() and name not in skip}
         common = [p for p in learned.values() if id(p) not in special]
         return [{"params": common, "lr": lr}, *({"params": [p], "lr": factor * lr} for p, factor in own)]
+
+    def point_parameters(self) -> list[nn.Parameter]:
+        """The network's own parameters, and points that the parts hold; those that are not trained do no harm."""
+        return [*self.net.parameters(), *(p for part in self.parts.values() for p in part.point_parameters())]
 
     def finish(self, batches: DataPass) -> None:
         """Let the parts finish, too."""
@@ -581,6 +608,11 @@ def sum_terms(terms: dict[str, Tensor]) -> Tensor:
     """The loss: the sum of its terms."""
     first, *others = terms.values()
     return sum(others, first)
+
+
+def differentiate(loss: Tensor, scale: float = 1.0) -> None:
+    """Add the gradient of `loss`, times `scale`, to the `grad` of everything it depends on."""
+    (loss if scale == 1 else scale * loss).backward()
 
 
 @torch.no_grad()

@@ -99,7 +99,7 @@ class DUQ(NetworkMethod):
         self.weight = nn.Parameter(linear.weight.new_empty(*shape, network.num_features).normal_(std=0.05))
         self.register_buffer("counts", linear.weight.new_ones(shape[0]))
         self.register_buffer("sums", linear.weight.new_empty(shape).normal_())
-        self._batch: tuple[Tensor, Tensor] | None = None
+        self._step: list[Tensor] = []  # n_c and Σ W_c Φ(x) of the step's minibatches so far
 
     @property
     def centroids(self) -> Tensor:
@@ -116,7 +116,9 @@ class DUQ(NetworkMethod):
         x = _differentiable(x) if penalized else x
         with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
             embeddings = self.embed(x)
-        self._batch = embeddings.detach(), y
+        if self.weight.grad is None:  # a new step starts
+            self._step.clear()
+        self._count(embeddings.detach(), y)
         log_kernels = self.log_kernels(embeddings)
         terms = {"nll": binary_cross_entropy(log_kernels, y)}
         if penalized:
@@ -124,13 +126,20 @@ class DUQ(NetworkMethod):
         return terms
 
     def after_step(self) -> None:
-        """Move the centroids toward the embeddings of the step's batch."""
-        assert self._batch is not None
-        embeddings, y = self._batch
+        """Move the centroids toward the embeddings of the step's minibatches."""
+        counts, sums = self._step
+        self.counts.lerp_(counts, 1 - self.momentum)
+        self.sums.lerp_(sums, 1 - self.momentum)
+        self._step.clear()
+
+    def step_sums(self) -> list[Tensor]:
+        """n_c and Σ W_c Φ(x)."""
+        return self._step
+
+    def _count(self, embeddings: Tensor, y: Tensor) -> None:
         chosen = F.one_hot(y, self.num_outputs).to(embeddings.dtype)
-        self.counts.lerp_(chosen.sum(0), 1 - self.momentum)
-        self.sums.lerp_(torch.einsum("nc,ncm->cm", chosen, embeddings), 1 - self.momentum)
-        self._batch = None
+        added = [chosen.sum(0), torch.einsum("nc,ncm->cm", chosen, embeddings)]
+        self._step = added if not self._step else [one + other for one, other in zip(self._step, added, strict=True)]
 
     def embed(self, x: Tensor) -> Tensor:
         """W_c Φ(x) for every class, (n, classes, m)."""

@@ -67,15 +67,23 @@ class Ensemble(Method):
             return self._vectorized_terms(x, y)
         return _total([member.terms(x, y) for member in self.members])
 
-    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """The terms, with every member's gradient added to its own parameters."""
         if self._is_vectorized:
-            return super().backward(x, y)
-        return _total([member.backward(x, y) for member in self.members])
+            return super().backward(x, y, scale)
+        return _total([member.backward(x, y, scale) for member in self.members])
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """The members' groups."""
         return [group for member in self.members for group in member.parameter_groups(lr)]
+
+    def point_parameters(self) -> list[nn.Parameter]:
+        """The members'."""
+        return [p for member in self.members for p in member.point_parameters()]
+
+    def learners(self) -> list[Method]:
+        """The members, which do not interact."""
+        return [learner for member in self.members for learner in member.learners()]
 
     def own_optimizer(self, lr: float) -> Optimizer | None:
         """The members' own optimizers as one, if they have any."""
@@ -95,6 +103,14 @@ class Ensemble(Method):
         """Every member fits its prior."""
         for member in self.members:
             member.fit_prior(x, y)
+
+    def step_sums(self) -> list[Tensor]:
+        """The members'."""
+        return [tensor for member in self.members for tensor in member.step_sums()]
+
+    def set_by_first_batch(self) -> list[Tensor]:
+        """The members'."""
+        return [tensor for member in self.members for tensor in member.set_by_first_batch()]
 
     def after_step(self) -> None:
         """Every member has made a step."""

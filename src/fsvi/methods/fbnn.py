@@ -16,6 +16,7 @@ from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds
 from fsvi.methods.parts import shared
+from fsvi.networks.devices import back, in_float64
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import is_dense
@@ -127,13 +128,13 @@ class FBNN(NetworkMethod):
             x: The measurement points.
             f: Draws of the function at `x`, (S, M, outputs).
         """
-        f = f.double()
+        like, f = f, in_float64(f)
         f = f + self.injected_noise * torch.randn_like(f)
         with torch.no_grad():
             p = self.prior.gaussian(x).prepared(self.injected_noise**2)
             score = spectral_score(f.permute(2, 0, 1), self.fraction).permute(1, 2, 0)
         entropy_gradient = (score * (f - f.detach())).sum((1, 2))
-        return (entropy_gradient - p.log_prob(f)).mean()
+        return back((entropy_gradient - p.log_prob(f)).mean(), like)
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The network's outputs for draws of its parameters."""

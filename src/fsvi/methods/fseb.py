@@ -15,6 +15,7 @@ from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.map import PointEstimate
 from fsvi.methods.parts import shared
+from fsvi.networks.devices import back, in_float64
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.validation import check_positive
@@ -75,13 +76,17 @@ class FSEB(PointEstimate):
         """Those of `MAP`, and the weighted negative log density of the function at context points."""
         terms = super().terms(x, y)
         weight = self.function_space.weight(self.num_data or len(x))
-        return {**terms, "function_prior": -weight * self.function_log_prob(self.function_space.points(x))}
+        return {**terms, "function_prior": -weight * self._log_prob(self.function_space.points(x))}
 
     def function_log_prob(self, x_context: Any) -> Tensor:
         """log p(f(X)) of the network's present function at these points, summed over outputs, in float64."""
-        x = self.network.arranged(self.check_inputs(x_context))
+        return self._log_prob(self.network.arranged(self.check_inputs(x_context)))
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        """The same at points of the context, without asking the device whether they are finite."""
         with torch.no_grad():
             p = self.prior.gaussian(x).prepared(self.nugget)
         with evaluating(self.net):
-            values = self.network(x).double()
-        return replace(p, mean=torch.zeros_like(p.mean)).log_prob(values.reshape(1, *p.mean.shape)).squeeze(0)
+            outputs = self.network(x)
+        values = in_float64(outputs).reshape(1, *p.mean.shape)
+        return back(replace(p, mean=torch.zeros_like(p.mean)).log_prob(values).squeeze(0), outputs)

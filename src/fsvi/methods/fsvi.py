@@ -23,11 +23,12 @@ from fsvi.functions.linearize import Parameters, check_linearization
 from fsvi.functions.priors import Constant, Empirical, Prior
 from fsvi.inputs import Inputs, concatenate, example_shape
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method, NetworkMethod, sum_terms
+from fsvi.methods.base import Method, NetworkMethod, differentiate, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds, last_layer_names, named_layers
 from fsvi.methods.parts import shared
+from fsvi.networks.devices import forked_random
 from fsvi.networks.joining import is_joinable
 from fsvi.networks.network import Network
 from fsvi.validation import check_choice, check_count, check_type
@@ -183,7 +184,7 @@ class FSVI(NetworkMethod):
         super().begin(x, num_data)
         self._is_joinable = False
         if self._shares_features:
-            with torch.random.fork_rng(devices=[]):
+            with forked_random(self.device):
                 points = self.function_space.points(x[: min(len(x), 128)])
             if not self.network.is_dense and example_shape(points) == example_shape(x):
                 self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
@@ -199,22 +200,22 @@ class FSVI(NetworkMethod):
         q = self.posterior
         return self._joined_terms(q, x, y) if self._joins else dict(self._each_term(q, x, y))
 
-    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """As in `Method`, but gradients are summed by a `GradientBuffer` where features are stochastic.
 
         Where minibatch and context go through the network one after the other, each term's graph is freed before the
         next is computed, which takes less memory.
         """
         if not self._is_random:
-            return super().backward(x, y)
+            return super().backward(x, y, scale)
         with GradientBuffer(self.posterior) as q:
             if self._joins:
                 terms = self._joined_terms(q, x, y)
-                sum_terms(terms).backward()
+                differentiate(sum_terms(terms), scale)
                 return terms
             terms = {}
             for name, term in self._each_term(q, x, y):
-                term.backward()
+                differentiate(term, scale)
                 terms[name] = term.detach()
         return terms
 

@@ -15,6 +15,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass
 from fsvi.methods.map import MAP, PointEstimate
+from fsvi.networks.devices import precise_dtype
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.validation import check_choice, check_inputs, check_type
@@ -164,9 +165,9 @@ class Laplace(PointEstimate):
         outputs, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x))
         roots = self.likelihood.fisher_root(outputs.detach(), y)
         posterior.add(recording, recording.gradients(outputs, roots.movedim(-1, 0)))
-        posterior.log_likelihood -= (
-            self.likelihood.num_observed(y) * self.likelihood.nll(outputs.detach().double(), y).detach()
-        )
+        values = outputs.detach().to(precise_dtype(outputs.device))
+        nll = self.likelihood.nll(values, y).detach().to(posterior.log_likelihood)
+        posterior.log_likelihood -= self.likelihood.num_observed(y) * nll
 
     def _make_posterior(self) -> GaussNewton:
         return GaussNewton(self._layers(), _CURVATURES[self.structure]).to(self.device)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.map import PointEstimate
+from fsvi.networks.devices import forked_random, seed_random
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.validation import check_fraction
@@ -70,8 +71,8 @@ class MCDropout(PointEstimate):
         """The network under `num_samples` sets of masks; a network without dropout has a single draw."""
         if not self._sites:
             return super().function_draws(x, num_samples, generator, batch_size)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        with forked_random(self.device):
+            seed_random(int(torch.randint(2**62, (), generator=generator, device=generator.device)), self.device)
             return torch.stack([self._draw(x, batch_size) for _ in range(num_samples)])
 
     def _draw(self, x: Tensor, batch_size: int) -> Tensor:
@@ -155,11 +156,10 @@ def called_layers(network: Network, x: Tensor) -> list[nn.Module]:
 
 def _affine(layer: nn.Module, h: Tensor) -> tuple[Tensor, Tensor]:
     """a and b of a mask for one input, drawn from torch's global generator."""
-    zeros = torch.zeros(1, *h.shape[1:], dtype=h.dtype)
-    state = torch.get_rng_state()
-    shift = layer(zeros)
-    torch.set_rng_state(state)
-    return (layer(zeros + 1) - shift).to(h.device), shift.to(h.device)
+    zeros = torch.zeros(1, *h.shape[1:], dtype=h.dtype, device=h.device)
+    with forked_random(h.device):
+        shift = layer(zeros)
+    return layer(zeros + 1) - shift, shift
 
 
 def _drops(module: nn.Module) -> bool:

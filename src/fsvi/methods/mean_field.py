@@ -104,6 +104,10 @@ class RandomWeights(Part):
         """`log_std`, which has its own scale."""
         yield self.posterior.log_std, self._stds.lr_scale
 
+    def point_parameters(self) -> list[nn.Parameter]:
+        """The trainable parameters without a distribution."""
+        return [self.posterior.point]
+
     def redundant_names(self) -> set[str]:
         """The network's own parameters, whose values the posterior holds."""
         return {f"net.{name}" for name in self.posterior.params()}

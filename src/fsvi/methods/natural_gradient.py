@@ -91,12 +91,13 @@ class NaturalGradientVI(NetworkMethod):
         nll = self.likelihood.nll(self.weights.outputs(x, self._draws()), y)
         return {"nll": nll, "kl": self._weighted_kl(len(x))}
 
-    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """Compute the terms, and store gradient and curvature as the gradients of the means and of `scale`."""
         draws = [self.differentiate(x, y, shift) for shift in self._draws()]
         nll, *gradients = (torch.stack(parts).mean(0) for parts in zip(*draws, strict=True))
         for parameter, gradient in zip((self.posterior.mean, self.scale, *self.points()), gradients, strict=True):
-            parameter.grad = gradient
+            share = gradient if scale == 1 else scale * gradient
+            parameter.grad = share if parameter.grad is None else parameter.grad + share
         return {"nll": nll, "kl": self._weighted_kl(len(x))}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:

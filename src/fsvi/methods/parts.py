@@ -37,6 +37,10 @@ class Part(nn.Module):
         """Parameters that do not learn at the common rate, each with its factor."""
         yield from ()
 
+    def point_parameters(self) -> list[nn.Parameter]:
+        """Weights of the network that the part holds and that are learned as points."""
+        return []
+
     def redundant_names(self) -> set[str]:
         """Tensors of the method's `state_dict` that follow from this part's and are not saved."""
         return set()

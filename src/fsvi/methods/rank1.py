@@ -85,7 +85,7 @@ class Rank1(PointEstimate):
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """Draws of the factors, from each component in turn."""
-        components = torch.arange(num_samples) % self.num_components
+        components = torch.arange(num_samples, device=self.device) % self.num_components
         draws = self.factors.draw(components, generator).split(1)
         return torch.stack([self.batched(partial(self._outputs, factors=f), x, batch_size) for f in draws])
 
@@ -97,7 +97,7 @@ class Rank1(PointEstimate):
 
     def _deal(self, num: int) -> Tensor:
         """Factors for `num` examples, (examples, factors), from components in equal shares."""
-        return self.factors.draw(torch.randperm(num) % self.num_components)
+        return self.factors.draw(torch.randperm(num, device=self.device) % self.num_components)
 
     def _outputs(self, x: Tensor, factors: Tensor) -> Tensor:
         with self.factors.scaling(self.net, factors):

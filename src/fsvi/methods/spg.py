@@ -18,6 +18,7 @@ from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import Stds, check_stds
 from fsvi.methods.parts import shared
+from fsvi.networks.devices import in_float64, normal
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
@@ -112,7 +113,7 @@ class SPG(NetworkMethod):
         self.latent_mean = nn.Parameter(self.generator.basis.new_zeros(shape))
         self.latent_log_std = nn.Parameter(self.generator.basis.new_full(shape, self.stds.single()).log())
         self.latent_lower = nn.Parameter(self.generator.basis.new_zeros(*shape, self.num_latents))
-        self.register_buffer("is_fitted", torch.tensor(False))
+        self.register_buffer("is_fitted", torch.zeros((), dtype=torch.bool, device=network.device))
 
     # The generator --------------------------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class SPG(NetworkMethod):
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """Draws of the latent, all from one pass through the network."""
         shape = num_samples, *self.latent_mean.shape
-        noise = torch.randn(shape, generator=generator, dtype=self.dtype).to(self.device)
+        noise = normal(shape, generator, self.dtype, self.device)
         parts = [self.generator(self.network.arranged(chunk)) for chunk in x.split(batch_size)]
         return torch.cat([self._functions(mean, functions, noise) for mean, functions in parts], dim=1)
 
@@ -247,4 +248,4 @@ class Generator(nn.Module):
         """The process at `x`."""
         mean, functions = self(x)
         weight = functions.new_ones(1, functions.shape[1])
-        return FunctionGaussian(mean, functions, weight, (2 * self.log_noise.double()).exp())
+        return FunctionGaussian(mean, functions, weight, (2 * in_float64(self.log_noise)).exp())

@@ -82,8 +82,9 @@ class SWAG(PointEstimate):
         self.gaussian = LowRank(vector, sum(p.numel() for p in drawn.values()), self.rank)
         self._norms = Layout(_statistics_shapes(self.net))
         self.statistics = nn.Parameter(vector.new_zeros(self.num_models, sum(self._norms.sizes)), requires_grad=False)
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("settled", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=network.device))
+        self.register_buffer("settled", torch.zeros((), dtype=torch.bool, device=network.device))
+        self._num_steps: int | None = None  # `steps`, once it was read from the device
 
     # Learning -------------------------------------------------------------------------------------------------------
 
@@ -92,14 +93,16 @@ class SWAG(PointEstimate):
         super().begin(x, num_data)
         self.gaussian.reset()
         self.steps.zero_()
+        self._num_steps = 0
         self.settled.zero_()
 
     def after_step(self) -> None:
         """Collect every `collect_every` steps."""
         if self.collect_every is None or self.progress < self.start:
             return
+        self._num_steps = 1 + (int(self.steps) if self._num_steps is None else self._num_steps)
         self.steps += 1
-        if int(self.steps) % self.collect_every == 0:
+        if self._num_steps % self.collect_every == 0:
             self._collect()
 
     def after_epoch(self, batches: DataPass) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from fsvi.methods.base import NetworkMethod
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.mean_field import Stds
 from fsvi.methods.parts import Part
+from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
 from fsvi.validation import check_positive, check_type
 from fsvi.variational import negative_log_normal, prior_names
@@ -76,13 +78,13 @@ class DenseLastLayer(Part):
     def kl(self, variance: float) -> Tensor:
         """Σ_k KL(N(w̄_k, S_k) ‖ N(0, v·I)) = ½ Σ_k [(tr S_k + ‖w̄_k‖²)/v − R + R log v − log|S_k|], v = `variance`."""
         squares = (self.factors().square().sum() + self.means().square().sum()) / variance
-        logs = 2 * self.log_std - torch.as_tensor(variance).to(self.log_std).log()
+        logs = 2 * self.log_std - math.log(variance)
         return 0.5 * (squares - (1 + logs).sum())
 
     def draws(self, num_samples: int, generator: torch.Generator) -> Tensor:
         """Draws of W, (samples, outputs, inputs)."""
         means = self.means()
-        noise = torch.randn(num_samples, *means.shape, generator=generator, dtype=means.dtype).to(means.device)
+        noise = normal((num_samples, *means.shape), generator, means.dtype, means.device)
         return means + torch.einsum("krc,skc->skr", self.factors(), noise)
 
 

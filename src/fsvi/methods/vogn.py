@@ -73,14 +73,17 @@ class VOGN(NaturalGradientVI):
         """Find the layers whose gradients per example have a closed form."""
         super().build(network)
         self._layers = weight_layers(self.net)
+        self._has_started = False  # whether `scale` is known to have a value
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """Start the scale at the first batch."""
-        if not bool(self.scale.any()):
+        if not self._has_started:
+            self._has_started = bool(self.scale.any())
+        if not self._has_started:
             self._start(x, y)
-        return super().backward(x, y)
+        return super().backward(x, y, scale)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Means and scale, with what their update needs, then the points."""
@@ -96,6 +99,10 @@ class VOGN(NaturalGradientVI):
     def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
         """Natural gradient steps."""
         return GaussNewtonSteps(self.parameter_groups(lr))
+
+    def set_by_first_batch(self) -> list[Tensor]:
+        """s."""
+        return [self.scale]
 
     def precision(self) -> Tensor:
         """ρN (s + δ̃ + γ)"""
@@ -127,6 +134,7 @@ class VOGN(NaturalGradientVI):
         if bool(squares.isfinite().all()):
             with torch.no_grad():
                 self.scale.copy_(squares)
+            self._has_started = True
             self.after_step()
 
     def _size(self, num: int) -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from fsvi.inputs import Inputs, concatenate
+from fsvi.networks.devices import forked_random, random_state
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 
@@ -30,19 +32,25 @@ def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
         others: Context points.
     """
     copies = [{name: buffer.clone() for name, buffer in network.module.named_buffers()} for _ in range(3)]
-    with torch.random.fork_rng(devices=[]):
+    with forked_random(network.device):
         with evaluating(network.module):
             alone = torch.cat([network.with_features(part, copies[i])[0] for i, part in enumerate((x, others))])
-        before = (random.getstate(), torch.get_rng_state().tolist())
+        before = _random_states(network)
         try:
             with _training(network):
                 joined = network.with_features(concatenate([x, others]), copies[2])[0]
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
-        drawn = before != (random.getstate(), torch.get_rng_state().tolist())
+        drawn = before != _random_states(network)
     changed = any(not torch.equal(buffer, copies[2][name]) for name, buffer in network.module.named_buffers())
     size = alone.abs().max()
     return not drawn and not changed and bool(size > 0) and bool((joined - alone).abs().max() <= _TOLERANCE * size)
+
+
+def _random_states(network: Network) -> list[Any]:
+    """The states of all random generators that a network may draw from."""
+    device = random_state(network.device)
+    return [random.getstate(), torch.get_rng_state().tolist(), None if device is None else device.tolist()]
 
 
 @contextmanager

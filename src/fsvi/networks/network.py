@@ -13,6 +13,7 @@ from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs, describe_inputs
 from fsvi.networks.calling import Output, call, check_arguments, unwrap
 from fsvi.networks.description import describe
+from fsvi.networks.devices import forked_random, moved
 from fsvi.networks.heads import (
     Head,
     Layout,
@@ -176,7 +177,7 @@ class Network:
 
     def _arrange(self, x: Tensor) -> Tensor:
         layout = torch.channels_last if self.channels_last and x.dim() == 4 else torch.contiguous_format
-        return x.to(self.device).contiguous(memory_format=layout)
+        return moved(x, self.device).contiguous(memory_format=layout)
 
     def _returned(self, x: Inputs, tensors: Mapping[str, Tensor] | None = None) -> Any:
         """The outputs in the order of dimensions in which the model returns them."""
@@ -297,7 +298,7 @@ class Network:
     def _check_untouched(self, outputs: Tensor, x: Inputs) -> None:
         """Replace the head's output by large numbers, which detects a softmax, clamp or dropout after the head."""
         generator = torch.Generator().manual_seed(0)
-        with evaluating(self.module), dropping(self.module), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with evaluating(self.module), dropping(self.module), torch.no_grad(), forked_random(self.device):
             if self.layout.is_moved:
                 untouched = self._moves_all_alike(x, generator)
             else:
@@ -328,7 +329,7 @@ class Network:
             raise HeadError(_NOT_PLAIN.format(head=self.head, reason="its weight is computed from other parameters"))
         for training in (False, True):
             drawn = self._drawn_head()
-            with evaluating(self.module), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with evaluating(self.module), torch.no_grad(), forked_random(self.device):
                 linear.train(training)
                 features, outputs = self.with_features(x, drawn)
                 outputs = self(x, drawn) if self.layout.is_moved else outputs

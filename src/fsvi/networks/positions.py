@@ -53,4 +53,4 @@ class Positions:
 
 def choose_positions(x: Inputs, num: int) -> Positions:
     """`num` random positions of the outputs at `x`, spread evenly over examples, all different if there are enough."""
-    return Positions(x, torch.rand(num))
+    return Positions(x, torch.rand(num, device=x.device))

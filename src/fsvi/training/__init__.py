@@ -1,8 +1,20 @@
 """One training loop for all methods: batches, optimizers, checkpoints, progress."""
 
+from fsvi.training.callbacks import Callback, TrainingState
 from fsvi.training.fit import fit
 from fsvi.training.history import History
-from fsvi.training.loop import take_step
-from fsvi.training.optimizers import cosine
+from fsvi.training.optimizers import adamw, cosine
+from fsvi.training.rates import every_step
+from fsvi.training.step import Stepper, take_step
 
-__all__ = ["History", "cosine", "fit", "take_step"]
+__all__ = [
+    "Callback",
+    "History",
+    "Stepper",
+    "TrainingState",
+    "adamw",
+    "cosine",
+    "every_step",
+    "fit",
+    "take_step",
+]

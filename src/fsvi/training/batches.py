@@ -49,6 +49,9 @@ class Batches(ABC):
     generators: tuple[torch.Generator, ...] = ()
     """random generators of the data source, whose states a checkpoint must keep"""
 
+    def set_epoch(self, epoch: int) -> None:  # noqa: B027
+        """The next pass is that of `epoch`, from 0; for data whose order depends on it."""
+
     @abstractmethod
     def examples(self) -> Pair:
         """Inputs and targets: all of them, or a sample."""
@@ -78,7 +81,7 @@ class TensorBatches(Batches):
         x: Inputs.
         y: Targets.
         batch_size: The number of examples per batch, at most.
-        num_data: N; None for the number of examples that have a target, or the sum of their weights.
+        num_data: N; None for the number of examples, or the sum of their weights.
         weights: How many times each example counts; None for once.
     """
 
@@ -87,12 +90,11 @@ class TensorBatches(Batches):
     ) -> None:
         self.x, self.y = method.check_batch(x, y)
         self.num_examples = len(self.x)
-        observed = method.likelihood.observed(self.y)
-        total: float = self.num_examples if observed is None else int(observed.sum())
+        total: float = self.num_examples
         self.weights: Tensor | None = None
         if weights is not None:
             given = _check_weights(method, weights, self.num_examples)
-            total = float((given if observed is None else given[observed.to(given.device)]).sum())
+            total = float(given.sum())
             self.weights = (given / given.mean()).to(self.x.device, method.dtype)
         self.num_data = max(1, round(total)) if num_data is None else num_data
         self.num_batches = math.ceil(self.num_examples / batch_size)
@@ -128,9 +130,14 @@ class TensorBatches(Batches):
         if self.num_batches == 1:
             yield self.x, self.y, self.weights
             return
-        for index in torch.randperm(self.num_examples).to(self.x.device).tensor_split(self.num_batches):
-            weights = None if self.weights is None else self.weights[index]
-            yield self._arranged(self.x[index]), self.y[index], weights
+        for index in torch.randperm(self.num_examples).tensor_split(self.num_batches):
+            yield self.take(index)
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The examples with these numbers, and their weights."""
+        index = index.to(self.y.device)
+        weights = None if self.weights is None else self.weights[index]
+        return self._arranged(self.x[index]), self.y[index], weights
 
 
 class LoaderBatches(Batches):
@@ -169,7 +176,16 @@ class LoaderBatches(Batches):
     def shuffled(self) -> Iterator[Pair]:
         """One pass over the loader."""
         batches = map(self._checked, self._loader)
-        return _merge_single(batches) if self._merges else batches
+        return merge_single(batches) if self._merges else batches
+
+    @property
+    def loader(self) -> DataLoader[Any]:
+        """The loader."""
+        return self._loader
+
+    def over(self, loader: DataLoader[Any]) -> Iterator[Pair]:
+        """One pass over another loader of the same dataset."""
+        return map(self._checked, loader)
 
     def _checked(self, batch: Any) -> Pair:
         return self._method.check_batch(*unpacked(batch, self._unpack))
@@ -214,7 +230,7 @@ def as_batches(
 
     Args:
         method: The method to train, which validates the data.
-        data: Tensors or arrays (x, y) or (x, y, weights), a map-style Dataset, or a DataLoader.
+        data: Tensors or arrays (x, y) or (x, y, weights), a Dataset, or a DataLoader.
         batch_size: The size of batches; a DataLoader has its own.
         num_data: N, the number of examples that the KL is weighed by. None derives it from the data.
         unpack: Where the targets are in a batch; see `unpacked`.
@@ -225,11 +241,17 @@ def as_batches(
         check_count("num_data", num_data)
     if isinstance(data, TensorDataset):
         data = data.tensors
+    if isinstance(data, IterableDataset):
+        data = DataLoader(data, batch_size=batch_size, pin_memory=method.device.type == "cuda")
+    if isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset):
+        from fsvi.training.streams import StreamBatches  # it builds on this module
+
+        return StreamBatches(method, data, num_data, unpack)
     if isinstance(data, DataLoader):
         return LoaderBatches(method, data, num_data, unpack)
     if isinstance(data, Dataset):
         _check_dataset(data)
-        return LoaderBatches(method, DataLoader(data, batch_size=batch_size, shuffle=True), num_data, unpack)
+        return LoaderBatches(method, _loader(data, batch_size, method), num_data, unpack)
     if isinstance(data, Mapping):
         x, y = unpacked(data, unpack)
         return TensorBatches(method, x, y, batch_size, num_data)
@@ -239,6 +261,11 @@ def as_batches(
     raise InvalidInputError(
         f"data is {_described(data)}; fit needs a pair (x, y), a triple (x, y, weights), a Dataset or a DataLoader."
     )
+
+
+def _loader(data: Dataset[Any], batch_size: int, method: Method) -> DataLoader[Any]:
+    """A loader in random order; memory is pinned where that lets copies to the device run in the background."""
+    return DataLoader(data, batch_size=batch_size, shuffle=True, pin_memory=method.device.type == "cuda")
 
 
 def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
@@ -258,7 +285,7 @@ def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
     return weights
 
 
-def _merge_single(batches: Iterable[Pair]) -> Iterator[Pair]:
+def merge_single(batches: Iterable[Pair]) -> Iterator[Pair]:
     """The batches, with each one of a single example merged into the larger batch before it."""
     held: Pair | None = None
     for batch in batches:
@@ -297,10 +324,10 @@ def _check_loader(loader: DataLoader[Any]) -> None:
 
 
 def _check_dataset(dataset: Any) -> None:
-    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+    if not isinstance(dataset, Sized):
         raise InvalidInputError(
-            f"the dataset, {_described(dataset)}, has no length or no index: the loss needs the number of examples, "
-            "so give a map-style dataset."
+            f"the dataset, {_described(dataset)}, has no length: the loss needs the number of examples, so give it a "
+            "__len__, or make it an IterableDataset and pass num_data=."
         )
     if len(dataset) == 0:
         raise InvalidInputError(f"the dataset, {_described(dataset)}, is empty: at least one example is needed.")

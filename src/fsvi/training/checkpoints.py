@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
+from fsvi.networks.devices import random_state, set_random_state
 from fsvi.serialization import CHECKPOINT, building_from, check_writable, read_tree, remove_leftovers, write_tree
 from fsvi.validation import check_positive
 
@@ -26,15 +28,18 @@ class Checkpoints:
         folder: The folder, which is created if necessary.
         interval: The least number of seconds between two checkpoints.
         resume: Whether to use the checkpoint of an earlier run. False refuses a folder that has one.
+        writes: Whether this process writes the checkpoints. One that does not never touches the folder.
     """
 
-    def __init__(self, folder: str | PathLike[str], interval: float, resume: bool) -> None:
+    def __init__(self, folder: str | PathLike[str], interval: float, resume: bool, writes: bool = True) -> None:
         self.interval = check_positive("checkpoint_interval", interval, zero=True)
-        self.path = check_writable(folder) / _NAME
+        self._written = -float("inf")
+        self.path = check_writable(folder) / _NAME if writes else Path(folder) / _NAME
+        if not writes:
+            return
         remove_leftovers(self.path)
         if self.path.exists() and not resume:
             raise InvalidInputError(f"{self.path} exists: pass resume=True to continue it, or choose another folder.")
-        self._written = -float("inf")
 
     @property
     def is_due(self) -> bool:
@@ -88,7 +93,7 @@ def flatten(settings: Any, name: str = "") -> dict[str, Any]:
 
 
 def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]) -> dict[str, Any]:
-    """The parameters, the optimizer's state and the random states.
+    """The parameters, the optimizer's state and the random states, also that of the method's device.
 
     Args:
         method: The method.
@@ -96,7 +101,12 @@ def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Gen
         generators: The random generators of the data.
     """
     states = [torch.get_rng_state(), *(generator.get_state() for generator in generators)]
-    return {"method": method.tensors(), "optimizer": optimizer.state_dict(), "random": states}
+    return {
+        "method": method.tensors(),
+        "optimizer": optimizer.state_dict(),
+        "random": states,
+        "device_random": random_state(method.device),
+    }
 
 
 def restore(
@@ -115,6 +125,7 @@ def restore(
     _arrange(optimizer)
     for generator, random in zip((torch.default_generator, *generators), state["random"], strict=True):
         generator.set_state(random)
+    set_random_state(method.device, state.get("device_random"))
 
 
 def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

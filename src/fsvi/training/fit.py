@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from fsvi.cost.warning import warn_of_memory
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
+from fsvi.networks.devices import find_device, forked_random, seed_random
 from fsvi.training.batches import Batches, TensorBatches, Unpack, as_batches
+from fsvi.training.callbacks import Callback, TrainingState, check_callbacks
 from fsvi.training.checkpoints import Checkpoints
+from fsvi.training.distributed import joined, was_restarted
 from fsvi.training.history import History
 from fsvi.training.loop import Run
-from fsvi.training.optimizers import MakeOptimizer, Schedule, check_optimizer, make_optimizer, make_schedule
-from fsvi.validation import check_count, check_positive, check_seed, check_type, first_line
+from fsvi.training.optimizers import MakeOptimizer, Schedule, check_optimizer, make_optimizer
+from fsvi.training.rates import MakeScheduler, check_schedule, every_step
+from fsvi.training.sharding import ShardedTensors, sharded, without_own_shards
+from fsvi.training.step import PRECISIONS, Stepper
+from fsvi.validation import check_choice, check_count, check_positive, check_seed, check_type
 
 DEFAULT_EPOCHS = 1000
 MOST_STEPS = 20_000
@@ -32,7 +41,11 @@ def fit(
     batch_size: int = 128,
     lr: float = 1e-2,
     optimizer: str | MakeOptimizer = "adam",
-    schedule: str | Schedule | None = "cosine",
+    schedule: str | Schedule | MakeScheduler | every_step | None = "cosine",
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    precision: str | None = None,
+    callbacks: Sequence[Callback | Callable[[TrainingState], object]] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     progress: bool | None = None,
@@ -43,6 +56,7 @@ def fit(
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
     checkpoint_interval: float = 10.0,
+    distributed: bool | None = None,
 ) -> History:
     """Train a method.
 
@@ -53,23 +67,37 @@ def fit(
 
     Args:
         method: The method to train, such as `fsvi.FSVI`.
-        data: A pair (x, y) of tensors or arrays, a map-style Dataset, or a DataLoader of (inputs, targets) pairs. x may
+        data: A pair (x, y) of tensors or arrays, a Dataset, or a DataLoader of (inputs, targets) pairs. x may
             be a dictionary or tuple of tensors, and batches may be dictionaries that hold the targets too. A
             triple (x, y, weights) says how many times each example counts: a weight of 2 is like having it twice.
         epochs: The number of passes over the data. None is for tensors only: 1,000 passes, or as many as fit into
             20,000 steps if that is less, but at least one. A Dataset or a DataLoader needs a number.
         batch_size: The number of examples per step; a DataLoader makes its own batches.
         lr: The learning rate at the start.
-        optimizer: "adam", "sgd" (momentum 0.9), a `torch.optim` class, or a function from parameter groups, each with
-            its `lr`, to an optimizer. Methods with their own update rule ignore it.
-        schedule: "cosine" (down to 5% of `lr`), None (constant), or a function from the fraction of training done,
-            0..1, to a factor on the learning rate.
+        optimizer: "adam", "adamw" (weight decay 0.01 on point estimates only; `fsvi.adamw` takes another number),
+            "sgd" (momentum 0.9), "nadam", "radam", "rmsprop", "adagrad", a `torch.optim` class, or a function from
+            parameter groups, each with its `lr`, to an optimizer. Methods with their own update rule ignore it.
+        schedule: "cosine" (down to 5% of `lr`), None (constant), a function from the fraction of training done, 0..1,
+            to a factor on the learning rate, or a function from the optimizer to a scheduler of
+            `torch.optim.lr_scheduler`, which makes its step after each epoch. Wrap that function in `fsvi.every_step`
+            for a scheduler that follows the optimizer's steps. `ReduceLROnPlateau` watches the validation data, or the
+            training loss without any.
+        clip_norm: The largest norm of the gradient; larger gradients are scaled down to it. None does not clip.
+        accumulate: The number of minibatches per optimizer step. Four minibatches of 32 have the gradient of one of
+            128 in less memory, except that each one has its own draws, and BatchNorm sees 32 examples at once.
+        precision: "bf16" or "fp16" trains in mixed precision: torch computes the network in that type where it is safe
+            (autocast). Parameters, divergences and predictions keep the network's type. None uses it everywhere.
+        callbacks: Callbacks (`fsvi.Callback`), loggers (`fsvi.loggers`) or functions of the training's state, which are
+            called at the end of each epoch. They can stop training by `state.stop()`.
         seed: The seed of all random numbers: the order of the data, the draws of weights and context points.
-        device: Where to train; the method is moved there. None leaves it where it is.
+        device: Where to train; the method is moved there and stays there. "auto" is the first accelerator that works,
+            or the CPU. None leaves the method where it is.
         progress: Whether to show a progress bar. None shows it on a terminal.
         num_data: N, the number of examples that the KL is weighed by. None counts the different examples that the data
             can deliver, also through a sampler that leaves some out. Pass a number if this cannot be known (for
-            example, when a sampler draws a new part of the data each epoch) or if `data` is a part of all data.
+            example, when a sampler draws a new part of the data each epoch) or if `data` is a part of all data. An
+            IterableDataset always needs it; an epoch then reads the stream to its end, or about N examples of a stream
+            that does not say its length.
         unpack: Where the targets are in batches that are dictionaries: a key, or a function from a batch to (inputs,
             targets). None looks for labels, label, y, target and targets.
         validation: Held-out data in any form that `data` can have. The mean log-likelihood is recorded every epoch.
@@ -80,38 +108,60 @@ def fit(
         resume: Whether to continue from the checkpoint in that folder, if there is one. The result has the same bits as
             a run without interruption.
         checkpoint_interval: The least number of seconds between two checkpoints.
+        distributed: Whether several processes train together, each on its share of the data. None does so under
+            `torchrun`, or if `torch.distributed` is initialized for more than one process. `batch_size` is then that
+            of each process, and a step on 2 × 64 examples is one on 128: choose `lr` for the 128. All processes end
+            with the same parameters; the first one writes checkpoints and progress. A run that `torchrun` restarts
+            continues from its checkpoint.
 
     Returns:
         The loss and its terms per epoch, and the validation results.
     """
     check_type("method", method, Method, "a method such as fsvi.FSVI(net, likelihood=..., context=...)")
-    if epochs is not None:
-        check_count("epochs", epochs)
-    check_count("batch_size", batch_size)
-    check_seed(seed)
-    check_positive("lr", lr)
-    _check_companions(validation, patience, checkpoint, resume)
-    make, factor = check_optimizer(optimizer), make_schedule(schedule)
-    checkpoints = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_interval, resume)
-    if device is not None:
-        _move(method, device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        batches = as_batches(method, data, batch_size, num_data, unpack)
-        epochs = _default_epochs(batches) if epochs is None else epochs
-        held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack)
-        examples = _begin(method, batches)
-        warn_of_memory(method, batches.batch_size, examples[0])
-        made = method.own_optimizer(lr) or make_optimizer(make, method.parameter_groups(lr))
-        run = Run(method, batches, held_out, made, factor, epochs, patience, checkpoints)
-        run.resume(dict(seed=seed, batch_size=batch_size, lr=lr))
-        if run.history.epochs == 0:
-            method.fit_prior(*examples)
-        return run.train(progress)
+    with joined(distributed) as ranks:
+        if epochs is not None:
+            check_count("epochs", epochs)
+        check_count("batch_size", batch_size)
+        check_seed(seed)
+        check_positive("lr", lr)
+        _check_companions(validation, patience, checkpoint, resume)
+        make, make_rates, called = check_optimizer(optimizer), check_schedule(schedule), check_callbacks(callbacks)
+        check_count("accumulate", accumulate)
+        if precision is not None:
+            check_choice("precision", precision, PRECISIONS)
+        checkpoints = None
+        if checkpoint is not None:
+            checkpoints = Checkpoints(checkpoint, checkpoint_interval, resume or was_restarted(), ranks.is_main)
+        if device is not None:
+            method.to(ranks.own_device(find_device(device)))
+        with forked_random(method.device):
+            seed_random(seed, method.device)
+            whole = as_batches(method, without_own_shards(data, ranks), batch_size, num_data, unpack)
+            batches = sharded(method, whole, ranks, batch_size, seed)
+            epochs = _default_epochs(batches) if epochs is None else epochs
+            held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack)
+            examples = _begin(method, batches)
+            warn_of_memory(method, batches.batch_size, examples[0])
+            own = method.own_optimizer(lr)
+            _check_own(method, own, clip_norm, precision)
+            made = own or make_optimizer(make, method.parameter_groups(lr), method.point_parameters())
+            average = None if ranks.size == 1 else partial(ranks.average, method, made)
+            stepper = Stepper(method, made, clip_norm=clip_norm, precision=precision, after_backward=average)
+            rates = make_rates(made)
+            run = Run(
+                method, batches, held_out, stepper, rates, epochs, patience, checkpoints, ranks, accumulate, called
+            )
+            run.check(dict(seed=seed, batch_size=batch_size, lr=lr), examples)
+            run.resume(is_asked=resume)
+            if run.history.epochs == 0:
+                method.fit_prior(*examples)
+                ranks.share(method)
+                ranks.seed(seed, method.device)
+            return run.train(progress)
 
 
 def _default_epochs(batches: Batches) -> int:
-    if not isinstance(batches, TensorBatches):
+    if not isinstance(batches, (TensorBatches, ShardedTensors)):
         raise InvalidInputError(
             f"epochs is needed with a Dataset or a DataLoader: pass a number, such as epochs=30 for "
             f"{30 * batches.num_batches:,} steps."
@@ -129,17 +179,21 @@ def _check_companions(validation: Any, patience: int | None, checkpoint: Any, re
         raise InvalidInputError("resume=True needs a folder to continue from: pass checkpoint=.")
 
 
-def _move(method: Method, device: str | torch.device) -> None:
-    try:
-        method.to(device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise InvalidInputError(f"device={device!r} cannot be used: {first_line(error)}.") from error
+def _check_own(method: Method, own: Optimizer | None, clip_norm: float | None, precision: str | None) -> None:
+    """Refuse options that an update rule of the method's own cannot follow."""
+    given = {"clip_norm": clip_norm, "precision": "fp16" if precision == "fp16" else None}
+    for name, value in given.items():
+        if own is not None and value is not None:
+            raise InvalidInputError(
+                f"{name}={value!r} cannot be used with {type(method).__name__}: its own update rule reads more from "
+                f"the gradients than their direction, so leave {name} out."
+            )
 
 
 def _hold_out(method: Method, validation: Any, batch_size: int, unpack: Unpack | None) -> Batches:
     """The validation data, checked before training without changing any random state."""
     try:
-        with torch.random.fork_rng(devices=[]):
+        with forked_random(method.device):
             batches = as_batches(method, validation, batch_size, 1, unpack)  # its size weighs nothing
             batches.examples()
     except InvalidInputError as error:
@@ -159,5 +213,5 @@ def _begin(method: Method, batches: Batches) -> tuple[Tensor, Tensor]:
 
 
 def _num_targets(method: Method, num_data: int, y: Tensor) -> int:
-    """N for the weight of the KL: examples, or all their positions if each has a target."""
-    return round(num_data * len(method.target_rows(y)) / len(y))
+    """N for the weight of the KL: examples, or positions, that have a target; the share of them is that in `y`."""
+    return max(1, round(num_data * int(method.likelihood.num_observed(method.target_rows(y))) / len(y)))

@@ -1,12 +1,12 @@
-"""The training step and the training loop."""
+"""The training loop."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,81 +14,19 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError, NonFiniteLossError
-from fsvi.likelihoods import weighted
 from fsvi.methods.base import Method
-from fsvi.networks.parameters import batch_norms
-from fsvi.serialization import building_from
+from fsvi.networks.devices import forked_random
+from fsvi.serialization import building_from, digest
 from fsvi.training.batches import Batches
-from fsvi.training.checkpoints import Checkpoints, capture, copy_tensors, restore
+from fsvi.training.callbacks import Callback, TrainingState, callback_name
+from fsvi.training.checkpoints import Checkpoints, capture, copy_tensors, flatten, restore
+from fsvi.training.distributed import Ranks, run_name
 from fsvi.training.history import History
-from fsvi.training.optimizers import Schedule
 from fsvi.training.progress import ProgressBar
+from fsvi.training.rates import Rates
+from fsvi.training.step import Batch, Stepper
 
 _VALIDATION_SAMPLES = 16
-_Batch = tuple[Tensor, Tensor, Tensor | None]
-_BATCH_NORM_OF_ONE = "Expected more than 1 value per channel"
-
-
-def take_step(method: Method, optimizer: Optimizer, x: Tensor, y: Tensor, epoch: int = 1) -> dict[str, float]:
-    """Make one optimizer step on a minibatch; after an error, the method is as it was before.
-
-    Args:
-        method: A method in training mode, after `method.begin`.
-        optimizer: The optimizer of its parameters.
-        x: Inputs, validated by `method.check_batch`.
-        y: Their targets.
-        epoch: The number of the epoch, for error messages.
-
-    Returns:
-        The terms of the loss by name.
-    """
-    optimizer.zero_grad(set_to_none=True)
-    with _restored_on_error(method):
-        terms = {name: float(term.detach()) for name, term in _backward(method, x, y).items()}
-        problem = _find_non_finite(terms, optimizer)
-        if problem is not None:
-            rate = optimizer.param_groups[0]["lr"]
-            raise NonFiniteLossError(
-                f"{problem} in epoch {epoch}: lower the learning rate (now {rate:.3g}), or check the data's scale; no "
-                "step was made."
-            )
-    optimizer.step()
-    method.after_step()
-    return terms
-
-
-def _backward(method: Method, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    try:
-        return method.backward(x, y)
-    except ValueError as error:
-        if len(x) == 1 and str(error).startswith(_BATCH_NORM_OF_ONE):
-            raise InvalidInputError(
-                "BatchNorm cannot be trained on a batch of one example: use a batch_size of at least 2."
-            ) from error
-        raise
-
-
-@contextmanager
-def _restored_on_error(method: Method) -> Iterator[None]:
-    """Give BatchNorm layers their statistics back if the step fails; nothing else changes before the optimizer's."""
-    buffers = [buffer for layer in batch_norms(method) for buffer in layer.buffers(recurse=False)]
-    before = [buffer.clone() for buffer in buffers]
-    try:
-        yield
-    except BaseException:
-        for buffer, value in zip(buffers, before, strict=True):
-            buffer.copy_(value)
-        raise
-
-
-def _find_non_finite(terms: Mapping[str, float], optimizer: Optimizer) -> str | None:
-    for name, value in terms.items():
-        if not math.isfinite(value):
-            return f"the {name} term of the loss became {value}"
-    gradients = (p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
-    if not all(math.isfinite(gradient.sum()) for gradient in gradients):
-        return "the gradient of the loss became NaN or infinite"
-    return None
 
 
 @dataclass
@@ -98,82 +36,125 @@ class Run:
     method: Method
     batches: Batches
     validation: Batches | None
-    optimizer: Optimizer
-    schedule: Schedule
+    stepper: Stepper
+    rates: Rates
     epochs: int
     patience: int | None
     checkpoints: Checkpoints | None
+    ranks: Ranks = field(default_factory=Ranks)
+    accumulate: int = 1
+    callbacks: list[Callback] = field(default_factory=list)
     history: History = field(default_factory=History)
     best: dict[str, Tensor] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
         sources = [self.batches] if self.validation is None else [self.batches, self.validation]
         self.generators = [generator for source in sources for generator in source.generators]
+        self.steps_per_epoch = math.ceil(self.batches.num_batches / self.accumulate)
+        self.state = TrainingState(self.method, self.optimizer, self.history, self.epochs)
 
-    def resume(self, given: dict[str, Any]) -> None:
-        """Restore the state of an earlier run with the same settings, if there is one."""
+    @property
+    def optimizer(self) -> Optimizer:
+        """The stepper's optimizer."""
+        return self.stepper.optimizer
+
+    def check(self, given: dict[str, Any], examples: tuple[Any, Tensor]) -> None:
+        """Collect the settings; processes that train together must have the same ones, and the same data."""
+        if self.checkpoints is not None or self.ranks.size > 1:
+            self.settings = {**self._settings(), **given}
+        if self.ranks.size > 1:
+            sample = {"targets": digest({"y": examples[1]}), "num_examples": self.batches.num_examples}
+            states = [digest({"": generator.get_state()}) for generator in self.generators]
+            self.ranks.check_same(flatten({**self.settings, **sample, "generators": states}))
+
+    def resume(self, is_asked: bool = True) -> None:
+        """Restore the state of an earlier run with the same settings, if there is one.
+
+        Args:
+            is_asked: Whether the user wants to resume, and not only torchrun, which has restarted this run.
+        """
         if self.checkpoints is None:
             return
-        self.settings = {**self._settings(), **given}
-        state = self.checkpoints.read(self.settings)
+        checkpoints, settings = self.checkpoints, self.settings
+        state = self.ranks.from_main(lambda: checkpoints.read(settings))
         if state is None:
             return
-        with building_from(self.checkpoints.path):
+        if not is_asked and state.get("run") != run_name():  # torchrun has restarted another run than the checkpoint's
+            raise InvalidInputError(f"{checkpoints.path} exists: pass resume=True, or choose another folder.")
+        with building_from(checkpoints.path):
             restore(state, self.method, self.optimizer, self.generators)
-            self.history = History(**state["history"])
+            self.ranks.restore_random(
+                state.get("ranks"), settings["seed"], self.method.device, len(state["history"]["loss"])
+            )
+            self.history = self.state.history = History(**state["history"])
             self.best = state["best"]
+            self._restore_options(state.get("options", {}))
 
     def train(self, progress: bool | None) -> History:
         """Train to the end. The method is ready to predict afterwards, even after an error."""
         self.method.train()
         try:
-            with ProgressBar(self.epochs, progress) as bar:
+            self._call("on_train_begin")
+            with ProgressBar(self.epochs, progress if self.ranks.is_main else False) as bar:
                 while not self._is_done():
                     self._epoch()
                     bar.update(self.history.epochs, self.history.latest())
                     self._checkpoint()
             if self.best is not None:
                 self.method.load_tensors(self.best)
+            self.ranks.check_state(self.method)
             self.method.finish(self.batches.shuffled)
+            self.ranks.share(self.method)
         finally:
             self.method.eval()
+            self._call("on_train_end")
         return self.history
 
     def _epoch(self) -> None:
         started = time.perf_counter()
         totals: dict[str, float] = {}
         seen = 0
-        for x, y, weights in self._scheduled(self.batches.weighted()):
-            with weighted(self.method, weights):
-                terms = take_step(self.method, self.optimizer, x, y, self.history.epochs + 1)
-            for name, value in terms.items():
-                totals[name] = totals.get(name, 0.0) + value * len(x)
-            seen += len(x)
+        self.batches.set_epoch(self.history.epochs)
+        for batches in self._scheduled(_grouped(self.batches.weighted(), self.accumulate)):
+            self.state.terms = self.stepper(batches, self.history.epochs + 1)
+            self.rates.after_step()
+            self.state.step += 1
+            self._call("on_step_end")
+            for name, value in self.state.terms.items():
+                totals[name] = totals.get(name, 0.0) + value * self.stepper.examples
+            seen += self.stepper.examples
+        self.ranks.settle(self.method)
         self.method.after_epoch(self.batches.shuffled)
         self.history.record({name: total / seen for name, total in totals.items()})
         self._validate()
+        self.rates.after_epoch(-self.history.validation[-1] if self.history.validation else self.history.loss[-1])
         self.history.seconds += time.perf_counter() - started
+        self.state.epoch = self.history.epochs
+        self._call("on_epoch_end")
+        if self.callbacks:
+            self.state.stopped = self.ranks.agree(self.state.stopped)
 
-    def _scheduled(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
-        """The batches; the learning rate and the method's progress are set before each one."""
-        for index, batch in enumerate(batches):
-            factor = self.schedule((self.history.epochs + index / self.batches.num_batches) / self.epochs)
-            self.method.progress = (self.history.epochs + (index + 1) / self.batches.num_batches) / self.epochs
-            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-                group["lr"] = rate * factor
-            yield batch
+    def _scheduled(self, steps: Iterable[list[Batch]]) -> Iterator[list[Batch]]:
+        """The minibatches of each step; the learning rate and the method's progress are set before it."""
+        for index, batches in enumerate(steps):
+            self.rates.before_step((self.history.epochs + min(1.0, index / self.steps_per_epoch)) / self.epochs)
+            done = min(1.0, (index + 1) / self.steps_per_epoch)
+            self.method.progress = (self.history.epochs + done) / self.epochs
+            yield batches
+
+    def _call(self, name: str) -> None:
+        for callback in self.callbacks:
+            if self.ranks.is_main or callback.every_process:
+                getattr(callback, name)(self.state)
 
     def _validate(self) -> None:
         if self.validation is None:
             return
-        with torch.random.fork_rng(devices=[]):
-            logs = [
-                self.method.predict(x, _VALIDATION_SAMPLES).log_prob(self.method.target_rows(y))
-                for x, y in self.validation.ordered()
-            ]
-        value = self.validation.mean(torch.cat(logs))
+        with forked_random(self.method.device):
+            self._share_order()
+            logs = [self.ranks.map_rows(self._log_prob, x, y) for x, y in self.validation.ordered()]
+        value = self.validation.mean(torch.cat(self.ranks.joined_rows(logs)))
         if math.isnan(value):
             raise NonFiniteLossError(
                 f"the validation log-likelihood became nan in epoch {self.history.epochs}: lower the learning rate."
@@ -184,15 +165,48 @@ class Run:
             self.history.best_epoch = self.history.epochs
             self.best = copy_tensors(self.method.tensors()) if self.patience is not None else None
 
+    def _log_prob(self, x: Any, y: Tensor) -> Tensor:
+        return self.method.predict(x, _VALIDATION_SAMPLES).log_prob(self.method.target_rows(y))
+
+    def _share_order(self) -> None:
+        """Let processes that share the validation data read them in the same order."""
+        if self.ranks.size > 1:
+            torch.default_generator.manual_seed(self.history.epochs)
+
     def _is_done(self) -> bool:
         best = self.history.best_epoch
         waited = self.patience is not None and best is not None and self.history.epochs - best >= self.patience
-        return waited or self.history.epochs >= self.epochs
+        return waited or self.state.stopped or self.history.epochs >= self.epochs
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
-        if self.checkpoints is not None and (self.checkpoints.is_due or self._is_done()):
+        if self.checkpoints is None or not self.ranks.agree(self.checkpoints.is_due or self._is_done()):
+            return
+        self.ranks.check_state(self.method)
+        ranks = self.ranks.random_states(self.method.device)
+        if self.ranks.is_main:
             state = capture(self.method, self.optimizer, self.generators)
-            self.checkpoints.write({**state, "history": asdict(self.history), "best": self.best}, self.settings)
+            more = {"history": asdict(self.history), "best": self.best, "options": self._option_states()}
+            self.checkpoints.write({**state, **more, "ranks": ranks, "run": run_name()}, self.settings)
+
+    def _option_states(self) -> dict[str, Any]:
+        return {
+            "step": self.state.step,
+            "stopped": self.state.stopped,
+            "rates": self.rates.state(),
+            "stepper": self.stepper.state(),
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+        }
+
+    def _restore_options(self, states: dict[str, Any]) -> None:
+        self.state.epoch = self.history.epochs
+        self.state.step = states.get("step", self.history.epochs * self.steps_per_epoch)
+        self.state.stopped = states.get("stopped", False)
+        self.rates.load_state(states.get("rates", {}))
+        self.stepper.load_state(states.get("stepper", {}))
+        for callback, state in zip(self.callbacks, states.get("callbacks", []), strict=True):
+            callback.load_state_dict(state)
 
     def _settings(self) -> dict[str, Any]:
         """Everything that must not change between a checkpoint and its continuation."""
@@ -207,7 +221,25 @@ class Run:
             "context_data": self.method.fingerprint(),
             "validation": None if held_out is None else (held_out.num_examples, held_out.fingerprint),
             "optimizer": {"class": type(self.optimizer).__name__, "groups": groups},
-            "schedule": [self.schedule(quarter / 4) for quarter in range(5)],
+            "schedule": self.rates.settings(),
             "epochs": self.epochs,
             "patience": self.patience,
+            **self._chosen_options(),
         }
+
+    def _chosen_options(self) -> dict[str, Any]:
+        """Options that differ from their defaults, so that checkpoints without these options can be continued."""
+        chosen = {
+            "clip_norm": self.stepper.clip_norm,
+            "precision": self.stepper.precision,
+            "accumulate": None if self.accumulate == 1 else self.accumulate,
+            "callbacks": [callback_name(callback) for callback in self.callbacks] or None,
+            "device": None if self.method.device.type == "cpu" else self.method.device.type,
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _grouped(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:
+    """The minibatches of each step: `size` of them, the last ones of an epoch perhaps fewer."""
+    while group := list(islice(batches, size)):
+        yield group

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
@@ -20,14 +21,41 @@ Schedule = Callable[[float], float]
 MakeOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
 """A function from parameter groups, each with its learning rate, to an optimizer, such as a `torch.optim` class."""
 
+
+class _AdamW:
+    """AdamW on groups of parameters, some of which decay."""
+
+    def __init__(self, weight_decay: float) -> None:
+        self.weight_decay = weight_decay
+
+    def __call__(self, groups: list[dict[str, Any]]) -> Optimizer:
+        return torch.optim.AdamW(groups, weight_decay=0.0, fused=True)
+
+
+def adamw(weight_decay: float = 0.01) -> MakeOptimizer:
+    """AdamW whose weight decay acts on the network's point estimates only: `fit(..., optimizer=fsvi.adamw(0.05))`.
+
+    Parameters with a distribution have a prior instead, and the noise of a likelihood has no reason to be one.
+
+    Args:
+        weight_decay: The weight decay.
+    """
+    return _AdamW(check_positive("weight_decay", weight_decay, zero=True))
+
+
 _OPTIMIZERS: dict[str, MakeOptimizer] = {
     "adam": partial(torch.optim.Adam, fused=True),
+    "adamw": adamw(),
     "sgd": partial(torch.optim.SGD, momentum=0.9),
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
 }
 
 
 def check_optimizer(optimizer: str | MakeOptimizer) -> MakeOptimizer:
-    """The function behind a name ("adam", or "sgd" with momentum 0.9), a `torch.optim` class or a function."""
+    """The function behind a name such as "adam" or "sgd" (momentum 0.9), a `torch.optim` class or a function."""
     if callable(optimizer):
         return optimizer
     if not isinstance(optimizer, str):
@@ -35,13 +63,18 @@ def check_optimizer(optimizer: str | MakeOptimizer) -> MakeOptimizer:
     return _OPTIMIZERS[check_choice("optimizer", optimizer, _OPTIMIZERS)]
 
 
-def make_optimizer(make: MakeOptimizer, groups: list[dict[str, Any]]) -> Optimizer:
+def make_optimizer(
+    make: MakeOptimizer, groups: list[dict[str, Any]], points: Collection[nn.Parameter] = ()
+) -> Optimizer:
     """The optimizer of parameter groups; an error says why it cannot be used.
 
     Args:
         make: What `check_optimizer` returned.
         groups: Parameter groups with their learning rates.
+        points: The parameters on which weight decay acts, if `make` is `adamw`.
     """
+    if isinstance(make, _AdamW):
+        groups = _split(groups, {id(p) for p in points}, make.weight_decay)
     try:
         made = make(groups)
     except (TypeError, ValueError) as error:
@@ -52,6 +85,16 @@ def make_optimizer(make: MakeOptimizer, groups: list[dict[str, Any]]) -> Optimiz
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise InvalidInputError(f"{type(made).__name__} needs several losses per step: use a stochastic optimizer.")
     return made
+
+
+def _split(groups: list[dict[str, Any]], points: set[int], weight_decay: float) -> list[dict[str, Any]]:
+    """Every group as two: the parameters that decay, and the others."""
+    halves = []
+    for group in groups:
+        decays = [p for p in group["params"] if id(p) in points]
+        others = [p for p in group["params"] if id(p) not in points]
+        halves += [{**group, "params": decays, "weight_decay": weight_decay}, {**group, "params": others}]
+    return [half for half in halves if half["params"]]
 
 
 def cosine(final: float = 0.05) -> Schedule:
@@ -71,7 +114,9 @@ def make_schedule(schedule: str | Schedule | None) -> Schedule:
         check_choice("schedule", schedule, ("cosine",))
         return cosine()
     if not callable(schedule):
-        raise InvalidInputError(f'schedule={schedule!r} must be "cosine", None or a function.')
+        raise InvalidInputError(
+            f'schedule={schedule!r} must be "cosine", None, a function, or a function that makes a torch scheduler.'
+        )
     for done in (0.0, 0.5, 1.0):
         check_positive(f"schedule({done})", schedule(done), zero=True)
     return schedule

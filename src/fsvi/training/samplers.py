@@ -71,7 +71,7 @@ def _drawn(sampler: Any, candidates: Sequence[int], num_samples: int, required: 
 
 def _observed(loader: DataLoader[Any], required: bool) -> Sequence[Any]:
     """What an unknown sampler delivers in one epoch, if the next epoch has the same examples."""
-    with _random_states_kept(loader):
+    with random_states_kept(loader):
         first = _one_epoch(loader)
         if required and set(first) != set(_one_epoch(loader)):
             plain = type(loader.batch_sampler) is BatchSampler
@@ -97,7 +97,8 @@ def _sorted(indices: list[Any]) -> list[Any]:
 
 
 @contextmanager
-def _random_states_kept(loader: DataLoader[Any]) -> Iterator[None]:
+def random_states_kept(loader: DataLoader[Any]) -> Iterator[None]:
+    """Afterwards, torch's global generator and those that the loader holds have the states they had before."""
     generators = owned_generators(loader)
     states = [generator.get_state() for generator in generators]
     try:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from fsvi.networks.devices import Precise, in_float64, normal
 from fsvi.networks.network import Network
 from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearize
 
@@ -21,7 +22,7 @@ _LARGEST_LOG_PRECISION = 20.0
 _BISECTIONS = 60
 
 
-class Curvature(nn.Module, ABC):
+class Curvature(Precise, ABC):
     """H = U diag(λ) Uᵀ of one layer's matrices (groups, O, D), in float64.
 
     `add` sums over batches; `decompose` then replaces the sums by λ and U. A layer's inputs are its patches ã, (n,
@@ -181,7 +182,7 @@ class Full(Curvature):
         return _gram(rows * (self.eigenvalues.flatten() + precision).rsqrt())
 
 
-class GaussNewton(nn.Module):
+class GaussNewton(Precise):
     """N(θ*, (H + δI)⁻¹) over the parameters of some layers. H is block-diagonal, with one block per layer.
 
     `log_likelihood` is log p(D|θ*), `squared_norm` is ‖θ*‖², and `precision` is the prior's δ.
@@ -210,13 +211,13 @@ class GaussNewton(nn.Module):
             gradients: For each recorded output its m gradients, (m, n, ...).
         """
         for layer, patches, positions in recording.pairs(gradients):
-            self._block(layer).add(patches.double(), positions.double())
+            self._block(layer).add(in_float64(patches), in_float64(positions))
 
     def decompose(self, means: Mapping[str, Tensor]) -> None:
         """Compute the eigenvalues after the last batch, and the norm of the parameters' `means` θ*."""
         for layer in self.layers:
             self._block(layer).decompose()
-        squares = [layer.matrix(means).double().square().sum() for layer in self.layers]
+        squares = [in_float64(layer.matrix(means)).square().sum() for layer in self.layers]
         self.squared_norm.copy_(torch.stack(squares).sum())
 
     @property
@@ -255,8 +256,8 @@ class GaussNewton(nn.Module):
         device = self.precision.device
         draws = {}
         for layer in self.layers:
-            noise = torch.randn(num, *layer.matrix_shape, generator=generator, dtype=torch.float64).to(device)
-            draws[layer] = self._block(layer).draw(noise, self.precision).to(dtype)
+            noise = normal((num, *layer.matrix_shape), generator, torch.float64, device)
+            draws[layer] = self._block(layer).draw(noise, self.precision).to(dtype=dtype)
         return draws
 
     def functions(
@@ -273,7 +274,7 @@ class GaussNewton(nn.Module):
         outputs, recording, jacobians = linearize(network, means, self.layers, x)
         values = outputs[:, None]
         for layer, patches, positions in recording.pairs(jacobians):
-            values = values + self._block(layer).change(patches, positions, draws[layer])
+            values = values + self._block(layer).change(patches, positions, draws[layer].to(patches.device))
         return values
 
     def function_moments(self, network: Network, means: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
@@ -286,7 +287,7 @@ class GaussNewton(nn.Module):
         """
         outputs, recording, jacobians = linearize(network, means, self.layers, x)
         parts = [
-            self._block(layer).covariance(patches.double(), positions.double(), self.precision)
+            self._block(layer).covariance(in_float64(patches), in_float64(positions), self.precision)
             for layer, patches, positions in recording.pairs(jacobians)
         ]
         return outputs, torch.stack(parts).sum(0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fsvi.networks.devices import normal
+
 
 class LowRank(nn.Module):
     """N(mean, ½ diag(variances) + ½ D Dᵀ/(K − 1)) over vectors that are collected one by one.
@@ -26,7 +28,7 @@ class LowRank(nn.Module):
         self.mean = _state(torch.zeros_like(example))
         self.squares = _state(example.new_zeros(size))
         self.deviations = _state(example.new_zeros(rank, size))
-        self.count = _state(torch.zeros((), dtype=torch.int64))
+        self.count = _state(torch.zeros((), dtype=torch.int64, device=example.device))
 
     @property
     def variances(self) -> Tensor:
@@ -43,12 +45,12 @@ class LowRank(nn.Module):
         """Add a vector. Sums of squares use Welford's rule, because E[θ²] − E[θ]² would cancel in float32."""
         size, rank = len(self.squares), len(self.deviations)
         before = vector[:size] - self.mean[:size]
-        column = int(self.count) % rank
+        column = self.count % rank
         self.count.add_(1)
         self.mean.add_((vector - self.mean) / self.count)
         after = vector[:size] - self.mean[:size]
         self.squares.add_(before * after)
-        self.deviations[column] = after
+        self.deviations.index_copy_(0, column[None], after[None])
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """mean + diag(variances)^½ z₁/√2 + D z₂/√(2(K − 1)), with z₁ and z₂ standard normal."""
@@ -60,7 +62,7 @@ class LowRank(nn.Module):
         return torch.cat([self.mean[: len(shift)] + shift, self.mean[len(shift) :]])
 
     def _normal(self, size: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(size, generator=generator, dtype=self.mean.dtype).to(self.mean.device)
+        return normal((size,), generator, self.mean.dtype, self.mean.device)
 
 
 def _state(value: Tensor) -> nn.Parameter:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor, nn
 
+from fsvi.networks.devices import normal
 from fsvi.networks.parameters import padding_rows
 from fsvi.variational.flat_vector import Layout
 
@@ -62,9 +63,7 @@ class MeanField(nn.Module):
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """ε ~ N(0, I), independent for every stochastic parameter."""
-        if generator is None:
-            return torch.randn_like(self.mean)
-        return torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype).to(self.mean.device)
+        return normal(self.mean.shape, generator, self.mean.dtype, self.mean.device)
 
     def shift(self, noise: Tensor) -> Tensor:
         """θ − mean = exp(log_std)·ε for ε = `noise`, as a flat vector."""
@@ -91,7 +90,7 @@ def _free_entries(net: nn.Module, layout: Layout) -> Tensor | None:
     rows = {name: row for name, row in padding_rows(net).items() if name in layout.shapes}
     if not rows:
         return None
-    ones = {name: torch.ones(shape, dtype=net.get_parameter(name).dtype) for name, shape in layout.shapes.items()}
+    ones = {name: torch.ones_like(net.get_parameter(name).detach()) for name in layout.shapes}
     for name, row in rows.items():
         ones[name][row] = 0
     return layout.flatten(ones)

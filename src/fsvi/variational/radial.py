@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fsvi.networks.devices import normal
 from fsvi.variational.mean_field import MeanField
 
 _EULER = 0.5772156649015329
@@ -19,6 +20,10 @@ class Radial(MeanField):
     In units of exp(log_std), the direction from the mean is uniform and the distance is |r| in every dimension. A
     single parameter in a tensor of D parameters has the standard deviation exp(log_std)/√D.
     """
+
+    def __init__(self, net: nn.Module, stochastic: Collection[str], channels_last: bool = True) -> None:
+        super().__init__(net, stochastic, channels_last)
+        self._repeats = torch.tensor(self.layout.sizes)
 
     def set_stds(self, stds: Mapping[str, float]) -> None:
         """Set the standard deviation of every parameter of a stochastic tensor, by name."""
@@ -32,10 +37,11 @@ class Radial(MeanField):
         """(ε/‖ε‖)·r for every tensor, as one flat vector."""
         directions = super().noise(generator)
         sizes = self.layout.sizes
-        radii = torch.randn(len(sizes), generator=generator, dtype=directions.dtype).to(directions.device)
+        radii = normal((len(sizes),), generator, directions.dtype, directions.device)
         norms = torch.stack([torch.linalg.vector_norm(part) for part in directions.split(sizes)])
-        repeats = torch.tensor(sizes, device=directions.device)
-        return directions * (radii / norms).repeat_interleave(repeats, output_size=len(directions))
+        if self._repeats.device != directions.device:
+            self._repeats = self._repeats.to(directions.device)
+        return directions * (radii / norms).repeat_interleave(self._repeats, output_size=len(directions))
 
     def entropy(self) -> Tensor:
         """H[q] = Σᵢ log_stdᵢ + Σ over tensors of H[(ε/‖ε‖)·r]."""

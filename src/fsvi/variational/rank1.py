@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
+from fsvi.networks.devices import normal
 from fsvi.variational.flat_vector import Layout
 from fsvi.variational.gaussian_prior import normal_kl
 from fsvi.variational.layer_modes import LayerMode
@@ -58,7 +59,7 @@ class RankOne(nn.Module):
             generator: The source of random numbers; None is torch's global one.
         """
         shape = (len(components), self.mean.shape[1])
-        noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype).to(self.mean.device)
+        noise = normal(shape, generator, self.mean.dtype, self.mean.device)
         return self.mean[components] + self.log_std.exp()[components] * noise
 
     def scaling(self, net: nn.Module, factors: Tensor) -> LayerMode:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_classification, make_friedman1
 
-from fsvi.errors import DataNotFoundError
+from fsvi.errors import DataNotFoundError, InvalidInputError
 from fsvi.experiments.bench import tables
 from fsvi.experiments.bench.tables import Table, check_promises, measure_fit, render_markdown, run_table_bench
 
@@ -61,12 +61,19 @@ def shifted(on, far, one, near):
 
 
 GOOD = {
-    "classification": {"accuracy": 0.95, "nll": 0.21, "seconds": 1.5, **shifted(0.1, 0.9, 0.7, 0.2)},
-    "regression": {"rmse": 0.43, "nll": -1.0, "coverage": 0.95, "seconds": 1.5, **shifted(0.3, 0.8, 0.7, 0.4)},
+    "classification": {"accuracy": 0.95, "nll": 0.21, "cpu": 1.5, **shifted(0.1, 0.9, 0.7, 0.2)},
+    "regression": {
+        "rmse": 0.43,
+        "nll": -1.0,
+        "coverage": 0.95,
+        "seconds": 1.5,
+        "cpu": 1.5,
+        **shifted(0.3, 0.8, 0.7, 0.4),
+    },
 }
 POINT = {
-    "classification": {"accuracy": 0.955, "nll": 0.2, "seconds": 1.0},
-    "regression": {"rmse": 0.4, "nll": -1.05, "seconds": 1.0},
+    "classification": {"accuracy": 0.955, "nll": 0.2, "seconds": 1.0, "cpu": 1.0},
+    "regression": {"rmse": 0.4, "nll": -1.05, "seconds": 1.0, "cpu": 1.0},
 }
 
 
@@ -133,12 +140,12 @@ def small(monkeypatch):
 
 def test_the_bench_writes_tables_and_goes_on_where_it_stopped(small, tmp_path, monkeypatch):
     told = []
-    run_table_bench(tmp_path, 1, told.append)
+    run_table_bench(tmp_path, [7], told.append)
     assert any("absent is left out" in line for line in told)
     page = (tmp_path / "tables.md").read_text()
     assert all(name in page for name in ("classes", "friedman", "sklearn MLP", "forest", "GP", "ensemble", "Median"))
     document = json.loads((tmp_path / "classes.json").read_text())
-    assert document["seeds"] == 1 and set(document["models"]) == {
+    assert document["seeds"] == [7] and set(document["models"]) == {
         "fsvi",
         "map",
         "ensemble",
@@ -147,7 +154,14 @@ def test_the_bench_writes_tables_and_goes_on_where_it_stopped(small, tmp_path, m
         "GP",
     }
     monkeypatch.setattr(tables, "measure_table", lambda *_: absent())
-    run_table_bench(tmp_path, 1, told.append)
+    run_table_bench(tmp_path, [7], told.append)
     assert (tmp_path / "tables.md").read_text() == page
-    run_table_bench(tmp_path, 2, told.append)
+    run_table_bench(tmp_path, [7, 8], told.append)
     assert "friedman is left out" in "".join(told)
+
+
+def test_only_the_named_tables_are_measured(small, tmp_path):
+    run_table_bench(tmp_path, [7], lambda line: None, names="friedman")
+    assert (tmp_path / "friedman.json").exists() and not (tmp_path / "classes.json").exists()
+    with pytest.raises(InvalidInputError, match="only"):
+        run_table_bench(tmp_path, [7], lambda line: None, names="friedmann")

@@ -266,3 +266,18 @@ def test_a_run_is_not_lost_to_its_diagnosis(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="nothing to look at"):
         run(ORDER, tmp_path, silent, progress=False)
     assert result_path(tmp_path, ORDER).exists()
+
+
+def test_a_process_that_trains_along_leaves_the_result_to_the_first(tmp_path, monkeypatch):
+    order = Order("two-moons", "map", "quick", 0)
+    trained = []
+    monkeypatch.setattr(Experiment, "train", lambda self, method, seed, **settings: trained.append(settings))
+    runs.train_along(order, tmp_path)
+    assert trained[0]["checkpoint"].is_relative_to(tmp_path)
+    assert trained[0]["resume"]
+    assert not list(tmp_path.rglob("*.json"))
+    path = result_path(tmp_path, checked(order))
+    path.parent.mkdir(parents=True)
+    path.touch()
+    runs.train_along(order, tmp_path)
+    assert len(trained) == 1

@@ -26,9 +26,9 @@ class JacobianFSVI(FSVI):
         nll = self.likelihood.nll(self.weights.outputs(x, [q.shift(q.noise())]), y)
         return {"nll": nll, "kl": self._weight(x) * self.function_kl(self.function_space.points(x))}
 
-    def backward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """As in `Method`: the Jacobian's graph is one."""
-        return Method.backward(self, x, y)
+        return Method.backward(self, x, y, scale)
 
     def function_kl(self, x_context: Any) -> Tensor:
         """KL(q(f(X)) ‖ p(f(X))), summed over outputs."""

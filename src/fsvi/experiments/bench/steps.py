@@ -15,8 +15,8 @@ from fsvi.functions.contexts import Dataset
 from fsvi.likelihoods import Categorical
 from fsvi.methods import FSVI, MAP, Method
 from fsvi.networks import Network, cnn, mlp, resnet18
-from fsvi.training.loop import take_step
 from fsvi.training.optimizers import check_optimizer, make_optimizer
+from fsvi.training.step import take_step
 
 _CLASSES = 10
 _NUM_DATA = 60_000

@@ -15,6 +15,7 @@ from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.results import DIAGNOSIS, Result, model_path, read_document, read_result, write_document
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.methods import Method, load
+from fsvi.networks.devices import find_device
 from fsvi.serialization import building_from
 from fsvi.training import History
 from fsvi.validation import check_choice, check_type
@@ -22,10 +23,11 @@ from fsvi.validation import check_choice, check_type
 _EXAMPLES = 500
 
 
-def diagnose_result(path: Path) -> Diagnosis:
+def diagnose_result(path: Path, device: str | None = None) -> Diagnosis:
     """Diagnose the model of the result at `path`, on examples of its training data and with its own context.
 
-    The diagnosis is written next to the result if the folder is writable.
+    The diagnosis is written next to the result if the folder is writable. `device` is where to predict, None for the
+    CPU.
     """
     result = read_result(path)
     model = model_path(path.parent.parent, path)
@@ -39,6 +41,8 @@ def diagnose_result(path: Path) -> Diagnosis:
         fresh = experiment.build(order.seed)
     method = load(model, fresh.net)
     check_type("the model", method, Method, "a method without calibration, as runs save it")
+    if device is not None:
+        cast(Method, method).to(find_device(device))
     diagnosis = diagnose_trained(cast(Method, method), experiment, result, getattr(fresh, "context", None))
     with suppress(InvalidInputError):
         write_diagnosis(diagnosis_path(path), diagnosis)

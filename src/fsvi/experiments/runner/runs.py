@@ -27,6 +27,7 @@ from fsvi.methods import Method
 from fsvi.methods.registry import METHODS, check_method, takes_context
 from fsvi.serialization import check_writable, plain, remove_leftovers
 from fsvi.training import History
+from fsvi.training.distributed import num_processes
 from fsvi.training.stacked import fit_together
 from fsvi.validation import check_choice, check_seed
 
@@ -36,7 +37,13 @@ _EPOCHS = 60
 _NOTHING: dict[str, Any] = {"method": {}, "fit": {}}
 
 
-def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
+def run(
+    order: Order,
+    out: Path,
+    tell: Callable[[str], None] = print,
+    progress: bool | None = None,
+    device: str | None = None,
+) -> Result:
     """The result of a run: read if it exists, otherwise trained, evaluated and written.
 
     The trained model is kept under `models`. Checkpoints of an interrupted run are kept under `.unfinished`; the next
@@ -47,16 +54,35 @@ def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: 
         out: The folder of results.
         tell: A function that shows a line of text.
         progress: Whether to show a progress bar; None shows it on a terminal.
+        device: Where to train and evaluate; None for the CPU.
     """
     order = checked(order)
     path = result_path(check_writable(out), order)
     if not path.exists():
         with alone(out, path):
             if not path.exists():  # another process may have made it just before we got the lock
-                return _make(order, out, path, progress)
+                return _make(order, out, path, progress, device)
     rmtree(unfinished(out, path), ignore_errors=True)  # left by a process that was killed at the very end
     tell(f"{path} exists already.")
     return _read(path, order)
+
+
+def train_along(order: Order, out: Path, device: str | None = None) -> None:
+    """Train together with the process that makes the result of `order`; evaluate and write nothing.
+
+    Under `torchrun`, the first process calls `run`, and all others call this.
+
+    Args:
+        order: The order.
+        out: The folder of results.
+        device: Where to train, None for the CPU.
+    """
+    order = checked(order)
+    path = result_path(out, order)
+    if not path.exists():
+        experiment = TASKS[order.task].experiment(order)
+        settings = _training_settings(out, path, device)
+        experiment.train(experiment.build(order.seed), order.seed, progress=False, **settings)
 
 
 def run_stacked(orders: Sequence[Order], out: Path, tell: Callable[[str], None] = print) -> list[Result]:
@@ -120,24 +146,25 @@ class _Trained:
     commit: str | None
 
 
-def _make(order: Order, out: Path, path: Path, progress: bool | None) -> Result:
-    source, folder = commit(), unfinished(out, path)
+def _make(order: Order, out: Path, path: Path, progress: bool | None, device: str | None) -> Result:
+    source, processes = commit(), num_processes()
     for file in (model_path(out, path), path):
         check_writable(file.parent)
     experiment = TASKS[order.task].experiment(order)
     _find_tests(experiment)
+    if processes > 1:
+        note = f"trained on {processes} processes, each with the batch size of one"
+        experiment = replace(experiment, notes=[*experiment.notes, note])
     method = experiment.build(order.seed)
-    history = experiment.train(
-        method,
-        order.seed,
-        checkpoint=folder,
-        resume=True,
-        checkpoint_interval=_CHECKPOINT_INTERVAL,
-        progress=progress,
-    )
+    history = experiment.train(method, order.seed, progress=progress, **_training_settings(out, path, device))
     result = _keep(out, path, _Trained(order, experiment, method, history, source))
-    rmtree(folder, ignore_errors=True)
+    rmtree(unfinished(out, path), ignore_errors=True)
     return result
+
+
+def _training_settings(out: Path, path: Path, device: str | None) -> dict[str, Any]:
+    folder = unfinished(out, path)
+    return {"checkpoint": folder, "resume": True, "checkpoint_interval": _CHECKPOINT_INTERVAL, "device": device}
 
 
 def _find_tests(experiment: Experiment) -> None:

@@ -53,6 +53,7 @@ def tune(
     contexts: tuple[str, ...] = (),
     tell: Callable[[str], None] = print,
     splits: int = 1,
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Search until the study in the folder `out` has `trials` trials; returns its summary, which is also written there.
 
@@ -67,6 +68,7 @@ def tune(
         contexts: Contexts to choose from; none to keep the order's.
         tell: Receives a line for each trial.
         splits: The number of random splits over which the value of a trial is averaged, with successive seeds.
+        device: Where to train; None for the CPU. On another device, splits are trained one by one.
     """
     order = checked(order)
     for context in contexts:
@@ -74,7 +76,7 @@ def tune(
     contexts = tuple(sorted(set(contexts)))  # Optuna identifies a search by the order of its choices
     check_count("trials", trials)
     check_seed(order.seed + check_count("splits", splits) - 1)
-    search = _Search(order, contexts, splits)
+    search = _Search(order, contexts, splits, device)
     search.check()
     path = search.path(check_writable(out))
     with alone(out, path):
@@ -109,6 +111,7 @@ class _Search:
     order: Order
     contexts: tuple[str, ...]
     splits: int
+    device: str | None = None
 
     def check(self) -> None:
         """Refuse methods without a search space."""
@@ -190,7 +193,8 @@ class _Search:
         seeds = range(self.order.seed, self.order.seed + self.splits)
         orders = [replace(self.order, context=context, settings=settings, seed=seed) for seed in seeds]
         try:
-            scores = self._scores(orders, length) if self.is_small else [self._scores([o], length)[0] for o in orders]
+            stacks = self.is_small and self.device is None
+            scores = self._scores(orders, length) if stacks else [self._scores([o], length)[0] for o in orders]
         except (NonFiniteLossError, SingularCovarianceError) as error:
             raise TrialPruned(str(error)) from error
         mean = sum(scores) / len(scores)
@@ -204,7 +208,7 @@ class _Search:
         experiments = [_lengthened(experiment, length) for experiment, _ in parts]
         methods = [each.build(order.seed) for each, order in zip(experiments, orders, strict=True)]
         if len(orders) == 1:
-            experiments[0].train(methods[0], orders[0].seed, progress=False)
+            experiments[0].train(methods[0], orders[0].seed, progress=False, device=self.device)
         else:
             pairs = [experiment.data for experiment in experiments]
             fit_together(methods, pairs, seed=orders[0].seed, **experiments[0].fit_settings)

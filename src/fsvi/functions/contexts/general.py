@@ -25,6 +25,7 @@ from fsvi.inputs import (
     tensors_of,
     without_targets,
 )
+from fsvi.networks.devices import moved
 from fsvi.serialization import Configurable, digest
 from fsvi.validation import as_tensor, check_count, check_positive
 
@@ -104,7 +105,7 @@ class Uniform(Context):
         if self._bounds is None:
             self.prepare(batch)
         assert self._bounds is not None
-        low, high = (bound.to(batch.device) for bound in self._bounds)
+        low, high = self._bounds = moved(self._bounds[0], batch.device), moved(self._bounds[1], batch.device)
         if low.dim() == 0:
             low, high = low.expand(batch.shape[1:]), high.expand(batch.shape[1:])
         return low + (high - low) * torch.rand(num, *low.shape, device=batch.device)
@@ -134,8 +135,9 @@ class Monochrome(Context):
         """One pixel per channel, independently, spread over the image."""
         images = _check_images("Monochrome", batch) if self._pixels is None else self._pixels
         count, channels, height, width = images.shape
-        n, row, column = (torch.randint(size, (num, channels)) for size in (count, height, width))
-        colors = images[n, torch.arange(channels), row, column]
+        device = images.device
+        n, row, column = (torch.randint(size, (num, channels), device=device) for size in (count, height, width))
+        colors = moved(images[n, torch.arange(channels, device=device), row, column], batch.device)
         return colors[:, :, None, None].expand(num, channels, *batch.shape[2:]).to(batch)
 
 
@@ -171,8 +173,9 @@ class Dataset(Context):
             raise InvalidInputError("this context's data was not saved: set method.context to go on training.")
         size = len(self.data)
         repeats = num > size or size > _PERMUTED
-        index = torch.randint(size, (num,)) if repeats else torch.randperm(size)[:num]
-        return self._take(index).to(batch.device)
+        device = self.data.device if isinstance(self.data, Tensor) else torch.device("cpu")
+        index = torch.randint(size, (num,), device=device) if repeats else torch.randperm(size, device=device)[:num]
+        return moved(self._take(index), batch.device)
 
     def _take(self, index: Tensor) -> Any:
         if isinstance(self.data, (Tensor, Bundle)):
@@ -191,8 +194,8 @@ class Batch(Context):
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Rows of the minibatch."""
         if num <= len(batch):
-            return batch[torch.randperm(len(batch))[:num]]
-        return batch[torch.randint(len(batch), (num,))]
+            return batch[torch.randperm(len(batch), device=batch.device)[:num]]
+        return batch[torch.randint(len(batch), (num,), device=batch.device)]
 
 
 class Corrupted(Context):
@@ -210,9 +213,10 @@ class Corrupted(Context):
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Minibatch images, each with one corruption."""
         _check_images("Corrupted", batch)
-        images = batch[torch.randint(len(batch), (num,))]
+        device = batch.device
+        images = batch[torch.randint(len(batch), (num,), device=device)]
         spoiled = torch.stack([self._noisy(images), self._shuffled(images), self._inverted(images), _turned(images)])
-        return spoiled[torch.randint(len(spoiled), (num,)), torch.arange(num)]
+        return spoiled[torch.randint(len(spoiled), (num,), device=device), torch.arange(num, device=device)]
 
     def _noisy(self, images: Tensor) -> Tensor:
         return images + self.noise * images.std() * torch.randn_like(images)
@@ -226,7 +230,9 @@ class Corrupted(Context):
         inner = images[..., : rows * grid, : columns * grid]
         tiles = inner.reshape(num, channels, grid, rows, grid, columns).permute(0, 2, 4, 1, 3, 5)
         order = torch.rand(num, grid * grid, device=images.device).argsort(1)
-        tiles = tiles.reshape(num, grid * grid, channels, rows, columns)[torch.arange(num)[:, None], order]
+        tiles = tiles.reshape(num, grid * grid, channels, rows, columns)[
+            torch.arange(num, device=images.device)[:, None], order
+        ]
         tiles = tiles.reshape(num, grid, grid, channels, rows, columns).permute(0, 3, 1, 4, 2, 5)
         result = images.clone()
         result[..., : rows * grid, : columns * grid] = tiles.reshape(inner.shape)

@@ -10,6 +10,8 @@ from torch import Tensor
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import Context
 from fsvi.inputs import describe_inputs, example_shape
+from fsvi.networks.devices import moved
+from fsvi.networks.ranges import whiten
 from fsvi.validation import check_fraction, check_positive
 
 _FEW = 0.25
@@ -18,8 +20,6 @@ _ALONE, _TOGETHER = 0.4, 0.4
 """Shares of the points in which one column moves, and in which all do; in the others, a random subset does."""
 _NO_CATEGORY = 0.5
 """How often a group of category columns that should move alone shows no category, and not a value out of range."""
-_RIDGE = 1e-3
-"""Added to the columns' correlations, which are singular where columns depend on each other."""
 _MOST = 100_000
 """The most training rows whose distances are sorted."""
 _NEW = 0.99
@@ -85,7 +85,7 @@ class ShiftedRows(Context):
             self.prepare(batch)
         assert self._scales is not None
         scales = self._scales.to(batch)
-        rows = batch[torch.randint(len(batch), (num,))]
+        rows = batch[torch.randint(len(batch), (num,), device=batch.device)]
         points = rows + self._shifts(num, scales)
         points = _without_category(points, rows, scales)
         return self._recombine(points, batch, scales)
@@ -95,12 +95,12 @@ class ShiftedRows(Context):
         like = scales.std
         columns = len(like)
         moves, alone = _choose_columns(num, scales)
-        same = torch.rand(num, 1) < 0.5
-        signs = torch.randint(2, (num, columns)) * 2 - 1
+        same = torch.rand(num, 1, device=like.device) < 0.5
+        signs = torch.randint(2, (num, columns), device=like.device) * 2 - 1
         signs = torch.where(same, signs[:, :1], signs)
         few = alone | (moves.sum(1, keepdim=True) <= _FEW * columns)
         least = torch.where(few, self.smallest_alone, self.smallest)
-        sizes = least + (self.largest - least) * torch.rand(num, 1).square()
+        sizes = least + (self.largest - least) * torch.rand(num, 1, device=like.device).square()
         return (moves * signs * sizes).to(like) * like
 
     def _recombine(self, points: Tensor, batch: Tensor, scales: _Scales) -> Tensor:
@@ -108,10 +108,10 @@ class ShiftedRows(Context):
         num = round(self.recombined * len(points))
         if num == 0 or len(batch) < 2:
             return points
-        index = torch.randint(len(batch), (num, len(scales.std)))
-        for group in scales.groups:
+        index = torch.randint(len(batch), (num, len(scales.std)), device=batch.device)
+        for group in scales.group_columns:
             index[:, group] = index[:, group[:1]]
-        mixed = batch.gather(0, index.to(batch.device))
+        mixed = batch.gather(0, index)
         is_new = scales.distance(mixed) > scales.threshold
         return torch.cat([torch.where(is_new[:, None], mixed, points[:num]), points[num:]])
 
@@ -131,16 +131,18 @@ class _Scales:
         self.groups = _find_groups(x) if groups is None else [list(group) for group in groups]
         if any(not 0 <= column < x.shape[1] for group in self.groups for column in group):
             raise InvalidInputError(f"groups={self.groups} names columns that a table with {x.shape[1]} does not have.")
+        self.group_columns = [moved(torch.tensor(group), x.device) for group in self.groups]
         self.low = x.amin(0)
         self.units = self._find_units()
-        self.whitening = self._find_whitening(x)
+        self.whitening = whiten(x)
         self.threshold = self.distance(x[:_MOST]).quantile(_NEW)
 
     def to(self, batch: Tensor) -> _Scales:
         """The same on the minibatch's device and in its floating type."""
         for name, value in vars(self).items():
-            if isinstance(value, Tensor) and name != "units":
-                setattr(self, name, value.to(batch))
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(batch.device if name == "units" else batch))  # units are integers
+        self.group_columns = [moved(columns, batch.device) for columns in self.group_columns]
         return self
 
     def distance(self, x: Tensor) -> Tensor:
@@ -149,35 +151,27 @@ class _Scales:
 
     def _find_units(self) -> Tensor:
         """Columns that may move alone."""
-        units = self.std.nonzero()[:, 0].cpu()
-        return units if len(units) else torch.zeros(1, dtype=torch.long)
-
-    def _find_whitening(self, x: Tensor) -> Tensor:
-        scale = torch.where(self.std > 0, 1 / self.std, torch.zeros_like(self.std))
-        standardized = ((x - self.mean) * scale).double()
-        correlation = standardized.T @ standardized / len(x)
-        roots, vectors = torch.linalg.eigh(correlation)
-        whitening = vectors / (roots.clamp_min(0) + _RIDGE).sqrt()
-        return (scale[:, None].double() * whitening).to(x)
+        units = self.std.nonzero()[:, 0]
+        return units if len(units) else units.new_zeros(1)
 
 
 def _choose_columns(num: int, scales: _Scales) -> tuple[Tensor, Tensor]:
     """Which columns move in each point, (num, columns), and whether a column moves alone, (num, 1)."""
-    columns = len(scales.std)
-    kind = torch.rand(num, 1)
+    columns, device = len(scales.std), scales.std.device
+    kind = torch.rand(num, 1, device=device)
     alone = kind < _ALONE
-    chosen = scales.units[torch.randint(len(scales.units), (num, 1))]
-    single = torch.zeros(num, columns, dtype=torch.bool).scatter_(1, chosen, True)
-    share = torch.where(kind < _ALONE + _TOGETHER, 1.0, torch.rand(num, 1))
-    return torch.where(alone, single, torch.rand(num, columns) < share), alone
+    chosen = scales.units[torch.randint(len(scales.units), (num, 1), device=device)]
+    single = torch.zeros(num, columns, dtype=torch.bool, device=device).scatter_(1, chosen, True)
+    share = torch.where(kind < _ALONE + _TOGETHER, 1.0, torch.rand(num, 1, device=device))
+    return torch.where(alone, single, torch.rand(num, columns, device=device) < share), alone
 
 
 def _without_category(points: Tensor, rows: Tensor, scales: _Scales) -> Tensor:
     """Half of the points in which one column of a group moves alone show no category of that group instead."""
-    for group in scales.groups:
-        moved = (points != rows).sum(1)
-        alone = (moved == 1) & (points[:, group] != rows[:, group]).any(1)
-        chosen = alone & (torch.rand(len(points)) < _NO_CATEGORY).to(points.device)
+    for group in scales.group_columns:
+        changed = (points != rows).sum(1)
+        alone = (changed == 1) & (points[:, group] != rows[:, group]).any(1)
+        chosen = alone & (torch.rand(len(points), device=points.device) < _NO_CATEGORY)
         points[:, group] = torch.where(chosen[:, None], scales.low[group], points[:, group])
     return points
 

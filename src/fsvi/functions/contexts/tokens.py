@@ -26,7 +26,7 @@ class _Tokens(Context):
 
     def sample(self, num: int, batch: Inputs) -> Any:
         """Texts of the minibatch, changed."""
-        chosen = batch[torch.randint(len(batch), (num,))]
+        chosen = batch[torch.randint(len(batch), (num,), device=batch.device)]
         ids, mask = self._parts(chosen)
         changed = self._change(ids, mask)
         if isinstance(chosen, Tensor):
@@ -76,9 +76,8 @@ class ShuffledTokens(_Tokens):
         # The i-th free place of a text receives the token from the place with the i-th smallest key.
         order = torch.where(free, places, ids.shape[1]).argsort(dim=1, stable=True)
         keys = torch.rand(ids.shape, device=ids.device).masked_fill(~free, 2.0)
-        source = keys.argsort(1)
-        shuffled = ids.clone().scatter_(1, order, ids.gather(1, source))
-        return torch.where(free, shuffled, ids)
+        source = keys.argsort(dim=1, stable=True)  # stable, so that all others stay where they are
+        return ids.clone().scatter_(1, order, ids.gather(1, source))
 
 
 class ReplacedTokens(_Tokens):

@@ -1,0 +1,77 @@
+import pytest
+
+import fsvi
+from scenarios import classifier, copied, points, same_bits
+
+
+class Recorder(fsvi.Callback):
+    def __init__(self):
+        self.calls = []
+
+    def on_train_begin(self, state):
+        self.calls.append("begin")
+
+    def on_step_end(self, state):
+        self.calls.append(("step", state.step, sorted(state.terms)))
+
+    def on_epoch_end(self, state):
+        self.calls.append(("epoch", state.epoch, state.history.epochs))
+
+    def on_train_end(self, state):
+        self.calls.append("end")
+
+
+def test_callbacks_are_called_in_order():
+    recorder = Recorder()
+    fsvi.fit(classifier(), points(), epochs=2, batch_size=10, callbacks=[recorder])
+    steps = [("step", number, ["kl", "nll"]) for number in (1, 2, 3, 4)]
+    assert recorder.calls == ["begin", *steps[:2], ("epoch", 1, 1), *steps[2:], ("epoch", 2, 2), "end"]
+
+
+def test_a_function_is_called_at_the_end_of_each_epoch():
+    seen = []
+    fsvi.fit(classifier(), points(), epochs=3, callbacks=[lambda state: seen.append((state.epoch, state.epochs))])
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_callback_can_stop_training():
+    def stop(state):
+        if state.epoch == 2:
+            state.stop()
+
+    stopped, short = classifier(), classifier()
+    history = fsvi.fit(stopped, points(), epochs=5, schedule=None, callbacks=[stop])
+    fsvi.fit(short, points(), epochs=2, schedule=None)
+    assert history.epochs == 2
+    assert same_bits(copied(stopped), copied(short))
+
+
+def test_a_run_that_a_callback_stopped_stays_stopped(tmp_path):
+    settings = {"epochs": 5, "callbacks": [lambda state: state.stop()], "checkpoint": tmp_path}
+    fsvi.fit(classifier(), points(), **settings)
+    assert fsvi.fit(classifier(), points(), resume=True, **settings).epochs == 1
+
+
+def test_the_end_is_announced_after_an_error():
+    recorder = Recorder()
+
+    def fail(state):
+        raise KeyError("callback")
+
+    with pytest.raises(KeyError, match="callback"):
+        fsvi.fit(classifier(), points(), epochs=2, callbacks=[recorder, fail])
+    assert recorder.calls[-1] == "end"
+
+
+def test_callbacks_see_the_learning_rate():
+    rates = []
+    fsvi.fit(classifier(), points(), epochs=2, lr=0.5, schedule=None, callbacks=[lambda state: rates.append(state.lr)])
+    assert rates == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "keyword"), [(Recorder(), "list"), ([3], "int"), ([Recorder], "the class Recorder"), ("a", "str")]
+)
+def test_what_is_no_callback_is_named(callbacks, keyword):
+    with pytest.raises(fsvi.InvalidInputError, match=keyword):
+        fsvi.fit(classifier(), points(), epochs=1, callbacks=callbacks)

@@ -1,0 +1,99 @@
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+import fsvi
+from fsvi.training.batches import as_batches
+from scenarios import classifier, copied, points, same_bits
+
+
+class Stream(IterableDataset):
+    """Examples one by one, with an end or without."""
+
+    def __init__(self, num=20, endless=False):
+        self.num, self.endless = num, endless
+
+    def __iter__(self):
+        pairs = list(zip(*points(self.num), strict=True))
+        return itertools.cycle(pairs) if self.endless else iter(pairs)
+
+
+class Measured(Stream):
+    def __len__(self):
+        return self.num
+
+
+def plain():
+    torch.manual_seed(0)
+    return fsvi.MAP(nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2)), fsvi.Categorical(), prior_variance=None)
+
+
+def test_a_stream_trains_like_its_examples_in_order():
+    streamed, loaded = plain(), plain()
+    fsvi.fit(streamed, Stream(), epochs=3, batch_size=8, num_data=20)
+    x, y = points()
+    fsvi.fit(loaded, DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=8), epochs=3)
+    assert same_bits(copied(streamed), copied(loaded))
+    assert streamed.num_data == 20
+
+
+@pytest.mark.parametrize(
+    ("data", "batches"),
+    [
+        (Stream(), 3),
+        (Stream(endless=True), 3),
+        (Measured(40), 5),
+        (DataLoader(Stream(endless=True), batch_size=5), 4),
+        (DataLoader(Stream(), batch_size=16, drop_last=True), 1),
+    ],
+)
+def test_an_epoch_of_a_stream_ends(data, batches):
+    assert len(list(as_batches(plain(), data, 8, num_data=20).shuffled())) == batches
+
+
+def test_a_stream_may_make_its_own_batches():
+    class Batched(IterableDataset):
+        def __iter__(self):
+            x, y = points(24)
+            return zip(x.split(6), y.split(6), strict=True)
+
+    batches = as_batches(plain(), DataLoader(Batched(), batch_size=None), 8, num_data=24)
+    assert (batches.batch_size, batches.num_batches) == (6, 4)
+    assert [len(y) for _, y in batches.shuffled()] == [6, 6, 6, 6]
+
+
+def test_a_last_example_alone_is_merged_for_batch_norm():
+    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    batches = as_batches(fsvi.MAP(net, fsvi.Categorical()), Stream(9), 4, num_data=9)
+    assert [len(y) for _, y in batches.shuffled()] == [4, 5]
+
+
+def test_context_and_prior_see_the_first_examples():
+    method = classifier(context=fsvi.contexts.Uniform(widen=0.1), prior=fsvi.priors.GaussianProcess())
+    history = fsvi.fit(method, Stream(endless=True), epochs=2, batch_size=8, num_data=20)
+    assert history.epochs == 2
+    assert method.predict(points()[0]).mean.isfinite().all()
+
+
+def test_a_stream_needs_the_number_of_examples():
+    for data in (Stream(), Measured(), DataLoader(Stream(), batch_size=4)):
+        with pytest.raises(fsvi.InvalidInputError, match="num_data"):
+            fsvi.fit(plain(), data, epochs=1)
+
+
+def test_an_empty_stream_is_named():
+    class Empty(IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    with pytest.raises(fsvi.InvalidInputError, match="no examples"):
+        fsvi.fit(plain(), Empty(), epochs=1, num_data=3)
+
+
+def test_a_validation_stream_is_read_to_its_end():
+    history = fsvi.fit(plain(), points(), epochs=1, batch_size=20, validation=DataLoader(Stream(20), batch_size=6))
+    expected = fsvi.fit(plain(), points(), epochs=1, batch_size=20, validation=points())
+    assert history.validation == pytest.approx(expected.validation, rel=1e-5)

@@ -45,7 +45,12 @@ def asked(monkeypatch):
 
 @pytest.mark.parametrize(
     ("method", "context"),
-    [("map", None), ("mc-dropout", None), ("ensemble:map", None), *(("fsvi", c) for c in (None, "shuffled", "replaced"))],
+    [
+        ("map", None),
+        ("mc-dropout", None),
+        ("ensemble:map", None),
+        *(("fsvi", c) for c in (None, "shuffled", "replaced")),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:.*has no diagnosis")
 def test_a_run_from_texts_to_the_curves(asked, tmp_path, method, context):

@@ -42,6 +42,46 @@ class DataSplit:
         return len(self.x)
 
 
+@dataclass(frozen=True, eq=False)
+class TextSplit:
+    """One split of a dataset of texts, in memory.
+
+    Attributes:
+        texts: The texts.
+        y: Labels (n,) int64.
+        name: The dataset's name.
+        split: Which split it is.
+        note: A phrase to print next to results; empty if this is exactly the published split.
+        sha256: SHA-256 of `texts` and `y`, independent of the files they were read from.
+    """
+
+    texts: tuple[str, ...]
+    y: Tensor
+    name: str
+    split: Split
+    note: str = ""
+    sha256: str = ""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def build_texts(name: str, split: Split, arrays: Arrays, note: str = "") -> TextSplit:
+    """A `TextSplit` of a reader's arrays: strings and labels.
+
+    Args:
+        name: The dataset's name.
+        split: Which split it is.
+        arrays: Texts and labels.
+        note: A phrase to print next to results.
+    """
+    texts, labels = tuple(map(str, arrays[0])), arrays[1].astype(np.int64)
+    lengths = np.array([len(text.encode()) for text in texts], dtype=np.int64)
+    content = np.frombuffer("".join(texts).encode(), dtype=np.uint8)
+    digest = content_hash(content, lengths, labels)
+    return TextSplit(texts, torch.from_numpy(labels), name, split, note, digest)
+
+
 def build(name: str, split: Split, arrays: Arrays, note: str = "", graded: bool = False) -> DataSplit:
     """A `DataSplit` of a reader's arrays, with a check that there are as many inputs as targets.
 

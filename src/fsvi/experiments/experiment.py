@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from fsvi.data import DataSplit
+from fsvi.data import DataSplit, TextSplit
 from fsvi.methods import Method
 from fsvi.training import History, fit
 
@@ -63,7 +63,7 @@ class Outcome:
 
     metrics: dict[str, float]
     curves: dict[str, Any]
-    sources: Sequence[DataSplit] = ()
+    sources: Sequence[DataSplit | TextSplit] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Experiment:
 
     Attributes:
         make: Makes the untrained method.
-        data: Training inputs and targets as the network sees them.
+        data: Training inputs, a tensor or an `fsvi.inputs.Bundle`, and targets, as the network sees them.
         fit_settings: Arguments of `fit`.
         evaluate: Loads the test data and evaluates a trained method.
         sources: The training data and the context's data.
@@ -83,13 +83,13 @@ class Experiment:
     """
 
     make: Callable[[], Method]
-    data: tuple[Tensor, Tensor]
+    data: tuple[Any, Tensor]
     fit_settings: Mapping[str, Any]
     evaluate: Callable[[Method], Outcome]
-    sources: Sequence[DataSplit] = ()
+    sources: Sequence[DataSplit | TextSplit] = ()
     notes: Sequence[str] = ()
     dataset: Callable[[Tensor, Tensor], Any] | None = None
-    validation: Callable[[], tuple[Tensor, Tensor]] | None = None
+    validation: Callable[[], tuple[Any, Tensor]] | None = None
     tests: Sequence[str] = ()
 
     def build(self, seed: int) -> Method:

@@ -12,6 +12,8 @@ _DATASETS = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "svhn": "SVHN",
+    "imdb": "IMDB",
+    "rotten-tomatoes": "Rotten Tomatoes",
     "test": "test set",
     "in_domain": "in domain",
 }

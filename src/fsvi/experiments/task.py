@@ -58,6 +58,7 @@ class Task:
         section: Where the report shows it.
         sweep: The runs that reproduce the paper's table or figure.
         context: The default context of methods that take one; None if the task has a fixed context.
+        contexts: The contexts to choose from; empty for those of images and all datasets.
         can_stack: Whether seeds can be trained stacked, in one pass for all: for small dense networks.
     """
 
@@ -66,6 +67,7 @@ class Task:
     section: Section
     sweep: Sweep
     context: str | None = None
+    contexts: tuple[str, ...] = ()
     can_stack: bool = False
 
     def experiment(self, order: Order) -> Experiment:

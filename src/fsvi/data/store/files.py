@@ -17,12 +17,16 @@ class File:
         digest: "sha256:..." of its content (for .gz, of the unpacked content), or "md5:..." of the file as published if
             only that is known; None if no hash is known.
         holds: The required content, if users must make the file themselves from published data.
+        package: The Python package that has the file, if there is one: its name for pip.
+        installed: The file's path inside an installed copy of that package.
     """
 
     name: str
     url: str | None = None
     digest: str | None = None
     holds: str = ""
+    package: str = ""
+    installed: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Entry:
         page: The publisher's page.
         splits: The sources of each split. The first source found is read; the first downloadable one is downloaded.
         graded: Whether targets are grades 0..4, with 2 or worse as the positive class.
+        is_text: Whether inputs are texts, which `load_texts` loads.
     """
 
     name: str
@@ -64,6 +69,7 @@ class Entry:
     page: str
     splits: Mapping[Split, tuple[Source, ...]]
     graded: bool = False
+    is_text: bool = False
 
     def plain(self, split: Split) -> tuple[Source, ...]:
         """The sources of a split without a note. If there are any, the others are substitutes for them."""

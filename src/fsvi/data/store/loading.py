@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fsvi.data.dataset import DataSplit, Split, build
+from fsvi.data.dataset import DataSplit, Split, TextSplit, build, build_texts
 from fsvi.data.store.catalog import entry_of
 from fsvi.data.store.download import download
 from fsvi.data.store.files import Entry, Source
@@ -37,9 +37,28 @@ def load(name: str, split: Split = "train", root: Path | str | None = None) -> D
     Returns:
         The split as stored: images uint8, tables float64. Use `Normalize` to make network inputs from images.
     """
+    if entry_of(name).is_text:
+        raise InvalidInputError(f"{name} has texts, not numbers: load it with fsvi.data.load_texts({name!r}).")
     entry, source, paths = _located(name, split, root)
     note = note_of(source, paths)
     return build(name, split, source.read(paths), note, entry.graded)
+
+
+def load_texts(name: str, split: Split = "train", root: Path | str | None = None) -> TextSplit:
+    """Load one split of a dataset of texts into memory; files are searched and checked as by `load`.
+
+    Args:
+        name: The dataset's name, such as "imdb".
+        split: "train", "validation" or "test".
+        root: A folder that has one folder per dataset.
+
+    Returns:
+        Texts and labels. `Vocabulary` turns the texts into numbers.
+    """
+    if not entry_of(name).is_text:
+        raise InvalidInputError(f"{name} has no texts: load it with fsvi.data.load({name!r}).")
+    _, source, paths = _located(name, split, root)
+    return build_texts(name, split, source.read(paths), note_of(source, paths))
 
 
 def ensure(name: str, split: Split = "train") -> None:

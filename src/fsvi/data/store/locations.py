@@ -1,7 +1,8 @@
-"""The folders with data files: the caller's, those of $FSVI_DATA, then the cache."""
+"""Where data files are: the caller's folder, those of $FSVI_DATA, the cache, then installed Python packages."""
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from fsvi.data.dataset import Split
@@ -25,6 +26,8 @@ def cache() -> Path:
 def find(entry: Entry, split: Split, root: Path | str | None = None) -> tuple[Source, list[Path]] | None:
     """The first source of a split with all files in one folder, and their paths; None if there is none.
 
+    Files of installed Python packages come last.
+
     Args:
         entry: The dataset.
         split: The split.
@@ -34,7 +37,7 @@ def find(entry: Entry, split: Split, root: Path | str | None = None) -> tuple[So
         for source in entry.splits[split]:
             if paths := _paths(source, searched):
                 return source, paths
-    return None
+    return next(((source, paths) for source in entry.splits[split] if (paths := _installed(source))), None)
 
 
 def _groups(root: Path | str | None) -> list[list[Path]]:
@@ -49,6 +52,19 @@ def _paths(source: Source, searched: Sequence[Path]) -> list[Path] | None:
         if len(paths) == len(source.files):
             return paths
     return None
+
+
+def _installed(source: Source) -> list[Path] | None:
+    """The paths of a source's files in installed Python packages; the packages are not imported."""
+    paths = [path for file in source.files if (path := _locate_installed(file))]
+    return paths if paths and len(paths) == len(source.files) else None
+
+
+def _locate_installed(file: File) -> Path | None:
+    module, _, rest = file.installed.partition("/")
+    found = find_spec(module) if module else None
+    folders = (found.submodule_search_locations if found else None) or ()
+    return next((path for folder in folders if (path := Path(folder) / rest).exists()), None)
 
 
 def _locate(folder: Path, file: File) -> Path | None:

@@ -13,7 +13,7 @@ from shutil import rmtree
 from typing import Any
 
 from fsvi import data
-from fsvi.data import DataSplit
+from fsvi.data import DataSplit, TextSplit
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments.experiment import PROFILES, Experiment, Order
 from fsvi.experiments.results import Result, model_path, read_result, result_path, write_result
@@ -124,7 +124,9 @@ def checked(order: Order) -> Order:
     check_method(order.method)
     if task.context is not None and takes_context(order.method):
         name = check_choice(
-            "context", task.context if order.context is None else order.context, [*GENERATED, *data.names()]
+            "context",
+            task.context if order.context is None else order.context,
+            task.contexts or [*GENERATED, *data.names()],
         )
         return replace(order, context=name)
     if order.context is not None:
@@ -257,7 +259,7 @@ def _thinned(history: History) -> dict[str, list[float]]:
     return {name: thin(values, _EPOCHS) for name, values in columns.items() if values}
 
 
-def _described(source: DataSplit) -> dict[str, Any]:
+def _described(source: DataSplit | TextSplit) -> dict[str, Any]:
     return {"name": source.name, "split": source.split, "size": len(source), "sha256": source.sha256}
 
 

@@ -18,6 +18,7 @@ from fsvi.experiments.tasks.image_contexts import check_unseen
 from fsvi.experiments.tasks.image_effort import ImageEffort
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Constant
+from fsvi.inputs import Inputs
 from fsvi.likelihoods import Categorical
 from fsvi.methods import FSVI, Laplace, Method, make_method
 from fsvi.predictive import CategoricalPredictive
@@ -65,12 +66,12 @@ def make_classifier(
 # Predicting ---------------------------------------------------------------------------------------------------------
 
 
-def predict(method: Method, x: Tensor, num_samples: int) -> CategoricalPredictive:
+def predict(method: Method, x: Inputs, num_samples: int) -> CategoricalPredictive:
     """The predictive distribution of a classifier; ten times as many draws if one network pass serves all of them.
 
     Args:
         method: The method.
-        x: Images.
+        x: Images or texts.
         num_samples: Draws per prediction.
     """
     draws = num_samples * (_ONE_PASS if _has_random_last_layer_only(method) else 1)

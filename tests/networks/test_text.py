@@ -1,0 +1,102 @@
+"""The transformer encoder: masks, order of words, files, and the methods that use it."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.networks import text_encoder
+from fsvi.networks.description import build, describe
+
+
+def encoder(**settings):
+    torch.manual_seed(0)
+    return text_encoder(12, 3, **{"width": 8, "heads": 2, "length": 6, **settings}).eval()
+
+
+def texts(num=8):
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.arange(6) < torch.randint(1, 7, (num, 1), generator=generator)
+    return {"input_ids": torch.randint(1, 12, (num, 6), generator=generator) * mask, "attention_mask": mask}
+
+
+def test_padding_changes_nothing():
+    net, x = encoder(layers=2), texts()
+    alone = [net(ids[mask][None]) for ids, mask in zip(x["input_ids"], x["attention_mask"], strict=True)]
+    filled = {**x, "input_ids": torch.where(x["attention_mask"], x["input_ids"], 7)}
+    torch.testing.assert_close(net(**x), torch.cat(alone))
+    torch.testing.assert_close(net(**filled), torch.cat(alone))
+
+
+def test_attention_is_that_of_pytorch():
+    block = encoder().blocks[0]
+    x = texts()
+    mask = x["attention_mask"]
+    tokens = torch.randn(8, 6, 8)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    attention.in_proj_weight.data, attention.in_proj_bias.data = block.project.weight.data, block.project.bias.data
+    attention.out_proj.load_state_dict(block.mix.state_dict())
+    expected, _ = attention(tokens, tokens, tokens, key_padding_mask=~mask)
+    bias = ((~mask).float() * torch.finfo(torch.float32).min)[:, None, None, :]
+    torch.testing.assert_close(block._attend(tokens, bias)[mask], expected[mask])
+
+
+def test_without_blocks_it_is_a_mean_of_words():
+    net, x = encoder(layers=0), texts(4)
+    words = net.tokens(x["input_ids"]) + net.places.weight
+    features = [F.layer_norm(row[mask], (8,)).mean(0) for row, mask in zip(words, x["attention_mask"], strict=True)]
+    torch.testing.assert_close(net(**x), net.head(torch.stack(features)))
+
+
+def test_the_order_of_words_matters():
+    net, ids = encoder(), torch.tensor([[2, 3, 4]])
+    assert not torch.allclose(net(ids), net(ids.flip(1)))
+
+
+def test_files_describe_it():
+    net, x = encoder(layers=2, dropout=0.25), texts()
+    again = build(json.loads(json.dumps(describe(net)))).eval()
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(net(**x), again(**x)) and again.dropout.p == 0.25
+    net.blocks[0].heads = 4
+    assert describe(net) is None
+
+
+@pytest.mark.parametrize("linearize", ["jvp", "conditional"])
+def test_fsvi_with_every_parameter_random(linearize, tmp_path):
+    x, y = texts(), torch.arange(8) % 3
+    method = fsvi.FSVI(
+        encoder(), fsvi.Categorical(), fsvi.contexts.ShuffledTokens(), linearize=linearize, num_context=4
+    )
+    fsvi.fit(method, (x, y), epochs=2, batch_size=4, progress=False)
+    method.save(tmp_path / "text.fsvi")
+    assert torch.equal(fsvi.load(tmp_path / "text.fsvi").predict(x).samples, method.predict(x).samples)
+
+
+def test_it_learns_which_word_decides():
+    ids = torch.randint(2, 12, (64, 6), generator=torch.Generator().manual_seed(0))
+    y = torch.arange(64) % 2
+    ids[ids == 5] = 4
+    ids[torch.arange(64), torch.arange(64) % 6] = torch.where(y == 1, 5, 4)
+    net = text_encoder(12, 2, width=8, length=6, dropout=0.0)
+    method = fsvi.MAP(net, fsvi.Categorical(), prior_variance=None)
+    fsvi.fit(method, ({"input_ids": ids}, y), epochs=30, batch_size=16, lr=0.02, progress=False)
+    assert fsvi.metrics.accuracy(method.predict({"input_ids": ids}), y) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "keyword"), [({"heads": 3}, "heads"), ({"width": 0}, "width"), ({"dropout": 1.5}, "dropout")]
+)
+def test_bad_settings_are_named(settings, keyword):
+    with pytest.raises(InvalidInputError, match=keyword):
+        encoder(**settings)
+
+
+def test_texts_that_are_too_long_are_refused():
+    method = fsvi.MAP(encoder(), fsvi.Categorical())
+    with pytest.raises(InvalidInputError, match="length"):
+        method.predict({"input_ids": torch.ones(2, 7, dtype=torch.long)})

@@ -70,14 +70,14 @@ def test_debug_shows_the_traceback(monkeypatch, tmp_path, place):
 def test_demo_passes_its_options_on(run, monkeypatch, tmp_path):
     called = {}
 
-    def run_demo(out, seed, quick, workers, tell):
-        called.update(out=out, seed=seed, quick=quick, workers=workers)
+    def run_demo(out, seed, quick, workers, tell, device):
+        called.update(out=out, seed=seed, quick=quick, workers=workers, device=device)
         tell("a line")
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
-    code, out, _ = run("demo", "--out", str(tmp_path), "--seed", "3", "--quick", "--workers", "2")
+    code, out, _ = run("demo", "--out", str(tmp_path), "--seed", "3", "--quick", "--workers", "2", "--device", "cpu")
     assert (code, out) == (0, "a line\n")
-    assert called == {"out": tmp_path, "seed": 3, "quick": True, "workers": 2}
+    assert called == {"out": tmp_path, "seed": 3, "quick": True, "workers": 2, "device": "cpu"}
 
 
 def test_a_bad_value_is_refused(run):
@@ -123,7 +123,7 @@ def test_colours_are_for_those_who_want_them(monkeypatch, no_colour, coloured):
     [
         ("fsvi pred", ["predict"]),
         ("fsvi run two-", ["two-moons"]),
-        ("fsvi run two-moons fs", ["fsvi"]),
+        ("fsvi run two-moons fs", ["fs-eb", "fsvi"]),
         ("fsvi tune uci-y", ["uci-yacht"]),
         ("fsvi run two-moons map --profile sm", ["smoke"]),
         ("fsvi reproduce table", ["table1", "table2"]),

@@ -20,8 +20,8 @@ def test_every_sweep_is_of_tasks_and_methods_that_exist():
 @pytest.fixture
 def ran(monkeypatch):
     orders = []
-    monkeypatch.setattr(sweeps, "run", lambda order, out, tell: orders.append(order) or make_result())
-    monkeypatch.setattr(sweeps, "run_stacked", lambda group, out, tell: orders.append(group) or [])
+    monkeypatch.setattr(sweeps, "run", lambda order, out, tell, device=None: orders.append(order) or make_result())
+    monkeypatch.setattr(sweeps, "run_stacked", lambda group, out, tell, device=None: orders.append(group) or [])
     return orders
 
 
@@ -59,7 +59,7 @@ def test_a_number_of_seeds_that_is_none_is_refused(ran, tmp_path, seeds):
 def test_one_failure_does_not_stop_the_others(monkeypatch, tmp_path):
     tried = []
 
-    def fail_once(order, out, tell):
+    def fail_once(order, out, tell, device=None):
         tried.append(order)
         if len(tried) == 1:
             raise FSVIError("no data.")
@@ -91,16 +91,16 @@ def test_several_processes_find_what_one_finds(tmp_path):
     order = Order("oat1d", "mfvi", "smoke")
     said: list[str] = []
     (alone,) = run_group([order], tmp_path / "one", lambda _: None)
-    (found,) = sweeps._reproduce_at_once([[order]], tmp_path / "two", said.append, workers=2)
+    (found,) = sweeps._reproduce_at_once([[order]], tmp_path / "two", said.append, workers=2, device=None)
     assert found.metrics == pytest.approx(dict(alone.metrics), rel=1e-4)
     assert said[0].startswith("[1/1] oat1d mfvi, smoke, seed 0: ") and "RMSE" in said[0]
 
 
 def test_failures_in_other_processes_are_reported(tmp_path, monkeypatch):
-    jobs = [([Order("oat1d", "mfvi", seed=seed)], tmp_path) for seed in (0, 1)]
+    jobs = [([Order("oat1d", "mfvi", seed=seed)], tmp_path, None) for seed in (0, 1)]
     made = make_result(task="oat1d", metrics={"rmse": 0.5})
     monkeypatch.setattr(sweeps, "each_finished", lambda *_: zip(jobs, [FSVIError("no data."), [made]], strict=True))
     said: list[str] = []
     with pytest.raises(FSVIError, match="1 of the runs failed"):
-        sweeps._reproduce_at_once([group for group, _ in jobs], tmp_path, said.append, workers=2)
+        sweeps._reproduce_at_once([group for group, *_ in jobs], tmp_path, said.append, workers=2, device=None)
     assert said[0].endswith("seed 0: failed: no data.") and said[1].endswith("RMSE 0.500")

@@ -8,7 +8,7 @@ from torch.distributions import Normal, kl_divergence
 import fsvi
 import scenarios
 from fsvi.methods.natural_gradient import NaturalGradient
-from fsvi.training.loop import take_step
+from fsvi.training import take_step
 
 METHODS = [fsvi.VOGN, fsvi.IVON]
 

@@ -85,6 +85,8 @@ def _fill(method: Method, tree: Mapping[str, Any], path: str | os.PathLike[str])
     """Give the method what it had learned."""
     method.num_data = tree["num_data"]
     shape = tree.get("input_shape")
+    if not isinstance(shape, (list, tuple, dict, str, type(None))):
+        raise FileFormatError(f"{path} has input_shape={shape!r}, which is not a shape.")
     method.set_saved_shape(torch.Size(shape) if isinstance(shape, (list, tuple)) else shape)
     broken = [name for name, tensor in tree["tensors"].items() if not bool(tensor.isfinite().all())]
     if broken:

@@ -1,32 +1,16 @@
 """Film reviews, with made-up texts."""
 
-import random
-
 import pytest
 import torch
 
 from fsvi import data
-from fsvi.data import TextSplit
 from fsvi.errors import InvalidInputError
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.runner.runs import checked, run
 from fsvi.experiments.tasks.reviews import excerpts, reviews
 from fsvi.inputs import Bundle
+from made_up_texts import make_up
 from pictures import needs
-
-WORDS = ("the", "film", "plot", "actor", "scene", "and", "a", "with")
-
-
-def make_up(name, split, num=160):
-    """Texts whose label shows in one word: reviews of IMDB are long, those of Rotten Tomatoes short."""
-    rng = random.Random(f"{name} {split}")
-    labels = [i % 2 for i in range(num)]
-    most = 40 if name == "imdb" else 8
-    texts = []
-    for label in labels:
-        words = [rng.choice(WORDS) for _ in range(rng.randint(most // 2, most))]
-        texts.append(" ".join([*words, "great" if label else "awful"]))
-    return TextSplit(tuple(texts), torch.tensor(labels), name, split, sha256=f"{name} {split}")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from fsvi.functions.priors import Constant, Empirical, GaussianProcess, Induced,
 from fsvi.methods.registry import METHODS
 from fsvi.methods.search_space import Choice
 from fsvi.networks import mlp
+from made_up_texts import make_up as make_up_texts
 from pictures import SHAPES, make_up, pretend
 
 pytest.importorskip("optuna", reason="Optuna is an extra: pip install optuna")
@@ -67,7 +68,12 @@ def made_up(monkeypatch):
         x, y = (torch.randn(60, columns, generator=generator, dtype=torch.float64) for columns in (3, 1))
         return data.DataSplit(x, y, name, split, sha256="0")
 
+    def load_texts(name, split="train"):
+        asked.append((name, split))
+        return make_up_texts(name, split)
+
     monkeypatch.setattr(data, "load", load)
+    monkeypatch.setattr(data, "load_texts", load_texts)
     return asked
 
 
@@ -280,7 +286,7 @@ def watch(monkeypatch, task):
     return seen
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "reviews"])  # it has a validation split of its own
 def test_test_data_are_never_seen(tmp_path, monkeypatch, made_up, task):
     """Neither loaded nor passed on: what is trained on and what is held out are the training data, and nothing else."""
     seen = watch(monkeypatch, task)
@@ -292,6 +298,12 @@ def test_test_data_are_never_seen(tmp_path, monkeypatch, made_up, task):
         whole = training_rows(task, seed)
         assert len(held[0]) == round(0.1 * len(whole)) and len(held[0]) + len(experiment.data[0]) == len(whole)
         assert rows(held) | rows(experiment.data) == whole
+
+
+def test_test_texts_are_never_seen(tmp_path, monkeypatch, made_up):
+    watch(monkeypatch, "reviews")
+    tune(Order("reviews", "fsvi", "smoke"), tmp_path, 1, tell=silent)
+    assert {split for _, split in made_up} == {"train", "validation"}
 
 
 def test_validation_data_are_not_test_data(tmp_path, monkeypatch):
@@ -338,5 +350,5 @@ def test_methods_without_a_search_space_say_so(tmp_path):
 def test_search_spaces_are_of_arguments_that_exist():
     for name, entry in METHODS.items():
         space = {**entry.search, **entry.small_search}
-        arguments = {"prior" if (name, each) == ("fsvi", "prior_variance") else each for each in space}
+        arguments = {"prior" if each == "prior_variance" and entry.takes_context else each for each in space}
         assert arguments <= set(METHODS[name].arguments)

@@ -81,7 +81,10 @@ def made_up(monkeypatch):
 @pytest.mark.parametrize("method", TUNABLE)
 def test_every_setting_of_a_recipe_can_be_searched(made_up, task, method):
     search = tuning._Search(checked(Order(task, method, "smoke")), (), 1)
-    assert search.recipe_params().keys() == search.space.keys()
+    switched_off = {
+        name for name in search.space if search._own.get(name, 0) is None
+    }  # a prior that a recipe leaves out
+    assert search.recipe_params().keys() == search.space.keys() - switched_off
 
 
 class Unwritable(Prior):

@@ -17,5 +17,5 @@ def test_every_error_is_exported_and_documented(cls):
 
 @pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not errors.FSVIError])
 def test_every_error_is_a_built_in_one_too(cls):
-    builtin = (ValueError, ArithmeticError, FileNotFoundError)
+    builtin = (ValueError, ArithmeticError, FileNotFoundError, RuntimeError)
     assert issubclass(cls, errors.FSVIError) and issubclass(cls, builtin)

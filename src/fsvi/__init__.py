@@ -13,6 +13,7 @@ from fsvi.errors import (
     HeadError,
     InvalidInputError,
     NonFiniteLossError,
+    ProcessLostError,
     SingularCovarianceError,
 )
 from fsvi.functions import contexts, divergences, kernels, priors
@@ -140,6 +141,7 @@ __all__ = [
     "Poisson",
     "PoissonPredictive",
     "Predictive",
+    "ProcessLostError",
     "RadialMFVI",
     "Rank1",
     "Referral",

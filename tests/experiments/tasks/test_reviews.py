@@ -9,8 +9,8 @@ from fsvi.experiments.experiment import Order
 from fsvi.experiments.runner.runs import checked, run
 from fsvi.experiments.tasks.reviews import excerpts, reviews
 from fsvi.inputs import Bundle
-from made_up_texts import make_up
 from pictures import needs
+from review_texts import make_up
 
 
 @pytest.fixture

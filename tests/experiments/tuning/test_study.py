@@ -16,8 +16,8 @@ from fsvi.functions.priors import Constant, Empirical, GaussianProcess, Induced,
 from fsvi.methods.registry import METHODS
 from fsvi.methods.search_space import Choice
 from fsvi.networks import mlp
-from made_up_texts import make_up as make_up_texts
 from pictures import SHAPES, make_up, pretend
+from review_texts import make_up as make_up_texts
 
 pytest.importorskip("optuna", reason="Optuna is an extra: pip install optuna")
 

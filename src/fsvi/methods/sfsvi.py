@@ -1,0 +1,199 @@
+"""Sequential function-space variational inference (Rudner, Bickford Smith, Feng, Teh, Gal; ICML 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.errors import InvalidInputError
+from fsvi.functions import FunctionGaussian, Linearization
+from fsvi.functions.contexts import Context
+from fsvi.functions.divergences import Divergence
+from fsvi.functions.priors import Empirical, Prior
+from fsvi.inputs import Inputs
+from fsvi.likelihoods import Likelihood, MultiHead
+from fsvi.methods.fsvi import FSVI, Stochastic
+from fsvi.methods.kl_weight import KLWeight
+from fsvi.methods.mean_field import Stds
+from fsvi.methods.parts import Part
+from fsvi.networks.network import Network
+from fsvi.validation import check_count
+
+_ANY_TASK = -1
+"""The task of context points that no task owns."""
+
+
+class SFSVI(FSVI):
+    """FSVI for a sequence of tasks: the posterior over functions after one task is the prior of the next.
+
+    For task t it minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · Σ_h KL(q_t(f_h(X_h)) ‖ q_{t−1}(f_h(X_h))). The sum
+    is over the heads h that have been seen, up to the present task's. X_h are K points of the `context`, and K points
+    of the coreset of task h: inputs of that task that were kept. With one head for all tasks, they are K points
+    of the context and K of the coreset of each earlier task.
+
+    Train it with `fsvi.fit_tasks`. With `likelihood=fsvi.MultiHead(heads)` each task has outputs of its own, otherwise
+    all tasks share the outputs. Parameters of a new head start from the network's own, and these, with their initial
+    standard deviations, are its prior.
+
+    A file keeps the coreset, because training on further tasks needs it: it contains training inputs.
+
+    Args:
+        net: The network, with the outputs of all tasks in its last layer; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        context: Where functions are compared with the prior, besides the coreset. `fit` needs it.
+        coreset: The number of training inputs that are kept per task; 0 keeps none.
+        prior: The prior over functions for the first task; None is `Constant(0.5)`.
+        divergence: What compares posterior and prior at the context points; None is `KL()`.
+        linearize: As for `FSVI`.
+        stochastic: As for `FSVI`.
+        num_context: The number of points of the context per set, and of points per earlier task.
+        num_context_sets: The number of sets, S; the largest divergence counts.
+        num_samples: The number of draws for the likelihood, M.
+        kl_weight: The weight of the divergence in the loss: a number, None for 1/N (the evidence lower bound), or
+            `fsvi.Tempered(t)` for t/N; N is the number of examples of the present task.
+        stds: How the standard deviations start and learn; None is `Stds()`.
+    """
+
+    _owners: Tensor | None = None
+    """The task that each point of the latest set was kept from; None if the points are the user's."""
+
+    def __init__(
+        self,
+        net: nn.Module | Network,
+        likelihood: Likelihood,
+        context: Context | None = None,
+        *,
+        coreset: int = 40,
+        prior: Prior | None = None,
+        divergence: Divergence | None = None,
+        linearize: Linearization = "jvp",
+        stochastic: Stochastic = "all",
+        num_context: int = 24,
+        num_context_sets: int = 1,
+        num_samples: int = 1,
+        kl_weight: KLWeight = None,
+        stds: Stds | None = None,
+    ) -> None:
+        super().__init__(
+            net,
+            likelihood,
+            context,
+            prior=prior,
+            divergence=divergence,
+            linearize=linearize,
+            stochastic=stochastic,
+            num_context=num_context,
+            num_context_sets=num_context_sets,
+            num_samples=num_samples,
+            kl_weight=kl_weight,
+            stds=stds,
+        )
+        self.coreset = coreset if coreset == 0 else check_count("coreset", coreset)
+        self.kept = Coreset()
+
+    # Tasks ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def num_tasks(self) -> int:
+        """The number of tasks that have been learned."""
+        return int(self.kept.num_tasks)
+
+    def end_task(self, x: Tensor, seed: int = 0) -> None:
+        """Keep inputs of the task that was learned, and make the posterior the prior of the next one.
+
+        Args:
+            x: Training inputs of the task, all of them or a sample.
+            seed: The seed of the choice.
+        """
+        self.kept.add(x, self.coreset, seed)
+        self.prior = self.as_prior()
+        prior: Empirical = self.prior
+        prior.forget_source()
+
+    # The divergence -------------------------------------------------------------------------------------------------
+
+    def function_kl(self, x_context: Any) -> Tensor:
+        """The divergence of q(f(X)) from p(f(X)) at these points, summed over the outputs of heads seen so far."""
+        self._owners = None
+        return super().function_kl(x_context)
+
+    def _points(self, x: Inputs) -> Any:
+        """K points of the context, then K points of each earlier task."""
+        points = super()._points(x)
+        kept, owners = self.kept.draw(self.num_context)
+        if not len(owners):
+            self._owners = None
+            return points
+        none = torch.full((len(points),), _ANY_TASK, device=owners.device)
+        self._owners = torch.cat([none, owners])
+        return torch.cat([points, self.network.arranged(kept.to(points.dtype))])
+
+    def _divergence(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
+        """One divergence per head, at the points that concern it."""
+        if not isinstance(self.likelihood, MultiHead):
+            return super()._divergence(q, p)
+        p = p if p.mean.shape == q.mean.shape else p.joint()
+        parts = list(self._heads(q.num_points, q.mean.device))
+        return torch.stack([self.divergence.between(q.part(*part), p.part(*part)) for part in parts]).sum()
+
+    def _heads(self, num_points: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """The points and the outputs of each head seen so far."""
+        heads: list[list[int]] = self.likelihood.heads[: self.num_tasks + 1]  # type: ignore[index, assignment]
+        owners = torch.full((num_points,), _ANY_TASK) if self._owners is None else self._owners.cpu()
+        for task, head in enumerate(heads):
+            points = torch.nonzero((owners == _ANY_TASK) | (owners == task)).squeeze(1)
+            yield points.to(device), torch.tensor(head, device=device)
+
+
+class Coreset(Part):
+    """Inputs of earlier tasks, and which task each is from."""
+
+    points: Tensor
+    """the inputs, (n, ...)"""
+    tasks: Tensor
+    """the number of the task of each, (n,)"""
+    num_tasks: Tensor
+    """how many tasks have been learned, also if none of their inputs were kept"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("points", torch.zeros(0))
+        self.register_buffer("tasks", torch.zeros(0, dtype=torch.long))
+        self.register_buffer("num_tasks", torch.zeros((), dtype=torch.long))
+
+    def add(self, x: Any, num: int, seed: int) -> None:
+        """Keep `num` random inputs of the task that ends.
+
+        Args:
+            x: The task's inputs.
+            num: The number to keep.
+            seed: The seed of the choice.
+        """
+        if not isinstance(x, Tensor):
+            raise InvalidInputError("S-FSVI keeps inputs in a coreset, so it needs inputs that are one tensor.")
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:num].to(x.device)
+        chosen = x.detach()[order].clone()
+        tasks = torch.full((len(chosen),), int(self.num_tasks), device=self.tasks.device)
+        self.points = chosen if not len(self.tasks) else torch.cat([self.points, chosen.to(self.points)])
+        self.tasks = torch.cat([self.tasks, tasks])
+        self.num_tasks += 1
+
+    def draw(self, num: int) -> tuple[Tensor, Tensor]:
+        """Up to `num` random points of each task, and their tasks.
+
+        Args:
+            num: The number per task.
+        """
+        order = torch.randperm(len(self.tasks), device=self.tasks.device)
+        rows = [order[self.tasks[order] == task][:num] for task in range(int(self.num_tasks))]
+        chosen = torch.cat([order[:0], *rows])
+        return self.points[chosen], self.tasks[chosen]
+
+    def resize(self, tensors: Mapping[str, Tensor], input_shape: tuple[int, ...] | None) -> None:
+        """Make room for as many points as a file has."""
+        for name in ("points", "tasks"):
+            if name in tensors:
+                setattr(self, name, getattr(self, name).new_zeros(tensors[name].shape))

@@ -1,4 +1,7 @@
-"""The tables of the paper (Rudner, Chen, Teh and Gal, NeurIPS 2022) under our names of methods and metrics."""
+"""The tables of the paper (Rudner, Chen, Teh and Gal, NeurIPS 2022) under our names of methods and metrics.
+
+The numbers of the continual tasks are those of S-FSVI's authors (Rudner, Bickford Smith, Feng, Teh, Gal; ICML 2022).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class PaperTable:
     """A table of the paper in its printed units: shares are percentages.
 
     Attributes:
-        source: Its number.
+        source: Which table it is, as in "Table 1 of the paper".
         rows: Means by metric, by the label of the method; values that the paper leaves out are absent.
     """
 

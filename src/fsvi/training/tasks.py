@@ -51,7 +51,7 @@ def fit_tasks(
     _check_tasks(method, tasks, first, settings)
     histories = []
     for number, data in enumerate(tasks, first):
-        _start(method, number)
+        start_task(method, number)
         folder = None if checkpoint is None else Path(checkpoint) / f"task-{number}"
         histories.append(fit(method, data, seed=seed, checkpoint=folder, **settings))
         if after_task is not None:
@@ -61,8 +61,13 @@ def fit_tasks(
     return histories
 
 
-def _start(method: Method, number: int) -> None:
-    """Let every likelihood with several heads use the one of this task."""
+def start_task(method: Method, number: int) -> None:
+    """Let every likelihood with several heads use the head of this task, for training or for prediction.
+
+    Args:
+        method: The method.
+        number: The number of the task, from 0.
+    """
     for part in method.modules():
         if isinstance(part, MultiHead):
             part.task = number
@@ -79,7 +84,7 @@ def _check_tasks(method: Method, tasks: Sequence[Any], first: int, settings: Any
         raise InvalidInputError("tasks must be a list with the training data of each task, at least of one.")
     for number, data in enumerate(tasks, first):
         try:
-            _start(method, number)
+            start_task(method, number)
             with forked_random(method.device):
                 _examples(method, data, settings)
         except InvalidInputError as error:

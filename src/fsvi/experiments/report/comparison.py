@@ -123,7 +123,7 @@ class Table:
 
     @property
     def source(self) -> str:
-        """The number of the paper's table; "" if it has none."""
+        """Where the published values are from; "" if there are none."""
         return next((PAPER[task].source for task in self.layout.tasks if task in PAPER), "")
 
     @property

@@ -196,4 +196,4 @@ class Coreset(Part):
         """Make room for as many points as a file has."""
         for name in ("points", "tasks"):
             if name in tensors:
-                setattr(self, name, getattr(self, name).new_zeros(tensors[name].shape))
+                setattr(self, name, torch.zeros_like(tensors[name], device=getattr(self, name).device))

@@ -100,7 +100,7 @@ def test_each_head_is_compared_at_the_context_and_at_its_own_coreset(linearize):
         method.end_task(x, seed=number)
     with torch.no_grad():
         method.posterior.mean.add_(0.3 * torch.randn_like(method.posterior.mean))
-        method.posterior.log_std.sub_(0.5)
+        method.posterior.log_std.add_(0.5 * torch.randn_like(method.posterior.mean) - 0.5)
     method.likelihood.task = 2
     box = points(4, seed=9)
     method.context = contexts.Dataset(box)

@@ -108,7 +108,7 @@ def test_each_head_is_compared_at_the_context_and_at_its_own_coreset(linearize):
 
     kept, owners = method.kept.points, method.kept.tasks
     expected = 0.0
-    for task, head in enumerate(HEADS):
+    for task, head in enumerate(HEADS[:2]):
         x = torch.cat([box, kept[owners == task]])
         q, p = (method._linearizer(method.network, method.posterior, x, None), method.prior.gaussian(x))
         q, p = (each if each.outputs_joined > 1 else each.joint() for each in (q, p))

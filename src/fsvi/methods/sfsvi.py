@@ -30,13 +30,12 @@ class SFSVI(FSVI):
     """FSVI for a sequence of tasks: the posterior over functions after one task is the prior of the next.
 
     For task t it minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · Σ_h KL(q_t(f_h(X_h)) ‖ q_{t−1}(f_h(X_h))). The sum
-    is over the heads h that have been seen, up to the present task's. X_h are K points of the `context`, and K points
-    of the coreset of task h: inputs of that task that were kept. With one head for all tasks, they are K points
-    of the context and K of the coreset of each earlier task.
+    is over the heads h of earlier tasks; in the first task, it has the first head and the `prior`. X_h are K points of
+    the `context`, and K points of the coreset of task h: inputs of that task that were kept. With one head for all
+    tasks, they are K points of the context and K of the coreset of each earlier task.
 
     Train it with `fsvi.fit_tasks`. With `likelihood=fsvi.MultiHead(heads)` each task has outputs of its own, otherwise
-    all tasks share the outputs. Parameters of a new head start from the network's own, and these, with their initial
-    standard deviations, are its prior.
+    all tasks share the outputs. A new head has no earlier posterior, so nothing holds it back while it is learned.
 
     A file keeps the coreset, because training on further tasks needs it: it contains training inputs.
 
@@ -116,7 +115,7 @@ class SFSVI(FSVI):
     # The divergence -------------------------------------------------------------------------------------------------
 
     def function_kl(self, x_context: Any) -> Tensor:
-        """The divergence of q(f(X)) from p(f(X)) at these points, summed over the outputs of heads seen so far."""
+        """The divergence of q(f(X)) from p(f(X)) at these points, summed over the heads of earlier tasks."""
         self._owners = None
         return super().function_kl(x_context)
 
@@ -140,8 +139,8 @@ class SFSVI(FSVI):
         return torch.stack([self.divergence.between(q.part(*part), p.part(*part)) for part in parts]).sum()
 
     def _heads(self, num_points: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """The points and the outputs of each head seen so far."""
-        heads: list[list[int]] = self.likelihood.heads[: self.num_tasks + 1]  # type: ignore[index, assignment]
+        """The points and the outputs of each head of an earlier task; in the first task, of its own."""
+        heads: list[list[int]] = self.likelihood.heads[: max(1, self.num_tasks)]  # type: ignore[index, assignment]
         owners = torch.full((num_points,), _ANY_TASK) if self._owners is None else self._owners.cpu()
         for task, head in enumerate(heads):
             points = torch.nonzero((owners == _ANY_TASK) | (owners == task)).squeeze(1)

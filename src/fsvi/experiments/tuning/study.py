@@ -120,7 +120,9 @@ class _Search:
             known = ", ".join(name for name, entry in METHODS.items() if entry.search)
             raise InvalidInputError(f"{self.order.method!r} has no search space: choose one of {known}.")
         if TASKS[self.order.task] in CONTINUAL_TASKS:
-            raise InvalidInputError(f"{self.order.task!r} is a sequence of tasks, which tuning cannot hold data out of.")
+            raise InvalidInputError(
+                f"{self.order.task!r} is a sequence of tasks, which tuning cannot hold data out of."
+            )
 
     def path(self, out: Path) -> Path:
         """The path of the summary."""

@@ -121,7 +121,7 @@ class _Search:
             raise InvalidInputError(f"{self.order.method!r} has no search space: choose one of {known}.")
         if TASKS[self.order.task] in CONTINUAL_TASKS:
             raise InvalidInputError(
-                f"{self.order.task!r} is a sequence of tasks, which tuning cannot hold data out of."
+                f"{self.order.task!r} is a sequence of tasks, which cannot be tuned."
             )
 
     def path(self, out: Path) -> Path:

@@ -4,6 +4,7 @@ import torch
 import fsvi
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.report.figures import forgetting_figure
+from fsvi.experiments.runner.diagnoses import diagnose_result
 from fsvi.experiments.runner.runs import run
 from fsvi.experiments.tasks.continual import CONTINUAL_TASKS, SequenceExperiment
 from fsvi.experiments.tasks.registry import TASKS
@@ -37,6 +38,8 @@ def test_a_run_from_made_up_digits_to_the_figure(monkeypatch, tmp_path, method, 
     saved = fsvi.load(tmp_path / "models" / "split-mnist" / f"{result_stem(method, context)}.smoke.0.fsvi")
     if method == "s-fsvi":
         sizes = torch.bincount(saved.kept.tasks, minlength=5).tolist()
+        with pytest.raises(fsvi.InvalidInputError, match="sequence of tasks"):
+            diagnose_result(tmp_path / "split-mnist" / f"{result_stem(method, context)}.smoke.0.json")
         assert saved.num_tasks == 5 and sizes == ([10, 10, 10, 10, 8] if context == "coreset" else [0] * 5)
 
 

@@ -185,6 +185,7 @@ def continual(sequence: TaskSequence, order: Order) -> Experiment:
         [train],
         [*effort.notes(), *_notes(sequence, order, effort)],
         tests=(sequence.dataset,),
+        is_diagnosed=False,
         tasks=tasks,
     )
     learned = experiment.learned

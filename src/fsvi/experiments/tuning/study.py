@@ -120,9 +120,7 @@ class _Search:
             known = ", ".join(name for name, entry in METHODS.items() if entry.search)
             raise InvalidInputError(f"{self.order.method!r} has no search space: choose one of {known}.")
         if TASKS[self.order.task] in CONTINUAL_TASKS:
-            raise InvalidInputError(
-                f"{self.order.task!r} is a sequence of tasks, which cannot be tuned."
-            )
+            raise InvalidInputError(f"{self.order.task!r} is a sequence of tasks, which cannot be tuned.")
 
     def path(self, out: Path) -> Path:
         """The path of the summary."""

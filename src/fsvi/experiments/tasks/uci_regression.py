@@ -149,8 +149,8 @@ def _fsvi_settings(tuned: _Tuned) -> dict[str, Any]:
 # The description ----------------------------------------------------------------------------------------------------
 
 _CONTEXT_NOTE = (
-    f"Context points of FSVI, GFSVI and FBNN are uniform within ±{_WIDTH} standard deviations of each input. The paper uses "
-    "the bounds of the training data. Depending on the table, 34% to 77% of rows have an input outside our box."
+    f"Context points of FSVI, GFSVI and FBNN are uniform within ±{_WIDTH} standard deviations of each input. The paper "
+    "uses the bounds of the training data. Depending on the table, 34% to 77% of rows have an input outside our box."
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ CORESET, NO_CORESET = "coreset", "no-coreset"
 _PIXELS, _CLASSES = 28 * 28, 10
 _PAIRS = tuple((label, label + 1) for label in range(0, _CLASSES, 2))
 _ORDERS, _ORDER_SEED = 10, 1000
-"""The number of permuted tasks, and the seed of the first permutation; the first task has the images as they are."""
+"""The number of permuted tasks, and the seed of their orders of pixels, to which a task's number is added."""
 
 Pair = tuple[Tensor, Tensor]
 
@@ -51,6 +51,8 @@ class TaskSequence:
         coreset: The number of images that S-FSVI keeps per task.
         epochs: Passes over the images of each task.
         published: The epochs of S-FSVI's authors, with and without a coreset.
+        settings: Settings of S-FSVI that differ from those of the other sequences.
+        fit_settings: The same for the settings of `fit`.
     """
 
     name: str
@@ -62,8 +64,10 @@ class TaskSequence:
     coreset: int
     epochs: int
     published: tuple[int, int]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fit_settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def divided(self, x: Tensor, y: Tensor) -> list[Pair]:
+    def divided(self, x: Tensor, y: Tensor) -> Sequence[Pair]:
         """The tasks: images as vectors of pixels from 0 to 1, and labels.
 
         Args:
@@ -72,7 +76,7 @@ class TaskSequence:
         """
         rows = x.flatten(1).float() / 255
         if not self.classes:
-            return [(rows[:, order], y) for order in _pixel_orders()]
+            return PermutedTasks(rows, y)
         chosen = [torch.isin(y, torch.tensor(classes)) for classes in self.classes]
         return [(rows[mask], y[mask]) for mask in chosen]
 
@@ -81,10 +85,27 @@ class TaskSequence:
         return MultiHead(self.classes) if self.is_multi_head else Categorical()
 
 
-def _pixel_orders() -> Iterator[Tensor]:
-    yield torch.arange(_PIXELS)
-    for number in range(_ORDERS - 1):
-        yield torch.randperm(_PIXELS, generator=torch.Generator().manual_seed(_ORDER_SEED + number))
+class PermutedTasks(Sequence[Pair]):
+    """The same images in ten orders of pixels. They are permuted when they are needed: ten copies take 2 GB.
+
+    Args:
+        rows: Images as vectors of pixels.
+        y: Their labels.
+    """
+
+    def __init__(self, rows: Tensor, y: Tensor) -> None:
+        self.rows, self.y = rows, y
+
+    def __len__(self) -> int:
+        return _ORDERS
+
+    def __getitem__(self, number: Any) -> Any:
+        """A task; the first one has the images as they are."""
+        number = range(_ORDERS)[number]
+        if not number:
+            return self.rows, self.y
+        order = torch.randperm(_PIXELS, generator=torch.Generator().manual_seed(_ORDER_SEED + number))
+        return self.rows[:, order], self.y
 
 
 _SEQUENCES = (
@@ -92,7 +113,19 @@ _SEQUENCES = (
     TaskSequence(
         "split-fashion-mnist", "Split FashionMNIST", "fashion-mnist", _PAIRS, True, (256, 256), 40, 3, (60, 60)
     ),
-    TaskSequence("permuted-mnist", "Permuted MNIST", "mnist", (), False, (100, 100), 200, 2, (10, 5)),
+    TaskSequence(
+        "permuted-mnist",
+        "Permuted MNIST",
+        "mnist",
+        (),
+        False,
+        (100, 100),
+        200,
+        2,
+        (10, 5),
+        {"prior": Induced(1.0), "num_context": 8, "kl_weight": 1e-3},
+        {"lr": 2e-3, "batch_size": 256},
+    ),
     TaskSequence("split-mnist-single", "Split MNIST, one head", "mnist", _PAIRS, False, (256, 256), 200, 3, (80, 80)),
 )
 
@@ -180,7 +213,7 @@ def continual(sequence: TaskSequence, order: Order) -> Experiment:
     experiment = SequenceExperiment(
         make,
         tasks[-1],
-        {"epochs": effort.epochs, **_FIT, **order.fit_settings},
+        {"epochs": effort.epochs, **_FIT, **sequence.fit_settings, **order.fit_settings},
         evaluate,
         [train],
         [*effort.notes(), *_notes(sequence, order, effort)],
@@ -199,7 +232,8 @@ def _efforts(sequence: TaskSequence) -> dict[str, ImageEffort]:
 def _method_settings(sequence: TaskSequence, order: Order) -> Mapping[str, Any]:
     if order.member == "s-fsvi":
         prior = Induced(1e-3 if _draws_noise(sequence, order) else 100.0)
-        return {**_SETTINGS, "prior": prior, "coreset": sequence.coreset if order.context == CORESET else 0}
+        coreset = sequence.coreset if order.context == CORESET else 0
+        return {**_SETTINGS, "prior": prior, **sequence.settings, "coreset": coreset}
     if takes_context(order.method):
         raise InvalidInputError(
             f"{order.method!r} has no coreset, which the contexts of {order.task!r} are about: run 's-fsvi', or a "
@@ -228,13 +262,13 @@ def _measured(
     method: Method, earlier: Sequence[Method], tests: Sequence[Pair], num_samples: int
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Metrics and curves of the trained method, and of what it was after each task before the last, if it is known."""
-    scores = _scores(method, tests, num_samples)
+    scores = _scores(method, tests, len(tests), num_samples)
     final = [each["accuracy"] for each in scores]
     found = {name: _mean([each[name] for each in scores]) for name in scores[0]}
     found |= {f"accuracy_task_{number}": value for number, value in enumerate(final, 1)}
     if not earlier:
         return found, {}
-    stages = [_scores(each, tests[:seen], num_samples) for seen, each in enumerate(earlier, 1)]
+    stages = [_scores(each, tests, seen, num_samples) for seen, each in enumerate(earlier, 1)]
     accuracies = [*([each["accuracy"] for each in stage] for stage in stages), final]
     learned = [row[-1] for row in accuracies]
     lost = [before - after for before, after in zip(learned[:-1], final[:-1], strict=True)]
@@ -247,10 +281,11 @@ def _measured(
     return {**found, "accuracy_learned": _mean(learned), "forgetting": _mean(lost)}, {"forgetting": curve}
 
 
-def _scores(method: Method, tests: Sequence[Pair], num_samples: int) -> list[dict[str, float]]:
-    """The scores on the test images of each task."""
+def _scores(method: Method, tests: Sequence[Pair], seen: int, num_samples: int) -> list[dict[str, float]]:
+    """The scores on the test images of the first `seen` tasks."""
     found = []
-    for number, (x, y) in enumerate(tests):
+    for number in range(seen):
+        x, y = tests[number]
         start_task(method, number)
         p = predict(method, x, num_samples)
         found.append({"accuracy": metrics.accuracy(p, y), "nll": metrics.nll(p, y), "ece_15": metrics.ece(p, y)})

@@ -81,7 +81,7 @@ def test_uci_sets_stand_side_by_side():
     results = [make_result("fsvi", task=f"uci-{name}", metrics=metrics) for name in ("concrete", "protein")]
     errors, likelihoods = build_tables(results)
     assert [column.metric.label for column in errors.columns][:2] == ["Boston", "Concrete"]
-    assert errors.source == "Table 4" and [each.label for each in errors.rows] == ["fbnn", "fsvi"]
+    assert errors.source == "Table 4 of the paper" and [each.label for each in errors.rows] == ["fbnn", "fsvi"]
     by_task = {each.column.task: each for each in row(errors, "fsvi").cells}
     assert by_task["uci-concrete"].difference_text == "−0.177"
     assert by_task["uci-boston"].ours is None and by_task["uci-boston"].paper.mean == 3.632

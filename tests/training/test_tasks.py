@@ -14,8 +14,8 @@ def task(number, num=24):
     return x, 2 * number + (x[:, 0] > 0).long()
 
 
-def make(kind=fsvi.SFSVI, likelihood=None):
-    torch.manual_seed(0)
+def make(kind=fsvi.SFSVI, likelihood=None, seed=0):
+    torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 4))
     context = [] if kind is fsvi.MAP else [fsvi.contexts.Uniform(-1.0, 1.0)]
     settings = {"coreset": 4, "num_context": 4} if kind is fsvi.SFSVI else {}
@@ -40,6 +40,13 @@ def test_it_tells_when_a_task_has_been_learned():
     seen = []
     fsvi.fit_tasks(make(), TASKS, after_task=lambda method, number: seen.append((number, method.num_tasks)), **SETTINGS)
     assert seen == [(0, 0), (1, 1)]
+
+
+def test_every_member_of_an_ensemble_remembers():
+    seeds = iter([0, 1])
+    ensemble = fsvi.Ensemble(lambda: make(seed=next(seeds)), size=2)
+    fsvi.fit_tasks(ensemble, TASKS, epochs=1)
+    assert [(member.num_tasks, member.likelihood.task) for member in ensemble.members] == [(2, 1), (2, 1)]
 
 
 @pytest.mark.parametrize("stop", [0, 1])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,11 +20,9 @@ from fsvi.methods.fsvi import FSVI, Stochastic
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import Stds
 from fsvi.methods.parts import Part
+from fsvi.networks.devices import moved
 from fsvi.networks.network import Network
 from fsvi.validation import check_count
-
-_ANY_TASK = -1
-"""The task of context points that no task owns."""
 
 
 class SFSVI(FSVI):
@@ -56,8 +55,8 @@ class SFSVI(FSVI):
         stds: How the standard deviations start and learn; None is `Stds()`.
     """
 
-    _owners: Tensor | None = None
-    """The task that each point of the latest set was kept from; None if the points are the user's."""
+    _drawn: Sequence[int] = ()
+    """How many of the last points of the latest set were kept from each earlier task; the others concern all heads."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class SFSVI(FSVI):
     @property
     def num_tasks(self) -> int:
         """The number of tasks that have been learned."""
-        return int(self.kept.num_tasks)
+        return self.kept.num_tasks
 
     def end_task(self, x: Tensor, seed: int = 0) -> None:
         """Keep inputs of the task that was learned, and make the posterior the prior of the next one.
@@ -116,52 +115,52 @@ class SFSVI(FSVI):
 
     def function_kl(self, x_context: Any) -> Tensor:
         """The divergence of q(f(X)) from p(f(X)) at these points, summed over the heads of earlier tasks."""
-        self._owners = None
+        self._drawn = ()
         return super().function_kl(x_context)
 
     def _points(self, x: Inputs) -> Any:
         """K points of the context, then K points of each earlier task."""
         points = super()._points(x)
-        kept, owners = self.kept.draw(self.num_context)
-        if not len(owners):
-            self._owners = None
-            return points
-        none = torch.full((len(points),), _ANY_TASK, device=owners.device)
-        self._owners = torch.cat([none, owners])
-        return torch.cat([points, self.network.arranged(kept.to(points.dtype))])
+        kept, self._drawn = self.kept.draw(self.num_context)
+        return torch.cat([points, self.network.arranged(kept.to(points.dtype))]) if len(kept) else points
 
     def _divergence(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
         """One divergence per head, at the points that concern it."""
         if not isinstance(self.likelihood, MultiHead):
             return super()._divergence(q, p)
         p = p if p.mean.shape == q.mean.shape else p.joint()
-        parts = list(self._heads(q.num_points, q.mean.device))
-        return torch.stack([self.divergence.between(q.part(*part), p.part(*part)) for part in parts]).sum()
+        heads: list[list[int]] = self.likelihood.heads[: max(1, self.num_tasks)]
+        parts = zip(self._points_of_heads(q.num_points, len(heads)), heads, strict=True)
+        indices = [[torch.tensor(each, device=q.mean.device) for each in part] for part in parts]
+        return torch.stack([self.divergence.between(q.part(*part), p.part(*part)) for part in indices]).sum()
 
-    def _heads(self, num_points: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """The points and the outputs of each head of an earlier task; in the first task, of its own."""
-        heads: list[list[int]] = self.likelihood.heads[: max(1, self.num_tasks)]  # type: ignore[index, assignment]
-        owners = torch.full((num_points,), _ANY_TASK) if self._owners is None else self._owners.cpu()
-        for task, head in enumerate(heads):
-            points = torch.nonzero((owners == _ANY_TASK) | (owners == task)).squeeze(1)
-            yield points.to(device), torch.tensor(head, device=device)
+    def _points_of_heads(self, num_points: int, num_heads: int) -> Iterator[list[int]]:
+        """The points at which each head is compared: those that concern all heads, and those of its own task."""
+        end = num_points - sum(self._drawn)
+        shared = list(range(end))
+        for count in self._drawn or [0] * num_heads:
+            start, end = end, end + count
+            yield [*shared, *range(start, end)]
 
 
 class Coreset(Part):
-    """Inputs of earlier tasks, and which task each is from."""
+    """Inputs of earlier tasks, task after task."""
 
     points: Tensor
     """the inputs, (n, ...)"""
-    tasks: Tensor
-    """the number of the task of each, (n,)"""
-    num_tasks: Tensor
-    """how many tasks have been learned, also if none of their inputs were kept"""
+    sizes: Tensor
+    """how many inputs each task has left, (tasks,)"""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("points", torch.zeros(0))
-        self.register_buffer("tasks", torch.zeros(0, dtype=torch.long))
-        self.register_buffer("num_tasks", torch.zeros((), dtype=torch.long))
+        self.register_buffer("sizes", torch.zeros(0, dtype=torch.long))
+        self._known_sizes: list[int] = []  # so that no step waits for the device
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks have been learned, also if none of their inputs were kept."""
+        return len(self._known_sizes)
 
     def add(self, x: Any, num: int, seed: int) -> None:
         """Keep `num` random inputs of the task that ends.
@@ -173,26 +172,29 @@ class Coreset(Part):
         """
         if not isinstance(x, Tensor):
             raise InvalidInputError("S-FSVI keeps inputs in a coreset, so it needs inputs that are one tensor.")
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:num].to(x.device)
-        chosen = x.detach()[order].clone()
-        tasks = torch.full((len(chosen),), int(self.num_tasks), device=self.tasks.device)
-        self.points = chosen if not len(self.tasks) else torch.cat([self.points, chosen.to(self.points)])
-        self.tasks = torch.cat([self.tasks, tasks])
-        self.num_tasks += 1
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:num]
+        chosen = x.detach()[moved(order, x.device)].clone()
+        self.points = torch.cat([self.points, chosen.to(self.points)]) if self.num_tasks else chosen
+        self._known_sizes.append(len(chosen))
+        self.sizes = torch.tensor(self._known_sizes, device=self.sizes.device)
 
-    def draw(self, num: int) -> tuple[Tensor, Tensor]:
-        """Up to `num` random points of each task, and their tasks.
+    def draw(self, num: int) -> tuple[Tensor, list[int]]:
+        """Up to `num` random points of each task, task after task, and how many of each.
 
         Args:
             num: The number per task.
         """
-        order = torch.randperm(len(self.tasks), device=self.tasks.device)
-        rows = [order[self.tasks[order] == task][:num] for task in range(int(self.num_tasks))]
-        chosen = torch.cat([order[:0], *rows])
-        return self.points[chosen], self.tasks[chosen]
+        starts = accumulate(self._known_sizes, initial=0)
+        rows = [start + torch.randperm(size)[:num] for start, size in zip(starts, self._known_sizes, strict=False)]
+        index = torch.cat([torch.zeros(0, dtype=torch.long), *rows])
+        return self.points[moved(index, self.points.device)], [len(each) for each in rows]
 
     def resize(self, tensors: Mapping[str, Tensor], input_shape: tuple[int, ...] | None) -> None:
-        """Make room for as many points as a file has."""
-        for name in ("points", "tasks"):
+        """Make room for as many points and tasks as a file has."""
+        for name in ("points", "sizes"):
             if name in tensors:
                 setattr(self, name, torch.zeros_like(tensors[name], device=getattr(self, name).device))
+
+    def settle(self) -> None:
+        """Read the sizes, which a file may have changed."""
+        self._known_sizes = self.sizes.tolist()

@@ -32,6 +32,10 @@ class PaperTable:
         """The row to compare a label of ours with: the same label, or its method if the paper names no context."""
         return next((name for name in (label, label.partition(" (")[0]) if name in self.rows), None)
 
+    def has(self, name: str) -> bool:
+        """Whether a row has the metric called `name`."""
+        return any(name in row for row in self.rows.values())
+
     def rows_without(self, labels: Iterable[str]) -> list[str]:
         """The paper's rows that match none of our `labels`."""
         taken = {self.row(label) for label in labels}

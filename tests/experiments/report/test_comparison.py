@@ -165,3 +165,9 @@ def test_duq_is_ranked_by_its_own_score_with_the_entropy_next_to_it():
 def test_remarks_concern_every_row():
     results = [make_result("fsvi", task="uci-yacht", metrics={"rmse": 1.0})]
     assert "context" in only(build_tables(results)).remarks[0].lower()
+
+
+def test_a_table_without_published_measures_names_no_source():
+    results = [make_result("map", task="split-mnist", metrics={"accuracy": 0.9, "forgetting": 0.1})]
+    accuracy, forgetting = build_tables(results)
+    assert "S-FSVI" in accuracy.source and forgetting.source == ""

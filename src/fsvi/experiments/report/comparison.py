@@ -124,7 +124,8 @@ class Table:
     @property
     def source(self) -> str:
         """Where the published values are from; "" if there are none."""
-        return next((PAPER[task].source for task in self.layout.tasks if task in PAPER), "")
+        printed = ((PAPER.get(column.task), column.name) for column in self.layout.columns)
+        return next((table.source for table, name in printed if table and table.has(name)), "")
 
     @property
     def detailed(self) -> bool:

@@ -121,7 +121,7 @@ _SEQUENCES = (
         False,
         (100, 100),
         200,
-        2,
+        5,
         (10, 5),
         {"prior": Induced(1.0), "num_context": 8, "kl_weight": 1e-3},
         {"lr": 2e-3, "batch_size": 256},
@@ -129,7 +129,7 @@ _SEQUENCES = (
     TaskSequence("split-mnist-single", "Split MNIST, one head", "mnist", _PAIRS, False, (256, 256), 200, 3, (80, 80)),
 )
 
-_QUICK, _SMOKE = ImageEffort(12_000, 2_000, 1, 10), ImageEffort(500, 200, 1, 2)
+_QUICK, _SMOKE = ImageEffort(12_000, 2_000, 1, 1), ImageEffort(500, 200, 1, 1)
 _SETTINGS: Mapping[str, Any] = {
     "divergence": KL(1e-4, covariance="diagonal"),
     "stochastic": "last_layer",
@@ -226,7 +226,7 @@ def continual(sequence: TaskSequence, order: Order) -> Experiment:
 
 
 def _efforts(sequence: TaskSequence) -> dict[str, ImageEffort]:
-    return {"paper": ImageEffort(None, None, sequence.epochs, 10), "quick": _QUICK, "smoke": _SMOKE}
+    return {"paper": ImageEffort(None, None, sequence.epochs, 1), "quick": _QUICK, "smoke": _SMOKE}
 
 
 def _method_settings(sequence: TaskSequence, order: Order) -> Mapping[str, Any]:

@@ -48,7 +48,6 @@ class SFSVI(FSVI):
         linearize: As for `FSVI`.
         stochastic: As for `FSVI`.
         num_context: The number of points of the context per set, and of points per earlier task.
-        num_context_sets: The number of sets, S; the largest divergence counts.
         num_samples: The number of draws for the likelihood, M.
         kl_weight: The weight of the divergence in the loss: a number, None for 1/N (the evidence lower bound), or
             `fsvi.Tempered(t)` for t/N; N is the number of examples of the present task.
@@ -70,7 +69,6 @@ class SFSVI(FSVI):
         linearize: Linearization = "jvp",
         stochastic: Stochastic = "all",
         num_context: int = 24,
-        num_context_sets: int = 1,
         num_samples: int = 1,
         kl_weight: KLWeight = None,
         stds: Stds | None = None,
@@ -84,7 +82,6 @@ class SFSVI(FSVI):
             linearize=linearize,
             stochastic=stochastic,
             num_context=num_context,
-            num_context_sets=num_context_sets,
             num_samples=num_samples,
             kl_weight=kl_weight,
             stds=stds,

@@ -291,7 +291,7 @@ def watch(monkeypatch, task):
     return seen
 
 
-@pytest.mark.parametrize("task", [task for task in TUNABLE_TASKS if task != "reviews"])  # it has a validation split of its own
+@pytest.mark.parametrize("task", [task for task in TUNABLE_TASKS if task != "reviews"])  # which has a validation split
 def test_test_data_are_never_seen(tmp_path, monkeypatch, made_up, task):
     """Neither loaded nor passed on: what is trained on and what is held out are the training data, and nothing else."""
     seen = watch(monkeypatch, task)

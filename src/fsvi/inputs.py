@@ -86,6 +86,12 @@ Inputs: TypeAlias = Tensor | Bundle
 """What a network is called with."""
 
 
+def num_rows(x: Inputs) -> int:
+    """The number of examples; in a graph that is exported it stays a symbol, which `len` would make a number."""
+    leaf = x if isinstance(x, Tensor) else next(x.named_leaves())[1]
+    return leaf.shape[0]
+
+
 def is_structured(x: Any) -> bool:
     """Whether `x` consists of several tensors: a mapping, or a tuple or list of tensors or mappings."""
     if isinstance(x, (Bundle, Mapping)):

@@ -22,7 +22,7 @@ import copy
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -32,8 +32,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
+from fsvi.export import Functions, functions_of
 from fsvi.inputs import TARGET_KEYS, Inputs, example_shape, signature
 from fsvi.likelihoods import Likelihood
+from fsvi.methods.exporting import export_method
 from fsvi.methods.files import save_method
 from fsvi.methods.parts import Part
 from fsvi.networks.devices import make_generator, moved
@@ -264,6 +266,47 @@ class Method(Configurable, nn.Module, ABC):
     def predictive(self, f: Tensor) -> Predictive:
         """The predictive distribution of function draws `f` (samples, n, outputs)."""
         return self.likelihood.predictive(f)
+
+    # Export ---------------------------------------------------------------------------------------------------------
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """The functions that `function_draws` would draw, drawn now: `export` writes them to a file.
+
+        Args:
+            x: Example inputs, validated by `check_inputs`.
+            num_samples: The number of draws.
+            generator: The source of random numbers, used exactly as in `function_draws`.
+        """
+        raise InvalidInputError(
+            f"{type(self).__name__} cannot be exported, because it does not say what its draws are: implement "
+            "fixed_draws, or serve with predict_batches."
+        )
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        num_samples: int = 16,
+        seed: int = 0,
+        example: Any = None,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        """Write the trained method as one graph that runs without fsvi: inputs in, mean and uncertainty out.
+
+        The outputs are those of `predict(x, num_samples, seed)` on a CPU, up to rounding: `mean` (class probabilities,
+        or the mean of the targets), for classes `entropy` and `mutual_information`, for numbers `std`, and `score` for
+        a method with a score of its own. The number of examples can differ from batch to batch, and the length of
+        texts too if the network allows it. If the network has outputs at every position, so has each output.
+
+        Args:
+            path: The file, which is replaced if it exists. Its suffix decides: `.onnx` for ONNX, which needs
+                `pip install 'fsvi[export]'`, or `.pt2` for `torch.export`.
+            num_samples: The number of draws, all of which are in the file.
+            seed: The seed of the draws.
+            example: Inputs like those to come, at least one. None makes some up, of the shape that the method was
+                trained on. Ids and real numbers together need an example.
+            labels: The names of the classes, which the file then holds.
+        """
+        export_method(self, path, num_samples, seed, example, labels)
 
     # Inputs and targets ---------------------------------------------------------------------------------------------
 
@@ -522,6 +565,10 @@ class NetworkMethod(Method):
         """
         calls = (lambda inputs, params=params: self.network(inputs, params) for params in draws)
         return torch.stack([self.batched(call, x, batch_size) for call in calls])
+
+    def fixed_functions(self, draws: Iterable[Mapping[str, Tensor]]) -> Functions:
+        """The network's outputs under these draws of its parameters, as a function of inputs."""
+        return functions_of(self.network, list(draws))
 
     # Files ----------------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,17 @@ def check_arguments(module: nn.Module, x: Inputs) -> None:
         raise InvalidInputError(f"inputs have {len(args)} parts, but the network's forward takes {len(known)}.")
 
 
+def input_names(module: nn.Module, x: Inputs) -> list[str]:
+    """The names of the inputs' tensors: keys, the arguments of the module's `forward`, or places such as "0.mask"."""
+    if isinstance(x, Tensor):
+        return ["input"]
+    names = [name for name, _ in x.named_leaves()]
+    parameters = inspect.signature(module.forward).parameters.values()
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    is_flat = isinstance(x.tree, tuple) and all(isinstance(part, Tensor) for part in x.tree)
+    return known[: len(names)] if is_flat and len(known) >= len(names) else names
+
+
 def unwrap(returned: Any, output: Output | None) -> Any:
     """The outputs in what a model returned; without a statement where they are, the usual places are tried."""
     if output is None:

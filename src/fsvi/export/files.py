@@ -67,6 +67,7 @@ def _onnx(graph: Graph, metadata: Mapping[str, str]) -> bytes:
             "(num_samples), or to .pt2."
         )
     model = _converted(graph)
+    _name_batch(model.graph)
     for name, value in metadata.items():
         entry = model.metadata_props.add()
         entry.key, entry.value = name, value
@@ -83,6 +84,15 @@ def _converted(graph: Graph) -> Any:
         raise InvalidInputError(_explain(error, graph)) from error
     assert program is not None
     return program.model_proto
+
+
+def _name_batch(graph: Any) -> None:
+    """Call the number of examples "batch", which torch numbers as one of many symbols."""
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if symbol and dim.dim_param == symbol:
+                dim.dim_param = "batch"
 
 
 def _explain(error: BaseException, graph: Graph) -> str:

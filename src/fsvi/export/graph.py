@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_map
 
 from fsvi.errors import FSVIError, InvalidInputError
@@ -141,11 +142,21 @@ def _frozen(value: Any) -> Any:
 def _following(module: nn.Module) -> Iterator[list[str]]:
     """The names of the layers that are being called; after an error, the last one is where it happened."""
     inside: list[str] = []
-    handles = []
-    for name, layer in module.named_modules():
-        label = f"the layer {name!r} ({type(layer).__name__})" if name else f"the network ({type(layer).__name__})"
-        handles.append(layer.register_forward_pre_hook(lambda *_, label=label: inside.append(label)))
-        handles.append(layer.register_forward_hook(lambda *_: inside.pop() and None))
+    labels = {
+        id(layer): f"the layer {name!r} ({type(layer).__name__})" if name else f"the network ({type(layer).__name__})"
+        for name, layer in module.named_modules()
+    }
+
+    def enter(layer: nn.Module, _: Any) -> None:
+        if id(layer) in labels:
+            inside.append(labels[id(layer)])
+
+    def leave(layer: nn.Module, *_: Any) -> None:
+        if id(layer) in labels:
+            inside.pop()
+
+    # Hooks of all modules, because methods treat a layer with hooks of its own differently.
+    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
     try:
         yield inside
     finally:

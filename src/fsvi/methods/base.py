@@ -67,6 +67,8 @@ class Method(Configurable, nn.Module, ABC):
     transient = ("net",)
     takes_weights: ClassVar[bool] = True
     """Whether training can weigh examples, because targets enter the loss through `likelihood.nll` only."""
+    can_compile: ClassVar[bool] = True
+    """Whether torch.compile can follow the passes of training; not those under modes or transforms of functions."""
     takes_positions: ClassVar[bool] = False
     """Whether the network may have outputs at every position of an input: (n, positions..., outputs)"""
 

@@ -66,6 +66,7 @@ class DUQ(NetworkMethod):
     """
 
     takes_weights = False
+    can_compile = False  # the penalty needs a second derivative, which compiled passes do not have
 
     weight: nn.Parameter
     """W, (classes, m, features)"""

@@ -19,7 +19,7 @@ from fsvi.networks.calling import input_names
 from fsvi.networks.devices import make_generator
 from fsvi.networks.modes import evaluating
 from fsvi.predictive import Predictive
-from fsvi.validation import check_count, check_seed
+from fsvi.validation import check_count, check_inputs, check_seed
 
 if TYPE_CHECKING:
     from fsvi.methods.base import Method
@@ -112,7 +112,7 @@ def _made_up(method: Method) -> Any:
     for dtype in (method.dtype, torch.long):
         x = _zeros(shape, dtype)
         try:
-            method.check_inputs(x)
+            method.network.position_shape(check_inputs(x, method.dtype))
         except InvalidInputError:
             continue
         return x

@@ -59,6 +59,8 @@ class FBNN(NetworkMethod):
     num_context = shared("function_space", "num_context")
     kl_weight = shared("function_space", "kl_weight")
 
+    can_compile = False
+
     def __init__(
         self,
         net: nn.Module | Network,

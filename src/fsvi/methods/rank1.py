@@ -46,6 +46,8 @@ class Rank1(PointEstimate):
         stds: How the factors' standard deviations start and learn; None is `Stds(0.05)`.
     """
 
+    can_compile = False
+
     def __init__(
         self,
         net: nn.Module | Network,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs
-from fsvi.networks.functional import functional_call
+from fsvi.networks.compiling import call_with, compiled
 
 Output = str | int | Callable[[Any], Tensor]
 """Where a model's outputs are in what it returns: a key, an attribute, an index, or a function."""
@@ -20,10 +20,10 @@ _LOGITS = "logits"
 
 def call(module: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None) -> Any:
     """What the module returns for `x`, with `tensors` in place of its parameters and buffers of those names."""
-    if isinstance(x, Tensor):
-        return module(x) if tensors is None else functional_call(module, tensors, (x,))
-    args, kwargs = _arguments(module, x)
-    return module(*args, **kwargs) if tensors is None else functional_call(module, tensors, args, kwargs)
+    args, kwargs = ((x,), {}) if isinstance(x, Tensor) else _arguments(module, x)
+    if tensors is None and compiled(module) is None:
+        return module(*args, **kwargs)
+    return call_with(module, tensors or {}, args, kwargs)
 
 
 def check_arguments(module: nn.Module, x: Inputs) -> None:

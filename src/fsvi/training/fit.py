@@ -45,6 +45,7 @@ def fit(
     clip_norm: float | None = None,
     accumulate: int = 1,
     precision: str | None = None,
+    compile: bool | str = False,
     callbacks: Sequence[Callback | Callable[[TrainingState], object]] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -87,6 +88,10 @@ def fit(
             128 in less memory, except that each one has its own draws, and BatchNorm sees 32 examples at once.
         precision: "bf16" or "fp16" trains in mixed precision: torch computes the network in that type where it is safe
             (autocast). Parameters, divergences and predictions keep the network's type. None uses it everywhere.
+        compile: Whether torch.compile compiles the network's passes in training: faster steps after a compilation of
+            20 seconds or more for each shape of inputs, which `History.compile_seconds` reports. It needs a C++
+            compiler on a CPU. The name of a backend of torch.compile means that backend. Results equal those without
+            compilation up to rounding.
         callbacks: Callbacks (`fsvi.Callback`), loggers (`fsvi.loggers`) or functions of the training's state, which are
             called at the end of each epoch. They can stop training by `state.stop()`.
         seed: The seed of all random numbers: the order of the data, the draws of weights and context points.
@@ -146,7 +151,9 @@ def fit(
             _check_own(method, own, clip_norm, precision)
             made = own or make_optimizer(make, method.parameter_groups(lr), method.point_parameters())
             average = None if ranks.size == 1 else partial(ranks.average, method, made)
-            stepper = Stepper(method, made, clip_norm=clip_norm, precision=precision, after_backward=average)
+            stepper = Stepper(
+                method, made, clip_norm=clip_norm, precision=precision, compile=compile, after_backward=average
+            )
             rates = make_rates(made)
             run = Run(
                 method, batches, held_out, stepper, rates, epochs, patience, checkpoints, ranks, accumulate, called

@@ -410,6 +410,47 @@ def predict(
     _show(predict_file(method, inputs, sampling, referral), out, as_json)
 
 
+@app.command(rich_help_panel=USE)
+def export(
+    model: Annotated[Path, typer.Argument(help="A file that a method's or a calibration's `save` wrote.")],
+    out: Annotated[Path, typer.Argument(help="File to write: .onnx, or .pt2 for torch.export.")],
+    draws: Annotated[
+        int | None,
+        typer.Option(help="Draws of the function in the file.", min=1, show_default="16, or those of a calibration"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the draws.", show_default="0, or that of a calibration")
+    ] = None,
+    example: Annotated[
+        Path | None, typer.Option(help="Inputs like those to come: .npy, .npz (x), .csv, .parquet.", show_default=False)
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Names of the classes, separated by commas.", show_default=False)
+    ] = None,
+    net: Annotated[
+        str | None, typer.Option(help="module:function that makes the network, where the file does not describe it.")
+    ] = None,
+) -> None:
+    """Write a model as one graph for ONNX Runtime or torch.export, which run it without fsvi.
+
+    It takes inputs and returns mean, entropy and mutual_information for classes, mean and std for real numbers.
+    """
+    from fsvi.cli.files import read_inputs
+    from fsvi.cli.predict import as_inputs, load_model
+    from fsvi.errors import InvalidInputError
+
+    if file_kind(model) == ESTIMATOR:
+        raise InvalidInputError(
+            f"{model} is a table's model, whose columns fsvi encodes before the network sees them: use fsvi predict."
+        )
+    method = load_model(model, net)
+    x = None if example is None else as_inputs(method, read_inputs(example), example)
+    given = {name: value for name, value in {"num_samples": draws, "seed": seed}.items() if value is not None}
+    names = None if labels is None else [name.strip() for name in labels.split(",")]
+    method.export(out, example=x, labels=names, **given)
+    _to_stderr(f"Wrote {out} ({out.stat().st_size / 2**20:.1f} MiB).")
+
+
 def _show(predictions: Any, out: Path | None, as_json: bool) -> None:
     """Print predictions, or write them to a file."""
     from fsvi.cli import files

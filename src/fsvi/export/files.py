@@ -67,6 +67,7 @@ def _onnx(graph: Graph, metadata: Mapping[str, str]) -> bytes:
             "(num_samples), or to .pt2."
         )
     model = _converted(graph)
+    _name_outputs(model.graph, graph.outputs)
     _name_batch(model.graph)
     for name, value in metadata.items():
         entry = model.metadata_props.add()
@@ -77,13 +78,22 @@ def _onnx(graph: Graph, metadata: Mapping[str, str]) -> bytes:
 def _converted(graph: Graph) -> Any:
     try:
         with torch.no_grad(), quiet_torch(), _quiet_logs():
-            program = torch.onnx.export(
-                graph.program, dynamo=True, input_names=graph.inputs, output_names=graph.outputs, verbose=False
-            )
+            program = torch.onnx.export(graph.program, dynamo=True, input_names=graph.inputs, verbose=False)
     except torch.onnx.errors.OnnxExporterError as error:
         raise InvalidInputError(_explain(error, graph)) from error
     assert program is not None
     return program.model_proto
+
+
+def _name_outputs(graph: Any, names: list[str]) -> None:
+    """Give the outputs their names; values inside the graph that torch has called the same get others."""
+    wanted = dict(zip((output.name for output in graph.output), names, strict=True))
+    new = {**{name: f"{name}_inside" for name in names if name not in wanted}, **wanted}
+    for node in graph.node:
+        node.input[:] = [new.get(name, name) for name in node.input]
+        node.output[:] = [new.get(name, name) for name in node.output]
+    for value in (*graph.output, *graph.value_info, *graph.initializer):
+        value.name = new.get(value.name, value.name)
 
 
 def _name_batch(graph: Any) -> None:

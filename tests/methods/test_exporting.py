@@ -153,7 +153,7 @@ def test_the_layers_before_the_first_random_one_are_computed_once(tmp_path):
 
 
 def test_a_calibrated_method_exports_scaled_predictions(tmp_path):
-    method, (x, y) = trained("map"), data()
+    method, (x, _) = trained("map"), data()
     scaled = fsvi.calibration.Calibrated(
         method, fsvi.calibration.Calibration([fsvi.calibration.TemperatureScaling(2.5)]), num_samples=2, seed=3
     )
@@ -181,7 +181,7 @@ class Choice(nn.Module):
 def test_bad_input_is_refused_in_one_sentence(tmp_path, monkeypatch):
     x, _ = data()
     method = fsvi.MAP(mlp(), fsvi.Categorical())
-    with pytest.raises(FSVIError, match="'.pb': use .onnx"):
+    with pytest.raises(FSVIError, match=r"'\.pb': use \.onnx"):
         method.export(tmp_path / "m.pb")
     with pytest.raises(FSVIError, match="example=x"):
         method.export(tmp_path / "m.pt2")

@@ -29,7 +29,7 @@ def test_help_is_one_screen(run):
 def test_every_command_is_documented():
     page = (Path(__file__).parents[2] / "docs" / "command_line.md").read_text()
     commands = typer.main.get_command(cli.app).commands
-    assert len(commands) == 10
+    assert len(commands) == 11
     assert [name for name in commands if f"`fsvi {name}`" not in page] == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from fsvi.inputs import Inputs
 from fsvi.networks.network import Network
 
-Functions = Callable[[Inputs], Tensor]
+Functions = Callable[[Any], Tensor]
 """A function from inputs to the outputs of all draws, (samples, n, outputs), that draws nothing itself."""
 
 

@@ -114,8 +114,8 @@ def _explain(error: BaseException, graph: Graph) -> str:
     found = re.search(r"OpOverload\(op='(\w+)\.(\w+)'", text)
     if found is None:
         return f"torch cannot convert this model to ONNX: {first_line(error)}; use .pt2."
-    place = graph.layer_of(f"{found[1]}::{found[2]}") or "the model"
-    return f"{place} uses {found[2]}, which ONNX does not have: use another layer, or export to .pt2."
+    place = graph.layer_of(found[1]) or "the model"
+    return f"{place} uses {found[1]}, which ONNX does not have: use another layer, or export to .pt2."
 
 
 @contextmanager

@@ -165,12 +165,12 @@ def _following(module: nn.Module) -> Iterator[list[str]]:
 
 
 def _layer_of(operation: str, function: Summarize, x: Inputs, module: nn.Module) -> str | None:
-    """The layer that uses an operation such as "aten::angle"; None if none does."""
+    """The layer that uses an operation such as "angle"; None if none does."""
     found: list[str] = []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func._schema.name == operation:
+            if func._schema.name.endswith(operation):
                 found.append(_place(inside))
             return func(*args, **(kwargs or {}))
 

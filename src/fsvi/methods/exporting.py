@@ -53,9 +53,10 @@ def export_method(
     """
     check_count("num_samples", num_samples)
     target, seed = check_path(path), check_seed(seed)
-    method = copy.deepcopy(method).cpu().eval().requires_grad_(False)
+    method = copy.deepcopy(method).cpu().eval()
     x = method.check_inputs(_made_up(method) if example is None else example)
     x = _repeated(x, _ROWS)
+    method.requires_grad_(False)
     labels = _check_labels(method, labels)
     with torch.no_grad(), evaluating(method):
         functions = method.fixed_draws(x, num_samples, make_generator(seed, method.device))

@@ -224,7 +224,12 @@ class SPG(NetworkMethod):
     def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
         """Draws of the latent, all from one pass through the network."""
         noise = normal((num_samples, *self.latent_mean.shape), generator, self.dtype, self.device)
-        return lambda x: self._functions(*self.generator(x), noise)
+
+        def functions(x: Any) -> Tensor:
+            mean, basis = self.generator(x)
+            return self._functions(mean, basis, noise)
+
+        return functions
 
 
 class Generator(nn.Module):

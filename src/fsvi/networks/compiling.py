@@ -44,7 +44,7 @@ class Compiled:
         own = FunctionType(run.__code__.replace(), run.__globals__, "run", None, run.__closure__)
         # "fallback_random" draws dropout masks from the same random numbers as without compilation. Shapes are not
         # symbols, so that a result does not depend on which shapes came before.
-        options = {"fallback_random": True} if backend == INDUCTOR else None
+        options: dict[str, Any] | None = {"fallback_random": True} if backend == INDUCTOR else None
         self._run: Callable[..., Any] = torch.compile(own, backend=backend, dynamic=False, options=options)
 
     def __call__(self, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -92,8 +92,9 @@ class Stepper:
         self.precision = None if precision is None else check_choice("precision", precision, PRECISIONS)
         self.after_backward = after_backward
         self.compile = check_compile(method, compile)
-        for learner in method.learners() if self.compile is not None else ():
-            compile_module(learner.net, self.compile)
+        if self.compile is not None:
+            for learner in method.learners():
+                compile_module(learner.net, self.compile)
         self.examples = 0
         """the number of examples in the last step"""
         self._scale = LossScale() if precision == "fp16" else None

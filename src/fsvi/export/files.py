@@ -111,7 +111,7 @@ def _explain(error: BaseException, graph: Graph) -> str:
     cause: BaseException | None = error
     while cause is not None:
         text, cause = text + str(cause), cause.__cause__
-    found = re.search(r"OpOverload\(op='(\w+)\.(\w+)'", text)
+    found = re.search(r"OpOverload\(op='\w+\.(\w+)'", text)
     if found is None:
         return f"torch cannot convert this model to ONNX: {first_line(error)}; use .pt2."
     place = graph.layer_of(found[1]) or "the model"

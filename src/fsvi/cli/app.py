@@ -274,25 +274,41 @@ def _show_states(groups: list[Any], out: Path, as_json: bool) -> None:
 def tune(
     task: Annotated[str, Task],
     method: Annotated[str, MethodName],
-    trials: Annotated[int, typer.Option(help="The number of settings to try, including earlier ones.")] = 20,
+    trials: Annotated[
+        int, typer.Option(help="The number of settings to try, by all workers of the study and including earlier ones.")
+    ] = 20,
     contexts: Annotated[str | None, typer.Option(help="Contexts to choose from, separated by commas.")] = None,
     profile: Annotated[str, Profile] = "quick",
     seed: Annotated[
         int, typer.Option(help="Seed of the held-out split and of training; the first one of --splits.")
     ] = 0,
     splits: Annotated[int, typer.Option(help="Random splits over which the value of a trial is averaged.")] = 1,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="Where workers share the study: a journal file, or a database such as sqlite:///study.db.",
+            show_default="a journal in the output folder",
+        ),
+    ] = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Stop after this time: 90 (seconds), 30m, 2h.", show_default="none")
+    ] = None,
     out: Annotated[Path, Out] = Path("studies"),
     device: Annotated[str | None, Device] = None,
 ) -> None:
     """Search for hyperparameters on held-out training data.
 
-    The objective is the log-likelihood. Test data are never used.
+    The objective is the log-likelihood. Test data are never used. The same command in several processes, also on
+    several machines, makes them share the trials.
     """
     from fsvi.experiments.experiment import Order
+    from fsvi.experiments.tuning.pruning import parse_duration
     from fsvi.experiments.tuning.study import tune as search
 
     order = Order(task, method, cast(Any, profile), seed)
-    summary = search(order, out, trials, _listed(contexts), typer.echo, splits, _checked(device))
+    budget = None if time_budget is None else parse_duration(time_budget)
+    where = _checked(device)
+    summary = search(order, out, trials, _listed(contexts), typer.echo, splits, where, storage, budget)
     typer.echo(f"Best: {summary['best']}")
 
 

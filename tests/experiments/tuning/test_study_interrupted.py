@@ -5,12 +5,12 @@ import math
 from dataclasses import replace
 
 import pytest
-from filelock import FileLock
 
 from fsvi.errors import FSVIError
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.experiments.tuning import study as tuning
+from fsvi.experiments.tuning.storage import Place
 from fsvi.experiments.tuning.study import tune
 from fsvi.methods.registry import METHODS
 
@@ -40,8 +40,8 @@ def break_training(monkeypatch, error):
 def left_running(tmp_path):
     """Begin a trial as a process does that is killed then."""
     search = tuning._Search(ORDER, (), 1)
-    study = tuning._open_study(search, search.path(tmp_path))
-    return study.ask()
+    path = search.path(tmp_path)
+    return tuning._open_study(search, path, Place(str(path.with_suffix(".log")), tmp_path)).study.ask()
 
 
 def test_an_interrupted_trial_is_made_again(tmp_path, monkeypatch, capfd):
@@ -62,7 +62,9 @@ def interrupt(monkeypatch, tmp_path, times):
     value = tuning._Search.value
     with monkeypatch.context() as patch:
         break_training(patch, KeyboardInterrupt())
-        patch.setattr(tuning._Search, "value", lambda self, trial: tried.append(trial) or value(self, trial))
+        patch.setattr(
+            tuning._Search, "value", lambda self, trial, watch: tried.append(trial) or value(self, trial, watch)
+        )
         for _ in range(times):
             with pytest.raises(KeyboardInterrupt):
                 tune(ORDER, tmp_path, 2, tell=silent)
@@ -101,15 +103,6 @@ def test_a_study_of_another_version_of_the_recipe_is_refused(tmp_path, monkeypat
     monkeypatch.setitem(TASKS, "two-moons", replace(task, recipe=longer))
     with pytest.raises(FSVIError, match="recipe"):
         tune(ORDER, tmp_path, 2, tell=silent)
-
-
-def test_a_study_is_refused_while_another_process_works_on_it(tmp_path):
-    lock = tmp_path / ".unfinished" / "two-moons.mfvi.smoke.0.lock"
-    lock.parent.mkdir(parents=True)
-    with FileLock(lock), pytest.raises(FSVIError, match=r"mfvi\.smoke\.0\.json.*process"):
-        tune(ORDER, tmp_path, 1, tell=silent)
-    assert not list(tmp_path.glob("*.log"))
-    tune(ORDER, tmp_path, 1, tell=silent)
 
 
 def test_a_recipes_trial_that_failed_is_made_again(tmp_path, monkeypatch, capfd):

@@ -37,7 +37,7 @@ def alone(out: Path, path: Path) -> Iterator[None]:
         out: The folder of results.
         path: The file.
     """
-    lock = _lock_path(out, path)
+    lock = lock_path(out, path)
     check_writable(lock.parent)
     try:
         with FileLock(lock).acquire(timeout=_PATIENCE, poll_interval=_POLL):
@@ -55,7 +55,7 @@ def is_being_made(out: Path, path: Path) -> bool:
         out: The folder of results.
         path: The file.
     """
-    lock = _lock_path(out, path)
+    lock = lock_path(out, path)
     if not lock.exists():
         return False
     try:
@@ -65,6 +65,12 @@ def is_being_made(out: Path, path: Path) -> bool:
         return True
 
 
-def _lock_path(out: Path, path: Path) -> Path:
+def lock_path(out: Path, path: Path) -> Path:
+    """The lock on making a file.
+
+    Args:
+        out: The folder of results.
+        path: The file.
+    """
     folder = unfinished(out, path)
     return folder.parent / f"{folder.name}.lock"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fsvi.errors import FSVIError
+from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.experiments.tuning import study as tuning
@@ -131,6 +131,23 @@ def test_a_likelihood_that_is_no_number_is_a_trial_without_a_value(tmp_path, mon
             tune(ORDER, tmp_path, 2, tell=silent)
     summary = tune(ORDER, tmp_path, 3, tell=silent)
     assert [trial["state"] for trial in summary["trials"]] == ["pruned", "pruned", "complete"]
+
+
+def test_time_is_up(tmp_path, monkeypatch):
+    """The trial that was being made is made again the next time, with its settings."""
+    with pytest.raises(FSVIError, match="--time-budget"):
+        tune(ORDER, tmp_path, 2, tell=silent, time_budget=1e-9)
+    clock = iter(range(0, 10_000, 20))
+    said = []
+    tune(ORDER, tmp_path, 1, tell=silent)
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning.time, "monotonic", lambda: next(clock))  # the budget ends within a few steps
+        tune(ORDER, tmp_path, 3, tell=said.append, time_budget=100)
+    assert said == ["Time is up after 1 of 3 trials; the same command continues."]
+    summary = tune(ORDER, tmp_path, 3, tell=silent)
+    assert [trial["state"] for trial in summary["trials"]] == ["complete"] * 3
+    with pytest.raises(InvalidInputError, match="time_budget=0"):
+        tune(ORDER, tmp_path, 3, tell=silent, time_budget=0)
 
 
 def test_the_summary_is_written_even_if_there_is_nothing_to_try(tmp_path):

@@ -10,8 +10,8 @@ import csv
 import gzip
 import random
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -63,12 +63,14 @@ class TableFile:
         skipped: Rows that were left out.
         num_rows: How many good rows the file has; more than the table's when only a sample was read.
         fields: How many fields a row should have.
+        kept: Columns to carry over, as the file has them: Arrow arrays, or lists of text.
     """
 
     table: Table
     skipped: list[Skipped]
     num_rows: int
     fields: int
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
     def skipped_sentence(self) -> str | None:
         """One sentence about what was left out, or None."""
@@ -101,32 +103,78 @@ def read_table(path: Path, max_rows: int | None = None, seed: int = 0) -> TableF
     return TableFile(_as_strings(header, kept), skipped, total, len(header))
 
 
-def read_chunks(path: Path, rows: int) -> Iterator[TableFile]:
+def read_chunks(
+    path: Path,
+    rows: int,
+    columns: Collection[str] | None = None,
+    keep: Collection[str] = (),
+    can_be_empty: bool = False,
+) -> Iterator[TableFile]:
     """Read a file of any size part by part.
 
     Args:
         path: The file.
         rows: The number of rows per part.
+        columns: The columns to read; None for all. Missing ones are left to the caller.
+        keep: Columns to carry over without reading them as numbers, dates or text.
+        can_be_empty: Whether a file without rows is all right; there are no parts then.
     """
     _check_file(path)
     if _is_parquet(path):
-        yield from _parquet_chunks(path, rows)
+        yield from _parquet_chunks(path, rows, columns, keep, can_be_empty)
         return
     total, count = 0, 0
     with _open(path) as file:
         skipped: list[Skipped] = []
-        header, parsed = _parse(path, file, skipped)
+        header, parsed = _parse(path, file, skipped, keep)
         while chunk := list(islice(parsed, rows)):
             total += len(chunk)
-            yield TableFile(_as_strings(header, chunk), skipped[count:], total, len(header))
+            kept = {name: [cells[header.index(name)] for _, cells in chunk] for name in keep}
+            yield TableFile(_as_strings(header, chunk, columns, keep), skipped[count:], total, len(header), kept)
             count = len(skipped)
-    _check_rows(path, total, skipped)
+    _check_rows(path, total, skipped, can_be_empty)
     if len(skipped) > count:
         yield TableFile(_as_strings(header, []), skipped[count:], total, len(header))
 
 
-def _parse(path: Path, file: TextIO, skipped: list[Skipped]) -> tuple[list[str], Iterator[tuple[int, list[Any]]]]:
-    """The columns' names and the good rows with their line numbers; others are added to `skipped`."""
+def column_names(path: Path) -> list[str]:
+    """The names of a file's columns; no row is read.
+
+    Args:
+        path: The file.
+    """
+    _check_file(path)
+    if _is_parquet(path):
+        return [str(name) for name in parquet_schema(path).names]
+    with _open(path) as file:
+        return _parse(path, file, [])[0]
+
+
+def parquet_schema(path: Path) -> Any:
+    """The Arrow schema of a Parquet file.
+
+    Args:
+        path: The file.
+    """
+    return _parquet_file(path).schema_arrow
+
+
+def num_parquet_rows(path: Path) -> int:
+    """The number of rows of a Parquet file; none is read.
+
+    Args:
+        path: The file.
+    """
+    return int(_parquet_file(path).metadata.num_rows)
+
+
+def _parse(
+    path: Path, file: TextIO, skipped: list[Skipped], keep: Collection[str] = ()
+) -> tuple[list[str], Iterator[tuple[int, list[Any]]]]:
+    """The columns' names and the good rows with their line numbers; others are added to `skipped`.
+
+    The text of columns in `keep` stays as it is.
+    """
     lines = _decoded(path, file)
     blank, first = next(((number, line) for number, line in enumerate(lines) if line.strip()), (0, None))
     if first is None:
@@ -135,17 +183,25 @@ def _parse(path: Path, file: TextIO, skipped: list[Skipped]) -> tuple[list[str],
     current = [first]
     reader = csv.reader(_chain(first, lines, current), delimiter=mark)
     header = _header(path, next(reader))
-    return header, _good_rows(path, reader, current, blank, len(header), mark, skipped)
+    _check_kept(path, header, keep)
+    as_is = [name in keep for name in header]
+    return header, _good_rows(path, reader, current, blank, as_is, mark, skipped)
+
+
+def _check_kept(path: Path, names: Collection[str], keep: Collection[str]) -> None:
+    absent = next((name for name in keep if name not in names), None)
+    if absent is not None:
+        raise InvalidInputError(f"{path} has no column {absent!r} to keep: it has {', '.join(map(repr, names))}.")
 
 
 def _good_rows(
-    path: Path, reader: Any, current: list[str], blank: int, fields: int, mark: str, skipped: list[Skipped]
+    path: Path, reader: Any, current: list[str], blank: int, as_is: list[bool], mark: str, skipped: list[Skipped]
 ) -> Iterator[tuple[int, list[Any]]]:
     """Rows with the right number of fields; `current` holds the line that the reader has just read.
 
-    The reader has not counted `blank` empty lines at the top.
+    The reader has not counted `blank` empty lines at the top. `as_is` says whose text stays as it is.
     """
-    before = reader.line_num + blank
+    before, fields = reader.line_num + blank, len(as_is)
     try:
         for row in reader:
             line, before = before + 1, reader.line_num + blank
@@ -154,7 +210,7 @@ def _good_rows(
             if len(row) == fields + 1 and not row[-1]:  # a separator at the end of the line
                 row = row[:-1]
             if len(row) == fields:
-                yield line, [_cell(text, mark) for text in row]
+                yield line, [text if raw else _cell(text, mark) for text, raw in zip(row, as_is, strict=True)]
             elif any(text.strip() for text in row):
                 skipped.append(Skipped(line, before, len(row)))
     except csv.Error as error:
@@ -198,17 +254,24 @@ def _sample(
     return sorted(kept, key=lambda row: row[0]), total
 
 
-def _as_strings(header: list[str], rows: list[tuple[int, list[Any]]]) -> Table:
+def _as_strings(
+    header: list[str],
+    rows: list[tuple[int, list[Any]]],
+    chosen: Collection[str] | None = None,
+    kept: Collection[str] = (),
+) -> Table:
     columns: dict[str, Any] = {}
     for index, name in enumerate(header):
+        if name not in (header if chosen is None else chosen) or name in kept:
+            continue
         column = np.empty(len(rows), dtype=object)
         column[:] = [cells[index] for _, cells in rows]
         columns[name] = column
     return Table(columns, np.array([line for line, _ in rows], dtype=np.int64))
 
 
-def _check_rows(path: Path, total: int, skipped: list[Skipped]) -> None:
-    if not total and not skipped:
+def _check_rows(path: Path, total: int, skipped: list[Skipped], can_be_empty: bool = False) -> None:
+    if not total and not skipped and not can_be_empty:
         raise FileFormatError(f"{path} has column names but no rows.")
     if len(skipped) > _MOST_SKIPPED * (total + len(skipped)):
         raise FileFormatError(
@@ -286,17 +349,36 @@ def _read_parquet(path: Path, max_rows: int | None, seed: int) -> TableFile:
     return TableFile(Table(table.columns, lines), [], total, len(table.names))
 
 
-def _parquet_chunks(path: Path, rows: int) -> Iterator[TableFile]:
-    polars = _polars()
+def _parquet_chunks(
+    path: Path, rows: int, columns: Collection[str] | None, keep: Collection[str], can_be_empty: bool
+) -> Iterator[TableFile]:
+    polars, arrow = _polars(), pyarrow_module()
+    file = _parquet_file(path)
+    names = file.schema_arrow.names
+    _check_rows(path, file.metadata.num_rows, [], can_be_empty)
+    _check_kept(path, names, keep)
+    read = [name for name in names if (columns is None or name in columns) and name not in keep]
+    start = 0
     try:
-        frame = polars.scan_parquet(path)
-        total = int(frame.select(polars.len()).collect().item())
-        _check_rows(path, total, [])
-        for start in range(0, total, rows):
-            table = _typed(path, frame.slice(start, rows).collect())
-            lines = np.arange(start + 1, start + len(table) + 1)
-            yield TableFile(Table(table.columns, lines), [], start + len(table), len(table.names))
-    except polars.exceptions.PolarsError as error:
+        for batch in file.iter_batches(rows, columns=[*read, *keep]):
+            table = _typed(path, polars.from_arrow(batch.select(read)))
+            lines = np.arange(start + 1, start + batch.num_rows + 1)
+            start += batch.num_rows
+            yield TableFile(
+                Table(table.columns, lines), [], start, len(names), {name: batch.column(name) for name in keep}
+            )
+    except (arrow.ArrowException, OSError) as error:
+        raise FileFormatError(f"{path} is not a whole Parquet file: {first_line(error)}.") from error
+
+
+def _parquet_file(path: Path) -> Any:
+    """A Parquet file of which no row is read yet; its column chunks are read as they are needed."""
+    arrow = pyarrow_module()
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+    except (arrow.ArrowException, OSError) as error:
         raise FileFormatError(f"{path} is not a whole Parquet file: {first_line(error)}.") from error
 
 
@@ -315,3 +397,12 @@ def _polars() -> Any:
     except ImportError as error:
         raise InvalidInputError("Parquet files need polars: pip install polars, or use .csv.") from error
     return polars
+
+
+def pyarrow_module() -> Any:
+    """The package pyarrow, which fsvi does not need otherwise."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise InvalidInputError("Parquet files need pyarrow: pip install pyarrow, or use .csv.") from error
+    return pyarrow

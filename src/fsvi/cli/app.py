@@ -367,6 +367,10 @@ def predict(
     keep: Annotated[
         list[str] | None, typer.Option(help="A column to carry over to a folder of predictions; may be repeated.")
     ] = None,
+    jobs: Annotated[int, typer.Option(help="Files to score at the same time, if --out is a folder.", min=1)] = 1,
+    backend: Annotated[
+        str, typer.Option(help="Where to score them: loky (this machine), ray or dask (also a cluster).")
+    ] = "loky",
     samples: Annotated[
         int | None,
         typer.Option(help="Draws of the function.", min=1, show_default="100, or as a table's model was made"),
@@ -422,9 +426,8 @@ def predict(
         learn = calibrate_table if is_table else calibrate
         referral = learn(trained, calibration, sampling, refer_for, confidence)
     if out is not None and into_folder:
-        report = predict_files(
-            model, inputs, out, keep=keep or (), referral=referral, net=net, device=device, tell=_to_stderr, **given
-        )
+        given |= {"net": net, "device": device, "jobs": jobs, "backend": backend}
+        report = predict_files(model, inputs, out, keep=keep or (), referral=referral, tell=_to_stderr, **given)
         _to_stderr(str(report))
         if report.failed:
             raise FSVIError(report.failures())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from filelock import Timeout
 
 from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.parallel import Workers
 from fsvi.referral import Referral
 from fsvi.scoring.partitions import Partition, find_partitions
 from fsvi.scoring.progress import RowProgress
@@ -25,6 +26,8 @@ from fsvi.serialization import building_from, check_writable, remove_leftovers
 from fsvi.validation import check_count, first_line
 
 _FORMAT = 1
+_MEMORY, _COPIES = 600 * 2**20, 4
+"""What a process takes: Python, torch and the rows in memory; and the model, in numbers of its file's size."""
 Tell = Callable[[str], None]
 
 
@@ -71,6 +74,8 @@ def predict_files(
     net: str | None = None,
     device: str | None = None,
     referral: Referral | None = None,
+    jobs: int = 1,
+    backend: str = "loky",
     tell: Tell = print,
     progress: bool | None = None,
 ) -> ScoringReport:
@@ -95,6 +100,9 @@ def predict_files(
         net: `module:function` that makes the network, where the file does not describe it.
         device: Where to predict; None for the CPU.
         referral: Which predictions to keep, for a column `decision`.
+        jobs: The number of files that are scored at the same time, in processes with one thread each; as many as cores
+            and memory allow.
+        backend: Where these processes run: "loky" on this machine, "ray" or "dask" here or on a cluster.
         tell: A function that shows a line of text.
         progress: Whether to show a progress bar; None shows it on a terminal.
 
@@ -104,13 +112,15 @@ def predict_files(
     begun = time.monotonic()
     given = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     check_count("batch_size", batch_size)
-    source = ModelFile(Path(model), net, device, samples, seed, batch_size)
+    source = ModelFile(Path(model).absolute(), net, device, samples, seed, batch_size)
     scorer = source.load()
+    memory = _MEMORY + _COPIES * source.path.stat().st_size
+    workers = Workers(jobs, backend).within_machine(memory, tell)
     partitions = find_partitions(given, check_writable(out))
     by = _made_by(source, scorer, keep, referral)
-    jobs = [Job(partition, source, tuple(keep), by, referral) for partition in partitions]
-    _check(jobs, scorer, tell)
-    outcomes = _score_all(jobs, tell, progress)
+    todo = [Job(partition, source, tuple(keep), by, referral) for partition in partitions]
+    _check(todo, scorer, tell)
+    outcomes = _score_all(todo, workers, tell, progress)
     failed = {str(each.path): each.error for each in outcomes if each.error is not None}
     done = [each for each in outcomes if each.error is None]
     return ScoringReport(
@@ -207,7 +217,7 @@ def _check(jobs: Sequence[Job], scorer: Scorer, tell: Tell) -> None:
         raise type(wrong[0])(f"{wrong[0]} Nothing was scored.{others}")
 
 
-def _score_all(jobs: Sequence[Job], tell: Tell, progress: bool | None) -> list[Outcome]:
+def _score_all(jobs: Sequence[Job], workers: Workers, tell: Tell, progress: bool | None) -> list[Outcome]:
     told: set[str] = set()
     outcomes: list[Outcome] = []
     busy: list[Job] = []
@@ -215,7 +225,7 @@ def _score_all(jobs: Sequence[Job], tell: Tell, progress: bool | None) -> list[O
     total = sum(count for count in counts if count is not None) if None not in counts else None
     by_name = {job.partition.name: job for job in jobs}
     with RowProgress([job.partition for job in jobs], total, tell, progress) as watched:
-        for outcome in _in_turn(jobs):
+        for outcome in _outcomes(jobs, workers):
             if outcome.is_busy:
                 busy.append(by_name[outcome.name])
                 continue
@@ -224,18 +234,22 @@ def _score_all(jobs: Sequence[Job], tell: Tell, progress: bool | None) -> list[O
             tell_once([f"{outcome.name}: {sentence}" for sentence in outcome.told], told, tell)
         if busy:
             tell(f"Waiting for {len(busy)} files that another process is scoring.")
-        for outcome in _in_turn([_waiting(job) for job in busy]):
+        for outcome in _outcomes([replace(job, waits=True) for job in busy], workers):
             watched.finish(outcome.name, outcome.rows)
             outcomes.append(outcome)
     return outcomes
 
 
-def _in_turn(jobs: Iterable[Job]) -> Iterator[Outcome]:
-    return map(score_partition, jobs)
-
-
-def _waiting(job: Job) -> Job:
-    return Job(job.partition, job.model, job.keep, job.by, job.referral, waits=True)
+def _outcomes(jobs: Sequence[Job], workers: Workers) -> Iterator[Outcome]:
+    """What became of each job, as they finish; a single worker is this process."""
+    if workers.jobs == 1 and workers.is_local:
+        yield from map(score_partition, jobs)
+        return
+    for job, found in workers.each_finished(score_partition, jobs):
+        if isinstance(found, FSVIError):  # the process was killed, and could not tidy up
+            _forget_progress(job.partition)
+            found = Outcome(job.partition.path, job.partition.name, error=f"{job.partition.path}: {found}")
+        yield found
 
 
 def _made_by(source: ModelFile, scorer: Scorer, keep: Sequence[str], referral: Referral | None) -> dict[str, Any]:
@@ -295,9 +309,13 @@ def _score(job: Job) -> Outcome:
                 partition.progress_path.write_text(str(rows))
                 tell_once(part.told, seen, told.append)
     finally:
-        with suppress(OSError):
-            partition.progress_path.unlink()
+        _forget_progress(partition)
     return Outcome(partition.path, partition.name, rows, is_new=True, told=told)
+
+
+def _forget_progress(partition: Partition) -> None:
+    with suppress(OSError):
+        partition.progress_path.unlink()
 
 
 @lru_cache(maxsize=1)

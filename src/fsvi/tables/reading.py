@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-import torch
 
-from fsvi.cost.estimate import format_bytes
-from fsvi.cost.warning import free_memory
 from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.machine import format_bytes, free_memory
 from fsvi.tables.cells import as_cell, is_number
 from fsvi.tables.table import Table, as_table
 from fsvi.validation import first_line
@@ -293,7 +291,7 @@ def _check_file(path: Path) -> None:
 
 def _check_size(path: Path) -> None:
     """Refuse a file that would not fit into memory, before reading it."""
-    free = free_memory(torch.device("cpu"))
+    free = free_memory()
     needed = path.stat().st_size * _GROWTH.get(path.suffix.lower(), 12)
     if free is not None and needed > free:
         raise InvalidInputError(

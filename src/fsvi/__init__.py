@@ -177,6 +177,7 @@ __all__ = [
     "method_names",
     "metrics",
     "networks",
+    "predict_files",
     "priors",
     "take_step",
 ]

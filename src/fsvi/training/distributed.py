@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -96,6 +96,10 @@ class Ranks:
     def agree(self, decision: bool) -> bool:
         """The decision of the first process."""
         return decision
+
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """The sums over all processes."""
+        return list(numbers)
 
     def gather(self, value: Value) -> list[Value]:
         """The values of all processes."""
@@ -240,6 +244,12 @@ class ProcessGroup(Ranks):
         vote = torch.tensor([float(decision and self.is_main)])
         self._reduce(vote)
         return bool(vote)
+
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """The sums over all processes, by one small all-reduce."""
+        vector = torch.tensor(numbers, dtype=torch.double)
+        self._reduce(vector)
+        return list(vector.tolist())
 
     def gather(self, value: Value) -> list[Value]:
         """The values of all processes, in their order."""

@@ -16,6 +16,7 @@ import ray.data
 import torch
 
 import fsvi
+from fsvi.tables import as_table
 
 
 class Scorer:
@@ -26,7 +27,8 @@ class Scorer:
         self.model, self.key = fsvi.FSVIClassifier.load(model), key
 
     def __call__(self, rows: pd.DataFrame) -> pd.DataFrame:
-        p = self.model.predictive(rows[self.model.encoder_.names])
+        """Predictions of a batch."""
+        p = self.model.predictive(as_table(rows))
         return pd.DataFrame(
             {
                 self.key: rows[self.key].to_numpy(),

@@ -30,11 +30,12 @@ def score(spark: SparkSession, model: str, inputs: str, out: str, key: str = "id
         import torch
 
         import fsvi
+        from fsvi.tables import as_table
 
         torch.set_num_threads(1)
         estimator = fsvi.FSVIClassifier.load(model)
         for rows in batches:
-            p = estimator.predictive(rows[estimator.encoder_.names])
+            p = estimator.predictive(as_table(rows))
             yield pd.DataFrame(
                 {
                     key: rows[key],

@@ -26,7 +26,7 @@ from fsvi.serialization import building_from, check_writable, remove_leftovers
 from fsvi.validation import check_count, first_line
 
 _FORMAT = 1
-_MEMORY, _COPIES = 600 * 2**20, 4
+_MEMORY, _COPIES = 1_200 * 2**20, 4
 """What a process takes: Python, torch and the rows in memory; and the model, in numbers of its file's size."""
 Tell = Callable[[str], None]
 

@@ -115,7 +115,8 @@ class TableScorer(Scorer):
 
     def check(self, path: Path, keep: Collection[str]) -> list[str]:
         """Look at the columns' names and the first rows."""
-        unknown = unknown_columns(self.model, [name for name in column_names(path) if name not in keep])
+        used = self.model.encoder_.names
+        unknown = unknown_columns(self.model, [name for name in column_names(path) if name in used or name not in keep])
         for file in self._chunks(path, keep, _FIRST):
             self.model.encoder_.examine(file.table)
             break

@@ -10,7 +10,7 @@ import csv
 import gzip
 import random
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,8 @@ _GROWTH = {".gz": 60, ".parquet": 20}
 """How many times more memory than disk space a table takes; 12 for text."""
 _MOST_SKIPPED = 0.1
 _LISTED = 5
+_Row = tuple[int, list[Any], list[str]]
+"""The line that a row starts on, its cells, and their text as it is."""
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
@@ -96,7 +98,7 @@ def read_table(path: Path, max_rows: int | None = None, seed: int = 0) -> TableF
     skipped: list[Skipped] = []
     with _open(path) as file:
         header, rows = _parse(path, file, skipped)
-        kept, total = _sample(rows, max_rows, seed)
+        kept, total = _sample(((line, cells, []) for line, cells, _ in rows), max_rows, seed)
     _check_rows(path, total, skipped)
     return TableFile(_as_strings(header, kept), skipped, total, len(header))
 
@@ -114,7 +116,7 @@ def read_chunks(
         path: The file.
         rows: The number of rows per part.
         columns: The columns to read; None for all. Missing ones are left to the caller.
-        keep: Columns to carry over without reading them as numbers, dates or text.
+        keep: Columns to carry over as they are; they are not in the table unless `columns` has them, too.
         can_be_empty: Whether a file without rows is all right; there are no parts then.
     """
     _check_file(path)
@@ -124,11 +126,13 @@ def read_chunks(
     total, count = 0, 0
     with _open(path) as file:
         skipped: list[Skipped] = []
-        header, parsed = _parse(path, file, skipped, keep)
+        header, parsed = _parse(path, file, skipped)
+        _check_kept(path, header, keep)
+        names = _read_names(header, columns, keep)
         while chunk := list(islice(parsed, rows)):
             total += len(chunk)
-            kept = {name: [cells[header.index(name)] for _, cells in chunk] for name in keep}
-            yield TableFile(_as_strings(header, chunk, columns, keep), skipped[count:], total, len(header), kept)
+            kept = {name: [raw[header.index(name)] for _, _, raw in chunk] for name in keep}
+            yield TableFile(_as_strings(header, chunk, names), skipped[count:], total, len(header), kept)
             count = len(skipped)
     _check_rows(path, total, skipped, can_be_empty)
     if len(skipped) > count:
@@ -166,13 +170,8 @@ def num_parquet_rows(path: Path) -> int:
     return int(_parquet_file(path).metadata.num_rows)
 
 
-def _parse(
-    path: Path, file: TextIO, skipped: list[Skipped], keep: Collection[str] = ()
-) -> tuple[list[str], Iterator[tuple[int, list[Any]]]]:
-    """The columns' names and the good rows with their line numbers; others are added to `skipped`.
-
-    The text of columns in `keep` stays as it is.
-    """
+def _parse(path: Path, file: TextIO, skipped: list[Skipped]) -> tuple[list[str], Iterator[_Row]]:
+    """The columns' names and the good rows with their line numbers; others are added to `skipped`."""
     lines = _decoded(path, file)
     blank, first = next(((number, line) for number, line in enumerate(lines) if line.strip()), (0, None))
     if first is None:
@@ -181,9 +180,7 @@ def _parse(
     current = [first]
     reader = csv.reader(_chain(first, lines, current), delimiter=mark)
     header = _header(path, next(reader))
-    _check_kept(path, header, keep)
-    as_is = [name in keep for name in header]
-    return header, _good_rows(path, reader, current, blank, as_is, mark, skipped)
+    return header, _good_rows(path, reader, current, blank, len(header), mark, skipped)
 
 
 def _check_kept(path: Path, names: Collection[str], keep: Collection[str]) -> None:
@@ -193,13 +190,13 @@ def _check_kept(path: Path, names: Collection[str], keep: Collection[str]) -> No
 
 
 def _good_rows(
-    path: Path, reader: Any, current: list[str], blank: int, as_is: list[bool], mark: str, skipped: list[Skipped]
-) -> Iterator[tuple[int, list[Any]]]:
+    path: Path, reader: Any, current: list[str], blank: int, fields: int, mark: str, skipped: list[Skipped]
+) -> Iterator[_Row]:
     """Rows with the right number of fields; `current` holds the line that the reader has just read.
 
-    The reader has not counted `blank` empty lines at the top. `as_is` says whose text stays as it is.
+    The reader has not counted `blank` empty lines at the top.
     """
-    before, fields = reader.line_num + blank, len(as_is)
+    before = reader.line_num + blank
     try:
         for row in reader:
             line, before = before + 1, reader.line_num + blank
@@ -208,7 +205,7 @@ def _good_rows(
             if len(row) == fields + 1 and not row[-1]:  # a separator at the end of the line
                 row = row[:-1]
             if len(row) == fields:
-                yield line, [text if raw else _cell(text, mark) for text, raw in zip(row, as_is, strict=True)]
+                yield line, [_cell(text, mark) for text in row], row
             elif any(text.strip() for text in row):
                 skipped.append(Skipped(line, before, len(row)))
     except csv.Error as error:
@@ -235,9 +232,7 @@ def _header(path: Path, cells: list[str]) -> list[str]:
     return names
 
 
-def _sample(
-    rows: Iterable[tuple[int, list[Any]]], most: int | None, seed: int
-) -> tuple[list[tuple[int, list[Any]]], int]:
+def _sample(rows: Iterable[_Row], most: int | None, seed: int) -> tuple[list[_Row], int]:
     """All rows, or a random sample of them by reservoir sampling in the order of the file, and how many there were."""
     if most is None:
         kept = list(rows)
@@ -252,20 +247,19 @@ def _sample(
     return sorted(kept, key=lambda row: row[0]), total
 
 
-def _as_strings(
-    header: list[str],
-    rows: list[tuple[int, list[Any]]],
-    chosen: Collection[str] | None = None,
-    kept: Collection[str] = (),
-) -> Table:
+def _as_strings(header: list[str], rows: list[_Row], names: Collection[str] | None = None) -> Table:
     columns: dict[str, Any] = {}
     for index, name in enumerate(header):
-        if name not in (header if chosen is None else chosen) or name in kept:
-            continue
-        column = np.empty(len(rows), dtype=object)
-        column[:] = [cells[index] for _, cells in rows]
-        columns[name] = column
-    return Table(columns, np.array([line for line, _ in rows], dtype=np.int64))
+        if names is None or name in names:
+            column = np.empty(len(rows), dtype=object)
+            column[:] = [cells[index] for _, cells, _ in rows]
+            columns[name] = column
+    return Table(columns, np.array([line for line, _, _ in rows], dtype=np.int64))
+
+
+def _read_names(names: Sequence[str], columns: Collection[str] | None, keep: Collection[str]) -> list[str]:
+    """The columns of the table: those asked for, or all but those that are only carried over."""
+    return [name for name in names if (name not in keep if columns is None else name in columns)]
 
 
 def _check_rows(path: Path, total: int, skipped: list[Skipped], can_be_empty: bool = False) -> None:
@@ -355,10 +349,10 @@ def _parquet_chunks(
     names = file.schema_arrow.names
     _check_rows(path, file.metadata.num_rows, [], can_be_empty)
     _check_kept(path, names, keep)
-    read = [name for name in names if (columns is None or name in columns) and name not in keep]
+    read = _read_names(names, columns, keep)
     start = 0
     try:
-        for batch in file.iter_batches(rows, columns=[*read, *keep]):
+        for batch in file.iter_batches(rows, columns=list(dict.fromkeys([*read, *keep]))):
             table = _typed(path, polars.from_arrow(batch.select(read)))
             lines = np.arange(start + 1, start + batch.num_rows + 1)
             start += batch.num_rows

@@ -301,7 +301,7 @@ class OwnStream(_Share):
         batches = self.whole.own(self.ranks.size)
         while True:
             batch = next(batches, None)
-            if self.ranks.sums([float(batch is not None)])[0] < self.ranks.size:
+            if self.ranks.sums([float(batch is not None)])[0] < self.ranks.size or batch is None:
                 return
             yield (*batch, None)
 

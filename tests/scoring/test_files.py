@@ -123,6 +123,12 @@ def test_a_file_of_the_users_own_is_not_replaced(models, data, tmp_path):
     assert content(tmp_path / "out") == {"part-1.parquet": b"mine"}
 
 
+@pytest.mark.parametrize(("name", "keyword"), [("label", "predictions have one"), ("key", "no column 'key'")])
+def test_columns_that_cannot_be_kept_are_named(models, data, tmp_path, name, keyword):
+    with pytest.raises(InvalidInputError, match=keyword):
+        score(models, data, tmp_path / "out", keep=[name])
+
+
 def test_other_columns_are_found_before_anything_is_scored(models, data, tmp_path):
     frame(2).rename({"size": "sizes"}).write_parquet(data / "part-2.parquet")
     with pytest.raises(InvalidInputError, match=r"part-2.parquet.*'size' \(is it 'sizes'"):

@@ -116,7 +116,9 @@ def predict_files(
     scorer = source.load()
     memory = _MEMORY + _COPIES * source.path.stat().st_size
     workers = Workers(jobs, backend).within_machine(memory, tell)
-    partitions = find_partitions(given, check_writable(out))
+    partitions = find_partitions(given, check_writable(out).absolute())  # workers may be in another folder
+    scorer.referral = referral
+    scorer.check_keep(keep)
     by = _made_by(source, scorer, keep, referral)
     todo = [Job(partition, source, tuple(keep), by, referral) for partition in partitions]
     _check(todo, scorer, tell)

@@ -96,6 +96,20 @@ class Scorer(ABC):
         """which predictions to keep; None adds no column about it"""
 
     @abstractmethod
+    def without_rows(self) -> Columns | None:
+        """The columns of no predictions; None if the shape of inputs is not known yet."""
+
+    def check_keep(self, keep: Collection[str]) -> None:
+        """Refuse to carry over columns with the name of a prediction.
+
+        Args:
+            keep: Columns to carry over.
+        """
+        taken = next((name for name in keep if name in (self.without_rows() or ())), None)
+        if taken is not None:
+            raise InvalidInputError(f"the column {taken!r} cannot be kept: predictions have one of that name.")
+
+    @abstractmethod
     def check(self, path: Path, keep: Collection[str]) -> list[str]:
         """Refuse a file that cannot be scored, by its first rows; sentences about columns that are not used."""
 
@@ -136,8 +150,12 @@ class TableScorer(Scorer):
             yield Part({**file.kept, "line": file.table.lines, **columns}, len(file.table), told + surprises)
             is_empty = False
         if is_empty:
-            columns = self._columns(torch.zeros(1, len(self.model.encoder_.outputs), dtype=torch.float64))
-            yield Part(_without_rows({**_kept_of(path, keep), "line": np.zeros(1, dtype=np.int64), **columns}), 0, [])
+            yield Part({**_kept_of(path, keep), **self.without_rows()}, 0, [])
+
+    def without_rows(self) -> Columns:
+        """The columns of no predictions."""
+        columns = self._columns(torch.zeros(1, len(self.model.encoder_.outputs), dtype=torch.float64))
+        return _first_rows({"line": np.zeros(1, dtype=np.int64), **columns}, 0)
 
     def _chunks(self, path: Path, keep: Collection[str], rows: int) -> Iterator[Any]:
         return read_chunks(path, rows, self.model.encoder_.names, keep, can_be_empty=True)
@@ -167,12 +185,19 @@ class ArrayScorer(Scorer):
             start += len(x)
             yield Part({**kept, "row": row, **columns}, len(x), [])
         if start == 0:
-            shape = self.model.input_shape
-            if not isinstance(shape, tuple):
+            empty = self.without_rows()
+            if empty is None:
                 raise InvalidInputError(f"{path} has no rows: remove it.")
-            columns = self._columns(torch.zeros(1, *shape, dtype=self.model.dtype))
             kept = {} if path.name.endswith(ARRAY_ENDINGS) else _kept_of(path, keep)
-            yield Part(_without_rows({**kept, "row": np.zeros(1, dtype=np.int64), **columns}), 0, [])
+            yield Part({**kept, **empty}, 0, [])
+
+    def without_rows(self) -> Columns | None:
+        """The columns of no predictions."""
+        shape = self.model.input_shape
+        if not isinstance(shape, tuple) or any(not isinstance(size, int) for size in shape):
+            return None
+        columns = self._columns(torch.zeros(1, *shape, dtype=self.model.dtype))
+        return _first_rows({"row": np.zeros(1, dtype=np.int64), **columns}, 0)
 
     def _columns(self, inputs: Any) -> Columns:
         p = self.model.predict(inputs, self.sampling.samples, self.sampling.seed, self.sampling.batch_size)
@@ -272,5 +297,5 @@ def _kept_of(path: Path, keep: Collection[str]) -> Columns:
     return {name: [] for name in keep}
 
 
-def _without_rows(columns: Columns) -> Columns:
-    return {name: values[:0] for name, values in columns.items()}
+def _first_rows(columns: Columns, num: int) -> Columns:
+    return {name: values[:num] for name, values in columns.items()}

@@ -401,10 +401,11 @@ def predict(
         Path, typer.Argument(help="A file that `fsvi fit`, an estimator's or method's `save`, or `fsvi run` wrote.")
     ],
     inputs: Annotated[
-        Path,
+        list[str],
         typer.Argument(
             help="For a table's model, rows with the same columns: .csv, .parquet. For others, inputs as the network "
-            "takes them: .npy, .npz (x), .csv, .parquet."
+            "takes them: .npy, .npz (x), .csv, .parquet. If --out is a folder, any number of files, folders and "
+            "patterns such as 'part-*.parquet'."
         ),
     ],
     refer_for: Annotated[
@@ -418,8 +419,19 @@ def predict(
     ] = None,
     confidence: Annotated[float, typer.Option(help="How sure to be of that accuracy.")] = 0.9,
     out: Annotated[
-        Path | None, typer.Option(help="File to write: .csv, .parquet or .json.", show_default="CSV to the terminal")
+        Path | None,
+        typer.Option(
+            help="File to write: .csv, .parquet or .json; or a folder, which gets a file for each of the inputs.",
+            show_default="CSV to the terminal",
+        ),
     ] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="A column to carry over to a folder of predictions; may be repeated.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Files to score at the same time, if --out is a folder.", min=1)] = 1,
+    backend: Annotated[
+        str, typer.Option(help="Where to score them: loky (this machine), ray or dask (also a cluster).")
+    ] = "loky",
     samples: Annotated[
         int | None,
         typer.Option(help="Draws of the function.", min=1, show_default="100, or as a table's model was made"),
@@ -438,10 +450,16 @@ def predict(
 
     A row for each input: label, probability, entropy, mutual_information and decision (keep or refer) for classes;
     mean, std, lower and upper (95%) for real numbers.
+
+    If --out is a folder, files of any size are read part by part. Each file of predictions appears when it is
+    complete. After an interruption, the same command makes the missing ones.
     """
     from fsvi.cli import files
-    from fsvi.cli.predict import Sampling, calibrate, load_model, predict_file
-    from fsvi.cli.predict_table import calibrate_table, load_estimator, predict_table
+    from fsvi.cli.predict import calibrate, predict_file
+    from fsvi.cli.predict_table import calibrate_table, predict_table
+    from fsvi.scoring import predict_files
+    from fsvi.scoring.arrays import Sampling, load_model
+    from fsvi.scoring.rows import load_estimator
 
     if (refer_for is None) != (calibration is None):
         raise typer.BadParameter("--refer-for and --calibration go together: give both, or neither.")
@@ -452,23 +470,32 @@ def predict(
     check_fraction("--confidence", confidence)
     if refer_for is not None:
         check_fraction("--refer-for", refer_for)
-    if out is not None:
+    into_folder = out is not None and files.is_folder(out)
+    if not into_folder:
+        files.check_one(inputs, keep)
+    if out is not None and not into_folder:
         files.check_table(out)
     options = {"samples": samples, "seed": seed, "batch_size": batch_size}
-    given = {name: value for name, value in options.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    is_table = file_kind(model) == ESTIMATOR
+    trained: Any = load_estimator(model, net, device) if is_table else load_model(model, net, device)
+    # A table's model has its own draws: a calibration promises nothing for others.
+    own = {"samples": trained.num_samples, "seed": trained.seed_} if is_table else {}
+    sampling = Sampling(**{**own, **given})
     referral = None
-    if file_kind(model) == ESTIMATOR:
-        estimator = load_estimator(model, net, device)
-        # Its own draws: a calibration promises nothing for others.
-        sampling = Sampling(**{"samples": estimator.num_samples, "seed": estimator.seed_, **given})
-        if refer_for is not None and calibration is not None:
-            referral = calibrate_table(estimator, calibration, sampling, refer_for, confidence)
-        _show(predict_table(estimator, inputs, sampling, _to_stderr, referral), out, as_json)
-        return
-    method, sampling = load_model(model, net, device), Sampling(**given)
     if refer_for is not None and calibration is not None:
-        referral = calibrate(method, calibration, sampling, refer_for, confidence)
-    _show(predict_file(method, inputs, sampling, referral), out, as_json)
+        learn = calibrate_table if is_table else calibrate
+        referral = learn(trained, calibration, sampling, refer_for, confidence)
+    if out is not None and into_folder:
+        given |= {"net": net, "device": device, "jobs": jobs, "backend": backend}
+        report = predict_files(model, inputs, out, keep=keep or (), referral=referral, tell=_to_stderr, **given)
+        _to_stderr(str(report))
+        if report.failed:
+            raise FSVIError(report.failures())
+    elif is_table:
+        _show(predict_table(trained, Path(inputs[0]), sampling, _to_stderr, referral), out, as_json)
+    else:
+        _show(predict_file(trained, Path(inputs[0]), sampling, referral), out, as_json)
 
 
 def _show(predictions: Any, out: Path | None, as_json: bool) -> None:

@@ -30,11 +30,10 @@ def measured(method: str, precision: str, seed: int, out: Path) -> Result:
 
 
 out = Path(sys.argv[1])
-found = {
-    (method, precision): [measured(method, precision, seed, out) for seed in SEEDS]
-    for method in METHODS
-    for precision in PRECISIONS
-}
+found: dict[tuple[str, str], list[Result]] = {(method, name): [] for method in METHODS for name in PRECISIONS}
+for seed in SEEDS:
+    for method, precision in found:
+        found[method, precision].append(measured(method, precision, seed, out))
 for (method, precision), results in found.items():
     columns = []
     for name in METRICS:

@@ -333,7 +333,7 @@ class Method(Configurable, nn.Module, ABC):
         if not self.network.is_dense:
             return self.likelihood.check_targets(y, self.num_outputs)
         positions = self._positions(x)
-        is_image = self.network.layout.axis == 1 and y.is_floating_point() and y.dim() == len(positions) + 2
+        is_image = self.network.layout.axis == 1 and y.dim() == len(positions) + 2 and y.shape[2:] == positions
         y = y.movedim(1, -1) if is_image else y
         if tuple(y.shape[1 : 1 + len(positions)]) != positions:
             raise InvalidInputError(

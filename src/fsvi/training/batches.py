@@ -219,7 +219,8 @@ def unpacked(batch: Any, unpack: Unpack | None) -> tuple[Any, Any]:
         raise InvalidInputError(f"unpack={unpack!r} is a key, but the data gives {_described(batch)}.")
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         source = "unpack" if callable(unpack) else "the DataLoader"
-        raise InvalidInputError(f"{source} gives {_described(batch)}, not (inputs, targets) pairs.")
+        hint = "" if callable(unpack) else ": unpack= can be a function from a batch to such a pair"
+        raise InvalidInputError(f"{source} gives {_described(batch)}, not (inputs, targets) pairs{hint}.")
     return batch[0], batch[1]
 
 

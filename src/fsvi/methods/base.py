@@ -1,8 +1,8 @@
 """The protocol that every inference method follows.
 
-`Method` is what `fit`, `predict` and files rely on. `NetworkMethod` implements it for one network and is the class to
-derive from; `Ensemble` implements it for several methods. A new method needs two functions: `terms`, the named parts of
-the loss, and `function_draws` for prediction. Everything else has a default.
+`Method` is what `fit`, `predict` and files rely on. `NetworkMethod` (in `network_method.py`) implements it for one
+network and is the class to derive from; `Ensemble` implements it for several methods. A new method needs two functions:
+`terms`, the named parts of the loss, and `function_draws` for prediction. Everything else has a default.
 
 A method's life, in order:
 
@@ -18,7 +18,6 @@ A method's life, in order:
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from abc import ABC, abstractmethod
@@ -31,25 +30,25 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+<<<<<<< HEAD
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.export import Functions, functions_of
+=======
+from fsvi.errors import InvalidInputError
+>>>>>>> main
 from fsvi.inputs import TARGET_KEYS, Inputs, example_shape, signature
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.exporting import export_method
 from fsvi.methods.files import save_method
-from fsvi.methods.parts import Part
 from fsvi.networks.devices import make_generator, moved
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
-from fsvi.validation import as_tensor, check_count, check_inputs, check_type
+from fsvi.validation import as_tensor, check_count, check_inputs
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
-_OLD_NETWORK_SETTINGS = ("head", "channels_last")
-"""Where files written before `Network` existed keep its settings."""
+    pass
 
 _ROWS_AT_ONCE = 10_000
 """Inputs whose draws are in memory at once when only summaries are kept."""
@@ -383,7 +382,7 @@ class Method(Configurable, nn.Module, ABC):
         if not self.network.is_dense:
             return self.likelihood.check_targets(y, self.num_outputs)
         positions = self._positions(x)
-        is_image = self.network.layout.axis == 1 and y.is_floating_point() and y.dim() == len(positions) + 2
+        is_image = self.network.layout.axis == 1 and y.dim() == len(positions) + 2 and y.shape[2:] == positions
         y = y.movedim(1, -1) if is_image else y
         if tuple(y.shape[1 : 1 + len(positions)]) != positions:
             raise InvalidInputError(
@@ -433,6 +432,7 @@ class Method(Configurable, nn.Module, ABC):
         save_method(self, path, calibrated)
 
 
+<<<<<<< HEAD
 class NetworkMethod(Method):
     """A method on one network. Derive from it to add a method.
 
@@ -638,6 +638,8 @@ def _form(network: Network) -> tuple[int, bool, int]:
     return network.layout.axis, network.layout.is_moved, len(network.layout.positions)
 
 
+=======
+>>>>>>> main
 def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:
     """The inputs of every batch of a loader, without targets: those of pairs (x, y) and of dictionaries are removed."""
     if isinstance(loader, Dataset):
@@ -662,13 +664,3 @@ def sum_terms(terms: dict[str, Tensor]) -> Tensor:
 def differentiate(loss: Tensor, scale: float = 1.0) -> None:
     """Add the gradient of `loss`, times `scale`, to the `grad` of everything it depends on."""
     (loss if scale == 1 else scale * loss).backward()
-
-
-@torch.no_grad()
-def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
-    for name, tensor in target.items():
-        tensor.copy_(source[name])
-
-
-def _shape(tensors: Mapping[str, Tensor], name: str) -> torch.Size | None:
-    return tensors[name].shape if name in tensors else None

@@ -14,7 +14,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.export import Functions
 from fsvi.inputs import describe_inputs
 from fsvi.likelihoods import Categorical, Likelihood
-from fsvi.methods.base import NetworkMethod
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_count, check_fraction, check_positive

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.validation import check_positive
 from fsvi.variational import negative_log_normal, prior_names

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.export import Functions, check_path, trace, write_graph
-from fsvi.inputs import Inputs, num_rows
+from fsvi.inputs import Graphs, Inputs, num_rows
 from fsvi.networks.calling import input_names
 from fsvi.networks.devices import make_generator
 from fsvi.networks.modes import evaluating
@@ -55,6 +55,8 @@ def export_method(
     target, seed = check_path(path), check_seed(seed)
     method = copy.deepcopy(method).cpu().eval()
     x = method.check_inputs(_made_up(method) if example is None else example)
+    if isinstance(x, Graphs):
+        raise InvalidInputError("batches of graphs cannot be exported, as their sizes differ: use predict_batches.")
     x = _repeated(x, _ROWS)
     method.requires_grad_(False)
     labels = _check_labels(method, labels)

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from fsvi.diagnosis import Diagnosis, Finding, diagnose
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
     from fsvi.referral import IntervalReferral, Referral, SetReferral
+    from fsvi.scoring import ScoringReport, predict_files
 
 _LATER = {
     "Diagnosis": "fsvi.diagnosis",
@@ -82,7 +83,9 @@ _LATER = {
     "Finding": "fsvi.diagnosis",
     "IntervalReferral": "fsvi.referral",
     "Referral": "fsvi.referral",
+    "ScoringReport": "fsvi.scoring",
     "SetReferral": "fsvi.referral",
+    "predict_files": "fsvi.scoring",
     "diagnose": "fsvi.diagnosis",
     "metrics": "fsvi.metrics",
 }
@@ -149,6 +152,7 @@ __all__ = [
     "RadialMFVI",
     "Rank1",
     "Referral",
+    "ScoringReport",
     "SetReferral",
     "SingularCovarianceError",
     "Stds",
@@ -178,6 +182,7 @@ __all__ = [
     "method_names",
     "metrics",
     "networks",
+    "predict_files",
     "priors",
     "take_step",
 ]

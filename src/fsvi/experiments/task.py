@@ -60,6 +60,8 @@ class Task:
         context: The default context of methods that take one; None if the task has a fixed context.
         contexts: The contexts to choose from; empty for those of images and all datasets.
         can_stack: Whether seeds can be trained stacked, in one pass for all: for small dense networks.
+        threads: The number of threads to train with; None for PyTorch's choice. Small networks are fastest with one,
+            and then their results do not depend on the number of cores.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Task:
     context: str | None = None
     contexts: tuple[str, ...] = ()
     can_stack: bool = False
+    threads: int | None = None
 
     def experiment(self, order: Order) -> Experiment:
         """The experiment of an order, with the learning-rate schedule that its method needs."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
+from fsvi.export import Functions
 from fsvi.functions import (
     LINEARIZERS,
     FunctionGaussian,
@@ -366,6 +367,10 @@ class FSVI(NetworkMethod):
         values = features @ weight.reshape(-1, width).T
         values = values.view(len(features), draws, outputs).transpose(0, 1)
         return values + bias[0][:, None] if bias else values
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network's outputs for draws of its parameters."""
+        return self.fixed_functions(self.weights.draws(num_samples, generator))
 
 
 def _check_stochastic(stochastic: Any) -> Any:

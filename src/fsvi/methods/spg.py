@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fsvi.export import Functions
 from fsvi.functions.contexts import Batch, Context
 from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.functions.priors import GaussianProcess, Prior
@@ -219,6 +220,16 @@ class SPG(NetworkMethod):
         noise = normal(shape, generator, self.dtype, self.device)
         parts = [self.generator(self.network.arranged(chunk)) for chunk in x.split(batch_size)]
         return torch.cat([self._functions(mean, functions, noise) for mean, functions in parts], dim=1)
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """Draws of the latent, all from one pass through the network."""
+        noise = normal((num_samples, *self.latent_mean.shape), generator, self.dtype, self.device)
+
+        def functions(x: Any) -> Tensor:
+            mean, basis = self.generator(x)
+            return self._functions(mean, basis, noise)
+
+        return functions
 
 
 class Generator(nn.Module):

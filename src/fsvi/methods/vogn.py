@@ -48,6 +48,8 @@ class VOGN(NaturalGradientVI):
 
     takes_weights = False
 
+    can_compile = False
+
     def __init__(
         self,
         net: nn.Module | Network,

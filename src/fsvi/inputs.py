@@ -140,16 +140,17 @@ Inputs: TypeAlias = Tensor | Bundle
 """What a network is called with."""
 
 
-<<<<<<< HEAD
 def num_rows(x: Inputs) -> int:
     """The number of examples; in a graph that is exported it stays a symbol, which `len` would make a number."""
+    if isinstance(x, Graphs):
+        return len(x)
     leaf = x if isinstance(x, Tensor) else next(x.named_leaves())[1]
     return leaf.shape[0]
-=======
+
+
 def is_graph_batch(x: Any) -> bool:
     """Whether `x` is a batch of graphs of another library, as `Graphs` describes it."""
     return hasattr(x, "to_data_list") and hasattr(x, "from_data_list") and hasattr(x, "num_graphs")
->>>>>>> main
 
 
 def is_structured(x: Any) -> bool:

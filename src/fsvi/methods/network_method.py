@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError, HeadError
+from fsvi.export import Functions, functions_of
 from fsvi.inputs import example_shape
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Method
@@ -158,6 +159,10 @@ class NetworkMethod(Method):
         """
         calls = (lambda inputs, params=params: self.network(inputs, params) for params in draws)
         return torch.stack([self.batched(call, x, batch_size) for call in calls])
+
+    def fixed_functions(self, draws: Iterable[Mapping[str, Tensor]]) -> Functions:
+        """The network's outputs under these draws of its parameters, as a function of inputs."""
+        return functions_of(self.network, list(draws))
 
     # Files ----------------------------------------------------------------------------------------------------------
 

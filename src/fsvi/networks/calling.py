@@ -9,13 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
-<<<<<<< HEAD
-from fsvi.inputs import Bundle, Inputs
-from fsvi.networks.compiling import call_with, compiled
-=======
 from fsvi.inputs import Bundle, Graphs, Inputs
-from fsvi.networks.functional import functional_call
->>>>>>> main
+from fsvi.networks.compiling import call_with, compiled
 
 Output = str | int | Callable[[Any], Tensor]
 """Where a model's outputs are in what it returns: a key, an attribute, an index, or a function."""

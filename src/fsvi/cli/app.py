@@ -524,8 +524,8 @@ def export(
     It takes inputs and returns mean, entropy and mutual_information for classes, mean and std for real numbers.
     """
     from fsvi.cli.files import read_inputs
-    from fsvi.cli.predict import as_inputs, load_model
     from fsvi.errors import InvalidInputError
+    from fsvi.scoring.arrays import as_inputs, load_model
 
     if file_kind(model) == ESTIMATOR:
         raise InvalidInputError(

@@ -95,7 +95,7 @@ def test_bad_settings_are_refused(given, said):
         Workers(**given)
 
 
-@pytest.mark.parametrize("backend", set(BACKENDS) - {"loky"})
+@pytest.mark.parametrize("backend", BACKENDS[1:])
 def test_a_backend_that_is_not_installed_says_how_to_get_it(monkeypatch, backend):
     monkeypatch.setattr(parallel, "find_spec", lambda name: None)
     with pytest.raises(FSVIError, match=rf"pip install 'fsvi\[{backend}\]'"):

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import describe_inputs
 from fsvi.likelihoods import Categorical, Likelihood
-from fsvi.methods.base import NetworkMethod
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_count, check_fraction, check_positive

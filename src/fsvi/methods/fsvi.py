@@ -23,10 +23,11 @@ from fsvi.functions.linearize import Parameters, check_linearization
 from fsvi.functions.priors import Constant, Empirical, Prior
 from fsvi.inputs import Inputs, concatenate, example_shape
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method, NetworkMethod, differentiate, sum_terms
+from fsvi.methods.base import Method, differentiate, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds, last_layer_names, named_layers
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.parts import shared
 from fsvi.networks.devices import forked_random
 from fsvi.networks.joining import is_joinable

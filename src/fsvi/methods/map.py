@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.validation import check_positive
 from fsvi.variational import negative_log_normal, prior_names

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.parts import Part
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import matching_names

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight
 from fsvi.methods.mean_field import RandomWeights, Stds
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_fraction, check_positive
 from fsvi.variational import MeanField, normal_kl

@@ -13,10 +13,10 @@ from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import Stds, check_stds
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.parts import shared
 from fsvi.networks.devices import in_float64, normal
 from fsvi.networks.modes import evaluating

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
-from fsvi.methods.base import NetworkMethod
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.mean_field import Stds
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.parts import Part
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
-from fsvi.inputs import Bundle, Inputs
+from fsvi.inputs import Bundle, Graphs, Inputs
 from fsvi.networks.functional import functional_call
 
 Output = str | int | Callable[[Any], Tensor]
@@ -75,10 +75,17 @@ def _usual(returned: Any) -> Any:
 
 
 def _arguments(module: nn.Module, x: Bundle) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A tuple gives positional arguments. A dictionary gives named ones, or is the only argument as a whole."""
+    """A tuple gives positional arguments. A dictionary gives named ones, or is the only argument as a whole.
+
+    A batch of graphs is the argument if `forward` needs only one; otherwise its tensors are given by name.
+    """
     if isinstance(x.tree, tuple):
         return x.tree, {}
     parameters = list(inspect.signature(module.forward).parameters.values())
+    if isinstance(x, Graphs):
+        needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+        named = {p.name: x.tree[p.name] for p in parameters if p.name in x.tree}
+        return ((x.tree,), {}) if len(needed) == 1 else ((), named)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     is_whole = len(parameters) == 1 and not takes_any and parameters[0].name not in x.tree
     return ((x.tree,), {}) if is_whole else ((), dict(x.tree))

@@ -73,7 +73,22 @@ def test_noise_is_the_held_out_rows_own_up_to_the_learned_one():
         return rows + 5 * 0.5 * (0.1**2 / variance + math.log(variance))
 
     best = minimize_scalar(loss, bounds=(1e-4, 4), method="bounded").x
-    assert float(method.likelihood.noise) == pytest.approx(math.sqrt(1.1 * best * 32 / 30), rel=0.01)
+    covering = (float(residuals.abs().sort(0).values[28]) / 1.959964) ** 2  # 29 of 30 rows are the least 95%
+    expected = math.sqrt(1.1 * math.sqrt(best * covering) * 32 / 30)
+    assert float(method.likelihood.noise) == pytest.approx(expected, rel=0.01)
+
+
+def test_a_few_large_errors_do_not_widen_all_intervals():
+    x = torch.ones(400, 1).double()
+    errors = torch.randn(400, 1, generator=torch.Generator().manual_seed(0)).double()
+    errors[:8] *= 10
+    method = linear_method()
+    reestimate_noise(method, x, x + errors)
+    assert 1.0 < float(method.likelihood.noise) < 0.85 * float(errors.std())
+    twice, weighted = linear_method(), linear_method()
+    reestimate_noise(twice, torch.cat([x, x[:9]]), torch.cat([x + errors, (x + errors)[:9]]))
+    reestimate_noise(weighted, x, x + errors, torch.tensor([2.0] * 9 + [1.0] * 391))
+    assert float(weighted.likelihood.noise) == pytest.approx(float(twice.likelihood.noise))
 
 
 def test_noise_leaves_out_the_functions_own_variance():

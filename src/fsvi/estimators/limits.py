@@ -46,10 +46,11 @@ def find_limits(start: Method, new: NewRows, y: Tensor, held_out: Sequence[Tenso
         if len(held_out) and len(held_out[0]) > 1:
             inputs, targets = start.check_batch(*held_out[:2])
             usual = losses(start.network(inputs), targets, likelihood, variance)
-        # As large as the held-out loss may be: by one standard error, since small tables hold out few rows.
-        allowed = COST * (usual.mean(0) + usual.std(0, correction=0) / math.sqrt(len(usual)))
+        allowed = COST * usual.mean(0)
         if likelihood.is_numeric:
             allowed[0] = NATS  # a density's logarithm has no natural zero
+        else:  # small tables hold out few rows, which tell the loss up to its standard error
+            allowed += COST * usual.std(0, correction=0) / math.sqrt(len(usual))
         for share, width in LIMITS:
             limits = new.limits(share, width)
             cost = losses(outputs, y, likelihood, variance, new.distances(limits)) - before

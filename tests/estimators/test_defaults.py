@@ -88,7 +88,7 @@ def test_a_few_large_errors_do_not_widen_all_intervals():
     twice, weighted = linear_method(), linear_method()
     reestimate_noise(twice, torch.cat([x, x[:9]]), torch.cat([x + errors, (x + errors)[:9]]))
     reestimate_noise(weighted, x, x + errors, torch.tensor([2.0] * 9 + [1.0] * 391))
-    assert float(weighted.likelihood.noise) == pytest.approx(float(twice.likelihood.noise))
+    assert float(weighted.likelihood.noise) == pytest.approx(float(twice.likelihood.noise), rel=0.01)
 
 
 def test_noise_leaves_out_the_functions_own_variance():
@@ -132,7 +132,7 @@ def convolution():
     return nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Unflatten(1, (30, 1)), nn.Conv1d(30, 1, 1), nn.Flatten())
 
 
-@pytest.mark.parametrize(("make", "epochs"), [(lambda: mlp(3, (30,), 1, torch.nn.Tanh), 30), (convolution, 5 * 30)])
+@pytest.mark.parametrize(("make", "epochs"), [(lambda: mlp(3, (30,), 1, torch.nn.Tanh), 30), (convolution, 8 * 30)])
 def test_an_own_network_gets_distances_or_learns_where_the_data_end(make, epochs):
     torch.manual_seed(0)
     x = torch.randn(200, 3).double()

@@ -2,7 +2,7 @@
 
 The estimators train FSVI in two stages. First, the network is fitted as a point estimate (MAP) that stops when held-out
 rows say so. Then `widen` keeps its hidden layers, makes the last layer random, and trains it with FSVI's objective for
-a hundred steps: predictions on the data stay as good as those of the point estimate, and away from the data the
+forty steps: predictions on the data stay as good as those of the point estimate, and away from the data the
 function tends to the prior. A fit costs little more than the point estimate does.
 
 In the second stage the network also tells how far a row lies from the training rows (`FadingFeatures`). How far that
@@ -53,15 +53,15 @@ large variance makes this hold for means that are not quite zero."""
 TARGET_VARIANCE = 9.0
 """The prior variance of a standardized target. Where one column leaves the data, the standard deviation should be at
 least twice that on the data, which is up to 1 for targets that nothing predicts: the variance must be well above 4."""
-STEPS, BATCH_SIZE, RATE, STD_RATE = 60, 128, 3e-4, 6e-2
+STEPS, BATCH_SIZE, RATE, STD_RATE = 40, 128, 3e-5, 2e-2
 """Steps of the second stage, at most, their minibatches, and the learning rates of the last layer's means, which should
 stay close to the point estimate, and of their standard deviations."""
-LONGER, OWN_RATE = 5, 5e-3
-"""How many times as many steps networks take that have no distances from the training rows: their hidden layers must
-learn where the data end. And the learning rate with which they do."""
-_FEATURE_STD, _NARROW = 0.01, 0.3
+_FEATURE_STD, _NARROW = 0.01, 0.03
 """Where standard deviations start: of the hidden layers' weights, if these are random, and of the last layer's weights
-times √features. The variance on the data starts small."""
+times √features. The variance on the data starts small; distances are scaled so that far away it starts at the prior's."""
+_LONGER, _OWN_RATE, _OWN_STD_RATE, _OWN_NARROW = 8, 5e-3, 6e-2, 0.3
+"""For networks without distances, whose hidden layers must learn where the data end: how many times as many steps they
+take, and the rates and the start."""
 _LEAST_FADING = 0.9
 """Training rows whose features have faded to less than this are outliers: the second stage leaves them out."""
 _LEAST_HELD_OUT = 10
@@ -118,7 +118,7 @@ def widen(
         rows: Training inputs as the network sees them, their targets, and their weights if there are any.
         context: Where the function is held to the prior; None for `ShiftedRows`.
         settings: FSVI's arguments that should differ from the defaults.
-        steps: Training steps, at least one epoch. Networks without distances take five times as many.
+        steps: Training steps, at least one epoch. Networks without distances take eight times as many.
         held_out: Inputs and targets that the point estimate was not trained on, if there are any.
         options: Further arguments of `fit`, such as `seed` and `progress`.
     """
@@ -130,8 +130,9 @@ def widen(
     module = add_distances(start, rows, held_out)
     network: Any = copy.deepcopy(start.network) if module is None else Network(module)
     freeze = module is not None and chosen["stochastic"] == "last_layer"
-    steps, lr = (steps, RATE) if module is not None else (LONGER * steps, OWN_RATE)
-    chosen.setdefault("stds", Stds((_FEATURE_STD, _NARROW * network.num_features**-0.5), STD_RATE / lr))
+    lr, std_lr, narrow = (RATE, STD_RATE, _NARROW) if module is not None else (_OWN_RATE, _OWN_STD_RATE, _OWN_NARROW)
+    steps = steps if module is not None else _LONGER * steps
+    chosen.setdefault("stds", Stds((_FEATURE_STD, narrow * network.num_features**-0.5), std_lr / lr))
     method = FSVI.from_trained(network, _known(start.likelihood), context, freeze=freeze, **chosen)
     usual = _usual(module, network, x)
     data = [part[usual] for part in (x, targets.to(x.device), *weights)]

@@ -58,7 +58,7 @@ STEPS, BATCH_SIZE, RATE, STD_RATE = 40, 128, 3e-5, 2e-2
 stay close to the point estimate, and of their standard deviations."""
 _FEATURE_STD, _NARROW = 0.01, 0.03
 """Where standard deviations start: of the hidden layers' weights, if these are random, and of the last layer's weights
-times √features. The variance on the data starts small; distances are scaled so that far away it starts at the prior's."""
+times √features. The variance on the data starts small; distances are scaled so that far away it is the prior's."""
 _LONGER, _OWN_RATE, _OWN_STD_RATE, _OWN_NARROW = 8, 5e-3, 6e-2, 0.3
 """For networks without distances, whose hidden layers must learn where the data end: how many times as many steps they
 take, and the rates and the start."""
@@ -166,10 +166,10 @@ def add_distances(start: Method, rows: Sequence[Tensor], held_out: Sequence[Tens
 def reestimate_noise(method: Method, x: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
     """Set a learned noise to what held-out rows say, since errors on rows that were trained on are too small.
 
-    The noise variance is the geometric mean of two: the one that maximizes the likelihood of the held-out targets, with
-    the function's own variance v as it is, and the learned noise counting as a few more rows; and the one with which 95%
-    of these targets lie within 1.96 standard deviations. They agree if errors are Gaussian. If a few errors are large,
-    the first alone makes intervals too wide for nearly all rows. The factor 1.1 (n + 2)/n makes up for two things: the same rows
+    The noise variance is the geometric mean of two. One maximizes the likelihood of the held-out targets, with the
+    function's own variance v as it is, and the learned noise counting as a few more rows. With the other, 95% of these
+    targets lie within 1.96 standard deviations. They agree if errors are Gaussian; if a few errors are large, the first
+    alone makes intervals too wide for nearly all rows. The factor 1.1 (n + 2)/n makes up for two things: the same rows
     have chosen the best epoch, so that their errors are too small, and a variance from n rows is itself uncertain, as
     in Student's distribution. Without the first, 95% intervals covered 93.5% on average over seven tables. Other
     likelihoods stay as they are.

@@ -14,8 +14,8 @@ _SOFT = 0.5
 class FadingFeatures(nn.Module):
     """Features of a network that fade as a row leaves the training rows, next to how far it left them.
 
-    Let d be the distances of a row from the training rows (`KnownRows`), e = d |d| / (½ + |d|), which is small for a row
-    just outside, and h the network's own features. The features are [h, 1, reach · e] / √(1 + |e|²). On the training
+    Let d be the distances of a row from the training rows (`KnownRows`), e = d |d| / (½ + |d|), which is small just
+    outside, and h the network's own features. The features are [h, 1, reach · e] / √(1 + |e|²). On the training
     rows e is zero, up to outliers, and a linear layer on top is one of h with a bias. Far away, h fades and the other
     features point in the direction in which the row left: the mean tends to zero (to a constant if h grows linearly),
     and there is a variance of its own for each distance.

@@ -85,6 +85,8 @@ def test_outliers_do_not_widen_the_range_unless_none_may_be_left_out():
     assert (known.high <= x.mean(0) + 5 * x.std(0, correction=0)).all()
     known.limit(new.limits(0.0, 1e9))
     assert (known.high >= 1000).all() and (known(x) == 0).all()
+    known.limit(new.limits(0.0, 5.0))
+    torch.testing.assert_close(known.high, x.mean(0) + 5 * x.std(0, correction=0))
 
 
 def test_a_new_combination_of_usual_values_is_far():

@@ -64,7 +64,7 @@ def losses(
 ) -> Tensor:
     """Each row's negative log-likelihood, and of targets also the squared error, (n, 1) or (n, 2).
 
-    A mean over Gaussian logits of variance v is approximated by dividing them by √(1 + π v/8).
+    A mean over Gaussian differences of logits of variance v is approximated by dividing logits by √(1 + π v/8).
 
     Args:
         outputs: The point estimate's outputs.

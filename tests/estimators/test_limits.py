@@ -24,7 +24,10 @@ def test_losses_of_targets_are_those_of_a_gaussian_with_a_faded_mean():
 
 def test_losses_of_classes_are_about_those_of_random_logits():
     """Against an average over many draws of the difference of two logits; the approximation is good to .02."""
-    outputs, y = torch.tensor([[4.0, 0.0], [0.0, 3.0], [5.0, 0.0], [0.0, 6.0], [2.0, 0.0]]).double(), torch.arange(5) % 2
+    outputs, y = (
+        torch.tensor([[4.0, 0.0], [0.0, 3.0], [5.0, 0.0], [0.0, 6.0], [2.0, 0.0]]).double(),
+        torch.arange(5) % 2,
+    )
     distances = torch.tensor([[0.0], [0.3], [0.7], [1.5], [6.0]]).double()
     found = losses(outputs, y, fsvi.Categorical(), 50.0, distances)[:, 0]
     fading = fade(distances)[1][:, 0]
@@ -64,8 +67,8 @@ def test_the_cost_is_what_the_rule_says():
     found = find_limits(start, new, y[new.index], (x, y), 9.0)
     outputs = start.predict(new.x).mean.detach()
     plain = losses(outputs, y[new.index], start.likelihood, 9.0).mean(0)
-    for share, width in LIMITS:
-        limits = new.limits(share, width)
+    for factor, width in LIMITS:
+        limits = new.limits(factor, width)
         after = losses(outputs, y[new.index], start.likelihood, 9.0, new.distances(limits)).mean(0)
         if after[0] - plain[0] <= 0.01 and after[1] - plain[1] <= COST * plain[1]:
             break

@@ -14,15 +14,15 @@ from fsvi.networks.fading import fade
 from fsvi.networks.known_rows import NewRows
 from fsvi.networks.modes import evaluating
 
-LIMITS = ((0.02, 5.0), (0.01, 5.0), (0.005, 5.0), (0.002, 5.0), (0.002, 10.0), (0.0, 10.0), (0.0, 1e9))
-"""Shares of new rows that each limit of what is usual may leave out, and the largest range of a column, in standard
-deviations from its mean; the first pair is taken that costs little."""
+LIMITS = ((1.0, 5.0), (1.1, 5.0), (1.25, 5.0), (1.25, 10.0), (1.5, 10.0))
+"""By what to multiply the limits that 2% of new rows exceed, and the largest range of a column, in standard deviations
+from its mean; the first pair is taken that costs little, or the last."""
 COST, NATS = 0.02, 0.01
 """What unusual rows may cost: this share of the held-out loss and squared error; for targets, this many nats."""
 
 
 def find_limits(start: Method, new: NewRows, y: Tensor, held_out: Sequence[Tensor], variance: float) -> Tensor:
-    """The limits of `KnownRows` that leave out the largest share of rows and still cost little.
+    """The limits of `KnownRows` that leave out the most rows and still cost little.
 
     Each row is judged as if it were new, and gets the mean and variance that the second stage aims at: beyond the
     limits the mean fades and the variance grows to the prior's. The cost is the mean increase of the rows' losses. A
@@ -51,8 +51,8 @@ def find_limits(start: Method, new: NewRows, y: Tensor, held_out: Sequence[Tenso
             allowed[0] = NATS  # a density's logarithm has no natural zero
         else:  # small tables hold out few rows, which tell the loss up to its standard error
             allowed += COST * usual.std(0, correction=0) / math.sqrt(len(usual))
-        for share, width in LIMITS:
-            limits = new.limits(share, width)
+        for factor, width in LIMITS:
+            limits = new.limits(factor, width)
             cost = losses(outputs, y, likelihood, variance, new.distances(limits)) - before
             if bool((cost.mean(0) <= allowed).all()):
                 break

@@ -24,8 +24,9 @@ _NEAREST = 2
 """Which of the nearest neighbors counts: one row alone does not make its surroundings known."""
 _FOLDS, _MOST_ROWS = 5, 5_000
 """Parts into which rows are divided to judge each as if it were new, and the rows for which this is done, at most."""
-_BEYOND = 1.1
-"""If no training row may count as unusual, the limits are this multiple of the largest distances."""
+_LEFT_OUT, _BEYOND = 0.02, 2.0
+"""The share of new rows that limits leave out, before they are multiplied; and by how much a normal score may exceed
+those of the training rows at the most: columns that are nearly constant have scores without bound."""
 
 
 class NormalScores(nn.Module):
@@ -153,7 +154,7 @@ class KnownRows(nn.Module):
         scores = known.scores(x)
         known.center.copy_(scores.mean(0))
         if known.whitening.numel():
-            known.whitening.copy_(whiten(scores))
+            known.whitening.copy_(whiten(scores, max(_RIDGE, x.shape[1] / len(x))))
         chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: known.num_neighbors]
         known.neighbors.copy_(known._whitened(x[chosen.to(x.device)]))
         return known
@@ -209,16 +210,18 @@ class NewRows:
         for fold in range(min(_FOLDS, len(chosen))):
             others = self.x[folds != fold]
             self._parts.append((folds == fold, KnownRows.of(others if len(others) else self.x)))
+        self._end = float(self._parts[0][1].scores.end)
         self._unusualness = self._judge(lambda known, rows: known.unusualness(rows))
 
-    def limits(self, share: float, width: float) -> Tensor:
-        """What all but a share of the rows do not exceed; if this is zero, somewhat more than the largest values.
+    def limits(self, factor: float, width: float) -> Tensor:
+        """A multiple of what all but 2% of the rows do not exceed.
 
         Args:
-            share: The share of rows that each limit leaves out.
+            factor: The multiple.
             width: The end of a column's range, at most, in standard deviations from its mean.
         """
-        largest = self._unusualness.quantile(1 - share, dim=0) * (1 if share > 0 else _BEYOND)
+        largest = factor * self._unusualness.quantile(1 - _LEFT_OUT, dim=0)
+        largest[0] = largest[0].clamp_max(self._end + _BEYOND)
         return torch.cat([largest, largest.new_tensor([width])])
 
     def distances(self, limits: Tensor) -> Tensor:
@@ -241,14 +244,19 @@ def standard_deviations(x: Tensor) -> Tensor:
     return torch.where(std > 1e-6 * x.abs().amax(0), std, torch.ones_like(std))
 
 
-def whiten(x: Tensor) -> Tensor:
+def whiten(x: Tensor, ridge: float = _RIDGE) -> Tensor:
     """A matrix W, (columns, columns): (x − mean) W has no correlations, and its norm is the Mahalanobis distance.
 
     Constant columns do not count.
+
+    Args:
+        x: Rows.
+        ridge: Added to the columns' correlations. With few rows per column, a larger one keeps new rows from being far
+            in directions that the rows at hand happen not to vary in.
     """
     mean, std = x.mean(0), x.std(0, correction=0)
     # Rounding leaves a constant column with a tiny deviation, by which nothing must be divided.
     scale = torch.where(std > 1e-6 * x.abs().amax(0), 1 / std, torch.zeros_like(std))
     standardized = ((x - mean) * scale).double()
     roots, vectors = torch.linalg.eigh(standardized.T @ standardized / len(x))
-    return (scale[:, None].double() * vectors / (roots.clamp_min(0) + _RIDGE).sqrt()).to(x)
+    return (scale[:, None].double() * vectors / (roots.clamp_min(0) + ridge).sqrt()).to(x)

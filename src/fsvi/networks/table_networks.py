@@ -18,8 +18,8 @@ from fsvi.validation import check_choice
 
 _REACH = 10.0
 """How much larger distances are than hidden units, together, in `table_mlp`."""
-_SHARE, _WIDTH = 0.01, 5.0
-"""The share of new rows that each limit of `table_mlp` may leave out, and the range's end in standard deviations."""
+_FACTOR, _WIDTH = 1.0, 5.0
+"""The limits of `table_mlp`, as in `NewRows.limits`."""
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
@@ -77,6 +77,6 @@ def table_mlp(
     kind = _ACTIVATIONS[check_choice("activation", activation, _ACTIVATIONS)]
     network = Network(mlp(x.shape[1], hidden, out_features, kind).to(x)).examined(x[:1])
     known = KnownRows.of(x)
-    known.limit(NewRows(x).limits(_SHARE, _WIDTH))
+    known.limit(NewRows(x).limits(_FACTOR, _WIDTH))
     reach = _REACH * math.sqrt(network.num_features)
     return cast(nn.Sequential, with_distances(network, known, reach))

@@ -320,13 +320,7 @@ _COLUMNS = {
 }
 
 
-def run_table_bench(
-    out: Path,
-    seeds: Sequence[int],
-    tell: Callable[[str], None],
-    names: str | None = None,
-    own: Sequence[Table] = (),
-) -> None:
+def run_table_bench(out: Path, seeds: Sequence[int], tell: Callable[[str], None], names: str | None = None) -> None:
     """Measure tables, and write one JSON file per table and `tables.md`.
 
     A table that was measured with the same seeds is not measured again. Tables that are not there are left out.
@@ -336,17 +330,12 @@ def run_table_bench(
         seeds: The seeds of splits and models.
         tell: A function that shows a line of text.
         names: The names of tables, separated by commas; None measures all.
-        own: Tables to measure instead.
     """
     check_writable(out)
     _warm_up()
-    wanted = (
-        None
-        if names is None
-        else [check_choice("only", name.strip(), [table.name for table in own or TABLES]) for name in names.split(",")]
-    )
+    wanted = None if names is None else [check_choice("only", name.strip(), _names()) for name in names.split(",")]
     results = []
-    for table in own or TABLES:
+    for table in TABLES:
         if wanted is not None and table.name not in wanted:
             continue
         path = out / f"{table.name.replace(' ', '_')}.json"
@@ -362,6 +351,10 @@ def run_table_bench(
         write_bytes(out / "tables.md", render_markdown(results).encode())
     tell(render_markdown(results))
     tell(f"Written to {out / 'tables.md'}.")
+
+
+def _names() -> list[str]:
+    return [table.name for table in TABLES]
 
 
 def _warm_up() -> None:

@@ -17,6 +17,15 @@ def test_every_sweep_is_of_tasks_and_methods_that_exist():
         assert orders and all(order.task in TASKS for order in orders)
 
 
+def test_only_some_sweeps_have_runs_for_desktops():
+    orders = list(sweeps._orders("all", [], 1, "desk"))
+    assert {order.task for order in orders} == {"cifar10", "retina"}
+    rows = {(order.method, order.context) for order in orders if order.task == "cifar10"}
+    assert {("map", None), ("fsvi", "monochrome"), ("fsvi", "corrupted"), ("ensemble:map", None)} <= rows
+    with pytest.raises(InvalidInputError, match="uci.*'desk'.*table2 and retina"):
+        list(sweeps._orders("uci", [], None, "desk"))
+
+
 @pytest.fixture
 def ran(monkeypatch):
     orders = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +61,7 @@ def whitened_cnn(
     first = nn.Conv2d(images.shape[1], channels[0], _PATCH, bias=False)
     first.weight.requires_grad_(False)
     first.weight.copy_(whitening_filters(images[:_MOST_IMAGES]))
-    groups = [layer for pair in zip(channels[:-1], channels[1:], strict=True) for layer in _group(*pair)]
+    groups = [layer for pair in pairwise(channels) for layer in _group(*pair)]
     pooled = [nn.AdaptiveMaxPool2d(1), nn.Flatten(), Scale(_FEATURE_SCALE)]
     dropped = [nn.Dropout(dropout)] if dropout else []
     return nn.Sequential(first, nn.GELU(), *groups, *pooled, *dropped, nn.Linear(channels[-1], num_classes))

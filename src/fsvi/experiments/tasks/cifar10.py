@@ -15,7 +15,7 @@ from fsvi import data
 from fsvi.data import DataSplit, Normalize
 from fsvi.data.dataset import content_hash
 from fsvi.experiments.columns import TableLayout, calibration_error, detection, percent
-from fsvi.experiments.experiment import Experiment, Order, Outcome
+from fsvi.experiments.experiment import PROFILES, Experiment, Order, Outcome
 from fsvi.experiments.schedules import TriangularSchedule
 from fsvi.experiments.task import Section, Sweep, Task
 from fsvi.experiments.tasks.augmented_images import AugmentedImages
@@ -29,6 +29,7 @@ from fsvi.experiments.tasks.image_classifier import (
 )
 from fsvi.experiments.tasks.image_contexts import context_notes, make_context
 from fsvi.experiments.tasks.image_effort import ImageEffort
+from fsvi.experiments.tasks.warm_starts import warm_started
 from fsvi.functions.priors import Induced
 from fsvi.methods import Method
 from fsvi.networks import resnet18, whitened_cnn
@@ -68,6 +69,7 @@ class _CifarEffort(ImageEffort):
         shift: The largest random shift of training images, in pixels.
         fit: Settings of `fit`.
         settings: Settings of methods.
+        fine_tuning: Settings of `fit` for methods that start from MAP's network, by method; empty if none does.
     """
 
     batch_size: int
@@ -78,6 +80,7 @@ class _CifarEffort(ImageEffort):
     shift: int = 4
     fit: Mapping[str, Any] = field(default_factory=lambda: _SGD)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _SETTINGS)
+    fine_tuning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def notes(self) -> list[str]:
         """Adds what is smaller than in the paper, and the corruptions that the mean leaves out."""
@@ -96,6 +99,12 @@ _DECAYED = {"prior_variance": 1 / (50_000 * 1.2e-3)}
 """Weight decay of 1.2e-3 as a prior: 1 / (N · variance)."""
 _DESK_SETTINGS: dict[str, dict[str, Any]] = {name: dict(_DECAYED) for name in ("map", "mc-dropout", "swag", "laplace")}
 
+_FINE_TUNING: dict[str, dict[str, Any]] = {
+    "fsvi": {"epochs": 2, "lr": 1e-3, "optimizer": "adam", "schedule": "cosine"},
+    "mc-dropout": {"epochs": 2, "lr": 0.05, "schedule": "cosine"},
+    "swag": {"epochs": 3, "lr": 0.05, "schedule": None},
+}
+
 _PLAIN = "ResNet-18 with a 7×7 stem and max-pool, for speed"
 _COMPACT = "a compact network with a fixed whitening layer instead of the paper's ResNet-18"
 
@@ -111,6 +120,7 @@ _EFFORTS = {
         shift=2,
         fit=_FAST_SGD,
         settings=_DESK_SETTINGS,
+        fine_tuning=_FINE_TUNING,
     ),
     "quick": _CifarEffort(4_000, 1_000, 6, 5, 64, _resnet(False), _PLAIN, _A_FEW, 200),
     "smoke": _CifarEffort(48, 16, 1, 2, 24, _resnet(False), _PLAIN, _A_FEW[:1], 4),
@@ -145,10 +155,12 @@ def cifar10(order: Order) -> Experiment:
 
     notes = [*effort.notes(), *context_notes(order.context)]
     own = {"epochs": effort.epochs, "batch_size": effort.batch_size, **effort.fit}
-    fit_settings = {**own, **order.fit_settings}
+    fit_settings = {**own, **effort.fine_tuning.get(order.method, {}), **order.fit_settings}
     augmented = partial(AugmentedImages, shift=effort.shift)
     tests = (NAME, *OOD, *(() if effort.corrupted_images else (CORRUPTED,)))
-    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, augmented, tests=tests)
+    origin = {"sources": [train, *sources], "context": sources, "tests": tests}
+    experiment = Experiment(make, (x, y), fit_settings, evaluate, notes=notes, dataset=augmented, **origin)
+    return warm_started(experiment, order) if effort.fine_tuning else experiment
 
 
 def _measure_corrupted(
@@ -222,6 +234,13 @@ TASK = Task(
             ("ensemble:fsvi", "monochrome"),
         ),
         seeds=10,
+        desk=(
+            ("map", None),
+            ("fsvi", "monochrome"),
+            ("fsvi", "corrupted"),
+            *((name, None) for name in ("laplace", "swag", "mc-dropout", "ensemble:map")),
+        ),
     ),
     context="monochrome",
+    profiles=PROFILES,
 )

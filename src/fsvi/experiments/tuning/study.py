@@ -114,10 +114,15 @@ class _Search:
     device: str | None = None
 
     def check(self) -> None:
-        """Refuse methods without a search space."""
+        """Refuse methods without a search space, and recipes that start from a network that saw the held-out data."""
         if not METHODS[self.order.member].search:
             known = ", ".join(name for name, entry in METHODS.items() if entry.search)
             raise InvalidInputError(f"{self.order.method!r} has no search space: choose one of {known}.")
+        if self._recipe[0].starts:
+            raise InvalidInputError(
+                f"{self.order.method!r} starts from a trained network at profile={self.order.profile!r}, which has "
+                "seen the data that would be held out: tune it at another profile."
+            )
 
     def path(self, out: Path) -> Path:
         """The path of the summary."""

@@ -22,7 +22,7 @@ def test_only_some_sweeps_have_runs_for_desktops():
     assert {order.task for order in orders} == {"cifar10", "retina"}
     rows = {(order.method, order.context) for order in orders if order.task == "cifar10"}
     assert {("map", None), ("fsvi", "monochrome"), ("fsvi", "corrupted"), ("ensemble:map", None)} <= rows
-    with pytest.raises(InvalidInputError, match="uci.*'desk'.*table2 and retina"):
+    with pytest.raises(InvalidInputError, match=r"uci.*'desk'.*table2 and retina"):
         list(sweeps._orders("uci", [], None, "desk"))
 
 

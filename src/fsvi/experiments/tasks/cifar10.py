@@ -158,8 +158,9 @@ def cifar10(order: Order) -> Experiment:
     fit_settings = {**own, **effort.fine_tuning.get(order.method, {}), **order.fit_settings}
     augmented = partial(AugmentedImages, shift=effort.shift)
     tests = (NAME, *OOD, *(() if effort.corrupted_images else (CORRUPTED,)))
-    origin = {"sources": [train, *sources], "context": sources, "tests": tests}
-    experiment = Experiment(make, (x, y), fit_settings, evaluate, notes=notes, dataset=augmented, **origin)
+    experiment = Experiment(
+        make, (x, y), fit_settings, evaluate, [train, *sources], notes, augmented, tests=tests, context=sources
+    )
     return warm_started(experiment, order) if effort.fine_tuning else experiment
 
 

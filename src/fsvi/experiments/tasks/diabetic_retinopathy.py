@@ -104,7 +104,7 @@ def _small(_: Tensor) -> nn.Module:
 
 
 def _compact(images: Tensor) -> nn.Module:
-    return whitened_cnn(images, num_classes=2, widths=(16, 32, 64, 128, 128))
+    return whitened_cnn(images, num_classes=2, widths=(8, 16, 32, 64, 128))
 
 
 _EFFORTS = {

@@ -35,7 +35,8 @@ lint: $(DEV) ## ruff, mypy and the import layers
 bench: $(DEV) ## measure step and prediction costs, write bench/
 	$(BIN)/fsvi bench --out bench
 
-docs: $(DOCS) ## build the documentation into site/
+docs: $(DOCS) ## write the results page from results/, build the documentation into site/
+	$(BIN)/python docs/write_results.py
 	$(BIN)/mkdocs build --strict --quiet
 
 figures: $(DEV) ## redraw the tutorials' pictures with the code on their pages

@@ -81,7 +81,7 @@ def test_markdown_tables_are_rectangular(report):
             if not before.startswith("|"):
                 widths.append(set())
             widths[-1].add(line.count("|"))
-    assert len(widths) == 4 and all(len(width) == 1 for width in widths)
+    assert len(widths) == 5 and all(len(width) == 1 for width in widths)
 
 
 def test_an_unreadable_file_is_listed_with_its_reason(report):

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined, select_autoescape
 
 
-def render(template: str, **values: Any) -> str:
-    """The template filled with values; text in HTML is escaped."""
+def render(template: str, folder: Path | None = None, **values: Any) -> str:
+    """The template filled with values; text in HTML is escaped.
+
+    Args:
+        template: The template's name.
+        folder: A folder with templates of other pages, which may use those of the report.
+        values: What the template shows, by name.
+    """
+    own = PackageLoader("fsvi.experiments.report", "templates")
     environment = Environment(
-        loader=PackageLoader("fsvi.experiments.report", "templates"),
+        loader=own if folder is None else ChoiceLoader([own, FileSystemLoader(folder)]),
         autoescape=select_autoescape(),
         undefined=StrictUndefined,
         trim_blocks=True,

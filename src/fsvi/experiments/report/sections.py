@@ -50,19 +50,22 @@ class ProfilePart:
     Attributes:
         profile: The profile.
         tables: Its tables.
-        figures: Its figures.
         runs: Its runs.
     """
 
     profile: str
     tables: Sequence[Table]
-    figures: Sequence[ReportFigure]
     runs: Sequence[RunGroup]
 
     @property
     def results(self) -> list[Result]:
         """All results."""
         return [result for group in self.runs for result in group.results]
+
+    @property
+    def figures(self) -> list[ReportFigure]:
+        """Its figures, drawn when they are asked for."""
+        return [figure for _, group in _by_task(self.results) for figure in build_figures(group)]
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,8 @@ def _anchor(section: Section) -> str:
 def _part(tables: Sequence[Table]) -> ProfilePart:
     rows = [row for table in tables for row in table.rows]
     results = list({id(result): result for row in rows for result in row.results}.values())
-    figures = [figure for _, group in _by_task(results) for figure in build_figures(group)]
     runs = [run for task, group in _by_task(results) for run in _run_groups(task, group)]
-    return ProfilePart(tables[0].profile, tables, figures, runs)
+    return ProfilePart(tables[0].profile, tables, runs)
 
 
 def _by_task(results: Iterable[Result]) -> Iterator[tuple[str, list[Result]]]:

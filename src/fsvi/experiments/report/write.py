@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import fsvi
 from fsvi.experiments.names import full_name, split_label
@@ -12,6 +13,7 @@ from fsvi.experiments.report.collection import collect, collect_diagnoses
 from fsvi.experiments.report.line_charts import COLORS
 from fsvi.experiments.report.render import render
 from fsvi.experiments.report.sections import build_sections
+from fsvi.experiments.report.standing import DECISIVE, Comparison, build_standings, count_verdicts
 from fsvi.serialization import check_writable, write_bytes
 
 PROFILE_NOTES: dict[str, str] = {
@@ -33,28 +35,64 @@ def write_report(folder: Path, out: Path, tell: Callable[[str], None] = print, i
         tell: Receives a line about each problem, and one at the end.
         introduction: A template that replaces the introduction of the page.
     """
+    values = report_values(folder)
+    page = check_writable(out) / "report.html"
+    for path in (page, page.with_suffix(".md")):
+        write_bytes(path, render(path.name, **values, introduction=introduction).encode())
+    for problem in values["problems"]:
+        tell(f"Left out: {problem.reason}")
+    tell(f"{len(values['results'])} results. The report: {page}")
+    return page
+
+
+def report_values(folder: Path) -> dict[str, Any]:
+    """What the templates of reports show: results, tables, comparisons, and functions that write them as text.
+
+    Args:
+        folder: The folder with results.
+    """
     found, problems = collect(folder)
     diagnoses, more = collect_diagnoses(found)
-    results, problems = list(found.values()), [*problems, *more]
-    values = {
-        "sections": build_sections(results),
-        "results": results,
+    sections = build_sections(list(found.values()))
+    standings = build_standings(sections)
+    return {
+        "sections": sections,
+        "standings": standings,
+        "compared": [each.title for each in sections if any(each.title in of.by_section for of in standings)],
+        "results": list(found.values()),
         "diagnoses": diagnoses,
-        "problems": problems,
+        "problems": [*problems, *more],
         "profiles": PROFILE_NOTES,
         "source": SOURCE,
         "version": fsvi.__version__,
-        "introduction": introduction,
         "colors": COLORS,
+        "decisive": DECISIVE,
+        "count_verdicts": count_verdicts,
+        "short_profile": short_profile,
+        "errors_text": errors_text,
+        "errors_range": errors_range,
+        "duration": duration,
+        "full_name": full_name,
+        "split_label": split_label,
+        "seed_range": seed_range,
     }
-    page = check_writable(out) / "report.html"
-    shown = {"duration": duration, "full_name": full_name, "split_label": split_label, "seed_range": seed_range}
-    for path in (page, page.with_suffix(".md")):
-        write_bytes(path, render(path.name, **values, **shown).encode())
-    for problem in problems:
-        tell(f"Left out: {problem.reason}")
-    tell(f"{len(results)} results. The report: {page}")
-    return page
+
+
+def short_profile(comparisons: Sequence[Comparison]) -> str:
+    """The profiles with less effort than the paper's that comparisons were made at; "" if there are none."""
+    return ", ".join(dict.fromkeys(each.profile for each in comparisons if each.profile != "paper"))
+
+
+def errors_text(errors: float) -> str:
+    """A signed number of standard errors; beyond a hundred, only that."""
+    sign = "+" if errors > 0 else "−" if errors < 0 else ""
+    return f"{sign}{abs(errors):.1f}" if abs(errors) < 100 else f"{sign}100 or more"
+
+
+def errors_range(errors: Sequence[float]) -> str:
+    """The smallest and the largest of several numbers of standard errors."""
+    low, high = errors_text(min(errors)), errors_text(max(errors))
+    return low if low == high else f"{low} to {high}"
 
 
 def duration(seconds: float) -> str:

@@ -49,6 +49,18 @@ def test_what_each_method_starts_from(small):
     assert quick.starts == ()
 
 
+@pytest.mark.parametrize("context", ["monochrome", "corrupted"])
+def test_fsvi_starts_from_the_trained_network_with_a_random_last_layer(small, context):
+    trained = TASKS["cifar10"].experiment(DESK).build(7)
+    experiment = TASKS["cifar10"].experiment(replace(DESK, method="fsvi", context=context))
+    method = experiment.build(0, [trained])
+    x = experiment.data[0][:3]
+    means = method.posterior.params()
+    torch.testing.assert_close(method.eval().network(x, means), trained.eval().network(x))
+    assert set(method.posterior.layout.shapes) == set(method.network.head_names)
+    assert experiment.fit_settings["epochs"] == 2
+
+
 def test_an_ensemble_joins_three_runs_as_they_are(small, tmp_path):
     order = replace(DESK, method="ensemble:map")
     result = run(order, tmp_path, lambda _: None, progress=False)

@@ -134,7 +134,8 @@ def retina(order: Order) -> Experiment:
     If EyePACS is absent, DeepDRiD's 1,200 training and 400 evaluation photographs, of different patients, replace it
     (about six hours on one processor core). If APTOS is absent, an imitated poorer camera takes the test photographs
     again: the images shift, the patients stay the same. `--profile quick` is ResNet-18 on photographs of 64×64 and
-    takes less than ten minutes.
+    takes less than ten minutes. `--profile desk` is a compact network on photographs of 128×128, shifted and mirrored
+    at random; methods other than MAP start from MAP's network. Its settings have not been tuned.
 
     DeepDRiD has a validation split of other patients for tuning, since it has four photographs of each patient.
 

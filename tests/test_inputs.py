@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from compat.graphs import GraphBatch, rings
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import (
     Bundle,
+    Graphs,
     bundle,
     concatenate,
     describe_inputs,
@@ -126,3 +128,53 @@ def test_names_for_messages_and_checksums():
     assert "'b': (2,) torch.int64" in describe_inputs(made(NESTED))
     assert set(tensors_of(made(NESTED))) == {"x.a.0", "x.a.1.c", "x.b"}
     assert without_targets({"x": 1, "labels": 2, "y": 3}) == {"x": 1}
+
+
+# Graphs ---------------------------------------------------------------------------------------------------------------
+
+
+def same_graphs(a, b):
+    pairs = zip(a.examples(), b, strict=True)
+    return all(torch.equal(one[key], other[key]) for one, other in pairs for key in ("x", "edge_index"))
+
+
+def test_graphs_are_taken_out_of_a_batch_and_joined_again():
+    batch = rings(6, 2)
+    graphs, x = batch.to_data_list(), made(batch)
+    assert isinstance(x, Graphs) and len(x) == 6
+    assert "y" in batch and "y" not in x.tree
+    chosen = x[torch.tensor([4, 1])]
+    assert same_graphs(chosen, [graphs[4], graphs[1]]) and chosen["batch"].bincount().tolist() == [3, 4]
+    assert same_graphs(x[torch.arange(6) > 3], graphs[4:]) and same_graphs(x[::2], graphs[::2])
+    assert [len(part) for part in x.split(4)] == [4, 2]
+    assert same_graphs(concatenate(x.split(4)), graphs)
+    assert x.to("cpu") is x and x.nbytes == sum(leaf.nbytes for leaf in x.leaves())
+
+
+def test_graphs_of_other_sizes_are_of_the_same_kind():
+    one, other = made(rings(3, 2)), made(rings(5, 2))
+    assert signature(one) == signature(other) and example_shape(one) == example_shape(other)
+    assert "graphs of {'x': (4,) torch.float32" in describe_inputs(one)
+
+
+def test_tensors_of_graphs_are_checked():
+    batch = rings(3, 2)
+    x = check_inputs(batch, torch.float64)
+    assert x["x"].dtype == torch.float64 and x["edge_index"].dtype == torch.int64
+    assert batch["x"].dtype == torch.float32 and x[:1]["x"].dtype == torch.float64
+    batch["x"][0, 0] = torch.nan
+    with pytest.raises(InvalidInputError, match="'x' have 1 NaN"):
+        check_inputs(batch, torch.float32)
+    with pytest.raises(InvalidInputError, match="without graphs"):
+        check_inputs(GraphBatch({}, []), torch.float32)
+    with pytest.raises(InvalidInputError, match="structures"):
+        concatenate([made(rings(2, 2)), made({"x": torch.ones(2, 4)})])
+
+
+def test_graphs_that_cannot_be_told_apart(monkeypatch):
+    def cannot(_):
+        raise RuntimeError("made in another way")
+
+    monkeypatch.setattr(GraphBatch, "to_data_list", cannot)
+    with pytest.raises(InvalidInputError, match="from_data_list"):
+        made(rings(3, 2))[:1]

@@ -67,6 +67,12 @@ def test_a_tree_comes_back_bit_by_bit(path):
     assert read_tree(path, "a tree")["nested"]["by number"][7] == "seven"
 
 
+def test_equal_trees_make_equal_files(path):
+    for _ in range(5):
+        write_tree(path.parent / "again.fsvi", TREE, "a tree")
+        assert (path.parent / "again.fsvi").read_bytes() == path.read_bytes()
+
+
 def test_floats_and_tuples_come_back_as_json_has_them(path):
     values = [0.1, 1e-308, 5e-324, -0.0, float("-inf")]
     write_tree(path, {"floats": tuple(values)}, "a tree")

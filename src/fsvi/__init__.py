@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from fsvi.diagnosis import Diagnosis, Finding, diagnose
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
     from fsvi.referral import IntervalReferral, Referral, SetReferral
+    from fsvi.scoring import ScoringReport, predict_files
 
 _LATER = {
     "Diagnosis": "fsvi.diagnosis",
@@ -80,7 +81,9 @@ _LATER = {
     "Finding": "fsvi.diagnosis",
     "IntervalReferral": "fsvi.referral",
     "Referral": "fsvi.referral",
+    "ScoringReport": "fsvi.scoring",
     "SetReferral": "fsvi.referral",
+    "predict_files": "fsvi.scoring",
     "diagnose": "fsvi.diagnosis",
     "metrics": "fsvi.metrics",
 }
@@ -145,6 +148,7 @@ __all__ = [
     "RadialMFVI",
     "Rank1",
     "Referral",
+    "ScoringReport",
     "SetReferral",
     "SingularCovarianceError",
     "Stds",
@@ -173,6 +177,7 @@ __all__ = [
     "method_names",
     "metrics",
     "networks",
+    "predict_files",
     "priors",
     "take_step",
 ]

@@ -1,4 +1,4 @@
-"""Inputs made of several tensors: tuples and dictionaries, with a row of every tensor per example.
+"""Inputs made of several tensors: tuples and dictionaries, with a row of every tensor per example; graphs.
 
 A network that takes one tensor gets a `Tensor`, everywhere. All other inputs are a `Bundle`, which has the operations
 of a tensor that concern examples: `len`, indexing, `split` and `to`.
@@ -6,6 +6,7 @@ of a tensor that concern examples: `len`, indexing, `split` and `to`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -79,6 +80,59 @@ class Bundle:
         return describe_inputs(self)
 
 
+class Graphs(Bundle):
+    """A batch of graphs, which have different sizes, as PyTorch Geometric makes them.
+
+    Any object counts as such a batch if it has `num_graphs`, `to_data_list`, the class method `from_data_list`, and
+    `to_dict`, `apply` and `keys` for its tensors. fsvi does not import the library itself.
+
+    Args:
+        batch: The batch, which the network is called with.
+        examples: The graphs in it; None takes them out of the batch when they are needed.
+    """
+
+    def __init__(self, batch: Any, examples: list[Any] | None = None) -> None:
+        super().__init__(batch)
+        self._examples = examples
+
+    @staticmethod
+    def joined(examples: list[Any], kind: type) -> Graphs:
+        """One batch of these graphs; `kind` is the class of the batches that they come from."""
+        own = next(each for each in kind.__mro__ if "from_data_list" in vars(each))  # PyG derives a class per batch
+        return Graphs(own.from_data_list(examples), examples)  # type: ignore[attr-defined]
+
+    def examples(self) -> list[Any]:
+        """The graphs."""
+        if self._examples is None:
+            try:
+                self._examples = self.tree.to_data_list()
+            except RuntimeError as error:
+                raise InvalidInputError(
+                    f"the graphs of a {type(self.tree).__name__} cannot be told apart: make it with from_data_list."
+                ) from error
+        return self._examples
+
+    def named_leaves(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor of the batch; rows are nodes, edges or graphs."""
+        return _named_tensors(self.tree.to_dict(), "")
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Graphs:
+        """The same graphs, with `function` applied to each tensor of the batch."""
+        if all(function(leaf) is leaf for leaf in self.leaves()):
+            return self
+        return Graphs(copy.copy(self.tree).apply(function))
+
+    def __len__(self) -> int:
+        return int(self.tree.num_graphs)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The tensor under a key, or the graphs that `index` selects."""
+        if isinstance(index, str):
+            return self.tree[index]
+        chosen = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index]
+        return self.joined([self.examples()[i] for i in chosen.tolist()], type(self.tree))
+
+
 TARGET_KEYS = ("labels", "label", "y", "target", "targets")
 """Where the target is in a dictionary, unless it is said otherwise; the first that is there counts."""
 
@@ -86,9 +140,20 @@ Inputs: TypeAlias = Tensor | Bundle
 """What a network is called with."""
 
 
+def num_rows(x: Inputs) -> int:
+    """The number of examples; in a graph that is exported it stays a symbol, which `len` would make a number."""
+    leaf = x if isinstance(x, Tensor) else next(x.named_leaves())[1]
+    return leaf.shape[0]
+
+
+def is_graph_batch(x: Any) -> bool:
+    """Whether `x` is a batch of graphs of another library, as `Graphs` describes it."""
+    return hasattr(x, "to_data_list") and hasattr(x, "from_data_list") and hasattr(x, "num_graphs")
+
+
 def is_structured(x: Any) -> bool:
-    """Whether `x` consists of several tensors: a mapping, or a tuple or list of tensors or mappings."""
-    if isinstance(x, (Bundle, Mapping)):
+    """Whether `x` has several tensors: a mapping, a batch of graphs, or a tuple or list of tensors or mappings."""
+    if isinstance(x, (Bundle, Mapping)) or is_graph_batch(x):
         return True
     parts = x if isinstance(x, (tuple, list)) else ()
     return any(isinstance(part, Mapping) or (isinstance(part, Tensor) and part.dim() > 0) for part in parts)
@@ -98,9 +163,12 @@ def bundle(x: Any, check_leaf: Callable[[str, Any], Tensor]) -> Bundle:
     """Structured inputs as a `Bundle`, with every tensor checked and the same number of rows in each.
 
     Args:
-        x: A mapping, tuple or list; mappings of other libraries, such as a `BatchEncoding`, become dictionaries.
+        x: A mapping, tuple or list; mappings of other libraries, such as a `BatchEncoding`, become dictionaries. A
+            batch of graphs becomes `Graphs`, without its targets.
         check_leaf: Turns a value into a tensor; its first argument is the value's place.
     """
+    if isinstance(x, Graphs) or is_graph_batch(x):
+        return _checked_graphs(x if isinstance(x, Graphs) else Graphs(without_targets(x)), check_leaf)
     made = Bundle(_normalized(x.tree if isinstance(x, Bundle) else x, "", check_leaf))
     for name, leaf in made.named_leaves():
         if leaf.dim() == 0:
@@ -115,9 +183,25 @@ def bundle(x: Any, check_leaf: Callable[[str, Any], Tensor]) -> Bundle:
     return made
 
 
-def without_targets(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """A dictionary without the keys that usually hold targets."""
-    return {key: value for key, value in batch.items() if key not in TARGET_KEYS}
+def without_targets(batch: Any) -> Any:
+    """A dictionary or a batch of graphs without the keys that usually hold targets."""
+    return without_keys(batch, TARGET_KEYS)
+
+
+def without_keys(batch: Any, keys: Sequence[str]) -> Any:
+    """A dictionary or a batch of graphs without some keys.
+
+    Args:
+        batch: The dictionary or batch, which is not changed.
+        keys: The keys; those that are not there do not matter.
+    """
+    if not is_graph_batch(batch):
+        return {key: value for key, value in batch.items() if key not in keys}
+    batch = copy.copy(batch)
+    for key in keys:
+        if key in batch:
+            del batch[key]
+    return batch
 
 
 def concatenate(parts: Sequence[Inputs]) -> Inputs:
@@ -133,6 +217,9 @@ def concatenate(parts: Sequence[Inputs]) -> Inputs:
     if len(bundles) < len(parts) or any(each != names[0] for each in names):
         listed = " and ".join(sorted({describe_inputs(part) for part in parts}))
         raise InvalidInputError(f"inputs of different structures cannot be joined: {listed}.")
+    if isinstance(first, Graphs):
+        graphs = [graph for part in bundles if isinstance(part, Graphs) for graph in part.examples()]
+        return Graphs.joined(graphs, type(first.tree))
     columns = list(zip(*(part.leaves() for part in bundles), strict=True))
     padded = iter([torch.cat(_padded(name, column, names[0])) for name, column in zip(names[0], columns, strict=True)])
     return bundles[0].map(lambda _: next(padded))
@@ -149,9 +236,11 @@ def signature(x: Inputs) -> Any:
 
 
 def example_shape(x: Inputs) -> Any:
-    """The shape of one example; for structures, one per tensor by its place."""
+    """The shape of one example; for structures, one per tensor by its place. Sizes of graphs are left out."""
     if isinstance(x, Tensor):
         return x.shape[1:]
+    if isinstance(x, Graphs):
+        return {name: list(leaf.shape[1:]) if leaf.is_floating_point() else [] for name, leaf in x.named_leaves()}
     return {name: list(leaf.shape[1:]) for name, leaf in x.named_leaves()}
 
 
@@ -159,8 +248,9 @@ def describe_inputs(x: Inputs) -> str:
     """Inputs in words for error messages: shapes of one example."""
     if isinstance(x, Tensor):
         return f"shape {tuple(x.shape[1:])} and type {x.dtype}"
-    parts = (f"{name!r}: {tuple(leaf.shape[1:])} {leaf.dtype}" for name, leaf in x.named_leaves())
-    return "{" + ", ".join(parts) + "}"
+    shapes = example_shape(x)
+    parts = (f"{name!r}: {tuple(shapes[name])} {leaf.dtype}" for name, leaf in x.named_leaves())
+    return ("graphs of {" if isinstance(x, Graphs) else "{") + ", ".join(parts) + "}"
 
 
 def tensors_of(x: Inputs, name: str = "x") -> dict[str, Tensor]:
@@ -174,6 +264,22 @@ def _named(tree: Any, place: str) -> Iterator[tuple[str, Tensor]]:
         return
     for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
         yield from _named(part, f"{place}.{key}" if place else str(key))
+
+
+def _named_tensors(tree: Any, place: str) -> Iterator[tuple[str, Tensor]]:
+    """As `_named`, for a dictionary that may hold other things too."""
+    if isinstance(tree, Tensor):
+        yield place, tree
+    for key, part in tree.items() if isinstance(tree, Mapping) else ():
+        name = "-".join(key) if isinstance(key, tuple) else str(key)  # edges between two kinds of nodes
+        yield from _named_tensors(part, f"{place}.{name}" if place else name)
+
+
+def _checked_graphs(graphs: Graphs, check_leaf: Callable[[str, Any], Tensor]) -> Graphs:
+    if len(graphs) == 0 or not graphs.leaves():
+        raise InvalidInputError("inputs are a batch without graphs: at least one is needed.")
+    checked = {id(leaf): check_leaf(name, leaf) for name, leaf in graphs.named_leaves()}
+    return graphs.map(lambda leaf: checked.get(id(leaf), leaf))
 
 
 def _map(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:

@@ -53,7 +53,7 @@ def write_tree(path: str | os.PathLike[str], tree: Any, kind: str) -> None:
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_encode(tree, "", tensors), sort_keys=True)
     metadata = {"fsvi": text, "format": str(FORMAT), "kind": kind, "sha256": digest(tensors, text)}
-    write_bytes(path, save_safetensors(tensors, metadata))
+    write_bytes(path, _with_sorted_header(save_safetensors(tensors, metadata)))
 
 
 def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
@@ -160,6 +160,16 @@ def digest(tensors: Mapping[str, torch.Tensor], text: str = "") -> str:
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous copy; `contiguous` would leave a single number its stride of 0."""
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _with_sorted_header(data: bytes) -> bytes:
+    """The same file with the names in its header sorted. safetensors orders them at random, so equal trees would not
+    make equal files."""
+    start = _HEADER_LENGTH_BYTES + int.from_bytes(data[:_HEADER_LENGTH_BYTES], "little")
+    header = json.loads(data[_HEADER_LENGTH_BYTES:start])
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _HEADER_LENGTH_BYTES)
+    return len(text).to_bytes(_HEADER_LENGTH_BYTES, "little") + text + data[start:]
 
 
 def _metadata(data: bytes) -> dict[str, str]:

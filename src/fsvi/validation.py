@@ -158,10 +158,12 @@ def check_labels(y: Tensor, num_classes: int) -> Tensor:
     if y.dim() != 1:
         raise InvalidInputError(f"labels have shape {tuple(y.shape)}; Categorical needs one integer per input.")
     y = y.long()
-    if len(y) and (int(y.min()) < 0 or int(y.max()) >= num_classes):
+    least, largest = (int(y.min()), int(y.max())) if len(y) else (0, 0)
+    if least < 0 or largest >= num_classes:
+        hint = f"; where {least} means no label, drop it or use fsvi.Categorical(ignore_index={least})" * (least < 0)
         raise InvalidInputError(
-            f"labels lie in {int(y.min())}..{int(y.max())}, but the network has {num_classes} outputs: "
-            f"use labels 0..{num_classes - 1}."
+            f"labels lie in {least}..{largest}, but the network has {num_classes} outputs: "
+            f"use labels 0..{num_classes - 1}{hint}."
         )
     return y
 

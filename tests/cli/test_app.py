@@ -29,7 +29,7 @@ def test_help_is_one_screen(run):
 def test_every_command_is_documented():
     page = (Path(__file__).parents[2] / "docs" / "command_line.md").read_text()
     commands = typer.main.get_command(cli.app).commands
-    assert len(commands) == 10
+    assert len(commands) == 11
     assert [name for name in commands if f"`fsvi {name}`" not in page] == []
 
 
@@ -70,14 +70,38 @@ def test_debug_shows_the_traceback(monkeypatch, tmp_path, place):
 def test_demo_passes_its_options_on(run, monkeypatch, tmp_path):
     called = {}
 
-    def run_demo(out, seed, quick, workers, tell, device):
-        called.update(out=out, seed=seed, quick=quick, workers=workers, device=device)
+    def run_demo(out, seed, quick, jobs, tell, device):
+        called.update(out=out, seed=seed, quick=quick, jobs=jobs, device=device)
         tell("a line")
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
-    code, out, _ = run("demo", "--out", str(tmp_path), "--seed", "3", "--quick", "--workers", "2", "--device", "cpu")
+    code, out, _ = run("demo", "--out", str(tmp_path), "--seed", "3", "--quick", "--jobs", "2", "--device", "cpu")
     assert (code, out) == (0, "a line\n")
-    assert called == {"out": tmp_path, "seed": 3, "quick": True, "workers": 2, "device": "cpu"}
+    assert called == {"out": tmp_path, "seed": 3, "quick": True, "jobs": 2, "device": "cpu"}
+
+
+def test_runs_of_a_sweep_are_listed(run, tmp_path):
+    arguments = ("reproduce", "toy", "--methods", "mfvi", "--profile", "smoke", "--out", str(tmp_path), "--list")
+    code, out, _ = run(*arguments)
+    assert code == 0 and out.splitlines()[0] == "missing      two-moons mfvi, smoke, seed 0"
+    assert out.splitlines()[-1] == "4 missing." and not list(tmp_path.iterdir())
+    shards = [json.loads(run(*arguments, "--json", "--shard", f"{index}/3")[1]) for index in (1, 2, 3)]
+    assert sorted(each["task"] for shard in shards for each in shard) == ["oat1d", "snelson", "subspace", "two-moons"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--shard", "5/4"], 1, "shard='5/4'"),
+        (["--jobs", "0"], 1, "jobs=0"),
+        (["--backend", "lokki"], 1, "did you mean 'loky'"),
+        (["--json"], 2, "--list"),
+    ],
+)
+def test_bad_options_of_a_sweep_are_one_sentence(run, tmp_path, options, code, said):
+    found, out, err = run("reproduce", "toy", "--out", str(tmp_path), *options)
+    assert (found, out) == (code, "") and said in err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_bad_value_is_refused(run):

@@ -85,6 +85,36 @@ def test_order_of_columns_and_parts_do_not_matter(folder, tmp_path, monkeypatch)
     assert "'z'" in result.stderr and "'label'" not in result.stderr
 
 
+def test_a_folder_gets_the_predictions_of_many_files(folder, tmp_path):
+    (tmp_path / "new").mkdir()
+    for index in range(2):
+        make(tmp_path / "new" / f"{index}.csv", num=30, seed=index)
+    arguments = (str(tmp_path / "new" / "1.csv"), "--out", str(tmp_path / "scored"), "--keep", "size")
+    result = predict(folder, "classes.fsvi", tmp_path / "new" / "0*.csv", *arguments)
+    assert "60 rows in 2 files are scored." in result.stderr
+    assert (tmp_path / "scored" / "0.csv").read_text().startswith("size,line,label,probability")
+    again = predict(folder, "classes.fsvi", tmp_path / "new" / "0*.csv", *arguments)
+    assert "2 of them before" in again.stderr and again.exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("--out", "scored.csv"), ("--keep", "size")])
+def test_many_files_need_a_folder(folder, tmp_path, arguments):
+    result = predict(folder, "classes.fsvi", tmp_path / "*.csv", *arguments)
+    with pytest.raises(InvalidInputError, match="--out scored/"):
+        raise result.exception
+
+
+def test_the_folder_and_files_that_failed_are_told(folder, tmp_path):
+    make(tmp_path / "good.csv", num=5)
+    make(tmp_path / "late.csv", num=300)
+    with open(tmp_path / "late.csv", "a") as file:
+        file.write("large,red,2024-01-01,big,1\n")
+    result = predict(folder, "classes.fsvi", tmp_path, "--out", str(tmp_path / "scored"))
+    with pytest.raises(FSVIError, match=r"1 of 2 files.*late.csv.*'size' has 'large'"):
+        raise result.exception
+    assert (tmp_path / "scored" / "good.csv").exists()
+
+
 def test_parquet_predicts_the_same(folder, tmp_path):
     polars = pytest.importorskip("polars")
     frame = polars.read_csv(folder / "held_out.csv", try_parse_dates=True)

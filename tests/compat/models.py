@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from compat.graphs import rings
 from fsvi.networks.resnet import Residual
 
 N, T, WORDS, CLASSES = 12, 6, 20, 3
@@ -165,6 +166,20 @@ class PooledConvolution(nn.Module):
         return (self.head(self.pool(hidden)) if self.pool_first else self.pool(self.head(hidden))).flatten(1)
 
 
+class GraphNetwork(nn.Module):
+    """A layer that adds up neighbors, then the mean over the nodes of each graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        source, target = edge_index
+        hidden = torch.tanh(self.body(x + torch.zeros_like(x).index_add(0, target, x[source])))
+        sums = hidden.new_zeros(int(batch[-1]) + 1, 8).index_add(0, batch, hidden)
+        return self.head(sums / batch.bincount()[:, None])
+
+
 def ids() -> Tensor:
     return torch.randint(1, WORDS, (N, T))
 
@@ -232,6 +247,7 @@ CASES = {
     "tagger": Case(Tagger, text, (T,)),
     "two inputs": Case(TwoInputs, lambda: (images(), torch.randn(N, 5))),
     "u-net": Case(UNet, images, (8, 8)),
+    "graphs": Case(GraphNetwork, lambda: rings(N, CLASSES)),
     "resnet": Case(ResNet, images),
     "resnet, last block": Case(ResNet, images, stochastic=("blocks.1.*", "head")),
     "convnext": Case(ConvNeXt, images),

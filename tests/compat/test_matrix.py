@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import fsvi
+from compat.graphs import GraphBatch, rings
 from compat.models import CASES, CLASSES, HUGGING_FACE, Case, N
 
 MODES: dict[str, dict[str, Any]] = {
@@ -179,3 +180,54 @@ def test_loaders_of_dictionaries_are_predicted_in_batches():
     parts = list(method.predict_batches(torch.utils.data.DataLoader(rows, batch_size=5), 4))
     torch.testing.assert_close(torch.cat([part.mean for part in parts]), method.predict(x, 4).mean)
     torch.testing.assert_close(method.predict(x, 4, summary=True).mean, method.predict(x, 4).mean)
+
+
+class WholeGraphs(nn.Module):
+    """A network whose forward takes a batch of graphs as it is."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, data: Any, scale: float = 1.0) -> torch.Tensor:
+        return self.net(scale * data["x"], data["edge_index"], data["batch"])
+
+
+def graph_loader(x: GraphBatch, batch_size: int = N) -> Any:
+    return torch.utils.data.DataLoader(x.to_data_list(), batch_size, collate_fn=GraphBatch.from_data_list)
+
+
+def test_graphs_from_memory_and_from_a_loader():
+    """The same losses with labels next to the graphs and among them; predictions do not depend on batches."""
+    _, net, x, y = made("graphs")
+    losses = []
+    for data in ((x, y), x, graph_loader(x)):
+        for each in (net, WholeGraphs(net)):
+            method = fsvi.FSVI(each, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4)
+            losses.append(fsvi.fit(method, data, epochs=1, batch_size=N, progress=False).loss)
+    assert all(loss == losses[0] for loss in losses[:4])
+    assert losses[4] == losses[5]  # a loader draws random numbers of its own
+    parts = fsvi.concatenate(list(method.predict_batches(graph_loader(x, 5), 4)))
+    torch.testing.assert_close(parts.samples, method.predict(x, 4).samples)
+
+
+def test_other_graphs_as_context():
+    _, net, x, _ = made("graphs")
+    context = fsvi.contexts.Mixture([fsvi.contexts.Batch(), fsvi.contexts.Dataset(rings(5, 2))], [0.5, 0.5])
+    method = fsvi.FSVI(net, fsvi.Categorical(), context, stochastic="last_layer", num_context=6)
+    fsvi.fit(method, x, epochs=2, batch_size=4, progress=False)
+    assert len(method.function_space.points(method.check_inputs(x))) == 6
+
+
+@pytest.mark.parametrize("kind", ["dataset", "context"])
+def test_single_graphs_need_a_batch(kind):
+    _, net, x, _ = made("graphs")
+    graphs = [SingleGraph() for _ in range(4)]
+    with pytest.raises(fsvi.InvalidInputError, match="SingleGraph"):
+        context = fsvi.contexts.Dataset(graphs) if kind == "context" else fsvi.contexts.Batch()
+        method = fsvi.FSVI(net, fsvi.Categorical(), context, num_context=4)
+        fsvi.fit(method, x if kind == "context" else torch.utils.data.DataLoader(graphs), epochs=1, progress=False)
+
+
+class SingleGraph:
+    """An object that torch cannot make a tensor of."""

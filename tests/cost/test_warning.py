@@ -1,15 +1,10 @@
-import os
 import warnings
-from pathlib import Path
 
 import pytest
-import torch
 
 import fsvi
 import scenarios
 from fsvi.cost import warning as memory
-
-CPU = torch.device("cpu")
 
 
 def train(name: str = "conditional") -> fsvi.Method:
@@ -61,27 +56,3 @@ def test_a_trial_that_fails_is_left_to_training(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(memory, "free_memory", lambda device: 0)
     monkeypatch.setattr(memory, "training_cost", fail)
     train()
-
-
-def test_free_memory_of_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal:       9 kB\nMemAvailable:       5 kB\n")
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    assert memory.free_memory(CPU) == 5120
-
-
-def test_free_memory_of_other_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "absent")
-    monkeypatch.setattr(os, "sysconf", {"SC_AVPHYS_PAGES": 7, "SC_PAGE_SIZE": 100}.__getitem__)
-    assert memory.free_memory(CPU) == 700
-
-    def unknown(name: str) -> int:
-        raise ValueError("unrecognized configuration name")
-
-    monkeypatch.setattr(os, "sysconf", unknown)
-    assert memory.free_memory(CPU) is None
-
-
-def test_free_memory_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (11, 22))
-    assert memory.free_memory(torch.device("cuda")) == 11
-    assert memory.free_memory(torch.device("meta")) is None

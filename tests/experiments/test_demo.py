@@ -16,7 +16,7 @@ TASKS = ("two-moons", "snelson", "oat1d", "subspace")
 def run(tmp_path_factory):
     """The folder and the lines of one quick run in this process."""
     folder, lines = tmp_path_factory.mktemp("demo") / "new", []
-    assert run_demo(folder, seed=5, quick=True, workers=1, tell=lines.append) == folder / "report.html"
+    assert run_demo(folder, seed=5, quick=True, jobs=1, tell=lines.append) == folder / "report.html"
     return folder, lines
 
 
@@ -39,18 +39,18 @@ def test_the_page_explains_and_shows_every_task(run):
 
 def test_a_second_run_reuses_the_results(run, monkeypatch):
     monkeypatch.setattr("fsvi.experiments.runner.runs._make", lambda *_: pytest.fail("it was run again"))
-    run_demo(run[0], seed=5, quick=True, workers=1, tell=lambda _: None)
+    run_demo(run[0], seed=5, quick=True, jobs=1, tell=lambda _: None)
 
 
 def test_an_unwritable_folder_is_found_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(sweeps, "run_group", lambda *_: pytest.fail("training started"))
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInputError, match="cannot be written"):
-        run_demo(tmp_path / "file" / "demo", workers=1)
+        run_demo(tmp_path / "file" / "demo", jobs=1)
 
 
 def test_bad_counts_are_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="seed=-1"):
         run_demo(tmp_path, seed=-1)
-    with pytest.raises(InvalidInputError, match="workers=0"):
-        run_demo(tmp_path, workers=0)
+    with pytest.raises(InvalidInputError, match="jobs=0"):
+        run_demo(tmp_path, jobs=0)

@@ -1,3 +1,5 @@
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -5,38 +7,36 @@ import pytest
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments import sweeps
 from fsvi.experiments.experiment import Order
-from fsvi.experiments.sweeps import SWEEPS, reproduce, run_group
+from fsvi.experiments.runner import groups as runner
+from fsvi.experiments.sweeps import SWEEPS, Shard, plan, reproduce
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.methods.registry import METHODS
+from fsvi.parallel import Workers
 from made_results import make_result
 
 
-def test_every_sweep_is_of_tasks_and_methods_that_exist():
-    for name in [*SWEEPS, "all"]:
-        orders = list(sweeps._orders(name, [], None, "paper"))
-        assert orders and all(order.task in TASKS for order in orders)
+def flat(groups):
+    return [order for group in groups for order in group]
+
+
+@pytest.mark.parametrize("name", [*SWEEPS, "all"])
+def test_every_sweep_is_of_tasks_and_methods_that_exist(name):
+    orders = flat(plan(name))
+    assert orders and all(order.task in TASKS for order in orders)
 
 
 def test_only_some_sweeps_have_runs_for_desktops():
-    orders = list(sweeps._orders("all", [], 1, "desk"))
+    orders = flat(plan("all", seeds=1, profile="desk"))
     assert {order.task for order in orders} == {"cifar10", "retina"}
     rows = {(order.method, order.context) for order in orders if order.task == "cifar10"}
     assert {("map", None), ("fsvi", "monochrome"), ("fsvi", "corrupted"), ("ensemble:map", None)} <= rows
     with pytest.raises(InvalidInputError, match=r"uci.*'desk'.*table2 and retina"):
-        list(sweeps._orders("uci", [], None, "desk"))
+        plan("uci", profile="desk")
 
 
-@pytest.fixture
-def ran(monkeypatch):
-    orders = []
-    monkeypatch.setattr(sweeps, "run", lambda order, out, tell, device=None: orders.append(order) or make_result())
-    monkeypatch.setattr(sweeps, "run_stacked", lambda group, out, tell, device=None: orders.append(group) or [])
-    return orders
-
-
-def test_methods_and_seeds_can_be_chosen(ran, tmp_path):
-    reproduce("table1", tmp_path, ["map", "fsvi"], seeds=2, profile="quick", tell=lambda _: None)
-    assert [(order.method, order.context, order.seed) for order in ran] == [
+def test_methods_and_seeds_can_be_chosen():
+    orders = flat(plan("table1", ["map", "fsvi"], seeds=2, profile="quick"))
+    assert [(order.method, order.context, order.seed) for order in orders] == [
         ("map", None, 0),
         ("fsvi", "monochrome", 0),
         ("fsvi", "kmnist", 0),
@@ -44,72 +44,121 @@ def test_methods_and_seeds_can_be_chosen(ran, tmp_path):
         ("fsvi", "monochrome", 1),
         ("fsvi", "kmnist", 1),
     ]
-    assert all(order.profile == "quick" for order in ran)
+    assert all(order.profile == "quick" for order in orders)
 
 
-def test_the_paper_says_how_many_seeds(ran, tmp_path):
-    reproduce("uci", tmp_path, ["map"], tell=lambda _: None)
-    assert len(ran) == 6 and all([order.seed for order in group] == list(range(10)) for group in ran)
+def test_the_paper_says_how_many_seeds():
+    groups = plan("uci", ["map"])
+    assert len(groups) == 6 and all([order.seed for order in group] == list(range(10)) for group in groups)
 
 
-def test_what_cannot_be_trained_together_is_run_alone(ran, tmp_path, monkeypatch):
+def test_what_cannot_be_trained_together_is_run_alone(monkeypatch):
     monkeypatch.setitem(METHODS, "fbnn", replace(METHODS["fbnn"], can_stack=False))
-    reproduce("uci", tmp_path, ["fbnn"], seeds=2, tell=lambda _: None)
-    assert len(ran) == 6 * 2 and {order.method for order in ran} == {"fbnn"}
+    assert list(map(len, plan("uci", ["fbnn"], seeds=2))) == [1] * 12
+    assert list(map(len, plan("uci", ["map"], seeds=2))) == [2] * 6
+    assert list(map(len, plan("uci", ["map"], seeds=2, device="cuda"))) == [1] * 12
 
 
-@pytest.mark.parametrize("seeds", [0, -1])
-def test_a_number_of_seeds_that_is_none_is_refused(ran, tmp_path, seeds):
-    with pytest.raises(InvalidInputError, match=f"seeds={seeds}"):
-        reproduce("toy", tmp_path, seeds=seeds)
-    assert not ran
+def test_seeds_can_be_named():
+    assert [order.seed for order in flat(plan("toy", ["mfvi"], seeds=[7, 3]))] == [7] * 4 + [3] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "methods", "seeds", "said"),
+    [
+        ("tabel1", [], 1, "'table1'"),
+        ("table1", ["mfiv"], 1, "did you mean 'mfvi'"),
+        ("toy", [], 0, "seeds=0"),
+        ("toy", [], -1, "seeds=-1"),
+    ],
+)
+def test_bad_choices_are_refused(name, methods, seeds, said):
+    with pytest.raises(InvalidInputError, match=said):
+        plan(name, methods, seeds)
+
+
+# Shards -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_every_run_is_in_one_shard(count):
+    whole = plan("uci", seeds=2) + plan("table1", seeds=3)
+    shares = [Shard(index, count).of(whole) for index in range(1, count + 1)]
+    found = [tuple(map(str, group)) for share in shares for group in share]
+    assert sorted(found) == sorted(tuple(map(str, group)) for group in whole)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_shards_have_about_the_same_work(count):
+    """In the toy sweep, dealing in order would give all runs of FSVI to the first of three shards."""
+    whole = plan("toy")
+    work = [sum(map(sweeps._expected_cost, Shard(index + 1, count).of(whole))) for index in range(count)]
+    assert max(work) - min(work) <= max(map(sweeps._expected_cost, whole))
+
+
+@pytest.mark.parametrize("text", ["5/4", "0/4", "1", "1/0", "-1/4", "1/4/2", "a/b", "1.0/2", ""])
+def test_a_shard_that_does_not_exist_is_refused(text):
+    with pytest.raises(InvalidInputError, match="shard="):
+        Shard.parse(text)
+
+
+def test_a_shard_is_parsed():
+    assert Shard.parse("2/12") == Shard(2, 12)
+
+
+# Making them --------------------------------------------------------------------------------------------------------
 
 
 def test_one_failure_does_not_stop_the_others(monkeypatch, tmp_path):
     tried = []
 
-    def fail_once(order, out, tell, device=None):
+    def fail_once(order, out, tell, *_):
         tried.append(order)
         if len(tried) == 1:
             raise FSVIError("no data.")
+        return make_result()
 
-    monkeypatch.setattr(sweeps, "run", fail_once)
+    monkeypatch.setattr(runner, "run", fail_once)
     said = []
-    with pytest.raises(FSVIError, match="no data"):
-        reproduce("rotated", tmp_path, tell=said.append)
-    assert len(tried) == 4 and any("no data." in line for line in said)
+    with pytest.raises(FSVIError, match=r"1 of 4 runs failed: .*seed 0\."):
+        reproduce(plan("rotated"), tmp_path, said.append)
+    assert len(tried) == 4 and "failed: no data." in said[0] and "1 failed" in said[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "methods", "said"),
-    [("tabel1", [], "'table1'"), ("table1", ["mfiv"], "did you mean 'mfvi'")],
-)
-def test_unknown_names_are_refused(ran, tmp_path, name, methods, said):
-    with pytest.raises(InvalidInputError, match=said):
-        reproduce(name, tmp_path, methods)
-    assert not ran
+def test_several_processes_find_what_one_finds_bit_by_bit(tmp_path):
+    groups = [[Order("oat1d", "mfvi", "smoke")], [Order("oat1d", "map", "smoke")]]
+    said: list[str] = []
+    one = reproduce(groups, tmp_path / "one", said.append)
+    two = reproduce(groups, tmp_path / "two", said.append, Workers(2))
+    by_method = {result.method: result for result in two}
+    for result in one:
+        other = by_method[result.method]
+        assert (other.metrics, other.curves, other.history) == (result.metrics, result.curves, result.history)
+        name = f"models/oat1d/{result.method}.smoke.0.fsvi"
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert said[0].startswith("[1/2] oat1d mfvi, smoke, seed 0: ") and "RMSE" in said[0]
+    said.clear()
+    assert len(reproduce(groups, tmp_path / "two", said.append, Workers(2))) == 2
+    assert said == ["2 of 2 results exist already."]
 
 
-def test_seeds_can_be_named(ran, tmp_path):
-    reproduce("toy", tmp_path, ["mfvi"], seeds=[7, 3], tell=lambda _: None)
-    assert [order.seed for order in ran] == [7] * 4 + [3] * 4
+def test_a_killed_run_is_named_and_the_others_are_made(tmp_path, monkeypatch):
+    def killed(job):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    groups = [[Order("oat1d", "mfvi", "smoke")]]
+    monkeypatch.setattr(runner, "_run_silently", killed)
+    with pytest.raises(FSVIError, match=r"1 of 1 runs failed: oat1d mfvi, smoke, seed 0\."):
+        reproduce(groups, tmp_path, lambda _: None, Workers(1))
+    assert len(reproduce(groups, tmp_path, lambda _: None)) == 1
 
 
-def test_several_processes_find_what_one_finds(tmp_path):
-    """The results of one task, so that it does not take long; the lines say what was found."""
+def test_an_unreadable_result_is_a_failure(tmp_path):
     order = Order("oat1d", "mfvi", "smoke")
-    said: list[str] = []
-    (alone,) = run_group([order], tmp_path / "one", lambda _: None)
-    (found,) = sweeps._reproduce_at_once([[order]], tmp_path / "two", said.append, workers=2, device=None)
-    assert found.metrics == pytest.approx(dict(alone.metrics), rel=1e-4)
-    assert said[0].startswith("[1/1] oat1d mfvi, smoke, seed 0: ") and "RMSE" in said[0]
-
-
-def test_failures_in_other_processes_are_reported(tmp_path, monkeypatch):
-    jobs = [([Order("oat1d", "mfvi", seed=seed)], tmp_path, None) for seed in (0, 1)]
-    made = make_result(task="oat1d", metrics={"rmse": 0.5})
-    monkeypatch.setattr(sweeps, "each_finished", lambda *_: zip(jobs, [FSVIError("no data."), [made]], strict=True))
-    said: list[str] = []
-    with pytest.raises(FSVIError, match="1 of the runs failed"):
-        sweeps._reproduce_at_once([group for group, *_ in jobs], tmp_path, said.append, workers=2, device=None)
-    assert said[0].endswith("seed 0: failed: no data.") and said[1].endswith("RMSE 0.500")
+    path = tmp_path / "oat1d" / "mfvi.smoke.0.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    said = []
+    with pytest.raises(FSVIError, match="1 of 1 runs failed"):
+        reproduce([[order]], tmp_path, said.append)
+    assert "truncated" in said[-1]

@@ -160,3 +160,17 @@ def test_summaries_and_batches_have_a_row_per_position():
     torch.testing.assert_close(summary.mean, whole.mean)
     parts = list(dense.predict_batches(X, 5, batch_size=3))
     torch.testing.assert_close(torch.cat([part.mean for part in parts]), whole.mean)
+
+
+def test_labels_of_images_may_have_a_channel():
+    """(n, 1, H, W), as masks are often stored, is the same as (n, H, W)."""
+    method = pair(context=fsvi.contexts.Batch())[0]
+    assert torch.equal(method.check_batch(X, Y[:, None])[1], method.check_batch(X, Y)[1])
+    with pytest.raises(fsvi.InvalidInputError, match="one integer"):
+        method.check_batch(X, Y[:, None].expand(-1, 2, -1, -1))
+
+
+def test_labels_of_nothing_say_how_to_name_them():
+    method = pair(context=fsvi.contexts.Batch())[0]
+    with pytest.raises(fsvi.InvalidInputError, match="ignore_index=-100"):
+        method.check_batch(X, Y.masked_fill(Y == 1, -100))

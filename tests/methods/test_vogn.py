@@ -262,3 +262,19 @@ def test_examples_without_a_target_do_not_change_the_step():
     shift = torch.zeros_like(method.scale)
     every, some = method.differentiate(x, y, shift), method.differentiate(x[:6], y[:6], shift)
     torch.testing.assert_close(every, some)
+
+
+def test_curvature_is_summed_in_full_precision():
+    """In bf16, ĝ and ĥ are close to those in float32 and have the type of the parameters."""
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 3), torch.arange(40) % 2
+    method = fsvi.VOGN(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)), fsvi.Categorical())
+    shift = torch.zeros_like(method.scale)
+    _, *exact = method.differentiate(x, y, shift)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, *rough = method.differentiate(x, y, shift)
+    for one, other in zip(exact, rough, strict=True):
+        assert other.dtype == torch.float32
+        torch.testing.assert_close(other, one, rtol=0, atol=0.02 * float(one.abs().max()))
+    fsvi.fit(method, (x, y), epochs=2, precision="bf16", progress=False)
+    assert bool(method.scale.isfinite().all())

@@ -425,3 +425,32 @@ def test_a_convolution_of_one_channel_has_the_strides_of_channels_last():
     """With one channel both layouts are contiguous, but only these strides let torch choose its fast kernels."""
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
     assert Network(net).copied().module[0].weight.stride() == (9, 1, 3, 1)
+
+
+class Strict(nn.Module):
+    """A network that checks its inputs, and possibly the number of values that it averages, in a way of its own."""
+
+    def __init__(self, error: type[Exception], averages: bool) -> None:
+        super().__init__()
+        self.error, self.averages, self.body, self.head = error, averages, nn.Linear(2, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        if x.shape[-1] != 2:
+            raise self.error("two columns are needed")
+        if not self.averages:
+            return self.head(torch.tanh(self.body(x)))
+        values = self.head(torch.tanh(self.body(torch.stack([x, x + 1], 1))))
+        if values.shape[-1] != 3:
+            raise self.error("three values are needed")
+        return values.mean(1)
+
+
+@pytest.mark.parametrize("error", [AssertionError, KeyError, AttributeError, ZeroDivisionError])
+def test_any_error_of_the_network_becomes_a_sentence(error):
+    """The search for the head also calls the network in ways that it may not expect."""
+    network = fsvi.Network(Strict(error, averages=False))
+    assert network.examined(torch.randn(2, 2)).head == "head"
+    with pytest.raises(InvalidInputError, match=r"does not accept inputs of shape \(5,\).*two columns"):
+        network.examined(torch.randn(2, 5))
+    with pytest.raises(HeadError, match="not the output of a linear layer"):
+        fsvi.Network(Strict(error, averages=True)).examined(torch.randn(2, 2))

@@ -84,7 +84,7 @@ def test_compressed_files(tmp_path):
 def test_a_file_larger_than_memory_is_refused_before_reading_and_can_be_sampled(tmp_path, monkeypatch):
     rows = "".join(f"{i},x\n" for i in range(500))
     path = write(tmp_path / "t.csv", f"a,b\n{rows}")
-    monkeypatch.setattr(reading, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(reading, "free_memory", lambda: 1000)
     with pytest.raises(InvalidInputError, match="--max-rows"):
         read_table(path)
     file = read_table(path, max_rows=50)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import fsvi
@@ -67,6 +67,28 @@ class Seen(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         self.seen.append(index)
         return self.x[index], self.y[index]
+
+
+class Stream(IterableDataset[Any]):
+    """Points in a new order in each epoch, which processes share or not; or only every second one of them."""
+
+    def __init__(self, num: int, kind: str, rank: int) -> None:
+        self.x, self.y = points(num)
+        self.kind, self.rank, self.shards_itself = kind, rank, kind == "own"
+        self.passes = 0
+
+    def __iter__(self) -> Any:
+        order = list(range(len(self.y)))
+        self.passes += 1  # the first one is that of the checks before training
+        if self.kind == "own":
+            order = order[self.rank :: SIZE]
+        if self.kind == "shuffle":
+            order = torch.randperm(len(self.y)).tolist()
+        if self.kind == "different" and self.passes > 1:
+            random.Random(self.rank).shuffle(order)
+        if self.kind == "shorter" and self.rank == 1 and self.passes > 1:
+            order = order[:-5]
+        return ((self.x[index], self.y[index]) for index in order)
 
 
 # Cases ----------------------------------------------------------------------------------------------------------------
@@ -152,6 +174,48 @@ def loader(rank: int, folder: Path, kind: str = "dataset") -> Any:
 
     fsvi.fit(method, given, epochs=2, batch_size=4, callbacks=[Watch()])
     return {"seen": epochs, "num_data": method.num_data, "state": copied(method)}
+
+
+def stream(rank: int, folder: Path, kind: str = "shuffle", num: int = 23) -> Any:
+    """The examples that a process has trained on in each of two epochs."""
+    data = Stream(num, kind, rank)
+    method = fsvi.MAP(plain(), fsvi.Categorical())
+    places = {tuple(row): index for index, row in enumerate(data.x.tolist())}
+    seen: list[int] = []
+    epochs: list[list[int]] = []
+
+    class Watch(fsvi.Callback):
+        every_process = True
+
+        def on_train_begin(self, state: Any) -> None:
+            hook = lambda _, args: seen.extend(places[tuple(row)] for row in args[0].tolist())  # noqa: E731
+            method.net[0].register_forward_pre_hook(hook)
+
+        def on_epoch_end(self, state: Any) -> None:
+            epochs.append(list(seen))
+            seen.clear()
+
+    fsvi.fit(method, DataLoader(data, batch_size=4), epochs=2, num_data=num, callbacks=[Watch()])
+    return {"seen": epochs, "num_data": method.num_data, "state": copied(method)}
+
+
+def exact_stream(rank: int, folder: Path) -> Any:
+    """The state after training on a stream together with 2 × 10 of 23 examples, and alone with 1 × 20."""
+    states = []
+    for distributed, size in ((None, 10), (False, 20)):
+        method = fsvi.MAP(plain(), fsvi.Categorical())
+        data = DataLoader(Stream(23, "plain", rank), batch_size=size)
+        fsvi.fit(method, data, distributed=distributed, optimizer="sgd", epochs=3, lr=0.05, num_data=23)
+        states.append(copied(method))
+    return states
+
+
+def refused_stream(rank: int, folder: Path, kind: str = "laplace") -> Any:
+    """Streams that shard themselves where all data are needed."""
+    data = Stream(20, "own", rank)
+    if kind == "laplace":
+        fsvi.fit(fsvi.Laplace(plain(), fsvi.Categorical()), data, epochs=1, num_data=20)
+    fsvi.fit(fsvi.MAP(plain(), fsvi.Categorical()), points(), epochs=1, validation=data)
 
 
 def validated(rank: int, folder: Path) -> Any:
@@ -317,6 +381,11 @@ def main(out: Path) -> None:
         finished(partial(exact, name=name), out / f"exact_{name}")
     for kind in ("dataset", "shuffle", "generator", "sampler"):
         finished(partial(loader, kind=kind), out / f"loader_{kind}")
+    for kind in ("shuffle", "plain", "own", "different", "shorter"):
+        finished(partial(stream, kind=kind), out / f"stream_{kind}")
+    finished(exact_stream, out / "exact_stream")
+    for kind in ("laplace", "validation"):
+        finished(partial(refused_stream, kind=kind), out / f"refused_{kind}")
     for kind in ("data", "settings", "few", "bad", "one_bad"):
         finished(partial(wrong, kind=kind), out / f"wrong_{kind}")
     for case in (other_start, validated, stopped, statistics):

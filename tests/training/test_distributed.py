@@ -107,6 +107,46 @@ def test_processes_see_every_example_once_per_epoch(out, kind):
     assert same_bits(first["state"], second["state"])
 
 
+@pytest.mark.parametrize("kind", ["shuffle", "plain"])
+def test_processes_share_the_batches_of_a_stream(out, kind):
+    first, second = results(out / f"stream_{kind}")
+    for one, other in zip(first["seen"], second["seen"], strict=True):
+        assert sorted(one + other) == list(range(23))
+        assert abs(len(one) - len(other)) <= 1
+    assert (first["seen"][0] != first["seen"][1]) == (kind == "shuffle")
+    assert first["num_data"] == 23
+    assert same_bits(first["state"], second["state"])
+
+
+def test_a_stream_on_two_processes_trains_like_on_one(out):
+    for together, alone in results(out / "exact_stream"):
+        for key, value in alone.items():
+            torch.testing.assert_close(together[key], value, rtol=1e-4, atol=1e-5, msg=key)
+
+
+def test_a_stream_may_shard_itself(out):
+    first, second = results(out / "stream_own")
+    assert [sorted(epoch) for epoch in first["seen"]] == [list(range(0, 23, 2))] * 2
+    assert [sorted(epoch) for epoch in second["seen"]] == [list(range(1, 23, 2))] * 2
+    assert same_bits(first["state"], second["state"])
+
+
+@pytest.mark.parametrize(
+    ("case", "keyword"),
+    [
+        ("stream_different", "different examples"),
+        ("stream_shorter", "different examples"),
+        ("refused_laplace", "Laplace"),
+        ("refused_validation", "validation"),
+    ],
+)
+def test_streams_that_cannot_be_shared_are_refused(out, case, keyword):
+    found = results(out / case)
+    assert [each["error"] for each in found] == ["InvalidInputError"] * 2
+    assert all(keyword in each["text"] for each in found)
+    assert sum(not each["told"] for each in found) == 1
+
+
 def test_validation_is_that_of_one_process(out):
     first, second = results(out / "validated")
     assert first["validation"] == pytest.approx(first["alone"], abs=1e-6)

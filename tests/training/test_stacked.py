@@ -166,6 +166,25 @@ def test_what_cannot_be_trained_together_is_refused(methods, pairs, said):
         fit_together(methods(), pairs(), epochs=1)
 
 
+@pytest.mark.parametrize("name", ["mfvi", "ensemble:mfvi"])
+def test_a_function_after_every_epoch_sees_the_parameters_of_the_moment(name):
+    """It may draw random numbers without changing the training; its error ends the training."""
+    quiet, watched = ([make(name, seed) for seed in range(2)] for _ in range(2))
+    seen = []
+
+    def look(epoch):
+        weights = watched[0].state_dict()
+        seen.append((epoch, torch.cat([value.flatten() for value in weights.values()]), torch.rand(3)))
+
+    fit_together(quiet, [data(0), data(1)], epochs=3)
+    fit_together(watched, [data(0), data(1)], epochs=3, after_epoch=look)
+    for one, other in zip(quiet, watched, strict=True):
+        assert all(map(torch.equal, one.parameters(), other.parameters()))
+    assert [epoch for epoch, *_ in seen] == [1, 2, 3] and not torch.equal(seen[0][1], seen[1][1])
+    with pytest.raises(ZeroDivisionError):
+        fit_together(watched, [data(0), data(1)], epochs=3, after_epoch=lambda epoch: 1 / 0)
+
+
 def test_a_loss_that_is_no_number_stops_training():
     method = make("map", 0)
     with pytest.raises(NonFiniteLossError, match="nll"):

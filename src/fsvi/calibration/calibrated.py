@@ -12,6 +12,7 @@ from fsvi.calibration.calibration import Calibration, Conformal
 from fsvi.calibration.intervals import Intervals
 from fsvi.calibration.scaling import Scaling
 from fsvi.methods.base import Method
+from fsvi.methods.exporting import export_method
 from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_seed, check_type
@@ -135,6 +136,26 @@ class Calibrated(Configurable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write method and calibration to one file, without pickle; `fsvi.load` restores both."""
         self.method.save(path, calibrated=self)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        num_samples: int | None = None,
+        seed: int | None = None,
+        example: Any = None,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        """Write the scaled prediction as one graph; see `Method.export`. Sets and intervals are not part of it.
+
+        Args:
+            path: The file, .onnx or .pt2.
+            num_samples: The number of draws; None takes those of the calibration.
+            seed: The seed of the draws; None takes that of the calibration.
+            example: Inputs like those to come; None makes some up.
+            labels: The names of the classes.
+        """
+        samples, seed = self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
+        export_method(self.method, path, samples, seed, example, labels, self.calibration)
 
     def _raw(self, x: Any, batch_size: int) -> Predictive:
         return self.method.predict(x, self.num_samples, self.seed, batch_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -18,6 +19,7 @@ from typer.core import TyperGroup
 import fsvi
 from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
+from fsvi.parallel import BACKENDS
 from fsvi.serialization import ESTIMATOR, file_kind
 from fsvi.training.distributed import leave_quietly, num_processes, process_number
 from fsvi.validation import check_fraction, first_line
@@ -82,6 +84,11 @@ Profile = typer.Option(
 Out = typer.Option(help="Output folder; created if missing.")
 Json = typer.Option("--json", help="Print JSON for other programs.")
 Device = typer.Option(help="Where to compute: cpu, cuda, mps or auto.", show_default="cpu")
+Jobs = typer.Option(help="How many at the same time, each in a process of its own.")
+Backend = typer.Option(
+    help="Where these processes run: loky (this machine), ray or dask (here or on a cluster).",
+    autocompletion=_completing(lambda: list(BACKENDS)),
+)
 _to_stderr = partial(typer.echo, err=True)
 
 
@@ -120,7 +127,7 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="Train for a few epochs only, to check that everything works.")
     ] = False,
-    workers: Annotated[
+    jobs: Annotated[
         int | None, typer.Option(help="Models to train at the same time.", show_default="cores, at most 4")
     ] = None,
     device: Annotated[str | None, Device] = None,
@@ -128,7 +135,7 @@ def demo(
     """Train on four toy tasks and write a report with pictures."""
     from fsvi.experiments.demo import run_demo
 
-    run_demo(out, seed, quick, workers, tell=typer.echo, device=_checked(device))
+    run_demo(out, seed, quick, jobs, tell=typer.echo, device=_checked(device))
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -212,43 +219,97 @@ def reproduce(
     methods: Annotated[str | None, typer.Option(help="Only these methods: names separated by commas.")] = None,
     seeds: Annotated[int | None, typer.Option(help="The number of seeds.", show_default="as in the paper")] = None,
     profile: Annotated[str, Profile] = "paper",
-    workers: Annotated[int, typer.Option(help="Models to train at the same time, with one thread each.")] = 1,
+    jobs: Annotated[int, Jobs] = 1,
+    backend: Annotated[str, Backend] = "loky",
+    threads: Annotated[
+        int | None, typer.Option(help="Threads per model.", show_default="1; without --jobs, as PyTorch chooses")
+    ] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="Make only this part of the runs, such as 1/4: for the jobs of a batch system.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="List the runs and how far they are, and make none of them.")
+    ] = False,
     out: Annotated[Path, Out] = Path("results"),
     device: Annotated[str | None, Device] = None,
+    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Make all runs behind a table or figure of the paper.
 
-    Existing results are reused.
+    Existing results are reused, and runs that other processes are making are waited for. With --list, runs are done,
+    running, interrupted (the next command resumes them) or missing.
     """
-    from fsvi.experiments.sweeps import reproduce as sweep
+    from fsvi.experiments import sweeps
+    from fsvi.parallel import Workers
 
+    if as_json and not show:
+        raise typer.BadParameter("--json goes with --list.")
     where = _checked(device)
-    sweep(what, out, _listed(methods), seeds, cast(Any, profile), tell=typer.echo, workers=workers, device=where)
+    workers = Workers(jobs, backend, 1 if threads is None else threads)
+    part = None if shard is None else sweeps.Shard.parse(shard)
+    groups = sweeps.plan(what, _listed(methods), seeds, cast(Any, profile), where, part)
+    if show:
+        _show_states(groups, out, as_json)
+        return
+    if jobs == 1 and backend == "loky" and threads is None:
+        sweeps.reproduce(groups, out, typer.echo, device=where)
+    else:
+        sweeps.reproduce(groups, out, typer.echo, workers, where)
+
+
+def _show_states(groups: list[Any], out: Path, as_json: bool) -> None:
+    from fsvi.experiments.runner.groups import describe
+    from fsvi.experiments.runner.states import run_state
+
+    states = [run_state(order, out) for group in groups for order in group]
+    if as_json:
+        typer.echo(json.dumps([each.to_dict() for each in states], indent=2))
+        return
+    for each in states:
+        typer.echo(f"{each.state:<12} {describe([each.order])}")
+    counts = Counter(each.state for each in states)
+    typer.echo(", ".join(f"{count} {state}" for state, count in counts.items()) + ".")
 
 
 @app.command(rich_help_panel=TRAIN)
 def tune(
     task: Annotated[str, Task],
     method: Annotated[str, MethodName],
-    trials: Annotated[int, typer.Option(help="The number of settings to try, including earlier ones.")] = 20,
+    trials: Annotated[
+        int, typer.Option(help="The number of settings to try, by all workers of the study and including earlier ones.")
+    ] = 20,
     contexts: Annotated[str | None, typer.Option(help="Contexts to choose from, separated by commas.")] = None,
     profile: Annotated[str, Profile] = "quick",
     seed: Annotated[
         int, typer.Option(help="Seed of the held-out split and of training; the first one of --splits.")
     ] = 0,
     splits: Annotated[int, typer.Option(help="Random splits over which the value of a trial is averaged.")] = 1,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="Where workers share the study: a journal file, or a database such as sqlite:///study.db.",
+            show_default="a journal in the output folder",
+        ),
+    ] = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Stop after this time: 90 (seconds), 30m, 2h.", show_default="none")
+    ] = None,
     out: Annotated[Path, Out] = Path("studies"),
     device: Annotated[str | None, Device] = None,
 ) -> None:
     """Search for hyperparameters on held-out training data.
 
-    The objective is the log-likelihood. Test data are never used.
+    The objective is the log-likelihood. Test data are never used. The same command in several processes, also on
+    several machines, makes them share the trials.
     """
     from fsvi.experiments.experiment import Order
+    from fsvi.experiments.tuning.pruning import parse_duration
     from fsvi.experiments.tuning.study import tune as search
 
     order = Order(task, method, cast(Any, profile), seed)
-    summary = search(order, out, trials, _listed(contexts), typer.echo, splits, _checked(device))
+    budget = None if time_budget is None else parse_duration(time_budget)
+    where = _checked(device)
+    summary = search(order, out, trials, _listed(contexts), typer.echo, splits, where, storage, budget)
     typer.echo(f"Best: {summary['best']}")
 
 
@@ -341,10 +402,11 @@ def predict(
         Path, typer.Argument(help="A file that `fsvi fit`, an estimator's or method's `save`, or `fsvi run` wrote.")
     ],
     inputs: Annotated[
-        Path,
+        list[str],
         typer.Argument(
             help="For a table's model, rows with the same columns: .csv, .parquet. For others, inputs as the network "
-            "takes them: .npy, .npz (x), .csv, .parquet."
+            "takes them: .npy, .npz (x), .csv, .parquet. If --out is a folder, any number of files, folders and "
+            "patterns such as 'part-*.parquet'."
         ),
     ],
     refer_for: Annotated[
@@ -358,8 +420,19 @@ def predict(
     ] = None,
     confidence: Annotated[float, typer.Option(help="How sure to be of that accuracy.")] = 0.9,
     out: Annotated[
-        Path | None, typer.Option(help="File to write: .csv, .parquet or .json.", show_default="CSV to the terminal")
+        Path | None,
+        typer.Option(
+            help="File to write: .csv, .parquet or .json; or a folder, which gets a file for each of the inputs.",
+            show_default="CSV to the terminal",
+        ),
     ] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="A column to carry over to a folder of predictions; may be repeated.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Files to score at the same time, if --out is a folder.", min=1)] = 1,
+    backend: Annotated[
+        str, typer.Option(help="Where to score them: loky (this machine), ray or dask (also a cluster).")
+    ] = "loky",
     samples: Annotated[
         int | None,
         typer.Option(help="Draws of the function.", min=1, show_default="100, or as a table's model was made"),
@@ -378,10 +451,16 @@ def predict(
 
     A row for each input: label, probability, entropy, mutual_information and decision (keep or refer) for classes;
     mean, std, lower and upper (95%) for real numbers.
+
+    If --out is a folder, files of any size are read part by part. Each file of predictions appears when it is
+    complete. After an interruption, the same command makes the missing ones.
     """
     from fsvi.cli import files
-    from fsvi.cli.predict import Sampling, calibrate, load_model, predict_file
-    from fsvi.cli.predict_table import calibrate_table, load_estimator, predict_table
+    from fsvi.cli.predict import calibrate, predict_file
+    from fsvi.cli.predict_table import calibrate_table, predict_table
+    from fsvi.scoring import predict_files
+    from fsvi.scoring.arrays import Sampling, load_model
+    from fsvi.scoring.rows import load_estimator
 
     if (refer_for is None) != (calibration is None):
         raise typer.BadParameter("--refer-for and --calibration go together: give both, or neither.")
@@ -392,23 +471,73 @@ def predict(
     check_fraction("--confidence", confidence)
     if refer_for is not None:
         check_fraction("--refer-for", refer_for)
-    if out is not None:
+    into_folder = out is not None and files.is_folder(out)
+    if not into_folder:
+        files.check_one(inputs, keep)
+    if out is not None and not into_folder:
         files.check_table(out)
     options = {"samples": samples, "seed": seed, "batch_size": batch_size}
-    given = {name: value for name, value in options.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    is_table = file_kind(model) == ESTIMATOR
+    trained: Any = load_estimator(model, net, device) if is_table else load_model(model, net, device)
+    # A table's model has its own draws: a calibration promises nothing for others.
+    own = {"samples": trained.num_samples, "seed": trained.seed_} if is_table else {}
+    sampling = Sampling(**{**own, **given})
     referral = None
-    if file_kind(model) == ESTIMATOR:
-        estimator = load_estimator(model, net, device)
-        # Its own draws: a calibration promises nothing for others.
-        sampling = Sampling(**{"samples": estimator.num_samples, "seed": estimator.seed_, **given})
-        if refer_for is not None and calibration is not None:
-            referral = calibrate_table(estimator, calibration, sampling, refer_for, confidence)
-        _show(predict_table(estimator, inputs, sampling, _to_stderr, referral), out, as_json)
-        return
-    method, sampling = load_model(model, net, device), Sampling(**given)
     if refer_for is not None and calibration is not None:
-        referral = calibrate(method, calibration, sampling, refer_for, confidence)
-    _show(predict_file(method, inputs, sampling, referral), out, as_json)
+        learn = calibrate_table if is_table else calibrate
+        referral = learn(trained, calibration, sampling, refer_for, confidence)
+    if out is not None and into_folder:
+        given |= {"net": net, "device": device, "jobs": jobs, "backend": backend}
+        report = predict_files(model, inputs, out, keep=keep or (), referral=referral, tell=_to_stderr, **given)
+        _to_stderr(str(report))
+        if report.failed:
+            raise FSVIError(report.failures())
+    elif is_table:
+        _show(predict_table(trained, Path(inputs[0]), sampling, _to_stderr, referral), out, as_json)
+    else:
+        _show(predict_file(trained, Path(inputs[0]), sampling, referral), out, as_json)
+
+
+@app.command(rich_help_panel=USE)
+def export(
+    model: Annotated[Path, typer.Argument(help="A file that a method's or a calibration's `save` wrote.")],
+    out: Annotated[Path, typer.Argument(help="File to write: .onnx, or .pt2 for torch.export.")],
+    draws: Annotated[
+        int | None,
+        typer.Option(help="Draws of the function in the file.", min=1, show_default="16, or those of a calibration"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the draws.", show_default="0, or that of a calibration")
+    ] = None,
+    example: Annotated[
+        Path | None, typer.Option(help="Inputs like those to come: .npy, .npz (x), .csv, .parquet.", show_default=False)
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Names of the classes, separated by commas.", show_default=False)
+    ] = None,
+    net: Annotated[
+        str | None, typer.Option(help="module:function that makes the network, where the file does not describe it.")
+    ] = None,
+) -> None:
+    """Write a model as one graph for ONNX Runtime or torch.export, which run it without fsvi.
+
+    It takes inputs and returns mean, entropy and mutual_information for classes, mean and std for real numbers.
+    """
+    from fsvi.cli.files import read_inputs
+    from fsvi.errors import InvalidInputError
+    from fsvi.scoring.arrays import as_inputs, load_model
+
+    if file_kind(model) == ESTIMATOR:
+        raise InvalidInputError(
+            f"{model} is a table's model, whose columns fsvi encodes before the network sees them: use fsvi predict."
+        )
+    method = load_model(model, net)
+    x = None if example is None else as_inputs(method, read_inputs(example), example)
+    given = {name: value for name, value in {"num_samples": draws, "seed": seed}.items() if value is not None}
+    names = None if labels is None else [name.strip() for name in labels.split(",")]
+    method.export(out, example=x, labels=names, **given)
+    _to_stderr(f"Wrote {out} ({out.stat().st_size / 2**20:.1f} MiB).")
 
 
 def _show(predictions: Any, out: Path | None, as_json: bool) -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.scoring.arrays import as_whole
+from fsvi.scoring.writing import csv_rows
 from fsvi.serialization import check_writable, write_bytes
 from fsvi.validation import check_choice, first_line
 
 Columns = Mapping[str, np.ndarray]
 """A table: arrays of one length, by name."""
-_EXACT = np.float64(2**53)
-"""Below this, float64 represents every whole number exactly."""
 
 
 def read_inputs(path: Path) -> np.ndarray:
@@ -34,10 +34,22 @@ def read_examples(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return _numbers(path, x), as_whole(_numbers(path, y))
 
 
-def as_whole(values: np.ndarray) -> np.ndarray:
-    """Real numbers as integers if all of them are whole; others as they are."""
-    is_whole = values.dtype.kind == "f" and bool(((abs(values) < _EXACT) & (values == np.round(values))).all())
-    return values.astype(np.int64) if is_whole else values
+def is_folder(path: Path) -> bool:
+    """Whether predictions go to a folder: an existing one, or a path without an ending."""
+    return path.is_dir() or not path.suffix
+
+
+def check_one(inputs: Sequence[str], keep: Sequence[str] | None) -> None:
+    """Check that there is one input, where the predictions go to one file or to the terminal.
+
+    Args:
+        inputs: What the user gave.
+        keep: Columns to carry over.
+    """
+    path = Path(inputs[0])
+    if keep or len(inputs) > 1 or path.is_dir() or ("*" in path.name and not path.exists()):
+        what = "--keep" if keep else "more than one file"
+        raise InvalidInputError(f"{what} needs a folder for the predictions: pass --out scored/.")
 
 
 def check_table(path: Path) -> None:
@@ -67,8 +79,7 @@ def as_csv(columns: Columns) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    cells = ([_digits(value) for value in column.tolist()] for column in columns.values())
-    writer.writerows(zip(*cells, strict=True))
+    writer.writerows(csv_rows(columns))
     return text.getvalue()
 
 
@@ -83,10 +94,6 @@ def as_json(columns: Columns, document: Mapping[str, Any]) -> str:
     rows = [json.dumps(dict(zip(columns, row, strict=True)), allow_nan=False) for row in cells]
     head = json.dumps(dict(document), allow_nan=False)[:-1]
     return f'{head}, "predictions": [\n' + ",\n".join(rows) + "\n]}\n"
-
-
-def _digits(value: Any) -> Any:
-    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 # Reading --------------------------------------------------------------------------------------------------------------

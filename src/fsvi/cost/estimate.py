@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fsvi.cost.probe import Probe, members
 from fsvi.errors import InvalidInputError
+from fsvi.machine import format_bytes
 from fsvi.methods.base import Method
 from fsvi.methods.map import MAP
 from fsvi.networks.devices import forked_random
@@ -119,15 +120,6 @@ def training_cost(method: Method, batch_size: int, x: Tensor) -> TrainingCost:
     return TrainingCost(
         probe.held, round(_OVERHEAD * added), _extrapolate([step.work for step in steps], batch, points)
     )
-
-
-def format_bytes(num: float) -> str:
-    """A readable size, such as "1.5 GB"."""
-    for unit in ("bytes", "kB", "MB"):
-        if num < 1000:
-            return f"{num:.3g} {unit}"
-        num /= 1000
-    return f"{num:.3g} GB"
 
 
 def _aligned(timelines: Sequence[list[int]]) -> Sequence[list[int]]:

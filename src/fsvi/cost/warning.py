@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from fsvi.cost.estimate import format_bytes, training_cost
+from fsvi.cost.estimate import training_cost
 from fsvi.errors import FSVIError
 from fsvi.inputs import Inputs
+from fsvi.machine import format_bytes, free_memory
 from fsvi.methods.base import Method
 
-_MEMINFO = Path("/proc/meminfo")
 _BYTES_EACH = 256
 """An upper bound on the bytes per parameter, example and position: a layer's output, the activations after it, their
 gradients, and several passes."""
@@ -41,21 +38,6 @@ def warn_of_memory(method: Method, batch_size: int, x: Inputs) -> None:
             f"{format_bytes(free)} are free: lower batch_size; fsvi.estimate_cost(method, batch_size) shows the cost.",
             stacklevel=3,
         )
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Free bytes on `device`; None if unknown."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    if device.type != "cpu":
-        return None
-    if _MEMINFO.exists():
-        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def _most(method: Method, batch_size: int, x: Inputs) -> int:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from fsvi.experiments.experiment import Profile
 from fsvi.experiments.report.write import write_report
-from fsvi.experiments.sweeps import reproduce
+from fsvi.experiments.sweeps import plan, reproduce
 from fsvi.experiments.tasks.toy_sweep import TOY_SWEEP
+from fsvi.machine import num_cores
+from fsvi.parallel import Workers
 from fsvi.serialization import check_writable
 from fsvi.validation import check_seed
 
-_MOST_WORKERS = 4
+_MOST_JOBS = 4
 
 
 def run_demo(
     out: Path,
     seed: int = 0,
     quick: bool = False,
-    workers: int | None = None,
+    jobs: int | None = None,
     tell: Callable[[str], None] = print,
     device: str | None = None,
 ) -> Path:
@@ -32,14 +33,15 @@ def run_demo(
         out: The folder for results and report.
         seed: The seed of initial parameters and training.
         quick: Whether to train for a few epochs only, to check that everything works.
-        workers: The number of processes that train at the same time; None for one per core, at most 4.
+        jobs: The number of models to train at the same time; None for one per core, at most 4.
         tell: Receives a line for each run.
         device: Where to train; None for the CPU.
     """
     check_writable(out)
-    workers = min(_MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers
+    workers = Workers(min(_MOST_JOBS, num_cores()) if jobs is None else jobs)
     tell("Training on the toy tasks: a few minutes on 2 cores.")
     profile: Profile = "smoke" if quick else "paper"
     seeds = [check_seed(seed)]
-    reproduce(TOY_SWEEP.name, out, seeds=seeds, profile=profile, tell=tell, workers=workers, device=device)
+    groups = plan(TOY_SWEEP.name, seeds=seeds, profile=profile, device=device)
+    reproduce(groups, out, tell, None if workers.jobs == 1 else workers, device)
     return write_report(out, out, tell, introduction="demo_intro.html")

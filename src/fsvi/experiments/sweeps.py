@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments.experiment import Order, Profile
 from fsvi.experiments.results import Result
-from fsvi.experiments.runner.runs import can_stack, checked, run, run_stacked
-from fsvi.experiments.runner.workers import each_finished
+from fsvi.experiments.runner.groups import Group, describe, each_made, grouped, is_made, memory_of
+from fsvi.experiments.runner.progress import SweepProgress
+from fsvi.experiments.runner.runs import checked
 from fsvi.experiments.task import Sweep
 from fsvi.experiments.tasks.registry import TASKS
+from fsvi.methods.registry import takes_context
+from fsvi.parallel import Workers
 from fsvi.serialization import check_writable
 from fsvi.validation import check_choice, check_count, check_seed
 
@@ -19,99 +23,115 @@ SWEEPS: dict[str, Sweep] = {task.sweep.name: task.sweep for task in TASKS.values
 """Every sweep by its name."""
 
 _SHOWN = 3
+_ENSEMBLE_COST, _CONTEXT_COST = 5, 2
+"""Roughly how many times longer an ensemble trains than a member, and a method with context points than MAP."""
 
 
-def reproduce(
+@dataclass(frozen=True)
+class Shard:
+    """One of several parts of a sweep, for the jobs of a batch system.
+
+    Args:
+        index: Which part, from 1 to `count`.
+        count: The number of parts.
+    """
+
+    index: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """The shard that a text such as "1/4" names."""
+        index, _, count = text.partition("/")
+        numbers = [int(part) for part in (index, count) if part.isdecimal()]
+        if len(numbers) != 2 or not 1 <= numbers[0] <= numbers[1]:
+            raise InvalidInputError(f"shard={text!r} must be i/n with i from 1 to n, such as 1/4.")
+        return cls(*numbers)
+
+    def of(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups of this shard. Every group is in exactly one of the shards, whatever results exist.
+
+        The longest groups are dealt first, each to the shard with the least work so far.
+        """
+        work, shares = [0] * self.count, [list[Group]() for _ in range(self.count)]
+        for group in sorted(groups, key=_expected_cost, reverse=True):
+            least = work.index(min(work))
+            work[least] += _expected_cost(group)
+            shares[least].append(group)
+        return shares[self.index - 1]
+
+
+def plan(
     name: str,
-    out: Path,
     methods: Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     profile: Profile = "paper",
-    tell: Callable[[str], None] = print,
-    workers: int = 1,
     device: str | None = None,
-) -> list[Result]:
-    """Make all runs of a sweep; existing results are reused.
-
-    If a run fails, its error is reported and the other runs continue; at the end an error says how many failed.
+    shard: Shard | None = None,
+) -> list[Group]:
+    """The runs of a sweep, in groups of seeds that are trained together.
 
     Args:
         name: A key of `SWEEPS`, or "all".
-        out: The folder for results.
         methods: Methods to run; all if empty.
         seeds: The number of seeds, or the seeds themselves; None for the paper's number.
         profile: How much effort each run may take.
-        tell: Receives a line for each run.
-        workers: The number of processes that train at the same time, each with one thread.
-        device: Where to train and evaluate; None for the CPU. On another device, seeds are trained one by one.
+        device: Where to train; None for the CPU. On another device, seeds are trained one by one.
+        shard: The part of the sweep; None for all of it.
     """
     check_choice("name", name, [*SWEEPS, "all"])
-    check_writable(out)
-    orders = list(_orders(name, methods, seeds, profile))
-    groups = _grouped(orders) if device is None else [[order] for order in orders]
-    if check_count("workers", workers) == 1:
-        return _reproduce_in_turn(groups, out, tell, device)
-    return _reproduce_at_once(groups, out, tell, workers, device)
+    groups = grouped(_orders(name, methods, seeds, profile), device)
+    return groups if shard is None else shard.of(groups)
 
 
-def describe(orders: Sequence[Order]) -> str:
-    """Orders that differ only in their seeds, in a few words."""
-    order = orders[0]
-    context = f" ({order.context})" if order.context else ""
-    seeds = f"seed {order.seed}" if len(orders) == 1 else f"seeds {order.seed} to {orders[-1].seed}"
-    return f"{order.task} {order.method}{context}, {order.profile}, {seeds}"
-
-
-def run_group(
-    orders: Sequence[Order], out: Path, tell: Callable[[str], None], device: str | None = None
+def reproduce(
+    groups: Sequence[Group],
+    out: Path,
+    tell: Callable[[str], None] = print,
+    workers: Workers | None = None,
+    device: str | None = None,
 ) -> list[Result]:
-    """Run orders that differ only in their seeds, stacked if there are several.
+    """Make all runs of a plan; existing results are reused, and runs of other processes are waited for.
+
+    If a run fails or its process is killed, this is reported and the other runs continue; at the end an error names
+    the runs that failed.
 
     Args:
-        orders: What to run.
-        out: The folder of results.
-        tell: A function that shows a line of text.
+        groups: What `plan` returned.
+        out: The folder for results.
+        tell: Receives a line for each run.
+        workers: The processes that train at the same time; None to train in this process.
         device: Where to train and evaluate; None for the CPU.
     """
-    return run_stacked(orders, out, tell) if len(orders) > 1 else [run(orders[0], out, tell, device=device)]
-
-
-def _reproduce_in_turn(
-    groups: Sequence[list[Order]], out: Path, tell: Callable[[str], None], device: str | None
-) -> list[Result]:
-    results, errors, done, total = [], [], 0, sum(map(len, groups))
-    for group in groups:
-        done += len(group)
-        tell(f"[{done}/{total}] {describe(group)}")
-        try:
-            results += run_group(group, out, tell, device)
-        except FSVIError as error:
-            tell(f"  failed: {error}")
-            errors.append(error)
-    _raise_if_any(errors)
+    check_writable(out)
+    missing = [group for group in groups if not is_made(group, out)]
+    if workers is not None:
+        workers = workers.within_machine(memory_of(missing) if workers.is_local else 0, tell)
+    results, failed = list[Result](), list[Group]()
+    with SweepProgress(_num_runs(groups), _num_runs(groups) - _num_runs(missing), workers, tell) as progress:
+        for group, outcome in each_made(groups, out, workers, progress.tell, device):
+            if isinstance(outcome, FSVIError):
+                failed.append(group)
+            else:
+                results += outcome
+            if group in missing or isinstance(outcome, FSVIError):
+                said = f"failed: {outcome}" if isinstance(outcome, FSVIError) else _summary(outcome)
+                runs = len(group) if group in missing else 0
+                progress.advance(f"{describe(group)}: {said}", runs, isinstance(outcome, FSVIError))
+    if failed:
+        names = "; ".join(map(describe, failed))
+        raise FSVIError(f"{_num_runs(failed)} of {_num_runs(groups)} runs failed: {names}. The others are done.")
     return results
 
 
-def _reproduce_at_once(
-    groups: Sequence[list[Order]], out: Path, tell: Callable[[str], None], workers: int, device: str | None
-) -> list[Result]:
-    results, errors, done, total = [], [], 0, sum(map(len, groups))
-    for group, found in each_finished(_run_silently, [(group, out, device) for group in groups], workers):
-        done += len(group[0])
-        if isinstance(found, FSVIError):
-            told = f"failed: {found}"
-            errors.append(found)
-        else:
-            told = _summary(found)
-            results += found
-        tell(f"[{done}/{total}] {describe(group[0])}: {told}")
-    _raise_if_any(errors)
-    return results
+def _num_runs(groups: Sequence[Group]) -> int:
+    return sum(map(len, groups))
 
 
-def _run_silently(job: tuple[list[Order], Path, str | None]) -> list[Result]:
-    group, out, device = job
-    return run_group(group, out, lambda _: None, device)
+def _expected_cost(group: Group) -> int:
+    order = group[0]
+    members = _ENSEMBLE_COST if order.member != order.method else 1
+    return len(group) * members * (_CONTEXT_COST if takes_context(order.method) else 1)
 
 
 def _summary(results: Sequence[Result]) -> str:
@@ -121,20 +141,6 @@ def _summary(results: Sequence[Result]) -> str:
     means = [(column, column.mean(results)) for column in columns if column.task == first.task]
     shown = [f"{column.metric.label} {column.metric.show(mean.mean)}" for column, mean in means if mean is not None]
     return ", ".join([f"{sum(result.seconds['train'] for result in results):.0f} s", *shown[:_SHOWN]])
-
-
-def _raise_if_any(errors: Sequence[FSVIError]) -> None:
-    if errors:
-        raise FSVIError(f"{len(errors)} of the runs failed; the first one because {errors[0]}")
-
-
-def _grouped(orders: Sequence[Order]) -> list[list[Order]]:
-    """Seeds that can be trained stacked in one group, every other order in a group of its own."""
-    groups: dict[tuple[str, ...], list[Order]] = {}
-    for order in orders:
-        row = (order.task, order.method, order.context or "")
-        groups.setdefault(row if can_stack(order) else (*row, str(order.seed)), []).append(order)
-    return list(groups.values())
 
 
 def _orders(name: str, methods: Sequence[str], seeds: int | Sequence[int] | None, profile: Profile) -> Iterator[Order]:

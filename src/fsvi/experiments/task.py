@@ -67,6 +67,8 @@ class Task:
         contexts: The contexts to choose from; empty for those of images and all datasets.
         profiles: The profiles that its recipe knows.
         can_stack: Whether seeds can be trained stacked, in one pass for all: for small dense networks.
+        threads: The number of threads to train with; None for PyTorch's choice. Small networks are fastest with one,
+            and then their results do not depend on the number of cores.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Task:
     contexts: tuple[str, ...] = ()
     profiles: tuple[str, ...] = tuple(name for name in PROFILES if name != DESK)
     can_stack: bool = False
+    threads: int | None = None
 
     def experiment(self, order: Order) -> Experiment:
         """The experiment of an order, with the learning-rate schedule that its method needs."""

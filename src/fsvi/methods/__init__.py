@@ -1,6 +1,6 @@
 """Inference methods, one file each, behind one protocol."""
 
-from fsvi.methods.base import Method, NetworkMethod
+from fsvi.methods.base import Method
 from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
@@ -15,6 +15,7 @@ from fsvi.methods.map import MAP
 from fsvi.methods.mc_dropout import MCDropout
 from fsvi.methods.mean_field import Stds
 from fsvi.methods.mfvi import MFVI
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1
 from fsvi.methods.registry import make_method, method_names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fsvi.errors import InvalidInputError
+from fsvi.export import Functions
 from fsvi.inputs import describe_inputs
 from fsvi.likelihoods import Categorical, Likelihood
-from fsvi.methods.base import NetworkMethod
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_count, check_fraction, check_positive
@@ -35,6 +37,10 @@ class KernelPredictive(CategoricalPredictive):
     def score(self) -> Tensor:
         """The kernel distance −max_c K_c, (n,): −1 on the nearest centroid, 0 far from all of them."""
         return -self.kernels.mean(0).amax(-1)
+
+    def graph_outputs(self) -> dict[str, Tensor]:
+        """Class probabilities with their entropies, and the kernel distance as `score`."""
+        return {**super().graph_outputs(), "score": self.score}
 
 
 class DUQ(NetworkMethod):
@@ -60,6 +66,7 @@ class DUQ(NetworkMethod):
     """
 
     takes_weights = False
+    can_compile = False  # the penalty needs a second derivative, which compiled passes do not have
 
     weight: nn.Parameter
     """W, (classes, m, features)"""
@@ -156,6 +163,10 @@ class DUQ(NetworkMethod):
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """log K_c, whose softmax is K_c / Σ K, as a single draw; `num_samples` is ignored."""
         return self.batched(lambda b: self.log_kernels(self.embed(b)), x, batch_size).unsqueeze(0)
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """log K_c, as a single draw."""
+        return lambda x: self.log_kernels(self.embed(x)).unsqueeze(0)
 
     def predictive(self, f: Tensor) -> KernelPredictive:
         """Normalized kernels as probabilities, with the largest kernel as the measure of certainty."""

@@ -13,6 +13,7 @@ from torch.func import vmap
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
+from fsvi.export import Functions
 from fsvi.inputs import example_shape
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Method
@@ -149,6 +150,12 @@ class Ensemble(Method):
         """The draws of all members, member by member, with the same number from each."""
         share = math.ceil(num_samples / len(self.members))
         return torch.cat([member.function_draws(x, share, generator, batch_size) for member in self.members])
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """The draws of all members, member by member."""
+        share = math.ceil(num_samples / len(self.members))
+        parts = [member.fixed_draws(x, share, generator) for member in self.members]
+        return lambda x: torch.cat([part(x) for part in parts])
 
     def predictive(self, f: Tensor) -> Predictive:
         """The mixture of the members' predictives, each with its own likelihood."""

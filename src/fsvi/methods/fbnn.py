@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from fsvi.export import Functions
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.functions.stein import spectral_score
 from fsvi.inputs import Inputs, concatenate
 from fsvi.likelihoods import Gaussian, Likelihood
-from fsvi.methods.base import NetworkMethod
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.parts import shared
 from fsvi.networks.devices import back, in_float64
 from fsvi.networks.modes import evaluating
@@ -55,6 +58,8 @@ class FBNN(NetworkMethod):
     context = shared("function_space", "context")
     num_context = shared("function_space", "num_context")
     kl_weight = shared("function_space", "kl_weight")
+
+    can_compile = False
 
     def __init__(
         self,
@@ -139,3 +144,7 @@ class FBNN(NetworkMethod):
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The network's outputs for draws of its parameters."""
         return self.draw_functions(self.weights.draws(num_samples, generator), x, batch_size)
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network's outputs for draws of its parameters."""
+        return self.fixed_functions(self.weights.draws(num_samples, generator))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
+from fsvi.export import Functions
 from fsvi.functions import (
     LINEARIZERS,
     FunctionGaussian,
@@ -23,10 +24,11 @@ from fsvi.functions.linearize import Parameters, check_linearization
 from fsvi.functions.priors import Constant, Empirical, Prior
 from fsvi.inputs import Inputs, concatenate, example_shape
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method, NetworkMethod, differentiate, sum_terms
+from fsvi.methods.base import Method, differentiate, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds, last_layer_names, named_layers
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.parts import shared
 from fsvi.networks.devices import forked_random
 from fsvi.networks.joining import is_joinable
@@ -365,6 +367,10 @@ class FSVI(NetworkMethod):
         values = features @ weight.reshape(-1, width).T
         values = values.view(len(features), draws, outputs).transpose(0, 1)
         return values + bias[0][:, None] if bias else values
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network's outputs for draws of its parameters."""
+        return self.fixed_functions(self.weights.draws(num_samples, generator))
 
 
 def _check_stochastic(stochastic: Any) -> Any:

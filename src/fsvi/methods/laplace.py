@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fsvi.errors import InvalidInputError
+from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass
 from fsvi.methods.map import MAP, PointEstimate
@@ -200,9 +201,7 @@ class Laplace(PointEstimate):
         if posterior is None:
             return super().function_draws(x, num_samples, generator, batch_size)
         if self.integral == "probit":
-            mean, covariance = self.function_moments(x)
-            variance = covariance.diagonal(dim1=1, dim2=2).to(mean)
-            return (mean / (1 + math.pi / 8 * variance).sqrt()).unsqueeze(0)
+            return _probit(*self.function_moments(x))
         size = min(batch_size, self._inputs_at_once(posterior, x))
         step = max(1, _NUMBERS_AT_ONCE // len(posterior.eigenvalues))
         parts = []
@@ -210,6 +209,19 @@ class Laplace(PointEstimate):
             draws = posterior.draw(min(step, num_samples - start), generator, self.dtype)
             parts.append(self.batched(partial(posterior.functions, self.network, self._means(), draws), x, size))
         return torch.cat(parts, dim=1).transpose(0, 1)
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """Draws of the linearized network, or the logits whose softmax is the average probability."""
+        posterior, means = self.posterior, self._means()
+        if posterior is None:
+            return super().fixed_draws(x, num_samples, generator)
+        if self.integral == "probit":
+            return lambda x: _probit(*posterior.function_moments(self.network, means, x))
+        step = max(1, _NUMBERS_AT_ONCE // len(posterior.eigenvalues))
+        sizes = [min(step, num_samples - start) for start in range(0, num_samples, step)]
+        draws = [posterior.draw(size, generator, self.dtype) for size in sizes]
+        parts = lambda x: [posterior.functions(self.network, means, draw, x) for draw in draws]  # noqa: E731
+        return lambda x: torch.cat(parts(x), dim=1).transpose(0, 1)
 
     def _inputs_at_once(self, posterior: GaussNewton, x: Tensor) -> int:
         """The number of inputs whose derivatives by layers' outputs and by one layer's parameters fit into memory."""
@@ -226,6 +238,12 @@ class Laplace(PointEstimate):
         has_posterior = any(name.startswith("posterior.") for name in tensors)
         self.posterior = self._make_posterior() if has_posterior else None
         super().load_tensors(tensors)
+
+
+def _probit(mean: Tensor, covariance: Tensor) -> Tensor:
+    """The logits whose softmax is the average probability, as a single draw."""
+    variance = covariance.diagonal(dim1=1, dim2=2).to(mean)
+    return (mean / (1 + math.pi / 8 * variance).sqrt()).unsqueeze(0)
 
 
 def _batches(data: Any) -> Iterable[Any]:

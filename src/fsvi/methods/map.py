@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.validation import check_positive
 from fsvi.variational import negative_log_normal, prior_names
@@ -53,6 +55,10 @@ class PointEstimate(NetworkMethod):
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The outputs of the network as a single draw; `num_samples` is ignored."""
         return self.batched(self.network, x, batch_size).unsqueeze(0)
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network itself, as a single draw."""
+        return self.fixed_functions([{}])
 
 
 class MAP(PointEstimate):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
+from fsvi.export import Functions
+from fsvi.inputs import num_rows
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.map import PointEstimate
 from fsvi.networks.devices import forked_random, seed_random
@@ -75,15 +78,25 @@ class MCDropout(PointEstimate):
             seed_random(int(torch.randint(2**62, (), generator=generator, device=generator.device)), self.device)
             return torch.stack([self._draw(x, batch_size) for _ in range(num_samples)])
 
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network under `num_samples` sets of masks."""
+        if not self._sites:
+            return super().fixed_draws(x, num_samples, generator)
+        drawn = [_Masks() for _ in range(num_samples)]
+        with forked_random(self.device):
+            seed_random(int(torch.randint(2**62, (), generator=generator, device=generator.device)), self.device)
+            for masks in drawn:
+                self._masked(x, masks)
+        return lambda x: torch.stack([self._masked(x, masks) for masks in drawn])
+
     def _draw(self, x: Tensor, batch_size: int) -> Tensor:
         masks = _Masks()
+        return self.batched(lambda inputs: self._masked(inputs, masks), x, batch_size)
 
-        def outputs(inputs: Tensor) -> Tensor:
-            masks.rewind(len(inputs))
-            return self.network(inputs)
-
+    def _masked(self, x: Tensor, masks: _Masks) -> Tensor:
+        masks.rewind(num_rows(x))
         with changing_inputs(self._sites, masks):
-            return self.batched(outputs, x, batch_size)
+            return self.network(x)
 
 
 class _Masks:
@@ -102,7 +115,7 @@ class _Masks:
         self._num, self._next = num, 0
 
     def __call__(self, layer: nn.Module, h: Tensor) -> Tensor:
-        if len(h) % self._num:
+        if h.shape[0] % self._num:
             raise InvalidInputError(
                 f"dropout acts on a tensor of shape {tuple(h.shape)} for {self._num} inputs: MCDropout draws one mask "
                 "for all inputs, so their dimension must come first."

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
+from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.parts import Part
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import matching_names
@@ -211,6 +212,10 @@ class ParameterSpaceVI(NetworkMethod):
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The network's outputs for draws of its parameters."""
         return self.draw_functions(self.weights.draws(num_samples, generator), x, batch_size)
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network's outputs for draws of its parameters."""
+        return self.fixed_functions(self.weights.draws(num_samples, generator))
 
 
 def _check_init(init: Any) -> float | tuple[float, float] | None:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight
 from fsvi.methods.mean_field import RandomWeights, Stds
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_fraction, check_positive
 from fsvi.variational import MeanField, normal_kl
@@ -118,6 +119,10 @@ class NaturalGradientVI(NetworkMethod):
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The network's outputs for draws of its parameters."""
         return self.draw_functions(self.weights.draws(num_samples, generator), x, batch_size)
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network's outputs for draws of its parameters."""
+        return self.fixed_functions(self.weights.draws(num_samples, generator))
 
     def _weighted_kl(self, num: int) -> Tensor:
         q = self.posterior

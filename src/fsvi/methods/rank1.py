@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import PointEstimate
@@ -44,6 +45,8 @@ class Rank1(PointEstimate):
         seed: The seed of the random signs.
         stds: How the factors' standard deviations start and learn; None is `Stds(0.05)`.
     """
+
+    can_compile = False
 
     def __init__(
         self,
@@ -88,6 +91,12 @@ class Rank1(PointEstimate):
         components = torch.arange(num_samples, device=self.device) % self.num_components
         draws = self.factors.draw(components, generator).split(1)
         return torch.stack([self.batched(partial(self._outputs, factors=f), x, batch_size) for f in draws])
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """Draws of the factors, from each component in turn."""
+        components = torch.arange(num_samples, device=self.device) % self.num_components
+        draws = self.factors.draw(components, generator).split(1)
+        return lambda x: torch.stack([self._outputs(x, factors) for factors in draws])
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Everything at `lr` except the factors' `log_std`, which has its own scale."""

@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fsvi.export import Functions
 from fsvi.functions.contexts import Batch, Context
 from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import NetworkMethod
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import Stds, check_stds
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.parts import shared
 from fsvi.networks.devices import in_float64, normal
 from fsvi.networks.modes import evaluating
@@ -219,6 +220,16 @@ class SPG(NetworkMethod):
         noise = normal(shape, generator, self.dtype, self.device)
         parts = [self.generator(self.network.arranged(chunk)) for chunk in x.split(batch_size)]
         return torch.cat([self._functions(mean, functions, noise) for mean, functions in parts], dim=1)
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """Draws of the latent, all from one pass through the network."""
+        noise = normal((num_samples, *self.latent_mean.shape), generator, self.dtype, self.device)
+
+        def functions(x: Any) -> Tensor:
+            mean, basis = self.generator(x)
+            return self._functions(mean, basis, noise)
+
+        return functions
 
 
 class Generator(nn.Module):

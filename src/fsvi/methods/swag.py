@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass
 from fsvi.methods.map import PointEstimate
@@ -151,6 +153,12 @@ class SWAG(PointEstimate):
         if int(self.gaussian.count) == 0:
             return super().function_draws(x, num_samples, generator, batch_size)
         return self.draw_functions(self._draws(num_samples, generator), x, batch_size)
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """Draws of the parameters, with their own statistics of BatchNorm."""
+        if int(self.gaussian.count) == 0:
+            return super().fixed_draws(x, num_samples, generator)
+        return self.fixed_functions(self._draws(num_samples, generator))
 
     def _draws(self, num_samples: int, generator: torch.Generator) -> Iterator[dict[str, Tensor]]:
         if not self.settled:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
+from fsvi.export import Functions
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
-from fsvi.methods.base import NetworkMethod
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.mean_field import Stds
+from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.parts import Part
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
@@ -168,6 +169,11 @@ class VBLL(NetworkMethod):
         features = self.batched(lambda b: self.network.with_features(b)[0], x, batch_size)
         weights = self.last_layer.draws(num_samples, generator)
         return torch.einsum("nr,skr->snk", self.last_layer.inputs(features), weights)
+
+    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+        """Outputs for draws of the last layer."""
+        weights = self.last_layer.draws(num_samples, generator)
+        return lambda x: torch.einsum("nr,skr->snk", self.last_layer.inputs(self.network.with_features(x)[0]), weights)
 
 
 def expected_nll(likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:

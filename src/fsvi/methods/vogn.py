@@ -48,6 +48,8 @@ class VOGN(NaturalGradientVI):
 
     takes_weights = False
 
+    can_compile = False
+
     def __init__(
         self,
         net: nn.Module | Network,
@@ -161,14 +163,18 @@ class VOGN(NaturalGradientVI):
         ]
 
     def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int | Tensor) -> tuple[Tensor, Tensor]:
-        """ĝ and ĥ from gradients of the batch's mean, flat; a layer that was not called has none."""
+        """ĝ and ĥ from gradients of the batch's mean, flat; a layer that was not called has none.
+
+        They are summed in the type of the parameters, also where the network was computed in half precision.
+        """
         layout = self.posterior.layout
         zeros = layout.views(torch.zeros_like(self.scale))
         first, second = dict(zeros), dict(zeros)
-        for layer, patches, columns in recording.pairs([num * gradient[None] for gradient in gradients]):
-            total, squares = gradient_moments(patches, columns[0])
-            first |= layer.tensors(total / num)
-            second |= layer.tensors(squares / num)
+        with torch.autocast(self.device.type, enabled=False):
+            for layer, patches, columns in recording.pairs([num * gradient[None] for gradient in gradients]):
+                total, squares = gradient_moments(patches.to(self.dtype), columns[0].to(self.dtype))
+                first |= layer.tensors(total / num)
+                second |= layer.tensors(squares / num)
         return layout.flatten(first), layout.flatten(second)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
-from fsvi.inputs import Bundle, Inputs
-from fsvi.networks.functional import functional_call
+from fsvi.inputs import Bundle, Graphs, Inputs
+from fsvi.networks.compiling import call_with, compiled
 
 Output = str | int | Callable[[Any], Tensor]
 """Where a model's outputs are in what it returns: a key, an attribute, an index, or a function."""
@@ -20,10 +20,10 @@ _LOGITS = "logits"
 
 def call(module: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None) -> Any:
     """What the module returns for `x`, with `tensors` in place of its parameters and buffers of those names."""
-    if isinstance(x, Tensor):
-        return module(x) if tensors is None else functional_call(module, tensors, (x,))
-    args, kwargs = _arguments(module, x)
-    return module(*args, **kwargs) if tensors is None else functional_call(module, tensors, args, kwargs)
+    args, kwargs = ((x,), {}) if isinstance(x, Tensor) else _arguments(module, x)
+    if tensors is None and compiled(module) is None:
+        return module(*args, **kwargs)
+    return call_with(module, tensors or {}, args, kwargs)
 
 
 def check_arguments(module: nn.Module, x: Inputs) -> None:
@@ -46,6 +46,17 @@ def check_arguments(module: nn.Module, x: Inputs) -> None:
         raise InvalidInputError(f"inputs have no {missing[0]!r}, which the network's forward needs: there are {given}.")
     if len(args) > len(known) and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise InvalidInputError(f"inputs have {len(args)} parts, but the network's forward takes {len(known)}.")
+
+
+def input_names(module: nn.Module, x: Inputs) -> list[str]:
+    """The names of the inputs' tensors: keys, the arguments of the module's `forward`, or places such as "0.mask"."""
+    if isinstance(x, Tensor):
+        return ["input"]
+    names = [name for name, _ in x.named_leaves()]
+    parameters = inspect.signature(module.forward).parameters.values()
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    is_flat = isinstance(x.tree, tuple) and all(isinstance(part, Tensor) for part in x.tree)
+    return known[: len(names)] if is_flat and len(known) >= len(names) else names
 
 
 def unwrap(returned: Any, output: Output | None) -> Any:
@@ -75,10 +86,17 @@ def _usual(returned: Any) -> Any:
 
 
 def _arguments(module: nn.Module, x: Bundle) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A tuple gives positional arguments. A dictionary gives named ones, or is the only argument as a whole."""
+    """A tuple gives positional arguments. A dictionary gives named ones, or is the only argument as a whole.
+
+    A batch of graphs is the argument if `forward` needs only one; otherwise its tensors are given by name.
+    """
     if isinstance(x.tree, tuple):
         return x.tree, {}
     parameters = list(inspect.signature(module.forward).parameters.values())
+    if isinstance(x, Graphs):
+        needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+        named = {p.name: x.tree[p.name] for p in parameters if p.name in x.tree}
+        return ((x.tree,), {}) if len(needed) == 1 else ((), named)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     is_whole = len(parameters) == 1 and not takes_any and parameters[0].name not in x.tree
     return ((x.tree,), {}) if is_whole else ((), dict(x.tree))

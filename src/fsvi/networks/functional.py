@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,11 @@ from torch import Tensor, nn
 
 
 def functional_call(
-    net: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    net: nn.Module,
+    tensors: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    run: Callable[..., Any] | None = None,
 ) -> Any:
     """`net(*args, **kwargs)` with `tensors` in place of parameters and buffers of those names, wherever they occur.
 
@@ -21,7 +25,11 @@ def functional_call(
         net: The module.
         tensors: Tensors by the names of the parameters and buffers that they replace.
         args: The positional arguments of the call.
+        kwargs: The arguments by name.
+        run: What calls the module with tensors by the names of their places, such as a compiled function.
     """
+    if run is not None:
+        return run(_spread(net, tensors), args, kwargs or {})
     return torch.func.functional_call(net, _spread(net, tensors), args, kwargs, tie_weights=False)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs, describe_inputs
 from fsvi.networks.calling import Output, call, check_arguments, unwrap
+from fsvi.networks.compiling import compiled
 from fsvi.networks.description import describe
 from fsvi.networks.devices import forked_random, moved
 from fsvi.networks.heads import (
@@ -158,6 +159,8 @@ class Network:
             features, outputs = self.with_features(x.inputs, tensors)
             return x.select(features), x.select(outputs)
         axis = self.layout.axis
+        if compiled(self.module) is not None and not self.is_tied:
+            return self._compiled_features(x, tensors or {})
         if self.layout.is_moved:  # what selects or averages the head's outputs then does so with features
             with replacing_output(self.linear):
                 features = channels_last(self._returned(x, tensors), axis)
@@ -168,6 +171,15 @@ class Network:
         if axis == -1:
             return inputs[-1], outputs
         return channels_last(inputs[-1], axis), channels_last(outputs, axis)
+
+    def _compiled_features(self, x: Inputs, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """As `with_features` without hooks, which torch.compile does not see: the head becomes the identity."""
+        own = self._head_parameters()
+        eye = torch.eye(self.num_features, dtype=own[0][1].dtype, device=own[0][1].device)
+        identity = [eye.reshape(self.num_features, *own[0][1].shape[1:]), torch.zeros_like(eye[0])]
+        values = dict(zip(self.head_names, identity, strict=False))
+        features = channels_last(self._returned(x, {**tensors, **values}), self.layout.axis)
+        return features, apply_head(features, *(tensors.get(name, p) for name, p in own))
 
     def arranged(self, x: Any) -> Any:
         """`x` on the network's device, and images in its memory layout."""
@@ -264,7 +276,7 @@ class Network:
         try:
             with evaluating(self.module), torch.no_grad(), replacing_output(layer):
                 features = self._returned(x)
-        except (RuntimeError, ValueError, IndexError, TypeError):
+        except Exception:  # the model may check what it gets in any way
             return None
         return head_axis(layer, outputs, features)  # type: ignore[arg-type]
 
@@ -288,9 +300,9 @@ class Network:
         try:
             with evaluating(self.module), torch.no_grad():
                 return self._returned(x)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            if isinstance(error, HeadError):
-                raise
+        except HeadError:
+            raise
+        except Exception as error:
             raise InvalidInputError(
                 f"the network does not accept inputs of {describe_inputs(x)}: {first_line(error)}."
             ) from error

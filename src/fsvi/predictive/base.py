@@ -155,6 +155,10 @@ class Predictive(ABC):
         """What to write into a table, one number per input and column."""
         return named("mean", self.mean) | {"score": self.score}
 
+    def graph_outputs(self) -> dict[str, Tensor]:
+        """What an exported graph returns, by name, with one row per input."""
+        return {"mean": self.mean, "score": self.score}
+
     def constant_nll(self, y: Tensor) -> float | None:
         """The mean −log p(y) of the best prediction that ignores inputs; None if it is unknown."""
         return None

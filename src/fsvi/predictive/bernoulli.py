@@ -125,6 +125,10 @@ class BernoulliPredictive(Predictive):
             own = named("probability", self.mean)
         return own | {"entropy": self.entropy(), "mutual_information": self.mutual_information()}
 
+    def graph_outputs(self) -> dict[str, Tensor]:
+        """The probability that each label is present, entropy and mutual information."""
+        return {"mean": self.mean, "entropy": self.entropy(), "mutual_information": self.mutual_information()}
+
     def constant_nll(self, y: Tensor) -> float | None:
         """The sum over labels of the entropies of their frequencies."""
         shares = y.double().nanmean(0)

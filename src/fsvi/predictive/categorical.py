@@ -131,6 +131,10 @@ class CategoricalPredictive(Predictive):
             "mutual_information": self.mutual_information(),
         }
 
+    def graph_outputs(self) -> dict[str, Tensor]:
+        """Class probabilities, entropy and mutual information."""
+        return {"mean": self.mean, "entropy": self.entropy(), "mutual_information": self.mutual_information()}
+
     def constant_nll(self, y: Tensor) -> float | None:
         """The entropy of the classes' frequencies."""
         if y.is_floating_point():

@@ -108,6 +108,10 @@ class NumericPredictive(Predictive):
             for name, values in parts.items()
         }
 
+    def graph_outputs(self) -> dict[str, Tensor]:
+        """The mean of every target, and its standard deviation with the noise."""
+        return {"mean": self.mean, "std": self.variance.sqrt()}
+
     def _bounds(self) -> tuple[Tensor, Tensor]:
         """The interval in a table."""
         return self.interval(_LEVEL)

@@ -10,18 +10,16 @@ import csv
 import gzip
 import random
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-import torch
 
-from fsvi.cost.estimate import format_bytes
-from fsvi.cost.warning import free_memory
 from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.machine import format_bytes, free_memory
 from fsvi.tables.cells import as_cell, is_number
 from fsvi.tables.table import Table, as_table
 from fsvi.validation import first_line
@@ -32,6 +30,8 @@ _GROWTH = {".gz": 60, ".parquet": 20}
 """How many times more memory than disk space a table takes; 12 for text."""
 _MOST_SKIPPED = 0.1
 _LISTED = 5
+_Row = tuple[int, list[Any], list[str]]
+"""The line that a row starts on, its cells, and their text as it is."""
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 
@@ -63,12 +63,14 @@ class TableFile:
         skipped: Rows that were left out.
         num_rows: How many good rows the file has; more than the table's when only a sample was read.
         fields: How many fields a row should have.
+        kept: Columns to carry over, as the file has them: Arrow arrays, or lists of text.
     """
 
     table: Table
     skipped: list[Skipped]
     num_rows: int
     fields: int
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
     def skipped_sentence(self) -> str | None:
         """One sentence about what was left out, or None."""
@@ -96,36 +98,79 @@ def read_table(path: Path, max_rows: int | None = None, seed: int = 0) -> TableF
     skipped: list[Skipped] = []
     with _open(path) as file:
         header, rows = _parse(path, file, skipped)
-        kept, total = _sample(rows, max_rows, seed)
+        kept, total = _sample(((line, cells, []) for line, cells, _ in rows), max_rows, seed)
     _check_rows(path, total, skipped)
     return TableFile(_as_strings(header, kept), skipped, total, len(header))
 
 
-def read_chunks(path: Path, rows: int) -> Iterator[TableFile]:
+def read_chunks(
+    path: Path,
+    rows: int,
+    columns: Collection[str] | None = None,
+    keep: Collection[str] = (),
+    can_be_empty: bool = False,
+) -> Iterator[TableFile]:
     """Read a file of any size part by part.
 
     Args:
         path: The file.
         rows: The number of rows per part.
+        columns: The columns to read; None for all. Missing ones are left to the caller.
+        keep: Columns to carry over as they are; they are not in the table unless `columns` has them, too.
+        can_be_empty: Whether a file without rows is all right; there are no parts then.
     """
     _check_file(path)
     if _is_parquet(path):
-        yield from _parquet_chunks(path, rows)
+        yield from _parquet_chunks(path, rows, columns, keep, can_be_empty)
         return
     total, count = 0, 0
     with _open(path) as file:
         skipped: list[Skipped] = []
         header, parsed = _parse(path, file, skipped)
+        _check_kept(path, header, keep)
+        names = _read_names(header, columns, keep)
         while chunk := list(islice(parsed, rows)):
             total += len(chunk)
-            yield TableFile(_as_strings(header, chunk), skipped[count:], total, len(header))
+            kept = {name: [raw[header.index(name)] for _, _, raw in chunk] for name in keep}
+            yield TableFile(_as_strings(header, chunk, names), skipped[count:], total, len(header), kept)
             count = len(skipped)
-    _check_rows(path, total, skipped)
+    _check_rows(path, total, skipped, can_be_empty)
     if len(skipped) > count:
         yield TableFile(_as_strings(header, []), skipped[count:], total, len(header))
 
 
-def _parse(path: Path, file: TextIO, skipped: list[Skipped]) -> tuple[list[str], Iterator[tuple[int, list[Any]]]]:
+def column_names(path: Path) -> list[str]:
+    """The names of a file's columns; no row is read.
+
+    Args:
+        path: The file.
+    """
+    _check_file(path)
+    if _is_parquet(path):
+        return [str(name) for name in parquet_schema(path).names]
+    with _open(path) as file:
+        return _parse(path, file, [])[0]
+
+
+def parquet_schema(path: Path) -> Any:
+    """The Arrow schema of a Parquet file.
+
+    Args:
+        path: The file.
+    """
+    return _parquet_file(path).schema_arrow
+
+
+def num_parquet_rows(path: Path) -> int:
+    """The number of rows of a Parquet file; none is read.
+
+    Args:
+        path: The file.
+    """
+    return int(_parquet_file(path).metadata.num_rows)
+
+
+def _parse(path: Path, file: TextIO, skipped: list[Skipped]) -> tuple[list[str], Iterator[_Row]]:
     """The columns' names and the good rows with their line numbers; others are added to `skipped`."""
     lines = _decoded(path, file)
     blank, first = next(((number, line) for number, line in enumerate(lines) if line.strip()), (0, None))
@@ -138,9 +183,15 @@ def _parse(path: Path, file: TextIO, skipped: list[Skipped]) -> tuple[list[str],
     return header, _good_rows(path, reader, current, blank, len(header), mark, skipped)
 
 
+def _check_kept(path: Path, names: Collection[str], keep: Collection[str]) -> None:
+    absent = next((name for name in keep if name not in names), None)
+    if absent is not None:
+        raise InvalidInputError(f"{path} has no column {absent!r} to keep: it has {', '.join(map(repr, names))}.")
+
+
 def _good_rows(
     path: Path, reader: Any, current: list[str], blank: int, fields: int, mark: str, skipped: list[Skipped]
-) -> Iterator[tuple[int, list[Any]]]:
+) -> Iterator[_Row]:
     """Rows with the right number of fields; `current` holds the line that the reader has just read.
 
     The reader has not counted `blank` empty lines at the top.
@@ -154,7 +205,7 @@ def _good_rows(
             if len(row) == fields + 1 and not row[-1]:  # a separator at the end of the line
                 row = row[:-1]
             if len(row) == fields:
-                yield line, [_cell(text, mark) for text in row]
+                yield line, [_cell(text, mark) for text in row], row
             elif any(text.strip() for text in row):
                 skipped.append(Skipped(line, before, len(row)))
     except csv.Error as error:
@@ -181,9 +232,7 @@ def _header(path: Path, cells: list[str]) -> list[str]:
     return names
 
 
-def _sample(
-    rows: Iterable[tuple[int, list[Any]]], most: int | None, seed: int
-) -> tuple[list[tuple[int, list[Any]]], int]:
+def _sample(rows: Iterable[_Row], most: int | None, seed: int) -> tuple[list[_Row], int]:
     """All rows, or a random sample of them by reservoir sampling in the order of the file, and how many there were."""
     if most is None:
         kept = list(rows)
@@ -198,17 +247,23 @@ def _sample(
     return sorted(kept, key=lambda row: row[0]), total
 
 
-def _as_strings(header: list[str], rows: list[tuple[int, list[Any]]]) -> Table:
+def _as_strings(header: list[str], rows: list[_Row], names: Collection[str] | None = None) -> Table:
     columns: dict[str, Any] = {}
     for index, name in enumerate(header):
-        column = np.empty(len(rows), dtype=object)
-        column[:] = [cells[index] for _, cells in rows]
-        columns[name] = column
-    return Table(columns, np.array([line for line, _ in rows], dtype=np.int64))
+        if names is None or name in names:
+            column = np.empty(len(rows), dtype=object)
+            column[:] = [cells[index] for _, cells, _ in rows]
+            columns[name] = column
+    return Table(columns, np.array([line for line, _, _ in rows], dtype=np.int64))
 
 
-def _check_rows(path: Path, total: int, skipped: list[Skipped]) -> None:
-    if not total and not skipped:
+def _read_names(names: Sequence[str], columns: Collection[str] | None, keep: Collection[str]) -> list[str]:
+    """The columns of the table: those asked for, or all but those that are only carried over."""
+    return [name for name in names if (name not in keep if columns is None else name in columns)]
+
+
+def _check_rows(path: Path, total: int, skipped: list[Skipped], can_be_empty: bool = False) -> None:
+    if not total and not skipped and not can_be_empty:
         raise FileFormatError(f"{path} has column names but no rows.")
     if len(skipped) > _MOST_SKIPPED * (total + len(skipped)):
         raise FileFormatError(
@@ -230,7 +285,7 @@ def _check_file(path: Path) -> None:
 
 def _check_size(path: Path) -> None:
     """Refuse a file that would not fit into memory, before reading it."""
-    free = free_memory(torch.device("cpu"))
+    free = free_memory()
     needed = path.stat().st_size * _GROWTH.get(path.suffix.lower(), 12)
     if free is not None and needed > free:
         raise InvalidInputError(
@@ -286,17 +341,36 @@ def _read_parquet(path: Path, max_rows: int | None, seed: int) -> TableFile:
     return TableFile(Table(table.columns, lines), [], total, len(table.names))
 
 
-def _parquet_chunks(path: Path, rows: int) -> Iterator[TableFile]:
-    polars = _polars()
+def _parquet_chunks(
+    path: Path, rows: int, columns: Collection[str] | None, keep: Collection[str], can_be_empty: bool
+) -> Iterator[TableFile]:
+    polars, arrow = _polars(), pyarrow_module()
+    file = _parquet_file(path)
+    names = file.schema_arrow.names
+    _check_rows(path, file.metadata.num_rows, [], can_be_empty)
+    _check_kept(path, names, keep)
+    read = _read_names(names, columns, keep)
+    start = 0
     try:
-        frame = polars.scan_parquet(path)
-        total = int(frame.select(polars.len()).collect().item())
-        _check_rows(path, total, [])
-        for start in range(0, total, rows):
-            table = _typed(path, frame.slice(start, rows).collect())
-            lines = np.arange(start + 1, start + len(table) + 1)
-            yield TableFile(Table(table.columns, lines), [], start + len(table), len(table.names))
-    except polars.exceptions.PolarsError as error:
+        for batch in file.iter_batches(rows, columns=list(dict.fromkeys([*read, *keep]))):
+            table = _typed(path, polars.from_arrow(batch.select(read)))
+            lines = np.arange(start + 1, start + batch.num_rows + 1)
+            start += batch.num_rows
+            yield TableFile(
+                Table(table.columns, lines), [], start, len(names), {name: batch.column(name) for name in keep}
+            )
+    except (arrow.ArrowException, OSError) as error:
+        raise FileFormatError(f"{path} is not a whole Parquet file: {first_line(error)}.") from error
+
+
+def _parquet_file(path: Path) -> Any:
+    """A Parquet file of which no row is read yet; its column chunks are read as they are needed."""
+    arrow = pyarrow_module()
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+    except (arrow.ArrowException, OSError) as error:
         raise FileFormatError(f"{path} is not a whole Parquet file: {first_line(error)}.") from error
 
 
@@ -315,3 +389,12 @@ def _polars() -> Any:
     except ImportError as error:
         raise InvalidInputError("Parquet files need polars: pip install polars, or use .csv.") from error
     return polars
+
+
+def pyarrow_module() -> Any:
+    """The package pyarrow, which fsvi does not need otherwise."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise InvalidInputError("Parquet files need pyarrow: pip install pyarrow, or use .csv.") from error
+    return pyarrow

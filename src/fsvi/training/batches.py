@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fsvi.errors import InvalidInputError
-from fsvi.inputs import TARGET_KEYS, concatenate, tensors_of
+from fsvi.inputs import TARGET_KEYS, concatenate, is_graph_batch, tensors_of, without_keys
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import digest
 from fsvi.training.samplers import deliverable_indices, owned_generators
-from fsvi.validation import as_tensor, check_count
+from fsvi.validation import as_tensor, check_count, first_line
 
 _SAMPLED, _SAMPLED_BYTES = 2_000, 2**28
 """The most examples of a dataset that are read before training, and the most memory they may take."""
@@ -164,10 +164,10 @@ class LoaderBatches(Batches):
 
     def examples(self) -> Pair:
         """A sample, spread evenly over the dataset."""
-        first = self._checked(self._loader.collate_fn([self._loader.dataset[self._indices[0]]]))[0]
+        first = self._collated([self._indices[0]])[0]
         most = max(2, min(_SAMPLED, _SAMPLED_BYTES // max(1, first.nbytes)))
         chosen = self._indices[:: math.ceil(self.num_examples / most)]
-        return self._checked(self._loader.collate_fn([self._loader.dataset[i] for i in chosen]))
+        return self._collated(chosen)
 
     def ordered(self) -> Iterator[Pair]:
         """One pass over the loader."""
@@ -190,37 +190,51 @@ class LoaderBatches(Batches):
     def _checked(self, batch: Any) -> Pair:
         return self._method.check_batch(*unpacked(batch, self._unpack))
 
+    def _collated(self, indices: Sequence[Any]) -> Pair:
+        """Some items of the dataset as one batch."""
+        items = [self._loader.dataset[i] for i in indices]
+        try:
+            batch = self._loader.collate_fn(items)
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise InvalidInputError(
+                f"items of the dataset, {_described(items[0])} each, cannot be made into a batch: {first_line(error)}; "
+                "give a DataLoader with a collate_fn for them, such as that of torch_geometric for graphs."
+            ) from error
+        return self._checked(batch)
+
 
 def unpacked(batch: Any, unpack: Unpack | None) -> tuple[Any, Any]:
     """Inputs and targets of a batch.
 
     Args:
-        batch: A pair, or a dictionary with the targets among the inputs.
+        batch: A pair, or a dictionary or a batch of graphs with the targets among the inputs.
         unpack: The key of the targets, or a function from the batch to (inputs, targets). None looks for the usual
             names in dictionaries: labels, label, y, target, targets.
     """
     if callable(unpack):
         batch = unpack(batch)
-    elif isinstance(batch, Mapping):
+    elif isinstance(batch, Mapping) or is_graph_batch(batch):
         return _split_targets(batch, unpack)
     elif unpack is not None:
         raise InvalidInputError(f"unpack={unpack!r} is a key, but the data gives {_described(batch)}.")
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         source = "unpack" if callable(unpack) else "the DataLoader"
-        raise InvalidInputError(f"{source} gives {_described(batch)}, not (inputs, targets) pairs.")
+        hint = "" if callable(unpack) else ": unpack= can be a function from a batch to such a pair"
+        raise InvalidInputError(f"{source} gives {_described(batch)}, not (inputs, targets) pairs{hint}.")
     return batch[0], batch[1]
 
 
-def _split_targets(batch: Mapping[str, Any], key: str | None) -> tuple[Any, Any]:
-    """The inputs and the targets of a dictionary; an input that is alone is still passed by its name."""
+def _split_targets(batch: Any, key: str | None) -> tuple[Any, Any]:
+    """The inputs and the targets of a dictionary or graphs; an input that is alone is still passed by its name."""
     found = key if key is not None else next((name for name in TARGET_KEYS if name in batch), None)
     if found is None or found not in batch:
         wanted = f"unpack={key!r}" if key is not None else f"targets under {', '.join(TARGET_KEYS)}"
+        keys = ", ".join(map(str, batch.keys()))
         raise InvalidInputError(
-            f"{wanted} cannot be found in a batch with the keys {', '.join(map(str, batch))}: say where the targets "
+            f"{wanted} cannot be found in a batch with the keys {keys}: say where the targets "
             "are with unpack=, a key or a function from a batch to (inputs, targets)."
         )
-    return {name: value for name, value in batch.items() if name != found}, batch[found]
+    return without_keys(batch, [found]), batch[found]
 
 
 def as_batches(
@@ -252,7 +266,7 @@ def as_batches(
     if isinstance(data, Dataset):
         _check_dataset(data)
         return LoaderBatches(method, _loader(data, batch_size, method), num_data, unpack)
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) or is_graph_batch(data):
         x, y = unpacked(data, unpack)
         return TensorBatches(method, x, y, batch_size, num_data)
     if isinstance(data, (tuple, list)) and len(data) in (2, 3):

@@ -19,12 +19,12 @@ from fsvi.networks.devices import find_device, forked_random, seed_random
 from fsvi.training.batches import Batches, TensorBatches, Unpack, as_batches
 from fsvi.training.callbacks import Callback, TrainingState, check_callbacks
 from fsvi.training.checkpoints import Checkpoints
-from fsvi.training.distributed import joined, was_restarted
+from fsvi.training.distributed import Ranks, joined, was_restarted
 from fsvi.training.history import History
 from fsvi.training.loop import Run
 from fsvi.training.optimizers import MakeOptimizer, Schedule, check_optimizer, make_optimizer
 from fsvi.training.rates import MakeScheduler, check_schedule, every_step
-from fsvi.training.sharding import ShardedTensors, sharded, without_own_shards
+from fsvi.training.sharding import ShardedTensors, check_validation, sharded, without_own_shards
 from fsvi.training.step import PRECISIONS, Stepper
 from fsvi.validation import check_choice, check_count, check_positive, check_seed, check_type
 
@@ -45,6 +45,7 @@ def fit(
     clip_norm: float | None = None,
     accumulate: int = 1,
     precision: str | None = None,
+    compile: bool | str = False,
     callbacks: Sequence[Callback | Callable[[TrainingState], object]] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -87,6 +88,10 @@ def fit(
             128 in less memory, except that each one has its own draws, and BatchNorm sees 32 examples at once.
         precision: "bf16" or "fp16" trains in mixed precision: torch computes the network in that type where it is safe
             (autocast). Parameters, divergences and predictions keep the network's type. None uses it everywhere.
+        compile: Whether torch.compile compiles the network's passes in training: faster steps after a compilation of
+            20 seconds or more for each shape of inputs, which `History.compile_seconds` reports. It needs a C++
+            compiler on a CPU. The name of a backend of torch.compile means that backend. Results equal those without
+            compilation up to rounding.
         callbacks: Callbacks (`fsvi.Callback`), loggers (`fsvi.loggers`) or functions of the training's state, which are
             called at the end of each epoch. They can stop training by `state.stop()`.
         seed: The seed of all random numbers: the order of the data, the draws of weights and context points.
@@ -97,7 +102,8 @@ def fit(
             can deliver, also through a sampler that leaves some out. Pass a number if this cannot be known (for
             example, when a sampler draws a new part of the data each epoch) or if `data` is a part of all data. An
             IterableDataset always needs it; an epoch then reads the stream to its end, or about N examples of a stream
-            that does not say its length.
+            that does not say its length. Several processes read the same stream and share its batches, unless its
+            attribute `shards_itself` is True: then each trains on what its own stream gives.
         unpack: Where the targets are in batches that are dictionaries: a key, or a function from a batch to (inputs,
             targets). None looks for labels, label, y, target and targets.
         validation: Held-out data in any form that `data` can have. The mean log-likelihood is recorded every epoch.
@@ -139,14 +145,16 @@ def fit(
             whole = as_batches(method, without_own_shards(data, ranks), batch_size, num_data, unpack)
             batches = sharded(method, whole, ranks, batch_size, seed)
             epochs = _default_epochs(batches) if epochs is None else epochs
-            held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack)
+            held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack, ranks)
             examples = _begin(method, batches)
             warn_of_memory(method, batches.batch_size, examples[0])
             own = method.own_optimizer(lr)
             _check_own(method, own, clip_norm, precision)
             made = own or make_optimizer(make, method.parameter_groups(lr), method.point_parameters())
             average = None if ranks.size == 1 else partial(ranks.average, method, made)
-            stepper = Stepper(method, made, clip_norm=clip_norm, precision=precision, after_backward=average)
+            stepper = Stepper(
+                method, made, clip_norm=clip_norm, precision=precision, compile=compile, after_backward=average
+            )
             rates = make_rates(made)
             run = Run(
                 method, batches, held_out, stepper, rates, epochs, patience, checkpoints, ranks, accumulate, called
@@ -190,11 +198,12 @@ def _check_own(method: Method, own: Optimizer | None, clip_norm: float | None, p
             )
 
 
-def _hold_out(method: Method, validation: Any, batch_size: int, unpack: Unpack | None) -> Batches:
+def _hold_out(method: Method, validation: Any, batch_size: int, unpack: Unpack | None, ranks: Ranks) -> Batches:
     """The validation data, checked before training without changing any random state."""
     try:
         with forked_random(method.device):
             batches = as_batches(method, validation, batch_size, 1, unpack)  # its size weighs nothing
+            check_validation(batches, ranks)
             batches.examples()
     except InvalidInputError as error:
         raise InvalidInputError(f"validation: {error}") from error

@@ -17,6 +17,7 @@ class History:
         best_epoch: The epoch, from 1, with the best validation log-likelihood. With `patience`, its parameters were
             restored.
         seconds: The training time.
+        compile_seconds: How much of it torch.compile took.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -24,6 +25,7 @@ class History:
     validation: list[float] = field(default_factory=list)
     best_epoch: int | None = None
     seconds: float = 0.0
+    compile_seconds: float = 0.0
 
     @property
     def epochs(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError, NonFiniteLossError
 from fsvi.methods.base import Method
+from fsvi.networks.compiling import timing_compilation, uncompile_module
 from fsvi.networks.devices import forked_random
 from fsvi.serialization import building_from, digest
 from fsvi.training.batches import Batches
@@ -94,9 +96,10 @@ class Run:
     def train(self, progress: bool | None) -> History:
         """Train to the end. The method is ready to predict afterwards, even after an error."""
         self.method.train()
+        timing = nullcontext() if self.stepper.compile is None else timing_compilation(self._count_compilation)
         try:
             self._call("on_train_begin")
-            with ProgressBar(self.epochs, progress if self.ranks.is_main else False) as bar:
+            with ProgressBar(self.epochs, progress if self.ranks.is_main else False) as bar, timing:
                 while not self._is_done():
                     self._epoch()
                     bar.update(self.history.epochs, self.history.latest())
@@ -108,8 +111,13 @@ class Run:
             self.ranks.share(self.method)
         finally:
             self.method.eval()
+            for learner in self.method.learners():
+                uncompile_module(learner.net)
             self._call("on_train_end")
         return self.history
+
+    def _count_compilation(self, seconds: float) -> None:
+        self.history.compile_seconds += seconds
 
     def _epoch(self) -> None:
         started = time.perf_counter()
@@ -232,6 +240,7 @@ class Run:
         chosen = {
             "clip_norm": self.stepper.clip_norm,
             "precision": self.stepper.precision,
+            "compile": self.stepper.compile,
             "accumulate": None if self.accumulate == 1 else self.accumulate,
             "callbacks": [callback_name(callback) for callback in self.callbacks] or None,
             "device": None if self.method.device.type == "cpu" else self.method.device.type,

@@ -26,7 +26,7 @@ class ProgressBar:
             TextColumn("{task.description}"),
             TimeRemainingColumn(),
         )
-        visible = _is_watched() if show is None else show
+        visible = is_watched() if show is None else show
         self._bar = Progress(*columns, console=Console(stderr=True), disable=not visible)
         self._task = self._bar.add_task("", total=epochs)
 
@@ -48,6 +48,6 @@ class ProgressBar:
         self._bar.stop()
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Whether standard error is a terminal that somebody watches."""
     return sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("CI")

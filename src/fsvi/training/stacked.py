@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ def fit_together(
     lr: float = 1e-2,
     schedule: str | Schedule | None = "cosine",
     seed: int = 0,
+    after_epoch: Callable[[int], None] | None = None,
 ) -> list[History]:
     """Train each method on its own data with Adam, all in one pass.
 
@@ -48,12 +50,14 @@ def fit_together(
         lr: The learning rate at the start.
         schedule: The learning-rate schedule; see `fit`.
         seed: The seed of all random numbers.
+        after_epoch: A function that is called with the number of epochs done; the methods then have their parameters of
+            that moment. An error that it raises ends training.
 
     Returns:
         One history per method.
     """
     if any(isinstance(method, Ensemble) for method in methods):
-        return _fit_ensembles(methods, data, epochs, batch_size, lr, schedule, seed)
+        return _fit_ensembles(methods, data, epochs, batch_size, lr, schedule, seed, after_epoch)
     check_count("epochs", epochs)
     check_count("batch_size", batch_size)
     check_positive("lr", lr)
@@ -67,7 +71,7 @@ def fit_together(
                 method.fit_prior(x, y)
                 method.train()
             stack = _Stack(methods, lr)
-            histories = _train(stack, pairs, epochs, batch_size, make_schedule(schedule))
+            histories = _train(stack, pairs, epochs, batch_size, make_schedule(schedule), after_epoch)
         stack.write_back()
         for method, pair in zip(methods, pairs, strict=True):
             method.finish(lambda pair=pair: [pair])  # type: ignore[misc]
@@ -85,6 +89,7 @@ def _fit_ensembles(
     lr: float,
     schedule: str | Schedule | None,
     seed: int,
+    after_epoch: Callable[[int], None] | None,
 ) -> list[History]:
     """Train the members of all ensembles; one history per ensemble, the sum of its members' histories."""
     _check_paired(methods, data)
@@ -97,7 +102,8 @@ def _fit_ensembles(
             ensemble.begin(x, len(x))
     members = [member for ensemble in ensembles for member in ensemble.members]
     pairs = [pair for ensemble, pair in zip(ensembles, data, strict=True) for _ in ensemble.members]
-    histories = fit_together(members, pairs, epochs=epochs, batch_size=batch_size, lr=lr, schedule=schedule, seed=seed)
+    settings: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "schedule": schedule}
+    histories = fit_together(members, pairs, **settings, seed=seed, after_epoch=after_epoch)
     for ensemble in ensembles:
         ensemble.eval()
     size = len(ensembles[0].members)
@@ -183,7 +189,14 @@ class _Terms(nn.Module):
         return self.method.terms(x, y)
 
 
-def _train(stack: _Stack, pairs: Sequence[Pair], epochs: int, batch_size: int, schedule: Schedule) -> list[History]:
+def _train(
+    stack: _Stack,
+    pairs: Sequence[Pair],
+    epochs: int,
+    batch_size: int,
+    schedule: Schedule,
+    after_epoch: Callable[[int], None] | None,
+) -> list[History]:
     x, y = (torch.stack(values) for values in zip(*pairs, strict=True))
     num_batches = math.ceil(x.shape[1] / batch_size)
     histories = [History() for _ in pairs]
@@ -198,6 +211,10 @@ def _train(stack: _Stack, pairs: Sequence[Pair], epochs: int, batch_size: int, s
             terms = stack.step(x[members, rows], y[members, rows], schedule(done))
             sums = {name: sums.get(name, torch.zeros(())) + value * rows.shape[1] for name, value in terms.items()}
         _record(histories, {name: total / x.shape[1] for name, total in sums.items()}, epoch)
+        if after_epoch is not None:
+            stack.write_back()
+            with torch.random.fork_rng(devices=[]):
+                after_epoch(epoch + 1)
     seconds = (time.perf_counter() - started) / len(pairs)
     for history in histories:
         history.seconds = seconds

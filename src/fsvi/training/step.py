@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from fsvi.errors import InvalidInputError, NonFiniteLossError
 from fsvi.likelihoods import weighted
 from fsvi.methods.base import Method
+from fsvi.networks.compiling import INDUCTOR, compile_module
 from fsvi.networks.parameters import batch_norms
 from fsvi.validation import check_choice, check_positive
 
@@ -70,6 +71,7 @@ class Stepper:
         precision: "bf16" or "fp16" computes the network in that type where torch considers it safe (autocast);
             parameters, divergences and updates keep their own. None computes everything in the network's type.
             "fp16" multiplies the loss by a factor that adapts itself, and skips a step whose gradient overflows.
+        compile: Whether torch.compile compiles the network's passes; see `fit`.
         after_backward: A function that is called after the backward passes and before the check, for example to
             average gradients over processes. It is given the terms and the number of examples, and returns those of
             all processes.
@@ -82,12 +84,17 @@ class Stepper:
         *,
         clip_norm: float | None = None,
         precision: str | None = None,
+        compile: bool | str = False,
         after_backward: Callable[[dict[str, Tensor], int], tuple[dict[str, Tensor], int]] | None = None,
     ) -> None:
         self.method, self.optimizer = method, optimizer
         self.clip_norm = None if clip_norm is None else check_positive("clip_norm", clip_norm)
         self.precision = None if precision is None else check_choice("precision", precision, PRECISIONS)
         self.after_backward = after_backward
+        self.compile = check_compile(method, compile)
+        if self.compile is not None:
+            for learner in method.learners():
+                compile_module(learner.net, self.compile)
         self.examples = 0
         """the number of examples in the last step"""
         self._scale = LossScale() if precision == "fp16" else None
@@ -201,6 +208,21 @@ class Stepper:
                 torch._foreach_mul_(group, factor)
         if self._scale is not None:
             self._scale.success()
+
+
+def check_compile(method: Method, compile: bool | str) -> str | None:
+    """The backend of torch.compile; None without compilation."""
+    if compile is False:
+        return None
+    if not isinstance(compile, (bool, str)):
+        raise InvalidInputError(f"compile={compile!r} must be True or False, or the name of a backend.")
+    for learner in method.learners():
+        if not learner.can_compile:
+            raise InvalidInputError(
+                f"compile={compile!r} cannot be used with {type(learner).__name__}, because torch.compile cannot "
+                "follow how it calls the network: leave compile out."
+            )
+    return INDUCTOR if compile is True else compile
 
 
 class LossScale:

@@ -47,10 +47,8 @@ class StreamBatches(Batches):
         self._merges = bool(batch_norms(method))
         self.num_data = self.num_examples = num_data
         self.batch_size = loader.batch_size or self._first_size()
-        length = _length(loader)
-        self.num_batches = math.ceil(num_data / self.batch_size) if length is None else length
-        # every worker may end with a smaller batch of its own
-        self._most = self.num_batches + loader.num_workers
+        self._length = _length(loader)
+        self.num_batches = math.ceil(num_data / self.batch_size) if self._length is None else self._length
         self.generators = owned_generators(loader)
 
     def examples(self) -> Pair:
@@ -67,19 +65,55 @@ class StreamBatches(Batches):
 
     def ordered(self) -> Iterator[Pair]:
         """The whole stream: validation data, which must have an end."""
-        return (self._checked(batch) for batch in self._loader)
+        return (self.checked(batch) for batch in self._loader)
 
     def shuffled(self) -> Iterator[Pair]:
         """One pass over the stream, in its own order."""
-        batches = (self._checked(batch) for batch in islice(self._loader, self._most))
+        return self.own()
+
+    @property
+    def shards_itself(self) -> bool:
+        """Whether the dataset says that it gives each process other examples."""
+        return bool(getattr(self._loader.dataset, "shards_itself", False))
+
+    @property
+    def dataset_name(self) -> str:
+        """The name of its class, for errors."""
+        return type(self._loader.dataset).__name__
+
+    def raw(self, processes: int = 1) -> Iterator[Any]:
+        """One pass over the stream, in batches as the loader gives them.
+
+        Args:
+            processes: The number of processes that share the examples of an epoch, each with a stream of its own.
+        """
+        # every worker may end with a smaller batch of its own
+        yield from islice(self._loader, self.num_own_batches(processes) + self._loader.num_workers)
+
+    def own(self, processes: int = 1) -> Iterator[Pair]:
+        """As `raw`, validated."""
+        batches = (self.checked(batch) for batch in self.raw(processes))
         return merge_single(batches) if self._merges else batches
 
-    def _checked(self, batch: Any) -> Pair:
+    def num_own_batches(self, processes: int) -> int:
+        """The number of batches per epoch and process if the stream shards itself: its length, or a share of N.
+
+        Args:
+            processes: The number of processes.
+        """
+        return math.ceil(self.num_batches / processes) if self._length is None else self._length
+
+    def targets(self, batch: Any) -> Any:
+        """The targets of a batch of the loader."""
+        return unpacked(batch, self._unpack)[1]
+
+    def checked(self, batch: Any) -> Pair:
+        """A batch of the loader, validated."""
         return self._method.check_batch(*unpacked(batch, self._unpack))
 
     def _first_size(self) -> int:
         """The size of the first batch of a stream that makes its own batches."""
-        first: tuple[Tensor, Tensor] | None = next((self._checked(b) for b in self._loader), None)
+        first: tuple[Tensor, Tensor] | None = next((self.checked(b) for b in self._loader), None)
         return 1 if first is None else len(first[1])
 
 

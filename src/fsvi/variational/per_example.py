@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
+from fsvi.inputs import num_rows
 from fsvi.networks.network import Network
 from fsvi.variational.layer_modes import LayerMode
 
@@ -172,7 +173,7 @@ class Recording(LayerMode):
             yield layer, patches, torch.cat([_positions(layer, gradients[index]) for index, _ in calls], dim=3)
 
     def _check_examples(self, layer: WeightLayer, input: Tensor) -> None:
-        if len(input) != self._num:
+        if input.shape[0] != self._num:
             raise InvalidInputError(
                 f"the layer with {layer.weight!r} sees an input of shape {tuple(input.shape)} where the batch has "
                 f"{self._num} examples: gradients of single examples need them as every input's first dimension."
@@ -190,7 +191,7 @@ def record(
         layers: The layers to record.
         x: Inputs.
     """
-    recording = Recording(layers, params, len(x))
+    recording = Recording(layers, params, num_rows(x))
     with torch.enable_grad(), recording:
         return network(x, params), recording
 
@@ -209,7 +210,7 @@ def linearize(
     """
     values, recording = record(network, params, layers, x)
     units = torch.eye(values.shape[1], dtype=values.dtype, device=values.device)
-    return values.detach(), recording, recording.gradients(values, units[:, None].expand(-1, len(x), -1))
+    return values.detach(), recording, recording.gradients(values, units[:, None].expand(-1, values.shape[0], -1))
 
 
 def _patches(
@@ -217,11 +218,11 @@ def _patches(
 ) -> Tensor:
     """(n, groups, T, D)"""
     if not layer.is_convolution:
-        patches = input.reshape(len(input), 1, -1, input.shape[-1])
+        patches = input.reshape(input.shape[0], 1, -1, input.shape[-1])
     else:
         kernel = layer.shape[2:]
         columns = F.unfold(_padded(input, kernel, padding, dilation), kernel, dilation, stride=stride)
-        patches = columns.reshape(len(input), groups, -1, columns.shape[-1]).mT
+        patches = columns.reshape(input.shape[0], groups, -1, columns.shape[-1]).mT
     return patches if layer.bias is None else torch.cat([patches, torch.ones_like(patches[..., :1])], dim=-1)
 
 

@@ -5,12 +5,12 @@ import math
 from dataclasses import replace
 
 import pytest
-from filelock import FileLock
 
-from fsvi.errors import FSVIError
+from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.experiments.tuning import study as tuning
+from fsvi.experiments.tuning.storage import Place
 from fsvi.experiments.tuning.study import tune
 from fsvi.methods.registry import METHODS
 
@@ -40,8 +40,8 @@ def break_training(monkeypatch, error):
 def left_running(tmp_path):
     """Begin a trial as a process does that is killed then."""
     search = tuning._Search(ORDER, (), 1)
-    study = tuning._open_study(search, search.path(tmp_path))
-    return study.ask()
+    path = search.path(tmp_path)
+    return tuning._open_study(search, path, Place(str(path.with_suffix(".log")), tmp_path)).study.ask()
 
 
 def test_an_interrupted_trial_is_made_again(tmp_path, monkeypatch, capfd):
@@ -62,7 +62,9 @@ def interrupt(monkeypatch, tmp_path, times):
     value = tuning._Search.value
     with monkeypatch.context() as patch:
         break_training(patch, KeyboardInterrupt())
-        patch.setattr(tuning._Search, "value", lambda self, trial: tried.append(trial) or value(self, trial))
+        patch.setattr(
+            tuning._Search, "value", lambda self, trial, watch: tried.append(trial) or value(self, trial, watch)
+        )
         for _ in range(times):
             with pytest.raises(KeyboardInterrupt):
                 tune(ORDER, tmp_path, 2, tell=silent)
@@ -103,15 +105,6 @@ def test_a_study_of_another_version_of_the_recipe_is_refused(tmp_path, monkeypat
         tune(ORDER, tmp_path, 2, tell=silent)
 
 
-def test_a_study_is_refused_while_another_process_works_on_it(tmp_path):
-    lock = tmp_path / ".unfinished" / "two-moons.mfvi.smoke.0.lock"
-    lock.parent.mkdir(parents=True)
-    with FileLock(lock), pytest.raises(FSVIError, match=r"mfvi\.smoke\.0\.json.*process"):
-        tune(ORDER, tmp_path, 1, tell=silent)
-    assert not list(tmp_path.glob("*.log"))
-    tune(ORDER, tmp_path, 1, tell=silent)
-
-
 def test_a_recipes_trial_that_failed_is_made_again(tmp_path, monkeypatch, capfd):
     with monkeypatch.context() as patch:
         break_training(patch, MemoryError("no memory"))
@@ -138,6 +131,23 @@ def test_a_likelihood_that_is_no_number_is_a_trial_without_a_value(tmp_path, mon
             tune(ORDER, tmp_path, 2, tell=silent)
     summary = tune(ORDER, tmp_path, 3, tell=silent)
     assert [trial["state"] for trial in summary["trials"]] == ["pruned", "pruned", "complete"]
+
+
+def test_time_is_up(tmp_path, monkeypatch):
+    """The trial that was being made is made again the next time, with its settings."""
+    with pytest.raises(FSVIError, match="--time-budget"):
+        tune(ORDER, tmp_path, 2, tell=silent, time_budget=1e-9)
+    clock = iter(range(0, 10_000, 20))
+    said = []
+    tune(ORDER, tmp_path, 1, tell=silent)
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning.time, "monotonic", lambda: next(clock))  # the budget ends within a few steps
+        tune(ORDER, tmp_path, 3, tell=said.append, time_budget=100)
+    assert said == ["Time is up after 1 of 3 trials; the same command continues."]
+    summary = tune(ORDER, tmp_path, 3, tell=silent)
+    assert [trial["state"] for trial in summary["trials"]] == ["complete"] * 3
+    with pytest.raises(InvalidInputError, match="time_budget=0"):
+        tune(ORDER, tmp_path, 3, tell=silent, time_budget=0)
 
 
 def test_the_summary_is_written_even_if_there_is_nothing_to_try(tmp_path):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, cast
+
+import torch
 
 from fsvi import data
 from fsvi.data import DataSplit, TextSplit
@@ -59,7 +61,7 @@ def run(
     order = checked(order)
     path = result_path(check_writable(out), order)
     if not path.exists():
-        with alone(out, path):
+        with alone(out, path), _threads_of(order):
             if not path.exists():  # another process may have made it just before we got the lock
                 return _make(order, out, path, tell, progress, device)
     rmtree(unfinished(out, path), ignore_errors=True)  # left by a process that was killed at the very end
@@ -107,10 +109,22 @@ def run_stacked(orders: Sequence[Order], out: Path, tell: Callable[[str], None] 
             stack.enter_context(alone(out, path))
         absent = _absent(paths.values())  # again: other processes may have made some before we got the locks
         missing = [order for order in orders if paths[order.seed] in absent]
+        stack.enter_context(_threads_of(orders[0]))
         for trained in _train_stacked(missing):
             _keep(out, paths[trained.order.seed], trained)
     tell(f"{len(missing)} seeds trained together, {len(orders) - len(missing)} existed already.")
     return [_read(paths[order.seed], order) for order in orders]
+
+
+@contextmanager
+def _threads_of(order: Order) -> Iterator[None]:
+    """Train and evaluate with the number of threads that the task asks for."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(TASKS[order.task].threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def can_stack(order: Order) -> bool:

@@ -161,7 +161,7 @@ _COLUMNS: tuple[tuple[str, Metric, Better], ...] = (
 def _task(name: str, described: _Regression) -> Task:
     columns = tuple(Column(name, measure, metric, better) for measure, metric, better in _COLUMNS)
     section = Section(described.title, described.about, (TableLayout(described.title, columns),))
-    return Task(name, toy_regression_recipe, section, TOY_SWEEP)
+    return Task(name, toy_regression_recipe, section, TOY_SWEEP, threads=1)
 
 
 TOY_REGRESSION_TASKS = tuple(_task(name, described) for name, described in _REGRESSIONS.items())

@@ -95,4 +95,5 @@ TASK = Task(
         (TableLayout("Two moons", _COLUMNS),),
     ),
     TOY_SWEEP,
+    threads=1,
 )

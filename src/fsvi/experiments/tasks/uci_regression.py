@@ -167,4 +167,4 @@ _SECTION = Section(
 )
 _SWEEP = Sweep("uci", tuple((name, None) for name in ("fsvi", "map", "mfvi", "fbnn", "ensemble:fsvi")), seeds=10)
 
-UCI_TASKS = tuple(Task(PREFIX + name, uci, _SECTION, _SWEEP, can_stack=True) for name in TABLES)
+UCI_TASKS = tuple(Task(PREFIX + name, uci, _SECTION, _SWEEP, can_stack=True, threads=1) for name in TABLES)

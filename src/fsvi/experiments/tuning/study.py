@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,16 +21,19 @@ from fsvi import data
 from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, SingularCovarianceError
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.results import result_path
-from fsvi.experiments.runner.locks import alone
 from fsvi.experiments.runner.runs import can_stack, checked, recorded
 from fsvi.experiments.tasks.registry import TASKS
+from fsvi.experiments.tuning.pruning import STARTUP, WARMUP, OutOfTimeError, Watch, time_limit
+from fsvi.experiments.tuning.sharing import ENDED, REASON, SharedStudy
+from fsvi.experiments.tuning.storage import Place
 from fsvi.functions.priors import Prior
 from fsvi.methods import FSVI, Ensemble, Method
 from fsvi.methods.registry import METHODS
 from fsvi.methods.search_space import VARIANCE, Choice, Space
+from fsvi.networks.devices import forked_random
 from fsvi.serialization import Configurable, check_writable, write_bytes
 from fsvi.training.stacked import fit_together
-from fsvi.validation import LARGEST_SEED, check_count, check_seed
+from fsvi.validation import LARGEST_SEED, check_count, check_positive, check_seed
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -41,8 +45,11 @@ LENGTHS = Choice((0.25, 0.5, 1.0, 2.0))
 _HELD_OUT = 0.1
 _SAMPLES, _SMALL_SAMPLES = 16, 100
 """Draws per prediction, in general and for small networks."""
-_OBJECTIVE, _RECIPE, _AGAIN = "objective", "recipe", "again"
-"""Names of the attributes of a study and of its trials."""
+_REPORTED, _REPORT_SAMPLES = 1000, 8
+"""Examples and draws of a report during training."""
+_OBJECTIVE, _RECIPE = "objective", "recipe"
+"""Names of the attributes of a study."""
+_POLL = 1.0
 _PRIOR = "prior"
 
 
@@ -54,21 +61,29 @@ def tune(
     tell: Callable[[str], None] = print,
     splits: int = 1,
     device: str | None = None,
+    storage: str | None = None,
+    time_budget: float | None = None,
 ) -> dict[str, Any]:
-    """Search until the study in the folder `out` has `trials` trials; returns its summary, which is also written there.
+    """Search until the study has `trials` trials; returns its summary, which is also written to the folder `out`.
 
-    The study is written to a file after every trial and resumes from there; an interrupted trial is repeated. The first
-    trial has the recipe's own settings, except for a context that is not in `contexts`. Another seed, other contexts or
-    another number of splits make another study.
+    Several processes may work on one study at the same time: each makes the next trial, until all of them together
+    have made `trials`. The study is written to its storage after every trial and resumes from there; the trial of an
+    interrupted process is repeated. The first trial has the recipe's own settings, except for a context that is not in
+    `contexts`. Another seed, other contexts or another number of splits make another study.
+
+    A trial is pruned if, from 30% of its training on, it is worse than the median of the others at the same point, or
+    if it takes five times as long as the median trial; at least five trials are made before.
 
     Args:
         order: The task, method, profile and first seed.
-        out: The folder for the study.
-        trials: The number of trials, including earlier ones.
+        out: The folder for the summary.
+        trials: The number of trials of the whole study, including earlier ones and those of other processes.
         contexts: Contexts to choose from; none to keep the order's.
         tell: Receives a line for each trial.
         splits: The number of random splits over which the value of a trial is averaged, with successive seeds.
         device: Where to train; None for the CPU. On another device, splits are trained one by one.
+        storage: A journal file, or the URL of a database that Optuna can use; None for a journal next to the summary.
+        time_budget: Seconds after which this process stops; the trial that it makes then is repeated the next time.
     """
     order = checked(order)
     for context in contexts:
@@ -76,18 +91,44 @@ def tune(
     contexts = tuple(sorted(set(contexts)))  # Optuna identifies a search by the order of its choices
     check_count("trials", trials)
     check_seed(order.seed + check_count("splits", splits) - 1)
+    deadline = None if time_budget is None else time.monotonic() + check_positive("time_budget", time_budget)
     search = _Search(order, contexts, splits, device)
     search.check()
     path = search.path(check_writable(out))
-    with alone(out, path):
-        study = _open_study(search, path)
-        for number in range(len(_ended(study)), trials):
-            tell(f"trial {number + 1}/{trials}: {_line(_try(study, search, path))}")
-            search.write_summary(study, path)
-        summary = search.write_summary(study, path)
+    place = Place(str(path.with_suffix(".log")) if storage is None else storage, out)
+    shared = _open_study(search, path, place)
+    with shared.at_work():
+        _work(shared, search, path, trials, deadline, tell)
+    summary = search.write_summary(shared.study, path)
+    ended = len(summary["trials"])
+    if ended < trials:
+        tell(f"Time is up after {ended} of {trials} trials; the same command continues.")
     if summary["best"] is None:
-        raise FSVIError(f"none of the {len(summary['trials'])} trials in {path} could be trained: increase --trials.")
+        advice = "increase --time-budget" if ended < trials else "increase --trials"
+        raise FSVIError(f"none of the {ended} trials in {path} could be trained: {advice}.")
     return summary
+
+
+def _work(
+    shared: SharedStudy, search: _Search, path: Path, trials: int, deadline: float | None, tell: Callable[[str], None]
+) -> None:
+    """Make trials until the study has enough of them, or time is up."""
+    while (ended := len(shared.ended())) < trials and (deadline is None or time.monotonic() < deadline):
+        with shared.place.explaining("stopped answering"), shared.place.turn():
+            trial = shared.next_trial(trials)
+        if trial is None:
+            time.sleep(_POLL)  # other processes make the last trials; they may not finish them
+            continue
+        try:
+            made = _try(shared, search, trial, path, deadline)
+        except OutOfTimeError:
+            with shared.place.turn():
+                shared.give_back(trial)
+            return
+        ended = len(shared.ended())
+        tell(f"trial {ended}/{trials}: {_line(made)}")
+        with shared.place.turn():
+            search.write_summary(shared.study, path)
 
 
 def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Tensor, Tensor]]:
@@ -186,8 +227,8 @@ class _Search:
         apart = f", over {self.splits} {'random splits' if by_rows else 'seeds'}" if self.splits > 1 else ""
         return f"mean log-likelihood of {part}{apart}"
 
-    def value(self, trial: Trial) -> float:
-        """The mean log-likelihood of the held-out data."""
+    def value(self, trial: Trial, watch: Watch) -> float:
+        """The mean log-likelihood of the held-out data; `watch` may end the trial earlier."""
         from optuna import TrialPruned
 
         params = {name: choices.suggest(trial, name) for name, choices in self.space.items()}
@@ -198,8 +239,7 @@ class _Search:
         seeds = range(self.order.seed, self.order.seed + self.splits)
         orders = [replace(self.order, context=context, settings=settings, seed=seed) for seed in seeds]
         try:
-            stacks = self.is_small and self.device is None
-            scores = self._scores(orders, length) if stacks else [self._scores([o], length)[0] for o in orders]
+            scores = self._all_scores(orders, length, watch)
         except (NonFiniteLossError, SingularCovarianceError) as error:
             raise TrialPruned(str(error)) from error
         mean = sum(scores) / len(scores)
@@ -207,27 +247,44 @@ class _Search:
             raise TrialPruned(f"the log-likelihood is {mean}")
         return mean
 
-    def _scores(self, orders: Sequence[Order], length: float) -> list[float]:
+    def _all_scores(self, orders: Sequence[Order], length: float, watch: Watch) -> list[float]:
+        """The scores of all orders, trained stacked if networks are small."""
+        if self.is_small and self.device is None:
+            return self._scores(orders, length, watch)
+        scores: list[float] = []
+        for order in orders:
+            scores += self._scores([order], length, watch, scores)
+        return scores
+
+    def _scores(
+        self, orders: Sequence[Order], length: float, watch: Watch, earlier: Sequence[float] = ()
+    ) -> list[float]:
         """The mean log-likelihood of the held-out data of each order; several orders are trained stacked."""
         parts = [held_out(TASKS[order.task].experiment(order), order.seed) for order in orders]
         experiments = [_lengthened(experiment, length) for experiment, _ in parts]
         methods = [each.build(order.seed) for each, order in zip(experiments, orders, strict=True)]
+        held = [(x, y) for _, (x, y) in parts]
+        watch.begin(lambda: _mean_score(methods, held), earlier)
         if len(orders) == 1:
-            experiments[0].train(methods[0], orders[0].seed, progress=False, device=self.device)
+            experiments[0].train(methods[0], orders[0].seed, progress=False, device=self.device, callbacks=[watch])
         else:
             pairs = [experiment.data for experiment in experiments]
-            fit_together(methods, pairs, seed=orders[0].seed, **experiments[0].fit_settings)
+            epochs = experiments[0].fit_settings["epochs"]
+            fit_together(
+                methods,
+                pairs,
+                seed=orders[0].seed,
+                after_epoch=lambda epoch: watch.report(epoch, epochs),
+                **experiments[0].fit_settings,
+            )
         samples = _SMALL_SAMPLES if self.is_small else _SAMPLES
-        return [
-            float(method.predict(x, num_samples=samples).log_prob(y).mean())
-            for method, (_, (x, y)) in zip(methods, parts, strict=True)
-        ]
+        return [_score(method, x, y, samples) for method, (x, y) in zip(methods, held, strict=True)]
 
     def summarize(self, study: Study) -> dict[str, Any]:
         """The study as plain values: the search, its trials, and the best one."""
         order = self.order
-        ended = _ended(study)
-        done = [trial for trial in ended if trial.value is not None]
+        ended = [trial for trial in study.trials if trial.state.name in ENDED]
+        done = [trial for trial in ended if trial.state.name == "COMPLETE"]
         best = max(done, key=lambda trial: -math.inf if trial.value is None else trial.value, default=None)
         return {
             "task": order.task,
@@ -239,7 +296,15 @@ class _Search:
             "objective": study.user_attrs.get(_OBJECTIVE),
             "recipe": study.user_attrs.get(_RECIPE),
             "best": None if best is None else {"value": best.value, **best.params},
-            "trials": [{"value": t.value, "state": t.state.name.lower(), **t.params} for t in ended],
+            "trials": [
+                {
+                    "value": None if t.state.name == "PRUNED" else t.value,  # not that of its last report
+                    "state": t.state.name.lower(),
+                    **({REASON: t.user_attrs[REASON]} if REASON in t.user_attrs else {}),
+                    **t.params,
+                }
+                for t in ended
+            ],
         }
 
     def write_summary(self, study: Study, path: Path) -> dict[str, Any]:
@@ -275,65 +340,71 @@ def _variable(prior: Prior) -> dict[str, Any]:
     }
 
 
-def _open_study(search: _Search, path: Path) -> Study:
-    """The study next to `path`. Interrupted trials are queued again; a new study starts with the recipe's settings."""
-    try:
+def _open_study(search: _Search, path: Path, place: Place) -> SharedStudy:
+    """The study. A new one starts with the recipe's settings; trials of interrupted processes are queued again."""
+    with place.turn(), place.explaining("cannot be used"):
+        storage = place.open()
         import optuna
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-    except ImportError as error:
-        raise FSVIError("tuning needs Optuna: pip install optuna.") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = JournalStorage(JournalFileBackend(str(path.with_suffix(".log"))))
-    study = optuna.create_study(storage=storage, study_name=path.stem, direction="maximize", load_if_exists=True)
-    study.sampler = optuna.samplers.TPESampler(seed=(search.order.seed + len(study.trials)) % (LARGEST_SEED + 1))
-    if study.user_attrs.get(_RECIPE, search.fixed()) != search.fixed():
-        raise FSVIError(f"the study next to {path} belongs to another version of the recipe: choose another --out.")
-    if _RECIPE not in study.user_attrs:
-        study.set_user_attr(_OBJECTIVE, search.objective())
-        study.set_user_attr(_RECIPE, search.fixed())
-    _repeat_interrupted(study, search)
-    if all(trial.state.name == "FAIL" for trial in study.trials):
-        study.enqueue_trial(search.recipe_params())
-    return study
+
+        study = optuna.create_study(
+            storage=storage,
+            study_name=path.stem,
+            direction="maximize",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(STARTUP, WARMUP),
+        )
+        shared = SharedStudy(study, place, search.reachable)
+        if study.user_attrs.get(_RECIPE, search.fixed()) != search.fixed():
+            raise FSVIError(f"the study of {path} belongs to another version of the recipe: choose another --out.")
+        if _RECIPE not in study.user_attrs:
+            study.set_user_attr(_OBJECTIVE, search.objective())
+            study.set_user_attr(_RECIPE, search.fixed())
+        shared.repeat_interrupted()
+        if all(trial.state.name == "FAIL" for trial in study.trials):
+            study.enqueue_trial(search.recipe_params())
+    return shared
 
 
-def _repeat_interrupted(study: Study, search: _Search) -> None:
-    """Queue trials again that are still marked as running: we hold the lock, so no process works on them.
-
-    Only once: otherwise settings that kill the process would be tried first every time.
-    """
-    from optuna.trial import TrialState
-
-    for trial in study.get_trials(states=[TrialState.RUNNING]):
-        wanted = trial.system_attrs.get("fixed_params", {})  # of a queued trial, which may have been interrupted early
-        study.tell(trial.number, state=TrialState.FAIL)
-        if _AGAIN not in trial.user_attrs:
-            study.enqueue_trial(search.reachable({**wanted, **trial.params}), user_attrs={_AGAIN: True})
-
-
-def _try(study: Study, search: _Search, path: Path) -> FrozenTrial:
-    """Make one trial. An interrupted trial stays marked as running, and is repeated when the study is opened again."""
+def _try(shared: SharedStudy, search: _Search, trial: Trial, path: Path, deadline: float | None) -> FrozenTrial:
+    """Make one trial. An interrupted trial stays marked as running; it is repeated later, or by another process."""
     from optuna import TrialPruned
+    from optuna.samplers import TPESampler
     from optuna.trial import TrialState
 
-    trial = study.ask()
+    study = shared.study
+    # A seed per trial: workers do not draw the same settings, and an interruption changes none.
+    study.sampler = TPESampler(seed=(search.order.seed + trial.number) % (LARGEST_SEED + 1))
+    watch = Watch(trial, time_limit(study.trials), deadline)
     try:
-        value = search.value(trial)
-    except TrialPruned:
+        with shared.pulse(trial):
+            value = search.value(trial, watch)
+    except TrialPruned as reason:
+        trial.set_user_attr(REASON, str(reason))
         return study.tell(trial, state=TrialState.PRUNED)
+    except OutOfTimeError:
+        raise
     except Exception as error:
         study.tell(trial, state=TrialState.FAIL)
         if "dynamic value space" in str(error):
-            raise FSVIError(f"the study next to {path} has another search space: choose another --out.") from error
+            raise FSVIError(f"the study of {path} has another search space: choose another --out.") from error
         raise
     return study.tell(trial, value)
 
 
-def _ended(study: Study) -> list[FrozenTrial]:
-    """The trials that ended by themselves, with a value or because training diverged."""
-    return [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED")]
+def _score(method: Method, x: Any, y: Tensor, samples: int) -> float:
+    return float(method.predict(x, num_samples=samples).log_prob(y).mean())
+
+
+def _mean_score(methods: Sequence[Method], held: Sequence[tuple[Any, Tensor]]) -> float:
+    """The mean log-likelihood of a part of the held-out data during training, with few draws."""
+    with forked_random(methods[0].device):
+        scores = [
+            _score(method, x[:_REPORTED], y[:_REPORTED], _REPORT_SAMPLES)
+            for method, (x, y) in zip(methods, held, strict=True)
+        ]
+    return sum(scores) / len(scores)
 
 
 def _line(trial: FrozenTrial) -> str:
-    return f"{'failed' if trial.value is None else f'{trial.value:.4f}'}  {trial.params}"
+    pruned = trial.state.name == "PRUNED"
+    return f"{f'pruned, {trial.user_attrs[REASON]}' if pruned else f'{trial.value:.4f}'}  {trial.params}"

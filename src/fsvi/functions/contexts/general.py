@@ -21,6 +21,7 @@ from fsvi.inputs import (
     bundle,
     concatenate,
     describe_inputs,
+    is_graph_batch,
     is_structured,
     tensors_of,
     without_targets,
@@ -145,14 +146,14 @@ class Dataset(Context):
     """Any unlabeled data: other images, other texts.
 
     Args:
-        data: A tensor of inputs, a dictionary or tuple of tensors, or a dataset whose items are inputs or
-            (input, label) pairs. Labels in dictionaries are left out.
+        data: A tensor of inputs, a dictionary or tuple of tensors, a batch of graphs, or a dataset whose items are
+            inputs or (input, label) pairs. Labels in dictionaries are left out.
     """
 
     transient = ("data",)
 
     def __init__(self, data: Any) -> None:
-        if isinstance(data, Mapping) or (isinstance(data, tuple) and is_structured(data)):
+        if isinstance(data, Mapping) or is_graph_batch(data) or (isinstance(data, tuple) and is_structured(data)):
             data = bundle(without_targets(data) if isinstance(data, Mapping) else data, as_tensor)
         if data is not None and not isinstance(data, (Tensor, Bundle)) and not hasattr(data, "__len__"):
             raise InvalidInputError(f"Dataset needs a tensor or a map-style dataset, not {type(data).__name__}.")
@@ -183,9 +184,17 @@ class Dataset(Context):
         items = [self.data[i] for i in index.tolist()]
         inputs = [item[0] if isinstance(item, (tuple, list)) else item for item in items]
         if not is_structured(inputs[0]):
-            return torch.stack([torch.as_tensor(item) for item in inputs])
+            return _stacked(inputs)
         rows = [without_targets(item) if isinstance(item, Mapping) else item for item in inputs]
         return concatenate([bundle(row, lambda name, value: as_tensor(name, value)[None]) for row in rows])
+
+
+def _stacked(items: Sequence[Any]) -> Tensor:
+    rows = [as_tensor("an item of Dataset", item) for item in items]
+    shapes = sorted({tuple(row.shape) for row in rows})
+    if len(shapes) > 1:
+        raise InvalidInputError(f"items of Dataset have different shapes, {shapes[0]} and {shapes[1]}: give one shape.")
+    return torch.stack(rows)
 
 
 class Batch(Context):

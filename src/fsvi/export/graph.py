@@ -1,0 +1,201 @@
+"""Tracing: from a Python function of inputs to one graph of tensor operations.
+
+torch.export runs the function once with inputs whose number of examples is a symbol. Tensors that the function uses
+become constants of the graph, so it must not draw random numbers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._pytree import tree_map
+
+from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.inputs import Bundle, Inputs
+from fsvi.validation import first_line
+
+Summarize = Callable[[Inputs], Mapping[str, Tensor]]
+"""A function from inputs to named outputs."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A traced function.
+
+    Attributes:
+        program: The graph; it takes inputs in the structure that `predict` takes.
+        inputs: The names of the inputs' tensors.
+        outputs: The names of the outputs.
+        layer_of: A function from the name of an operation to the layer that uses it, for error messages.
+    """
+
+    program: ExportedProgram
+    inputs: list[str]
+    outputs: list[str]
+    layer_of: Callable[[str], str | None]
+
+
+def trace(function: Summarize, x: Inputs, module: nn.Module, names: list[str]) -> Graph:
+    """The graph of `function`, for any number of examples, and for texts of any length if the model allows it.
+
+    Args:
+        function: From inputs to named outputs. It must not draw random numbers.
+        x: Example inputs, at least two.
+        module: The model, whose layers errors name.
+        names: The names of the inputs' tensors.
+    """
+    program = _exported(_Traced(function), x, module)
+    with quiet_torch():
+        program = program.run_decompositions({})  # without operations in place, so that equal nodes are equal values
+    share(program.graph)
+    program.graph_module.recompile()
+    _own_constants(program)
+    return Graph(program, names, _output_names(program), lambda operation: _layer_of(operation, function, x, module))
+
+
+def share(graph: torch.fx.Graph) -> None:
+    """Compute once what a graph without side effects computes twice: all that draws have in common."""
+    first: dict[Any, torch.fx.Node] = {}
+    results = set(graph.output_node().all_input_nodes)
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        key = (node.target, _frozen(node.args), _frozen(node.kwargs))
+        known = first.setdefault(key, node)
+        if known is not node and node not in results:
+            node.replace_all_uses_with(known)
+            graph.erase_node(node)
+
+
+def _own_constants(program: ExportedProgram) -> None:
+    """Give every constant memory of its own; parts of a larger tensor would be written with all of it."""
+    for name, value in program.constants.items():
+        if isinstance(value, Tensor):
+            program.constants[name] = value.detach().clone(memory_format=torch.contiguous_format)
+
+
+class _Traced(nn.Module):
+    """The function as a module, since torch.export takes no other; its tensors become constants."""
+
+    def __init__(self, function: Summarize) -> None:
+        super().__init__()
+        self._function = [function]  # in a list, so that nothing of it is registered
+
+    def forward(self, x: Any) -> dict[str, Tensor]:
+        """The outputs at `x`, a tensor or a tree of tensors."""
+        return dict(self._function[0](x if isinstance(x, Tensor) else Bundle(x)))
+
+
+def _exported(traced: nn.Module, x: Inputs, module: nn.Module) -> ExportedProgram:
+    tree = x if isinstance(x, Tensor) else x.tree
+    batch = Dim("batch")
+    shapes = tree_map(lambda leaf: {0: batch, **_lengths(leaf, isinstance(x, Tensor))}, tree)
+    with _following(module) as inside:
+        try:
+            with torch.no_grad(), quiet_torch():
+                return export(traced, (tree,), dynamic_shapes={"x": shapes}, strict=False)
+        except FSVIError:
+            raise
+        except Exception as error:  # torch raises errors of many kinds for what it cannot trace
+            raise InvalidInputError(
+                f"{_place(inside)} cannot be exported: {_reason(error)}; compute without Python conditions on values "
+                "or on the number of examples, or serve with predict_batches."
+            ) from error
+
+
+def _lengths(leaf: Tensor, is_alone: bool) -> dict[int, Any]:
+    """Dimensions that may differ between batches: lengths of texts, which torch fixes where the model needs it."""
+    is_fixed = is_alone and leaf.is_floating_point()
+    return {} if is_fixed else {axis: Dim.AUTO for axis in range(1, leaf.dim())}
+
+
+def _output_names(program: ExportedProgram) -> list[str]:
+    """The keys of the dictionary that the graph returns."""
+    spec = program.call_spec.out_spec
+    assert spec is not None
+    return list(spec.context)
+
+
+def _frozen(value: Any) -> Any:
+    """A hashable copy of a node's arguments; 1, 1.0 and True differ."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(each) for each in value)
+    if isinstance(value, dict):
+        return tuple((key, _frozen(each)) for key, each in value.items())
+    if isinstance(value, slice):
+        return slice, _frozen((value.start, value.stop, value.step))
+    return value if isinstance(value, torch.fx.Node) else (type(value), value)
+
+
+# Layers in error messages ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _following(module: nn.Module) -> Iterator[list[str]]:
+    """The names of the layers that are being called; after an error, the last one is where it happened."""
+    inside: list[str] = []
+    labels = {
+        id(layer): f"the layer {name!r} ({type(layer).__name__})" if name else f"the network ({type(layer).__name__})"
+        for name, layer in module.named_modules()
+    }
+
+    def enter(layer: nn.Module, _: Any) -> None:
+        if id(layer) in labels:
+            inside.append(labels[id(layer)])
+
+    def leave(layer: nn.Module, *_: Any) -> None:
+        if id(layer) in labels:
+            inside.pop()
+
+    # Hooks of all modules, because methods treat a layer with hooks of its own differently.
+    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+    try:
+        yield inside
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _layer_of(operation: str, function: Summarize, x: Inputs, module: nn.Module) -> str | None:
+    """The layer that uses an operation such as "angle"; None if none does."""
+    found: list[str] = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func._schema.name.endswith(operation):
+                found.append(_place(inside))
+            return func(*args, **(kwargs or {}))
+
+    with torch.no_grad(), _following(module) as inside, Watch():
+        function(x)
+    return found[0] if found else None
+
+
+def _place(inside: list[str]) -> str:
+    return inside[-1] if inside else "the prediction"
+
+
+def _reason(error: Exception) -> str:
+    """What torch says, in words for people where they are known."""
+    text = str(error)
+    if "data-dependent" in text or "Could not guard on" in text or "DataDependent" in type(error).__name__:
+        return "it decides by values of its input what to compute"
+    if "specialized it to be a constant" in text:
+        return "it fixes the number of examples"
+    return first_line(error).rstrip(".")
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """A context without warnings of torch about its own code."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
+        yield

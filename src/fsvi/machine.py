@@ -1,0 +1,84 @@
+"""What this process may use of its machine: cores and memory, within the limits of containers and batch systems."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import joblib
+import torch
+
+_CPU = torch.device("cpu")
+_MEMINFO, _OWN_GROUP, _GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_UNLIMITED = 2**60
+"""Version 1 of control groups writes a huge number for "no limit"."""
+
+
+def num_cores() -> int:
+    """The cores that this process may use, by its affinity and its control group."""
+    return int(joblib.cpu_count())
+
+
+def free_memory(device: torch.device = _CPU) -> int | None:
+    """The bytes that this process may still allocate on `device`; None if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type != "cpu":
+        return None
+    known = [free for free in (_free_of_machine(), _free_of_groups()) if free is not None]
+    return min(known, default=None)
+
+
+def format_bytes(num: float) -> str:
+    """A readable size, such as "1.5 GB"."""
+    for unit in ("bytes", "kB", "MB"):
+        if num < 1000:
+            return f"{num:.3g} {unit}"
+        num /= 1000
+    return f"{num:.3g} GB"
+
+
+def _free_of_machine() -> int | None:
+    if _MEMINFO.exists():
+        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _free_of_groups() -> int | None:
+    """The least that the control group of this process and the groups around it have left; None without a limit."""
+    try:
+        lines = _OWN_GROUP.read_text().splitlines()
+    except OSError:
+        return None
+    left = []
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = _GROUPS / "memory" if controllers else _GROUPS
+        limit, used = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+        )
+        own = top / name.strip("/")
+        for folder in (own, *own.parents):
+            if folder.is_relative_to(top):
+                left.append(_left(folder, limit, used))
+    return min((free for free in left if free is not None), default=None)
+
+
+def _left(folder: Path, limit: str, used: str) -> int | None:
+    """The bytes up to a group's limit. Cached files do not count: the system drops them when memory is needed."""
+    try:
+        most, now = int((folder / limit).read_text()), int((folder / used).read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
+    cached = 0
+    with suppress(OSError, ValueError):
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        cached = int(stat.get("inactive_file", 0))
+    return None if most > _UNLIMITED else max(0, most - now + cached)

@@ -1,0 +1,17 @@
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+
+
+class Odd(nn.Module):
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return torch.special.bessel_j0(h)
+
+
+def test_an_operation_that_onnx_does_not_have_is_named_with_its_layer(tmp_path):
+    method = fsvi.MAP(nn.Sequential(nn.Linear(4, 6), Odd(), nn.Linear(6, 3)), fsvi.Categorical())
+    with pytest.raises(fsvi.InvalidInputError, match=r"layer '1' \(Odd\) uses bessel_j0, which ONNX"):
+        method.export(tmp_path / "m.onnx", example=torch.randn(2, 4))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,99 @@
+import numpy as np
+import polars
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from fsvi.errors import FSVIError
+from fsvi.scoring.scorers import read_arrays
+
+
+@pytest.fixture(scope="module")
+def method(tmp_path_factory):
+    torch.manual_seed(0)
+    method = fsvi.MAP(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), fsvi.Categorical())
+    x = torch.randn(20, 3).double()
+    fsvi.fit(method, (x, (x[:, 0] > 0).long()), epochs=1, progress=False)
+    path = tmp_path_factory.mktemp("method") / "m.fsvi"
+    method.save(path)
+    return method, path
+
+
+def inputs(rows=50):
+    return np.random.default_rng(0).normal(size=(rows, 3))
+
+
+def save(path, x):
+    frame = polars.DataFrame({"key": np.arange(len(x)), **{f"c{index}": x[:, index] for index in range(3)}})
+    if path.suffix == ".npy":
+        np.save(path, x)
+    elif path.suffix == ".npz":
+        np.savez_compressed(path, x=x)
+    elif path.suffix == ".csv":
+        frame.write_csv(path)
+    else:
+        frame.write_parquet(path)
+
+
+@pytest.mark.parametrize("ending", [".npy", ".npz", ".csv", ".parquet"])
+def test_methods_score_arrays_and_columns_of_numbers(method, tmp_path, ending):
+    model, path = method
+    keep = () if ending.startswith(".np") else ["key"]
+    save(tmp_path / f"x{ending}", inputs())
+    report = fsvi.predict_files(path, tmp_path / f"x{ending}", tmp_path / "out", keep=keep, tell=lambda _: None)
+    assert report.rows == 50
+    found = next((tmp_path / "out").glob("x.*"))
+    frame = polars.read_parquet(found) if found.suffix == ".parquet" else polars.read_csv(found)
+    largest = model.predict(torch.as_tensor(inputs())).mean.amax(1)
+    np.testing.assert_allclose(frame["probability"], largest, rtol=1e-5)
+    assert frame["row"].to_list() == list(range(1, 51))
+
+
+def test_a_file_without_rows_has_predictions_without_rows(method, tmp_path):
+    for rows in (0, 5):
+        save(tmp_path / f"x{rows}.parquet", inputs(rows))
+    fsvi.predict_files(method[1], tmp_path, tmp_path / "out", keep=["key"], tell=lambda _: None)
+    empty, full = (polars.read_parquet(tmp_path / "out" / f"x{rows}.parquet") for rows in (0, 5))
+    assert empty.schema == full.schema and len(empty) == 0
+
+
+def test_the_row_of_a_missing_number_is_named(method, tmp_path, monkeypatch):
+    x = inputs(300)
+    x[250, 1] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    report = fsvi.predict_files(method[1], tmp_path / "x.npy", tmp_path / "out", tell=lambda _: None)
+    assert "row 251" in report.failures()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 100])
+@pytest.mark.parametrize("dtype", [">f4", "<i8", "bool", "longdouble"])
+def test_arrays_are_read_in_parts(tmp_path, rows, dtype):
+    x = np.arange(60).reshape(10, 2, 3).astype(dtype)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", y=x[:1], x=x)
+    for name in ("x.npy", "x.npz"):
+        parts = list(read_arrays(tmp_path / name, rows))
+        assert max(map(len, parts)) <= rows
+        np.testing.assert_array_equal(np.concatenate(parts), x.astype(float))
+
+
+@pytest.mark.parametrize(
+    ("content", "keyword"),
+    [
+        (b"not numpy", "not a complete numpy file"),
+        ("cut", "complete numpy file"),
+        (np.array(["text"]), "not rows of numbers"),
+        (np.asfortranarray(np.zeros((3, 2))), "column by column"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, content, keyword):
+    path = tmp_path / "x.npy"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.save(path, np.zeros((9, 2)) if isinstance(content, str) else content)
+    if isinstance(content, str):
+        path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(FSVIError, match=keyword):
+        list(read_arrays(path, 2))

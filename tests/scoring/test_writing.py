@@ -1,0 +1,49 @@
+import gzip
+
+import numpy as np
+import polars
+import pytest
+
+import fsvi.scoring.writing as writing
+from fsvi.errors import InvalidInputError
+
+FIRST = {"key": ["a", "b,c"], "label": np.array(["no", "yes"]), "mean": np.array([1 / 3, 2.0])}
+SECOND = {"key": ["d"], "label": np.array(["perhaps"]), "mean": np.array([4.0])}
+
+
+def write(path, *parts, before=lambda size: None):
+    with writing.new_file(path, before) as writer:
+        for part in parts:
+            writer.write(part)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet"])
+def test_parts_follow_each_other(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(writing, "_GROUP", 2)
+    sizes = []
+    write(tmp_path / "sub" / name, FIRST, SECOND, before=sizes.append)
+    path = tmp_path / "sub" / name
+    read = polars.read_parquet if name.endswith("parquet") else polars.read_csv
+    found = read(gzip.decompress(path.read_bytes()) if name.endswith("gz") else path)
+    assert found["key"].to_list() == ["a", "b,c", "d"] and found["label"].to_list() == ["no", "yes", "perhaps"]
+    np.testing.assert_allclose(found["mean"], [1 / 3, 2, 4], rtol=1e-5)
+    assert sizes == [path.stat().st_size]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_name_appears_after_everything_else(tmp_path):
+    path = tmp_path / "a.csv"
+
+    def look(size):
+        assert not path.exists()
+        raise InvalidInputError("no.")
+
+    with pytest.raises(InvalidInputError, match="no"):
+        write(path, FIRST, before=look)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInputError, match=r"file/a\.csv cannot be written"):
+        write(tmp_path / "file" / "a.csv", FIRST)

@@ -1,0 +1,142 @@
+"""Jobs in other processes."""
+
+import os
+import signal
+import time
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from fsvi import parallel
+from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.parallel import BACKENDS, Workers
+
+
+def job(what):
+    if what == "print":
+        print("between the replies")
+    if what == "refuse":
+        raise FSVIError("there is no data.")
+    if what == "fail":
+        raise ZeroDivisionError("by zero")
+    if what == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return what, torch.get_num_threads(), os.getpid()
+
+
+def test_every_job_has_its_result_or_its_error():
+    """One worker does them one after the other. Only the killed job is lost; after it, there is another process."""
+    jobs = ["first", "print", "refuse", "fail", "second", "killed", "third"]
+    found = dict(Workers(jobs=1, threads=1).each_finished(job, jobs))
+    assert set(found) == set(jobs)
+    assert str(found["refuse"]) == "there is no data." and str(found["fail"]) == "ZeroDivisionError: by zero"
+    assert isinstance(found["killed"], FSVIError) and "was killed" in str(found["killed"])
+    done = [found[what] for what in ("first", "print", "second", "third")]
+    assert [(what, threads) for what, threads, _ in done] == [
+        (what, 1) for what in ("first", "print", "second", "third")
+    ]
+    first, printed, second, third = (pid for *_, pid in done)
+    assert first == printed == second != third and os.getpid() not in (first, third)
+
+
+def lose_worker_once(folder):
+    """The first time, kill the worker of the backend; the process that does the job ends with it."""
+    mark = folder / "killed"
+    if not mark.exists():
+        mark.write_text(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    return os.getpid()
+
+
+def test_jobs_of_a_lost_worker_are_done_again(tmp_path):
+    (_, pid), _ = Workers(2).each_finished(lose_worker_once, [tmp_path, tmp_path])
+    first = int((tmp_path / "killed").read_text())
+    assert pid != first
+    for _ in range(100):
+        try:
+            os.kill(first, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the process of a lost worker is still there")
+
+
+def test_a_backend_that_always_breaks_down_is_one_sentence(monkeypatch):
+    def broken(*_):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(Workers, "_each_of", broken)
+    with pytest.raises(FSVIError, match=r"loky broke down 3 times .*no more processes"):
+        list(Workers().each_finished(job, ["first"]))
+
+
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_other_backends_find_the_same(backend):
+    if find_spec({"ray": "ray", "dask": "distributed"}[backend]) is None:
+        pytest.skip(f"{backend} is an extra")
+    found = dict(Workers(2, backend).each_finished(job, ["first", "killed", "second"]))
+    assert found["first"][:2] == ("first", 1) and found["second"][:2] == ("second", 1)
+    assert "was killed" in str(found["killed"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"jobs": 0}, "jobs=0"),
+        ({"jobs": 1.5}, "jobs=1.5"),
+        ({"threads": -1}, "threads=-1"),
+        ({"backend": "lokky"}, "did you mean 'loky'"),
+    ],
+)
+def test_bad_settings_are_refused(given, said):
+    with pytest.raises(InvalidInputError, match=said):
+        Workers(**given)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_a_backend_that_is_not_installed_says_how_to_get_it(monkeypatch, backend):
+    monkeypatch.setattr(parallel, "find_spec", lambda name: None)
+    with pytest.raises(FSVIError, match=rf"pip install 'fsvi\[{backend}\]'"):
+        Workers(2, backend)
+
+
+@pytest.fixture
+def small_machine(monkeypatch):
+    monkeypatch.setattr(parallel, "num_cores", lambda: 4)
+    monkeypatch.setattr(parallel, "free_memory", lambda: 3_500)
+
+
+@pytest.mark.parametrize(
+    ("workers", "memory", "jobs", "said"),
+    [
+        (Workers(4), 0, 4, []),
+        (Workers(9), 0, 4, ["4 instead of 9 jobs at the same time: there are 4 cores."]),
+        (Workers(4, threads=2), 0, 2, ["2 instead of 4 jobs at the same time: there are 4 cores."]),
+        (Workers(4, threads=8), 0, 1, ["1 instead of 4 jobs at the same time: there are 4 cores."]),
+        (
+            Workers(4),
+            1_000,
+            3,
+            ["3 instead of 4 jobs at the same time: one needs about 1 kB of memory and 3.5 kB are free."],
+        ),
+        (
+            Workers(2),
+            9_000,
+            1,
+            ["1 instead of 2 jobs at the same time: one needs about 9 kB of memory and 3.5 kB are free."],
+        ),
+    ],
+)
+def test_the_machine_limits_the_number_of_jobs(small_machine, workers, memory, jobs, said):
+    told = []
+    assert workers.within_machine(memory, told.append).jobs == jobs
+    assert told == said
+
+
+def test_a_cluster_has_limits_of_its_own(small_machine, monkeypatch):
+    monkeypatch.setattr(parallel, "find_spec", lambda name: True)
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert Workers(64, "ray").within_machine(10**9).jobs == 64
+    assert Workers(64, "dask").within_machine(tell=lambda _: None).jobs == 4

@@ -46,6 +46,25 @@ def tokens():
     return x, (x[:, 0] > 4).long()
 
 
+class Texts(nn.Module):
+    """Ids and a mask → classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.body, self.head = nn.Embedding(10, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, input_ids, attention_mask):
+        weight = attention_mask[..., None]
+        return self.head(torch.tanh(self.body((self.embed(input_ids) * weight).sum(1) / weight.sum(1))))
+
+
+def texts():
+    x, y = tokens()
+    mask = torch.ones_like(x)
+    mask[::2, 2] = 0
+    return {"input_ids": x, "attention_mask": mask}, y
+
+
 def table():
     x, y = points()
     return x, torch.stack([0.2 + 0.6 * y, 0.8 - 0.6 * y], dim=1)
@@ -157,6 +176,12 @@ CONTEXTS = {
     "shifted rows, groups": (lambda: contexts.ShiftedRows(groups=[[0, 1]], recombined=0.5), points),
     "mixture": (lambda: contexts.Mixture([contexts.Batch(), contexts.Monochrome()], [0.5, 0.5]), images),
 }
+TEXT_CONTEXTS = {
+    "other texts": lambda: contexts.Dataset(texts()[0]),
+    "shuffled tokens": contexts.ShuffledTokens,
+    "masked tokens": lambda: contexts.ReplacedTokens(token=1),
+    "replaced tokens": contexts.ReplacedTokens,
+}
 PRIORS = {
     "constant": (priors.Constant, C, points),
     "gaussian process": (priors.GaussianProcess, C, points),
@@ -189,6 +214,8 @@ WAITS = {"gaussian process": 1, "gfsvi": 1, "fbnn": 2, "two sets": 1}
 
 def cases():
     made = {f"method: {name}": case for name, case in METHODS.items()}
+    for name, context in TEXT_CONTEXTS.items():
+        made[f"context: {name}"] = (lambda context=context: fsvi_with(context(), net=Texts), texts)
     for name, (context, data) in CONTEXTS.items():
         net = conv if data is images else dense
         made[f"context: {name}"] = (lambda context=context, net=net: fsvi_with(context(), net=net), data)

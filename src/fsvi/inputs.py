@@ -142,6 +142,8 @@ Inputs: TypeAlias = Tensor | Bundle
 
 def num_rows(x: Inputs) -> int:
     """The number of examples; in a graph that is exported it stays a symbol, which `len` would make a number."""
+    if isinstance(x, Graphs):
+        return len(x)
     leaf = x if isinstance(x, Tensor) else next(x.named_leaves())[1]
     return leaf.shape[0]
 

@@ -117,3 +117,8 @@ def test_the_settings_survive_a_description():
 def test_impossible_settings_and_targets_are_refused(make, said):
     with pytest.raises(InvalidInputError, match=said):
         make()
+
+
+def test_one_logit_is_for_bernoulli():
+    with pytest.raises(fsvi.InvalidInputError, match=r"one output.*fsvi.Bernoulli"):
+        fsvi.Categorical().check_targets(torch.tensor([0, 1]), 1)

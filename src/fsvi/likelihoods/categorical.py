@@ -60,6 +60,10 @@ class Categorical(Likelihood):
 
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
         """Labels as int64 (n,), or probabilities (n, C)."""
+        if num_outputs == 1:
+            raise InvalidInputError(
+                "the network has one output, but Categorical needs one per class: use fsvi.Bernoulli() for one logit."
+            )
         if y.dim() == 2 and y.shape[1] == num_outputs > 1 and y.is_floating_point():
             sums = y.sum(1)
             if not bool((y >= 0).all()) or not torch.allclose(sums, torch.ones_like(sums), atol=_ROUNDING):

@@ -231,13 +231,13 @@ def _score_all(jobs: Sequence[Job], workers: Workers, tell: Tell, progress: bool
             if outcome.is_busy:
                 busy.append(by_name[outcome.name])
                 continue
-            watched.finish(outcome.name, outcome.rows)
+            watched.finish(outcome.name, outcome.rows, outcome.is_new)
             outcomes.append(outcome)
             tell_once([f"{outcome.name}: {sentence}" for sentence in outcome.told], told, tell)
         if busy:
             tell(f"Waiting for {len(busy)} files that another process is scoring.")
         for outcome in _outcomes([replace(job, waits=True) for job in busy], workers):
-            watched.finish(outcome.name, outcome.rows)
+            watched.finish(outcome.name, outcome.rows, outcome.is_new)
             outcomes.append(outcome)
     return outcomes
 

@@ -30,7 +30,8 @@ class RowProgress:
         self, partitions: Sequence[Partition], total: int | None, tell: Callable[[str], None], show: bool | None = None
     ) -> None:
         self._waiting = {partition.name: partition for partition in partitions}
-        self._files, self._done, self._total, self._tell = len(partitions), 0, total, tell
+        self._files, self._total, self._tell = len(partitions), total, tell
+        self._done = self._old = 0
         is_visible = is_watched() if show is None else show
         columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self._bar = Progress(*columns, console=Console(stderr=True), disable=not is_visible)
@@ -40,16 +41,18 @@ class RowProgress:
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def finish(self, name: str, rows: int) -> None:
+    def finish(self, name: str, rows: int, is_new: bool = True) -> None:
         """A partition is done.
 
         Args:
             name: Its name.
             rows: Its number of rows.
+            is_new: Whether they were scored now; the speed is that of new rows.
         """
         with self._lock:
             self._waiting.pop(name, None)
             self._done += rows
+            self._old += 0 if is_new else rows
 
     def __enter__(self) -> RowProgress:
         self._bar.start()
@@ -68,10 +71,10 @@ class RowProgress:
 
     def _update(self) -> None:
         with self._lock:
-            waiting, done = list(self._waiting.values()), self._done
+            waiting, done, old = list(self._waiting.values()), self._done, self._old
         rows = done + sum(map(_rows, waiting))
         now = time.monotonic()
-        speed = rows / max(now - self._begun, 1e-9)
+        speed = (rows - old) / max(now - self._begun, 1e-9)
         of = "" if self._total is None else f" of {self._total:,}"
         text = f"{rows:,}{of} rows, {self._files - len(waiting)} of {self._files} files, {speed:,.0f} rows per second"
         self._bar.update(self._task, completed=rows, description=text)

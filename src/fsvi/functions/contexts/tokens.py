@@ -107,6 +107,7 @@ class ReplacedTokens(_Tokens):
         chosen = mask & (torch.rand(ids.shape, device=ids.device) < self.fraction)
         if self.token is not None:
             return torch.where(chosen, self.token, ids)
-        words = ids[mask]
-        drawn = words[torch.randint(len(words), ids.shape, device=ids.device)] if len(words) else ids
-        return torch.where(chosen, drawn, ids)
+        # Positions of text come first, so a random number below their count chooses one without waiting for the device.
+        order = (~mask).flatten().argsort(stable=True)
+        drawn = (torch.rand(ids.shape, device=ids.device) * mask.sum()).long().clamp(max=mask.sum() - 1)
+        return torch.where(chosen, ids.flatten()[order[drawn]], ids)

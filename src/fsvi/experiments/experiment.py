@@ -87,6 +87,7 @@ class Experiment:
         context: The data that context points are drawn from. A run refuses test data among them before it trains.
         starts: Runs with the same data, whose trained models the method starts from. A run makes them first.
         trains: Whether the method is trained; what `make` makes of trained models may be ready.
+        is_diagnosed: Whether `data` are all training data, so that a diagnosis on them means something.
     """
 
     make: Callable[..., Method]
@@ -101,6 +102,7 @@ class Experiment:
     context: Sequence[DataSplit | TextSplit] = ()
     starts: Sequence[Order] = ()
     trains: bool = True
+    is_diagnosed: bool = True
 
     def build(self, seed: int, started: Sequence[Method] = ()) -> Method:
         """The untrained method.

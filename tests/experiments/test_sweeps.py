@@ -25,6 +25,15 @@ def test_every_sweep_is_of_tasks_and_methods_that_exist(name):
     assert orders and all(order.task in TASKS for order in orders)
 
 
+def test_only_some_sweeps_have_runs_for_desktops():
+    orders = flat(plan("all", seeds=1, profile="desk"))
+    assert {order.task for order in orders} == {"cifar10", "retina"}
+    rows = {(order.method, order.context) for order in orders if order.task == "cifar10"}
+    assert {("map", None), ("fsvi", "monochrome"), ("fsvi", "corrupted"), ("ensemble:map", None)} <= rows
+    with pytest.raises(InvalidInputError, match=r"uci.*'desk'.*table2 and retina"):
+        plan("uci", profile="desk")
+
+
 def test_methods_and_seeds_can_be_chosen():
     orders = flat(plan("table1", ["map", "fsvi"], seeds=2, profile="quick"))
     assert [(order.method, order.context, order.seed) for order in orders] == [

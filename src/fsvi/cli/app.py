@@ -78,7 +78,8 @@ MethodName = typer.Argument(
     help="The method, such as fsvi, map or ensemble:map.", autocompletion=_completing(fsvi.method_names)
 )
 Profile = typer.Option(
-    help="paper: the paper's protocol; quick: minutes; smoke: seconds.", autocompletion=_completing(_profiles)
+    help="paper: the paper's protocol; desk: about an hour (cifar10, retina); quick: minutes; smoke: seconds.",
+    autocompletion=_completing(_profiles),
 )
 Out = typer.Option(help="Output folder; created if missing.")
 Json = typer.Option("--json", help="Print JSON for other programs.")

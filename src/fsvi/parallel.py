@@ -151,7 +151,8 @@ def _loky(num: int) -> Iterator[None]:
         with joblib.parallel_config("loky", inner_max_num_threads=1):
             yield
     finally:
-        get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)  # otherwise they stay for five minutes
+        # otherwise they stay for five minutes
+        get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
 
 
 @contextmanager

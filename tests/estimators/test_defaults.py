@@ -24,7 +24,7 @@ from fsvi.estimators.defaults import (
 )
 from fsvi.experiments.bench.tables import Table, check_promises, measure_fit, measure_uncertainty
 from fsvi.methods.mean_field import Stds
-from fsvi.networks import table_mlp
+from fsvi.networks import FadingFeatures, mlp
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,22 @@ def test_noise_is_the_held_out_rows_own_up_to_the_learned_one():
         return rows + 5 * 0.5 * (0.1**2 / variance + math.log(variance))
 
     best = minimize_scalar(loss, bounds=(1e-4, 4), method="bounded").x
-    assert float(method.likelihood.noise) == pytest.approx(math.sqrt(1.1 * best * 32 / 30), rel=0.01)
+    covering = (float(residuals.abs().sort(0).values[28]) / 1.959964) ** 2  # 29 of 30 rows are the least 95%
+    expected = math.sqrt(1.1 * math.sqrt(best * covering) * 32 / 30)
+    assert float(method.likelihood.noise) == pytest.approx(expected, rel=0.01)
+
+
+def test_a_few_large_errors_do_not_widen_all_intervals():
+    x = torch.ones(400, 1).double()
+    errors = torch.randn(400, 1, generator=torch.Generator().manual_seed(0)).double()
+    errors[:8] *= 10
+    method = linear_method()
+    reestimate_noise(method, x, x + errors)
+    assert 1.0 < float(method.likelihood.noise) < 0.85 * float(errors.std())
+    twice, weighted = linear_method(), linear_method()
+    reestimate_noise(twice, torch.cat([x, x[:9]]), torch.cat([x + errors, (x + errors)[:9]]))
+    reestimate_noise(weighted, x, x + errors, torch.tensor([2.0] * 9 + [1.0] * 391))
+    assert float(weighted.likelihood.noise) == pytest.approx(float(twice.likelihood.noise), rel=0.01)
 
 
 def test_noise_leaves_out_the_functions_own_variance():
@@ -101,7 +116,7 @@ def test_a_fixed_noise_and_labels_stay():
 def test_the_second_stage_keeps_the_function_and_widens_it_elsewhere():
     torch.manual_seed(0)
     x = torch.randn(200, 3).double()
-    start = fsvi.MAP(table_mlp(x, (20,), 1).double(), fsvi.Gaussian(0.2, learn_noise=True))
+    start = fsvi.MAP(mlp(3, (20,), 1).double(), fsvi.Gaussian(0.2, learn_noise=True))
     before = start.predict(x)
     method, history = widen(start, (x, x[:, :1]), None, {}, steps=60, seed=0, progress=False)
     after, far = method.predict(x), method.predict(x + 8)
@@ -111,16 +126,35 @@ def test_the_second_stage_keeps_the_function_and_widens_it_elsewhere():
     assert float(method.likelihood.noise) == pytest.approx(0.2) and not method.likelihood.learn_noise
 
 
-def test_an_own_network_learns_where_the_data_end():
+def convolution():
+    """A network whose last layer is a convolution, to which distances cannot be added."""
+    nn = torch.nn
+    return nn.Sequential(nn.Linear(3, 30), nn.Tanh(), nn.Unflatten(1, (30, 1)), nn.Conv1d(30, 1, 1), nn.Flatten())
+
+
+@pytest.mark.parametrize(("make", "epochs"), [(lambda: mlp(3, (30,), 1, torch.nn.Tanh), 30), (convolution, 8 * 30)])
+def test_an_own_network_gets_distances_or_learns_where_the_data_end(make, epochs):
     torch.manual_seed(0)
     x = torch.randn(200, 3).double()
-    layers = torch.nn.Linear(3, 30), torch.nn.Tanh(), torch.nn.Linear(30, 1)
-    start = fsvi.MAP(torch.nn.Sequential(*layers).double(), fsvi.Gaussian(0.2, learn_noise=True))
+    start = fsvi.MAP(make().double(), fsvi.Gaussian(0.2, learn_noise=True))
+    start.see(x[:2])
     method, history = widen(start, (x, x[:, :1]), None, {}, steps=60, seed=0, progress=False)
-    assert history.epochs == 3 * 30
-    assert not torch.equal(method.net[0].weight, start.net[0].weight)
+    assert history.epochs == epochs
     near, far = (method.predict(rows).samples.std(0).mean() for rows in (x, x + 8))
     assert far > 3 * near
+
+
+def test_outliers_are_left_out_of_the_second_stage(monkeypatch):
+    torch.manual_seed(0)
+    x = torch.randn(400, 2).double()
+    x[:2, 0] = 30.0
+    start = fsvi.MAP(mlp(2, (10,), 1).double(), fsvi.Gaussian(1.0, learn_noise=True))
+    start.see(x[:2])
+    seen = []
+    monkeypatch.setattr("fsvi.estimators.defaults.fit", lambda method, data, **_: seen.append(data))
+    method, _ = widen(start, (x, torch.randn(400, 1).double()), None, {})
+    assert isinstance(method.net[0], FadingFeatures)
+    assert len(seen[0][0]) >= 390 and float(seen[0][0].max()) < 5
 
 
 def fitted(kind, table, model):

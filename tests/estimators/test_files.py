@@ -52,7 +52,8 @@ def test_calibration_contexts_and_settings_travel(tmp_path):
     assert again.classes_.dtype == model.classes_.dtype
 
 
-def test_a_network_that_a_file_cannot_describe_is_given(tmp_path):
+@pytest.mark.parametrize("method", ["map", "fsvi"])
+def test_a_network_that_a_file_cannot_describe_is_given(method, tmp_path):
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
@@ -62,7 +63,7 @@ def test_a_network_that_a_file_cannot_describe_is_given(tmp_path):
             return self.last(self.hidden(x).tanh())
 
     x = np.random.default_rng(0).normal(size=(30, 2))
-    model = FSVIRegressor("map", **FAST, module=Own()).fit(x, x[:, 0])
+    model = FSVIRegressor(method, **FAST, module=Own()).fit(x, x[:, 0])
     model.save(tmp_path / "model.fsvi")
     with pytest.raises(FileFormatError, match="network"):
         FSVIRegressor.load(tmp_path / "model.fsvi")

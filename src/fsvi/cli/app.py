@@ -152,12 +152,18 @@ def bench(
     only: Annotated[
         str | None, typer.Option(help='The tables to measure, with --tables: "iris", or names separated by commas.')
     ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(help="A table of your own to measure, with --tables: customers.csv:churn, file and target."),
+    ] = None,
 ) -> None:
     """Measure the cost of training steps and predictions, or the estimators on tables."""
+    from fsvi.cli.bench_files import file_table
     from fsvi.experiments.bench import run_bench, run_table_bench
 
     if tables:
-        run_table_bench(out, range(first_seed, first_seed + seeds), tell=typer.echo, names=only)
+        own = [file_table(spec, typer.echo) for spec in file or ()]
+        run_table_bench(out, range(first_seed, first_seed + seeds), tell=typer.echo, names=only, own=own)
         return
     run_bench(out, quick, methods)
 

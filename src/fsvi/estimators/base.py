@@ -26,7 +26,7 @@ from fsvi.functions.contexts import Context, ShiftedRows
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.registry import make_method
-from fsvi.networks import mlp, table_mlp
+from fsvi.networks import mlp
 from fsvi.tables import NumberColumn, Table, TableEncoder, as_table, is_mixed
 from fsvi.training import fit
 from fsvi.validation import check_count, check_fraction
@@ -83,7 +83,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         feature_names_in_: Their names, if a data frame gave any.
     """
 
-    _activation: str = "tanh"
+    _activation: type[nn.Module] = nn.Tanh
     """Of the network that is made where none is given."""
 
     def __init__(
@@ -237,7 +237,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         if self.method == "fsvi":
             steps = min(STEPS, self.epochs * math.ceil(len(rows[0]) / self.batch_size))
             context = copy.deepcopy(self.context)
-            self.method_, self.widening_ = widen(method, rows, context, self.settings or {}, steps, **options)
+            settings = self.settings or {}
+            self.method_, self.widening_ = widen(method, rows, context, settings, steps, validation, **options)
 
     def _make(self, x: Tensor, likelihood: Likelihood, num_outputs: int) -> Method:
         """The method, once its network is known to have the right outputs; for FSVI, the point estimate before it."""
@@ -257,10 +258,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         module = self.module
         if isinstance(module, nn.Module):
             return module
-        if module is None and not len(self.hidden):
-            return lambda: mlp(x.shape[1], (), num_outputs).double()
         if module is None:
-            return lambda: table_mlp(x, self.hidden, num_outputs, self._activation).double()
+            return lambda: mlp(x.shape[1], self.hidden, num_outputs, self._activation).double()
         if not callable(module):
             raise InvalidInputError(
                 f"module={module!r} must be a torch.nn.Module, a function (n_inputs, n_outputs) -> Module, or None."

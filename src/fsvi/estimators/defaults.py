@@ -2,11 +2,13 @@
 
 The estimators train FSVI in two stages. First, the network is fitted as a point estimate (MAP) that stops when held-out
 rows say so. Then `widen` keeps its hidden layers, makes the last layer random, and trains it with FSVI's objective for
-a hundred steps: predictions on the data stay as good as those of the point estimate, and away from the data the
+forty steps: predictions on the data stay as good as those of the point estimate, and away from the data the
 function tends to the prior. A fit costs little more than the point estimate does.
 
-The default network (`table_mlp`) tells how far a row lies outside of the training rows. In another network, only
-training can do that: its hidden layers are trained further, and for longer.
+In the second stage the network also tells how far a row lies from the training rows (`FadingFeatures`). How far that
+may be before a row counts as unusual is decided by the likelihood of rows judged as if they were new (`find_limits`).
+In a network that cannot be given such distances, only training can tell where the data end: its hidden layers are
+trained further, and for longer.
 
 The weight of the KL. FSVI's loss is the mean negative log-likelihood per row plus `kl_weight` times a KL that is summed
 over K context points and Q outputs. It should not matter how many points are drawn, how many outputs there are, or how
@@ -20,11 +22,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from fsvi.estimators.limits import find_limits
 from fsvi.functions.contexts import Context, ShiftedRows
 from fsvi.functions.divergences import KL
 from fsvi.functions.priors import Constant
@@ -32,7 +35,10 @@ from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.mean_field import Stds
-from fsvi.networks.ranges import forget_outside, knows_range
+from fsvi.networks.fading import FadingFeatures, fade
+from fsvi.networks.known_rows import KnownRows, NewRows
+from fsvi.networks.network import Network
+from fsvi.networks.table_networks import with_distances
 from fsvi.training import History, fit
 
 HIDDEN = (50, 50)
@@ -47,15 +53,17 @@ large variance makes this hold for means that are not quite zero."""
 TARGET_VARIANCE = 9.0
 """The prior variance of a standardized target. Where one column leaves the data, the standard deviation should be at
 least twice that on the data, which is up to 1 for targets that nothing predicts: the variance must be well above 4."""
-STEPS, BATCH_SIZE, RATE, STD_RATE = 100, 128, 5e-3, 6e-2
+STEPS, BATCH_SIZE, RATE, STD_RATE = 40, 128, 3e-5, 2e-2
 """Steps of the second stage, at most, their minibatches, and the learning rates of the last layer's means, which should
 stay close to the point estimate, and of their standard deviations."""
-LONGER = 3
-"""How many times as many steps networks take that do not know the range of the training rows: their hidden layers must
-learn where the data end."""
-_FEATURE_STD, _NARROW = 0.01, 0.3
+_FEATURE_STD, _NARROW = 0.01, 0.03
 """Where standard deviations start: of the hidden layers' weights, if these are random, and of the last layer's weights
-times √features. The variance on the data starts small."""
+times √features. The variance on the data starts small; distances are scaled so that far away it is the prior's."""
+_LONGER, _OWN_RATE, _OWN_STD_RATE, _OWN_NARROW = 8, 5e-3, 6e-2, 0.3
+"""For networks without distances, whose hidden layers must learn where the data end: how many times as many steps they
+take, and the rates and the start."""
+_LEAST_FADING = 0.9
+"""Training rows whose features have faded to less than this are outliers: the second stage leaves them out."""
 _LEAST_HELD_OUT = 10
 """Fewer rows than these cannot say when to stop."""
 _SHARE, _ENOUGH_HELD_OUT = 0.1, 100
@@ -65,6 +73,9 @@ _MOST_NOISE_ROWS = 5_000
 """Held-out rows that tell the noise, at most: more would only take memory."""
 _OPTIMISM = 1.1
 """How much larger the error's variance is on new rows than on held-out rows that have chosen the best epoch."""
+_REACH_95, _LEAST_COVERING = 1.959964, 0.25
+"""Half the width of a 95% interval, in standard deviations; and the least share of the likeliest noise variance that
+covers 95% of the rows, where the function's own variance does it nearly alone."""
 _NOISE_ROWS = 5.0
 """How many held-out rows the noise that was learned in training counts as."""
 
@@ -97,6 +108,7 @@ def widen(
     context: Context | None,
     settings: Mapping[str, Any],
     steps: int = STEPS,
+    held_out: Sequence[Tensor] = (),
     **options: Any,
 ) -> tuple[FSVI, History]:
     """The second stage: FSVI on the network of a point estimate, with what happened in training.
@@ -106,31 +118,58 @@ def widen(
         rows: Training inputs as the network sees them, their targets, and their weights if there are any.
         context: Where the function is held to the prior; None for `ShiftedRows`.
         settings: FSVI's arguments that should differ from the defaults.
-        steps: Training steps, at least one epoch. Networks other than `table_mlp`'s take three times as many.
+        steps: Training steps, at least one epoch. Networks without distances take eight times as many.
+        held_out: Inputs and targets that the point estimate was not trained on, if there are any.
         options: Further arguments of `fit`, such as `seed` and `progress`.
     """
     x, _, *weights = rows
     chosen = fsvi_settings(start.likelihood, start.num_outputs, settings)
     context = ShiftedRows() if context is None else context
-    knows = knows_range(start.net)
-    freeze = knows and chosen["stochastic"] == "last_layer"
-    steps = steps if knows else LONGER * steps
-    width = start.network.num_features
-    chosen.setdefault("stds", Stds((_FEATURE_STD, _NARROW * width**-0.5), STD_RATE / RATE))
     # The point estimate's own predictions are the targets: noise that early stopping kept out must not be learned now.
     targets = start.predict(x).mean
-    start = copy.deepcopy(start)
-    forget_outside(start.net)  # outliers said something about these weights, but they must not speak for others
-    method = FSVI.from_trained(start.network, _known(start.likelihood), context, freeze=freeze, **chosen)
-    epochs = max(1, round(steps / math.ceil(len(x) / BATCH_SIZE)))
-    return method, fit(method, (x, targets, *weights), epochs=epochs, batch_size=BATCH_SIZE, lr=RATE, **options)
+    module = add_distances(start, rows, held_out)
+    network: Any = copy.deepcopy(start.network) if module is None else Network(module)
+    freeze = module is not None and chosen["stochastic"] == "last_layer"
+    lr, std_lr, narrow = (RATE, STD_RATE, _NARROW) if module is not None else (_OWN_RATE, _OWN_STD_RATE, _OWN_NARROW)
+    steps = steps if module is not None else _LONGER * steps
+    chosen.setdefault("stds", Stds((_FEATURE_STD, narrow * network.num_features**-0.5), std_lr / lr))
+    method = FSVI.from_trained(network, _known(start.likelihood), context, freeze=freeze, **chosen)
+    usual = _usual(module, network, x)
+    data = [part[usual] for part in (x, targets.to(x.device), *weights)]
+    epochs = max(1, round(steps / math.ceil(len(data[0]) / BATCH_SIZE)))
+    return method, fit(method, tuple(data), epochs=epochs, batch_size=BATCH_SIZE, lr=lr, **options)
+
+
+def _usual(module: torch.nn.Sequential | None, network: Network, x: Tensor) -> Tensor:
+    """The rows that count as known: outliers must not say that the function is certain wherever a column leaves."""
+    if module is None:
+        return torch.ones(len(x), dtype=torch.bool, device=x.device)
+    known = cast(FadingFeatures, module[0]).known
+    with torch.no_grad():
+        usual = fade(known(network.arranged(x.to(network.linear.weight))))[1][:, 0] > _LEAST_FADING
+    return usual.to(x.device) if bool(usual.any()) else torch.ones_like(usual).to(x.device)
+
+
+def add_distances(start: Method, rows: Sequence[Tensor], held_out: Sequence[Tensor]) -> torch.nn.Sequential | None:
+    """The network of a point estimate with distances from its training rows, or None if they cannot be added."""
+    network = start.network
+    x, y = (torch.cat([part, *held_out[i : i + 1]]) for i, part in enumerate(rows[:2]))
+    x, y = network.arranged(x.to(network.linear.weight)), y.to(network.device)
+    known = KnownRows.of(x)
+    new = NewRows(x)
+    variance = TARGET_VARIANCE if start.likelihood.is_numeric else LOGIT_VARIANCE
+    known.limit(find_limits(start, new, y[new.index], held_out, variance))
+    width = network.num_features + known.in_features + 3
+    return with_distances(network, known, math.sqrt(variance * width) / _NARROW)
 
 
 def reestimate_noise(method: Method, x: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
     """Set a learned noise to what held-out rows say, since errors on rows that were trained on are too small.
 
-    The noise variance s maximizes the likelihood of the held-out targets, with the function's own variance v as it is,
-    and the learned noise counting as a few more rows. The factor 1.1 (n + 2)/n makes up for two things: the same rows
+    The noise variance is the geometric mean of two. One maximizes the likelihood of the held-out targets, with the
+    function's own variance v as it is, and the learned noise counting as a few more rows. With the other, 95% of these
+    targets lie within 1.96 standard deviations. They agree if errors are Gaussian; if a few errors are large, the first
+    alone makes intervals too wide for nearly all rows. The factor 1.1 (n + 2)/n makes up for two things: the same rows
     have chosen the best epoch, so that their errors are too small, and a variance from n rows is itself uncertain, as
     in Student's distribution. Without the first, 95% intervals covered 93.5% on average over seven tables. Other
     likelihoods stay as they are.
@@ -149,7 +188,9 @@ def reestimate_noise(method: Method, x: Tensor, y: Tensor, weights: Tensor | Non
     learned = likelihood.noise.square()
     squares, variance = (y - prediction.mean).square(), prediction.samples.var(0, correction=0)
     counts = (torch.ones(len(x)) if weights is None else weights[:_MOST_NOISE_ROWS]).to(y)
-    noise = _best_variance(squares, variance, learned, counts) * _OPTIMISM * (1 + 2 / float(counts.sum()))
+    likeliest = _best_variance(squares, variance, learned, counts)
+    covering = _covering_variance(squares, variance, counts).clamp_min(_LEAST_COVERING * likeliest)
+    noise = (likeliest * covering).sqrt() * _OPTIMISM * (1 + 2 / float(counts.sum()))
     with torch.no_grad():
         likelihood.log_noise.copy_(0.5 * noise.log())
 
@@ -163,6 +204,13 @@ def _best_variance(squares: Tensor, variance: Tensor, learned: Tensor, counts: T
     prior = _NOISE_ROWS * (learned / s + s.log())
     best = (rows + prior).argmin(0)
     return s.gather(0, best[None])[0]
+
+
+def _covering_variance(squares: Tensor, variance: Tensor, counts: Tensor) -> Tensor:
+    """The least s for which 95% of the rows have residual² ≤ 1.96² (variance + s), for each output."""
+    needed, order = (squares / _REACH_95**2 - variance).sort(0)
+    covered = counts[order].cumsum(0) >= 0.95 * counts.sum() * (1 - 1e-9)
+    return needed.gather(0, covered.to(torch.int8).argmax(0, keepdim=True))[0]
 
 
 def _known(likelihood: Likelihood) -> Likelihood:

@@ -18,6 +18,10 @@ from torch import nn
 from fsvi.errors import FileFormatError
 from fsvi.estimators.rows import make_scaler
 from fsvi.methods.files import as_tree, from_tree
+from fsvi.networks.fading import FadingFeatures
+from fsvi.networks.known_rows import KnownRows
+from fsvi.networks.network import Network
+from fsvi.networks.table_networks import with_distances
 from fsvi.serialization import ESTIMATOR, Configurable, building_from, name_in_files, plain, read_tree, write_tree
 from fsvi.training import History
 
@@ -43,10 +47,11 @@ class Saved:
         """Undo `_target_tree`."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted estimator to one file, without pickle and without training rows; see `load`.
+        """Write the fitted estimator to one file, without pickle; see `load`.
 
         The file holds the trained network, how columns become numbers, the labels or the targets' scale, the
-        calibration and all parameters but `module`, `device` and `progress`.
+        calibration and all parameters but `module`, `device` and `progress`. With the method "fsvi", the network also
+        holds quantiles of the columns and at most 256 training rows, transformed, from which it measures distances.
         """
         check_is_fitted(self)
         write_tree(path, self._tree(), ESTIMATOR)
@@ -82,12 +87,13 @@ class Saved:
             "seed": this.seed_,
             "history": asdict(this.history_),
             "calibration": None if this.calibration_ is None else this.calibration_.config(),
+            "distances": _distances(this.method_),
             "method": as_tree(this.method_),
         }
 
     def _load_tree(self, tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | None) -> None:
         this: Any = self
-        this.method_ = from_tree(tree["method"], path, net)
+        this.method_ = from_tree(tree["method"], path, _with_distances(net, tree["distances"]))
         this.encoder_ = Configurable.from_config(tree["encoder"])
         this.scaler_ = scaler_from(tree["scaler"])
         this.seed_, this.target_name_ = tree["seed"], tree["target_name"]
@@ -125,6 +131,32 @@ def labels_tree(labels: NDArray[Any]) -> dict[str, Any]:
 def labels_from(tree: Mapping[str, Any]) -> NDArray[Any]:
     """Undo `labels_tree`."""
     return np.array(tree["values"], dtype=tree["dtype"])
+
+
+def _distances(method: Any) -> dict[str, Any] | None:
+    """What `_with_distances` needs to give a network of the user's own the distances that training gave it."""
+    features = method.net[0] if isinstance(getattr(method, "net", None), nn.Sequential) else None
+    if not isinstance(features, FadingFeatures):
+        return None
+    known = features.known
+    frozen = [name for name, p in method.net.named_parameters() if not p.requires_grad]
+    sizes = {"columns": known.in_features, "neighbors": known.num_neighbors, "reach": features.reach}
+    return {**sizes, "frozen": frozen}
+
+
+def _with_distances(net: nn.Module | None, sizes: Mapping[str, Any] | None) -> nn.Module | None:
+    """The network given by the user as it was trained in the second stage; its values come from the file."""
+    if net is None or sizes is None:
+        return net
+    network = Network.wrap(net)
+    known = KnownRows(sizes["columns"], sizes["neighbors"])
+    example = torch.zeros(2, sizes["columns"]).to(network.linear.weight)
+    wrapped = with_distances(network.examined(example), known, sizes["reach"])
+    if wrapped is None:
+        return net
+    for name in sizes["frozen"]:
+        wrapped.get_parameter(name).requires_grad_(False)
+    return wrapped
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import _check_y
-from torch import Tensor
+from torch import Tensor, nn
 
 from fsvi.calibration import ConformalIntervals
 from fsvi.estimators.base import Estimator
@@ -36,7 +36,7 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
     >>> mean, std = FSVIRegressor(random_state=0).fit(X, y).predict(X, return_std=True)
     """
 
-    _activation = "relu"
+    _activation = nn.ReLU
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FSVIRegressor:
         """Train on inputs (n, columns) and targets (n,) or (n, targets).

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError
-from fsvi.networks.ranges import RangeFeatures
+from fsvi.networks.fading import FadingFeatures
+from fsvi.networks.known_rows import KnownRows
 from fsvi.networks.resnet import ResNet, resnet18, resnet50
 from fsvi.networks.text import TextEncoder, text_encoder
 from fsvi.serialization import plain
@@ -28,10 +29,11 @@ _LAYERS: dict[str, type[nn.Module]] = {
         *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
         *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
         *(nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid),
-        *(nn.Flatten, nn.Unflatten, nn.Identity, RangeFeatures),
+        *(nn.Flatten, nn.Unflatten, nn.Identity),
     )
 }
 _RESNETS = {"resnet18": resnet18, "resnet50": resnet50}
+_FADING = FadingFeatures.__name__
 _NETWORKS = {**_RESNETS, text_encoder.__name__: text_encoder}
 _DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 _PLAIN = (bool, int, float, str, type(None))
@@ -84,11 +86,20 @@ def _describe(module: nn.Module) -> dict[str, Any] | None:
     if type(module) is nn.Sequential:
         children = [[key, _describe(child)] for key, child in module._modules.items() if child is not None]
         return {"layer": name, "children": children} if all(child for _, child in children) else None
+    if type(module) is FadingFeatures:
+        return _describe_fading(module)
     if type(module) is ResNet:
         return _describe_resnet(module)
     if type(module) is TextEncoder:
         return {"layer": text_encoder.__name__, "settings": dict(module.settings)}
     return {"layer": name, "settings": _settings(module)} if _LAYERS.get(name) is type(module) else None
+
+
+def _describe_fading(module: FadingFeatures) -> dict[str, Any] | None:
+    known, body = module.known, _describe(module.body)
+    numbers = {"width": module.width, "reach": module.reach}
+    sizes = {"in_features": known.in_features, "num_neighbors": known.num_neighbors}
+    return {"layer": _FADING, "body": body, "settings": numbers, "known": sizes} if body else None
 
 
 def _describe_resnet(net: ResNet) -> dict[str, Any] | None:
@@ -135,10 +146,17 @@ def _build_layer(description: Mapping[str, Any]) -> nn.Module:
         for name, child in description["children"]:
             net.add_module(name, _build_layer(child))
         return net
+    if kind == _FADING:
+        known = KnownRows(**_arguments(description["known"]))
+        return FadingFeatures(_build_layer(description["body"]), known=known, **_arguments(description["settings"]))
     make: Any = {**_LAYERS, **_NETWORKS}.get(kind)
     if make is None:
         raise FileFormatError(f"the network described has a layer {kind!r}, which this version of fsvi does not know.")
-    return make(**{name: _setting(name, value) for name, value in description["settings"].items()})
+    return make(**_arguments(description["settings"]))
+
+
+def _arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _setting(name, value) for name, value in settings.items()}
 
 
 def _setting(name: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import Context
 from fsvi.inputs import describe_inputs, example_shape
 from fsvi.networks.devices import moved
-from fsvi.networks.ranges import whiten
+from fsvi.networks.known_rows import whiten
 from fsvi.validation import check_fraction, check_positive
 
 _FEW = 0.25

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -73,6 +74,8 @@ def is_alive(pid):
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
+    with suppress(OSError):  # where nobody waits for orphans, as in some containers, an ended one keeps its number
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return True
 
 

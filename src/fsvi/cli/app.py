@@ -220,7 +220,8 @@ def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="table1, table2, rotated, retina, reviews, uci, toy or all.", autocompletion=_completing(_sweeps)
+            help="table1, table2, rotated, retina, reviews, continual, uci, toy or all.",
+            autocompletion=_completing(_sweeps),
         ),
     ],
     methods: Annotated[str | None, typer.Option(help="Only these methods: names separated by commas.")] = None,

@@ -2,7 +2,7 @@
 
 A worker of the backend does its jobs in a child process of its own. If a job's process is killed, for example because
 memory is short, only this job fails: the worker starts another child for its next job. If the main process is killed,
-workers and their children end too, in the middle of their jobs.
+loky workers and their children end too, in the middle of their jobs.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Workers:
 
     def _each_of(self, function: Callable[[Any], Any], jobs: dict[int, Any]) -> Iterator[tuple[int, Any]]:
         num = min(self.jobs, len(jobs))
-        owner = os.getpid() if self.backend == "loky" else None  # workers of Ray and Dask watch it themselves
+        owner = os.getpid() if self.backend == "loky" else None  # Ray and Dask manage their own workers
         with _ENGINES[self.backend](num):
             parallel = joblib.Parallel(n_jobs=num, return_as="generator_unordered", batch_size=1, pre_dispatch=num)
             calls = [joblib.delayed(_do)(index, function, job, self.threads, owner) for index, job in jobs.items()]

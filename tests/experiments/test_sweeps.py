@@ -96,6 +96,21 @@ def test_shards_have_about_the_same_work(count):
     assert max(work) - min(work) <= max(map(sweeps._expected_cost, whole))
 
 
+def test_longer_groups_cost_more():
+    """Each seed counts; an ensemble costs five members, and context points double the cost."""
+    orders = [Order("oat1d", "map", seed=seed) for seed in range(3)]
+    assert sweeps._expected_cost(orders[:1]) == 1 and sweeps._expected_cost(orders) == 3
+    costs = {name: sweeps._expected_cost([Order("oat1d", name)]) for name in ("ensemble:map", "fsvi", "ensemble:fsvi")}
+    assert costs == {"ensemble:map": 5, "fsvi": 2, "ensemble:fsvi": 10}
+
+
+def test_long_groups_are_dealt_first_to_whoever_has_the_least():
+    """Costs 5, 2, 2 and 1 make two shards of 5: the ensemble alone, and the rest."""
+    whole = [[Order("oat1d", name)] for name in ("map", "fsvi", "ensemble:map")] + [[Order("subspace", "fsvi")]]
+    methods = [[group[0].method for group in Shard(index, 2).of(whole)] for index in (1, 2)]
+    assert methods == [["ensemble:map"], ["fsvi", "fsvi", "map"]]
+
+
 @pytest.mark.parametrize("text", ["5/4", "0/4", "1", "1/0", "-1/4", "1/4/2", "a/b", "1.0/2", ""])
 def test_a_shard_that_does_not_exist_is_refused(text):
     with pytest.raises(InvalidInputError, match="shard="):

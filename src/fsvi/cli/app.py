@@ -220,7 +220,10 @@ def run(
 def reproduce(
     what: Annotated[
         str,
-        typer.Argument(help="table1, table2, retina, uci, rotated, toy or all.", autocompletion=_completing(_sweeps)),
+        typer.Argument(
+            help="table1, table2, rotated, retina, reviews, continual, uci, toy or all.",
+            autocompletion=_completing(_sweeps),
+        ),
     ],
     methods: Annotated[str | None, typer.Option(help="Only these methods: names separated by commas.")] = None,
     seeds: Annotated[int | None, typer.Option(help="The number of seeds.", show_default="as in the paper")] = None,

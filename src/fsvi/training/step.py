@@ -158,8 +158,8 @@ class Stepper:
         self._is_first = False
         if not any(is_compilation_used(learner.net) for learner in self.method.learners()):
             raise InvalidInputError(
-                f"compile has no effect on this {type(self.method).__name__}, because torch.compile cannot follow hooks "
-                "of layers and passes that are joined by torch.func: leave compile out."
+                f"compile={self.compile!r} has no effect on this {type(self.method).__name__}, because torch.compile "
+                "follows neither hooks of layers nor passes that torch.func joins: leave compile out."
             )
 
     def _backward_one(self, x: Any, y: Tensor, share: float) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from fsvi.errors import (
     SingularCovarianceError,
 )
 from fsvi.functions import contexts, divergences, kernels, priors
-from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson, StudentT
+from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, MultiHead, Poisson, StudentT
 from fsvi.methods import (
     DUQ,
     FBNN,
@@ -27,6 +27,7 @@ from fsvi.methods import (
     IVON,
     MAP,
     MFVI,
+    SFSVI,
     SPG,
     SWAG,
     VBLL,
@@ -64,6 +65,7 @@ from fsvi.training import (
     cosine,
     every_step,
     fit,
+    fit_tasks,
     take_step,
 )
 
@@ -111,6 +113,7 @@ __all__ = [
     "IVON",
     "MAP",
     "MFVI",
+    "SFSVI",
     "SPG",
     "SWAG",
     "VBLL",
@@ -139,6 +142,7 @@ __all__ = [
     "MCDropout",
     "Method",
     "MixturePredictive",
+    "MultiHead",
     "Network",
     "NonFiniteLossError",
     "Poisson",
@@ -169,6 +173,7 @@ __all__ = [
     "estimate_cost",
     "every_step",
     "fit",
+    "fit_tasks",
     "keep_memory",
     "kernels",
     "load",

@@ -32,6 +32,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "fs-eb": {"num_context": 4},
     "gfsvi": {"num_context": 4},
     "fsvi": {"num_context": 4},
+    "s-fsvi": {"num_context": 4},
 }
 
 

@@ -80,6 +80,7 @@ class Experiment:
         dataset: Turns `data` into the dataset that `fit` receives, for example one that augments its batches.
         validation: Loads inputs and targets for tuning, if a random part of `data` would not do.
         tests: Datasets whose test split `evaluate` loads. A run checks that they are available before it trains.
+        is_diagnosed: Whether `data` are all training data, so that a diagnosis on them means something.
     """
 
     make: Callable[[], Method]
@@ -91,6 +92,7 @@ class Experiment:
     dataset: Callable[[Tensor, Tensor], Any] | None = None
     validation: Callable[[], tuple[Any, Tensor]] | None = None
     tests: Sequence[str] = ()
+    is_diagnosed: bool = True
 
     def build(self, seed: int) -> Method:
         """The untrained method; the seed determines the network's initial parameters."""

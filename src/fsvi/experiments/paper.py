@@ -1,4 +1,7 @@
-"""The tables of the paper (Rudner, Chen, Teh and Gal, NeurIPS 2022) under our names of methods and metrics."""
+"""The tables of the paper (Rudner, Chen, Teh and Gal, NeurIPS 2022) under our names of methods and metrics.
+
+The numbers of the continual tasks are those of S-FSVI's authors (Rudner, Bickford Smith, Feng, Teh, Gal; ICML 2022).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class PaperTable:
     """A table of the paper in its printed units: shares are percentages.
 
     Attributes:
-        source: Its number.
+        source: Which table it is, as in "Table 1 of the paper".
         rows: Means by metric, by the label of the method; values that the paper leaves out are absent.
     """
 
@@ -28,6 +31,10 @@ class PaperTable:
     def row(self, label: str) -> str | None:
         """The row to compare a label of ours with: the same label, or its method if the paper names no context."""
         return next((name for name in (label, label.partition(" (")[0]) if name in self.rows), None)
+
+    def has(self, name: str) -> bool:
+        """Whether a row has the metric called `name`."""
+        return any(name in row for row in self.rows.values())
 
     def rows_without(self, labels: Iterable[str]) -> list[str]:
         """The paper's rows that match none of our `labels`."""

@@ -40,6 +40,19 @@ class FunctionGaussian:
         """The number of points, also where several outputs are joined to one Gaussian."""
         return len(self.mean) // self.outputs_joined
 
+    def part(self, points: Tensor, outputs: Tensor) -> FunctionGaussian:
+        """The same Gaussian at some of the points and for some of the outputs.
+
+        Args:
+            points: The numbers of the points.
+            outputs: The numbers of the outputs.
+        """
+        if self.outputs_joined == 1:
+            weight = self.weight if len(self.weight) == 1 else self.weight[outputs]
+            return FunctionGaussian(self.mean[points][:, outputs], self.factor[points], weight, self.diagonal)
+        rows = (points[:, None] * self.outputs_joined + outputs).flatten()
+        return FunctionGaussian(self.mean[rows], self.factor[rows], self.weight, self.diagonal, len(outputs))
+
     def prepared(self, nugget: float) -> FunctionGaussian:
         """The same Gaussian in float64, with `nugget` added to the diagonal."""
         mean, factor, weight = (in_float64(t) for t in (self.mean, self.factor, self.weight))

@@ -283,6 +283,10 @@ class Empirical(_NetworkPrior):
         if posterior is not None:
             self.q.log_std.copy_(self.q.layout.flatten(posterior.stds()).log())
 
+    def forget_source(self) -> None:
+        """Keep the copied parameters only, so that the source, and the sources of its own prior, can be freed."""
+        self._source = (None,)
+
     @property
     def _posterior(self) -> MeanField | None:
         posterior = getattr(self._source[0], "posterior", None)

@@ -4,6 +4,7 @@ from fsvi.likelihoods.base import Likelihood, NumberLikelihood, weighted
 from fsvi.likelihoods.bernoulli import Bernoulli
 from fsvi.likelihoods.categorical import Categorical
 from fsvi.likelihoods.gaussian import Gaussian
+from fsvi.likelihoods.multi_head import MultiHead
 from fsvi.likelihoods.poisson import Poisson
 from fsvi.likelihoods.student_t import StudentT
 
@@ -12,6 +13,7 @@ __all__ = [
     "Categorical",
     "Gaussian",
     "Likelihood",
+    "MultiHead",
     "NumberLikelihood",
     "Poisson",
     "StudentT",

@@ -19,6 +19,7 @@ from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1
 from fsvi.methods.registry import make_method, method_names
+from fsvi.methods.sfsvi import SFSVI
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
 from fsvi.methods.vbll import VBLL
@@ -33,6 +34,7 @@ __all__ = [
     "IVON",
     "MAP",
     "MFVI",
+    "SFSVI",
     "SPG",
     "SWAG",
     "VBLL",

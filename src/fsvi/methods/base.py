@@ -14,6 +14,7 @@ A method's life, in order:
 5. For every minibatch: `backward(x, y)`, the optimizer's step, `after_step()`.
 6. `after_epoch(batches)`: after every epoch.
 7. `finish(batches)`: after training, the parameters have their final values.
+8. `end_task(x)`: in a sequence of tasks (`fit_tasks`), after each of them.
 """
 
 from __future__ import annotations
@@ -193,6 +194,14 @@ class Method(Configurable, nn.Module, ABC):
     @abstractmethod
     def finish(self, batches: DataPass) -> None:
         """Called after training; `batches` goes through the training data once more."""
+
+    def end_task(self, x: Tensor, seed: int = 0) -> None:
+        """Called by `fit_tasks` after each task of a sequence; methods for continual learning keep what they need.
+
+        Args:
+            x: Training inputs of the task, all of them or a sample.
+            seed: The seed of random choices.
+        """
 
     # Prediction -----------------------------------------------------------------------------------------------------
 

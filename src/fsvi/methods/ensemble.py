@@ -123,6 +123,11 @@ class Ensemble(Method):
         for member in self.members:
             member.after_epoch(batches)
 
+    def end_task(self, x: Tensor, seed: int = 0) -> None:
+        """A task of a sequence has ended for every member."""
+        for member in self.members:
+            member.end_task(x, seed)
+
     def finish(self, batches: DataPass) -> None:
         """Training has ended for every member."""
         for member in self.members:

@@ -187,7 +187,7 @@ class FSVI(NetworkMethod):
         self._is_joinable = False
         if self._shares_features:
             with forked_random(self.device):
-                points = self.function_space.points(x[: min(len(x), 128)])
+                points = self._points(x[: min(len(x), 128)])
             if not self.network.is_dense and example_shape(points) == example_shape(x):
                 self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
 
@@ -248,7 +248,11 @@ class FSVI(NetworkMethod):
 
     def _draw_all(self, q: Parameters, x: Inputs) -> tuple[list[Draw], list[Any]]:
         draws = [_draw(q) for _ in range(self.num_samples)] if self._is_random else []
-        return draws, [self.function_space.points(x) for _ in range(self.num_context_sets)]
+        return draws, [self._points(x) for _ in range(self.num_context_sets)]
+
+    def _points(self, x: Inputs) -> Any:
+        """A set of context points for the minibatch `x`."""
+        return self.function_space.points(x)
 
     def _function_values(self, q: Parameters, x: Inputs, draws: Sequence[Draw]) -> Tensor:
         """The real network's outputs for these draws of its parameters, (M, n, outputs)."""
@@ -259,7 +263,7 @@ class FSVI(NetworkMethod):
         network = self.network
         draw = _draw(q) if self._is_random else None
         params = q.params(None if draw is None else draw.shift)
-        points = self.function_space.points(x)
+        points = self._points(x)
         if example_shape(points) != example_shape(x):  # texts of different lengths
             return dict(self._each_term(q, x, y, ([] if draw is None else [draw], [points])))
         features, outputs = network.with_features(concatenate([x, points]), params)

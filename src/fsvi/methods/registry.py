@@ -33,6 +33,7 @@ from fsvi.methods.mfvi import MFVI
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1
 from fsvi.methods.search_space import VARIANCE, Choice, Range, Space
+from fsvi.methods.sfsvi import SFSVI
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
 from fsvi.methods.vbll import VBLL
@@ -150,6 +151,7 @@ _ENTRIES = [
             "stochastic": Choice(("all", "last_layer")),
         },
     ),
+    MethodEntry("s-fsvi", "S-FSVI", SFSVI),
 ]
 METHODS: dict[str, MethodEntry] = {entry.name: entry for entry in _ENTRIES}
 """Every method by its name; `ensemble:` before a name makes an ensemble of it."""

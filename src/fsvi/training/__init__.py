@@ -6,6 +6,7 @@ from fsvi.training.history import History
 from fsvi.training.optimizers import adamw, cosine
 from fsvi.training.rates import every_step
 from fsvi.training.step import Stepper, take_step
+from fsvi.training.tasks import fit_tasks
 
 __all__ = [
     "Callback",
@@ -16,5 +17,6 @@ __all__ = [
     "cosine",
     "every_step",
     "fit",
+    "fit_tasks",
     "take_step",
 ]

@@ -81,7 +81,7 @@ def test_uci_sets_stand_side_by_side():
     results = [make_result("fsvi", task=f"uci-{name}", metrics=metrics) for name in ("concrete", "protein")]
     errors, likelihoods = build_tables(results)
     assert [column.metric.label for column in errors.columns][:2] == ["Boston", "Concrete"]
-    assert errors.source == "Table 4" and [each.label for each in errors.rows] == ["fbnn", "fsvi"]
+    assert errors.source == "Table 4 of the paper" and [each.label for each in errors.rows] == ["fbnn", "fsvi"]
     by_task = {each.column.task: each for each in row(errors, "fsvi").cells}
     assert by_task["uci-concrete"].difference_text == "−0.177"
     assert by_task["uci-boston"].ours is None and by_task["uci-boston"].paper.mean == 3.632
@@ -165,3 +165,9 @@ def test_duq_is_ranked_by_its_own_score_with_the_entropy_next_to_it():
 def test_remarks_concern_every_row():
     results = [make_result("fsvi", task="uci-yacht", metrics={"rmse": 1.0})]
     assert "context" in only(build_tables(results)).remarks[0].lower()
+
+
+def test_a_table_without_published_measures_names_no_source():
+    results = [make_result("map", task="split-mnist", metrics={"accuracy": 0.9, "forgetting": 0.1})]
+    accuracy, forgetting = build_tables(results)
+    assert "S-FSVI" in accuracy.source and forgetting.source == ""

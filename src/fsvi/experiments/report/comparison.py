@@ -123,8 +123,9 @@ class Table:
 
     @property
     def source(self) -> str:
-        """The number of the paper's table; "" if it has none."""
-        return next((PAPER[task].source for task in self.layout.tasks if task in PAPER), "")
+        """Where the published values are from; "" if there are none."""
+        printed = ((PAPER.get(column.task), column.name) for column in self.layout.columns)
+        return next((table.source for table, name in printed if table and table.has(name)), "")
 
     @property
     def detailed(self) -> bool:

@@ -1,4 +1,4 @@
-"""Figures of a report: reliability, entropy, rotation, corruption, ROC, referral, and predictions of the toy tasks.
+"""Figures of a report: reliability, entropy, rotation, corruption, ROC, referral, forgetting, and toy predictions.
 
 There is a figure for each curve that the results of a task hold, with the first seed of every method. Lines become
 charts; predictions over a plane or along a line become pictures.
@@ -91,6 +91,7 @@ def _chart_makers() -> dict[str, Callable[[Curves], ChartFigure]]:
         "corruption": corruption_figure,
         "roc": roc_figure,
         "referral": referral_figure,
+        "forgetting": forgetting_figure,
     }
 
 
@@ -224,6 +225,19 @@ def referral_figure(curves: Curves) -> ChartFigure:
         "is uncertain where it is wrong."
     )
     return ChartFigure("Referral", caption, [chart for chart in charts if chart.lines], _legend(styles))
+
+
+def forgetting_figure(curves: Curves) -> ChartFigure:
+    """Accuracy on all tasks seen so far, and on the first one, against the number of tasks learned."""
+    styles = _styles(list(curves))
+    last = max(max(curve["task"]) for curve in curves.values())
+    x = Axis("tasks learned", 1.0, float(last), tuple(range(1, int(last) + 1)))
+    charts = []
+    for key, title in (("mean", "All tasks so far"), ("first", "The first task")):
+        lines = [Line(_numbers(curve["task"]), _numbers(curve[key]), styles[label]) for label, curve in curves.items()]
+        charts.append(LineChart(title, x, upper_part("accuracy", lines), lines[::-1]))
+    caption = "Accuracy on test images while tasks are learned one after the other. A method that forgets falls."
+    return ChartFigure("Forgetting", caption, charts, _legend(styles))
 
 
 def _domains(curves: Curves) -> dict[str, str]:

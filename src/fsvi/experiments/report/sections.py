@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -64,8 +64,12 @@ class ProfilePart:
 
     @property
     def figures(self) -> list[ReportFigure]:
-        """Its figures, drawn when they are asked for."""
-        return [figure for _, group in _by_task(self.results) for figure in build_figures(group)]
+        """Its figures, drawn when they are asked for; they name their task if there are several."""
+        by_task = dict(_by_task(self.results))
+        found = [(task, figure) for task, group in by_task.items() for figure in build_figures(group)]
+        return [
+            figure if len(by_task) == 1 else replace(figure, title=f"{figure.title}: {task}") for task, figure in found
+        ]
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ def diagnose_trained(method: Method, experiment: Experiment, result: Result, con
         result: Its result, with the history of training.
         context: The context; None is the method's own.
     """
+    if not experiment.is_diagnosed:
+        raise InvalidInputError(f"runs of {result.task!r} cannot be diagnosed: their data come as a sequence of tasks.")
     x, y = (values[:_EXAMPLES] for values in experiment.data)
     columns = {name: _numbers(values) for name, values in result.history.items()}
     loss = columns.pop("loss", [])

@@ -232,7 +232,8 @@ def _keep(out: Path, path: Path, trained: _Trained) -> Result:
     result = _measured(trained)
     trained.method.save(model)
     try:
-        write_diagnosis(diagnosis, diagnose_trained(trained.method, trained.experiment, result))
+        if trained.experiment.is_diagnosed:
+            write_diagnosis(diagnosis, diagnose_trained(trained.method, trained.experiment, result))
     except FSVIError as error:
         warnings.warn(f"{path} has no diagnosis: {error}", stacklevel=3)
     write_result(path, result)

@@ -22,6 +22,7 @@ from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, Singul
 from fsvi.experiments.experiment import Experiment, Order
 from fsvi.experiments.results import result_path
 from fsvi.experiments.runner.runs import can_stack, checked, recorded
+from fsvi.experiments.tasks.continual import CONTINUAL_TASKS
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.experiments.tuning.pruning import STARTUP, WARMUP, OutOfTimeError, Watch, time_limit
 from fsvi.experiments.tuning.sharing import ENDED, REASON, SharedStudy
@@ -155,10 +156,12 @@ class _Search:
     device: str | None = None
 
     def check(self) -> None:
-        """Refuse methods without a search space."""
+        """Refuse methods without a search space, and sequences of tasks."""
         if not METHODS[self.order.member].search:
             known = ", ".join(name for name, entry in METHODS.items() if entry.search)
             raise InvalidInputError(f"{self.order.method!r} has no search space: choose one of {known}.")
+        if TASKS[self.order.task] in CONTINUAL_TASKS:
+            raise InvalidInputError(f"{self.order.task!r} is a sequence of tasks, which cannot be tuned.")
 
     def path(self, out: Path) -> Path:
         """The path of the summary."""

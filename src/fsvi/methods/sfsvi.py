@@ -1,0 +1,197 @@
+"""Sequential function-space variational inference (Rudner, Bickford Smith, Feng, Teh, Gal; ICML 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.errors import InvalidInputError
+from fsvi.functions import FunctionGaussian, Linearization
+from fsvi.functions.contexts import Context
+from fsvi.functions.divergences import Divergence
+from fsvi.functions.priors import Empirical, Prior
+from fsvi.inputs import Inputs
+from fsvi.likelihoods import Likelihood, MultiHead
+from fsvi.methods.fsvi import FSVI, Stochastic
+from fsvi.methods.kl_weight import KLWeight
+from fsvi.methods.mean_field import Stds
+from fsvi.methods.parts import Part
+from fsvi.networks.devices import moved
+from fsvi.networks.network import Network
+from fsvi.validation import check_count
+
+
+class SFSVI(FSVI):
+    """FSVI for a sequence of tasks: the posterior over functions after one task is the prior of the next.
+
+    For task t it minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · Σ_h KL(q_t(f_h(X_h)) ‖ q_{t−1}(f_h(X_h))). The sum
+    is over the heads h of earlier tasks; in the first task, it has the first head and the `prior`. X_h are K points of
+    the `context`, and K points of the coreset of task h: inputs of that task that were kept. With one head for all
+    tasks, they are K points of the context and K of the coreset of each earlier task.
+
+    Train it with `fsvi.fit_tasks`. With `likelihood=fsvi.MultiHead(heads)` each task has outputs of its own, otherwise
+    all tasks share the outputs. A new head has no earlier posterior, so nothing holds it back while it is learned.
+
+    A file keeps the coreset, because training on further tasks needs it: it contains training inputs.
+
+    Args:
+        net: The network, with the outputs of all tasks in its last layer; it is copied.
+        likelihood: The distribution of targets given the network's outputs.
+        context: Where functions are compared with the prior, besides the coreset. `fit` needs it.
+        coreset: The number of training inputs that are kept per task; 0 keeps none.
+        prior: The prior over functions for the first task; None is `Constant(0.5)`.
+        divergence: What compares posterior and prior at the context points; None is `KL()`.
+        linearize: As for `FSVI`.
+        stochastic: As for `FSVI`.
+        num_context: The number of points of the context per set, and of points per earlier task.
+        num_samples: The number of draws for the likelihood, M.
+        kl_weight: The weight of the divergence in the loss: a number, None for 1/N (the evidence lower bound), or
+            `fsvi.Tempered(t)` for t/N; N is the number of examples of the present task.
+        stds: How the standard deviations start and learn; None is `Stds()`.
+    """
+
+    _drawn: Sequence[int] = ()
+    """How many of the last points of the latest set were kept from each earlier task; the others concern all heads."""
+
+    def __init__(
+        self,
+        net: nn.Module | Network,
+        likelihood: Likelihood,
+        context: Context | None = None,
+        *,
+        coreset: int = 40,
+        prior: Prior | None = None,
+        divergence: Divergence | None = None,
+        linearize: Linearization = "jvp",
+        stochastic: Stochastic = "all",
+        num_context: int = 24,
+        num_samples: int = 1,
+        kl_weight: KLWeight = None,
+        stds: Stds | None = None,
+    ) -> None:
+        super().__init__(
+            net,
+            likelihood,
+            context,
+            prior=prior,
+            divergence=divergence,
+            linearize=linearize,
+            stochastic=stochastic,
+            num_context=num_context,
+            num_samples=num_samples,
+            kl_weight=kl_weight,
+            stds=stds,
+        )
+        self.coreset = coreset if coreset == 0 else check_count("coreset", coreset)
+        self.kept = Coreset()
+
+    # Tasks ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def num_tasks(self) -> int:
+        """The number of tasks that have been learned."""
+        return self.kept.num_tasks
+
+    def end_task(self, x: Tensor, seed: int = 0) -> None:
+        """Keep inputs of the task that was learned, and make the posterior the prior of the next one.
+
+        Args:
+            x: Training inputs of the task, all of them or a sample.
+            seed: The seed of the choice.
+        """
+        self.kept.add(x, self.coreset, seed)
+        self.prior = self.as_prior()
+        prior: Empirical = self.prior
+        prior.forget_source()
+
+    # The divergence -------------------------------------------------------------------------------------------------
+
+    def function_kl(self, x_context: Any) -> Tensor:
+        """The divergence of q(f(X)) from p(f(X)) at these points, summed over the heads of earlier tasks."""
+        self._drawn = ()
+        return super().function_kl(x_context)
+
+    def _points(self, x: Inputs) -> Any:
+        """K points of the context, then K points of each earlier task."""
+        points = super()._points(x)
+        kept, self._drawn = self.kept.draw(self.num_context)
+        return torch.cat([points, self.network.arranged(kept.to(points.dtype))]) if len(kept) else points
+
+    def _divergence(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
+        """One divergence per head, at the points that concern it."""
+        if not isinstance(self.likelihood, MultiHead):
+            return super()._divergence(q, p)
+        p = p if p.mean.shape == q.mean.shape else p.joint()
+        heads: list[list[int]] = self.likelihood.heads[: max(1, self.num_tasks)]
+        parts = zip(self._points_of_heads(q.num_points, len(heads)), heads, strict=True)
+        indices = [[torch.tensor(each, device=q.mean.device) for each in part] for part in parts]
+        return torch.stack([self.divergence.between(q.part(*part), p.part(*part)) for part in indices]).sum()
+
+    def _points_of_heads(self, num_points: int, num_heads: int) -> Iterator[list[int]]:
+        """The points at which each head is compared: those that concern all heads, and those of its own task."""
+        end = num_points - sum(self._drawn)
+        shared = list(range(end))
+        for count in self._drawn or [0] * num_heads:
+            start, end = end, end + count
+            yield [*shared, *range(start, end)]
+
+
+class Coreset(Part):
+    """Inputs of earlier tasks, task after task."""
+
+    points: Tensor
+    """the inputs, (n, ...)"""
+    sizes: Tensor
+    """how many inputs each task has left, (tasks,)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("points", torch.zeros(0))
+        self.register_buffer("sizes", torch.zeros(0, dtype=torch.long))
+        self._known_sizes: list[int] = []  # so that no step waits for the device
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks have been learned, also if none of their inputs were kept."""
+        return len(self._known_sizes)
+
+    def add(self, x: Any, num: int, seed: int) -> None:
+        """Keep `num` random inputs of the task that ends.
+
+        Args:
+            x: The task's inputs.
+            num: The number to keep.
+            seed: The seed of the choice.
+        """
+        if not isinstance(x, Tensor):
+            raise InvalidInputError("S-FSVI keeps inputs in a coreset, so it needs inputs that are one tensor.")
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:num]
+        chosen = x.detach()[moved(order, x.device)].clone()
+        self.points = torch.cat([self.points, chosen.to(self.points)]) if self.num_tasks else chosen
+        self._known_sizes.append(len(chosen))
+        self.sizes = torch.tensor(self._known_sizes, device=self.sizes.device)
+
+    def draw(self, num: int) -> tuple[Tensor, list[int]]:
+        """Up to `num` random points of each task, task after task, and how many of each.
+
+        Args:
+            num: The number per task.
+        """
+        starts = accumulate(self._known_sizes, initial=0)
+        rows = [start + torch.randperm(size)[:num] for start, size in zip(starts, self._known_sizes, strict=False)]
+        index = torch.cat([torch.zeros(0, dtype=torch.long), *rows])
+        return self.points[moved(index, self.points.device)], [len(each) for each in rows]
+
+    def resize(self, tensors: Mapping[str, Tensor], input_shape: tuple[int, ...] | None) -> None:
+        """Make room for as many points and tasks as a file has."""
+        for name in ("points", "sizes"):
+            if name in tensors:
+                setattr(self, name, torch.zeros_like(tensors[name], device=getattr(self, name).device))
+
+    def settle(self) -> None:
+        """Read the sizes, which a file may have changed."""
+        self._known_sizes = self.sizes.tolist()

@@ -140,7 +140,8 @@ def test_onnx_of_a_residual_network_with_batch_norm(tmp_path):
 
 def test_texts_of_other_lengths(tmp_path):
     torch.manual_seed(0)
-    method = fsvi.MFVI(fsvi.networks.text_encoder(20, 2, width=8, length=16), fsvi.Categorical())
+    net = fsvi.networks.text_encoder(20, 2, width=8, length=16)
+    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4, stochastic="last_layer")
 
     def texts(num: int, length: int) -> dict[str, Tensor]:
         mask = (torch.arange(length) < 1 + torch.arange(num)[:, None] % length).long()

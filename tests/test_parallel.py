@@ -2,8 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,13 +58,49 @@ def test_jobs_of_a_lost_worker_are_done_again(tmp_path):
     (_, pid), _ = Workers(2).each_finished(lose_worker_once, [tmp_path, tmp_path])
     first = int((tmp_path / "killed").read_text())
     assert pid != first
-    for _ in range(100):
-        try:
-            os.kill(first, 0)
-        except ProcessLookupError:
+    wait_for(lambda: not is_alive(first), "the process of a lost worker ends")
+
+
+def wait_for(condition, what):
+    for _ in range(1_200):
+        if condition():
             return
         time.sleep(0.1)
-    pytest.fail("the process of a lost worker is still there")
+    pytest.fail(f"not within two minutes: {what}")
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with suppress(OSError):  # where nobody waits for orphans, as in some containers, an ended one keeps its number
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return True
+
+
+def note_processes(folder):
+    """Write down the process that does the job and its worker, and go on for long."""
+    (folder / f"{os.getpid()}.tmp").write_text(f"{os.getpid()} {os.getppid()}")
+    (folder / f"{os.getpid()}.tmp").rename(folder / f"{os.getpid()}.job")
+    time.sleep(600)
+
+
+def test_workers_end_with_a_killed_main_process(tmp_path):
+    """Also in the middle of a job: otherwise they would go on, and the next command would find their files locked."""
+    script = "from test_parallel import *; from pathlib import Path; import sys; folder = Path(sys.argv[1]); "
+    script += "list(Workers(2).each_finished(note_processes, [folder, folder]))"
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(parallel.__file__).parents[1])])
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    main = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})
+    try:
+        wait_for(lambda: len(list(tmp_path.glob("*.job"))) == 2, "both jobs have begun")
+        pids = [int(pid) for path in tmp_path.glob("*.job") for pid in path.read_text().split()]
+        assert len(set(pids)) == 4 and all(map(is_alive, pids))
+    finally:
+        main.kill()
+        main.wait()
+    wait_for(lambda: not any(map(is_alive, pids)), "workers and the processes of their jobs end")
 
 
 def test_a_backend_that_always_breaks_down_is_one_sentence(monkeypatch):
@@ -115,6 +155,7 @@ def small_machine(monkeypatch):
         (Workers(9), 0, 4, ["4 instead of 9 jobs at the same time: there are 4 cores."]),
         (Workers(4, threads=2), 0, 2, ["2 instead of 4 jobs at the same time: there are 4 cores."]),
         (Workers(4, threads=8), 0, 1, ["1 instead of 4 jobs at the same time: there are 4 cores."]),
+        (Workers(1, threads=8), 9_000, 1, []),
         (
             Workers(4),
             1_000,

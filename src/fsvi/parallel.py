@@ -1,7 +1,8 @@
 """Jobs in several processes, on a joblib backend: loky on this machine, Ray or Dask here or on a cluster.
 
 A worker of the backend does its jobs in a child process of its own. If a job's process is killed, for example because
-memory is short, only this job fails: the worker starts another child for its next job.
+memory is short, only this job fails: the worker starts another child for its next job. If the main process is killed,
+loky workers and their children end too, in the middle of their jobs.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from typing import IO, Any, TypeVar
 
@@ -38,6 +41,8 @@ _PACKAGES = {"ray": "ray", "dask": "distributed"}
 _LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _BREAKDOWNS = 3
 """How many times in a row a backend may break down before a job has finished."""
+_POLL = 0.5
+"""Seconds between two looks at whether the main process is there."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,9 @@ class Workers:
                 free // memory
             )
         reason, most = min(limits.items(), key=lambda item: item[1])
-        if most >= self.jobs:
-            return self
         jobs = max(1, most)
+        if jobs >= self.jobs:
+            return self
         tell(f"{jobs} instead of {self.jobs} jobs at the same time: {reason}.")
         return replace(self, jobs=jobs)
 
@@ -125,9 +130,10 @@ class Workers:
 
     def _each_of(self, function: Callable[[Any], Any], jobs: dict[int, Any]) -> Iterator[tuple[int, Any]]:
         num = min(self.jobs, len(jobs))
+        owner = os.getpid() if self.backend == "loky" else None  # Ray and Dask manage their own workers
         with _ENGINES[self.backend](num):
             parallel = joblib.Parallel(n_jobs=num, return_as="generator_unordered", batch_size=1, pre_dispatch=num)
-            calls = [joblib.delayed(_do)(index, function, job, self.threads) for index, job in jobs.items()]
+            calls = [joblib.delayed(_do)(index, function, job, self.threads, owner) for index, job in jobs.items()]
             try:
                 yield from parallel(calls)
             finally:
@@ -145,7 +151,8 @@ def _loky(num: int) -> Iterator[None]:
         with joblib.parallel_config("loky", inner_max_num_threads=1):
             yield
     finally:
-        get_reusable_executor().shutdown(wait=False, kill_workers=True)  # otherwise they stay for five minutes
+        # otherwise they stay for five minutes
+        get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
 
 
 @contextmanager
@@ -238,8 +245,20 @@ class _Child:
 _own = threading.local()
 
 
-def _do(index: int, function: Callable[[Any], Any], job: Any, threads: int) -> tuple[int, Any]:
-    """Do a job in the child of this worker; a new one if there is none, or if a job has ended it."""
+def _do(
+    index: int, function: Callable[[Any], Any], job: Any, threads: int, owner: int | None = None
+) -> tuple[int, Any]:
+    """Do a job in the child of this worker; a new one if there is none, or if a job has ended it.
+
+    Args:
+        index: The number of the job.
+        function: The function that does it.
+        job: Its argument.
+        threads: The number of threads that it may use.
+        owner: The main process, if this worker must notice by itself that it is gone.
+    """
+    if owner is not None:
+        _end_with(owner)
     if multiprocessing.parent_process() is not None:
         _ignore_interrupts()
     child: _Child | None = getattr(_own, "child", None)
@@ -247,6 +266,23 @@ def _do(index: int, function: Callable[[Any], Any], job: Any, threads: int) -> t
         _close_child()
         child = _own.child = _Child(threads)
     return index, child.do(function, job)
+
+
+@cache
+def _end_with(owner: int) -> None:
+    """End this process, and so its child, when the process that started it is gone.
+
+    Args:
+        owner: The process that started it, or this process itself, if joblib needs no worker.
+    """
+    if owner != os.getpid() and os.name == "posix":  # elsewhere an orphan keeps the number of its parent
+        threading.Thread(target=_watch, args=(owner,), daemon=True).start()
+
+
+def _watch(owner: int) -> None:
+    while os.getppid() == owner:
+        time.sleep(_POLL)
+    os._exit(1)
 
 
 def _close_child() -> None:

@@ -12,6 +12,7 @@ import fsvi
 from fsvi import cli
 from fsvi.experiments import demo
 from fsvi.experiments.runner import runs
+from fsvi.experiments.sweeps import SWEEPS
 from made_results import make_result
 
 
@@ -31,6 +32,11 @@ def test_every_command_is_documented():
     commands = typer.main.get_command(cli.app).commands
     assert len(commands) == 11
     assert [name for name in commands if f"`fsvi {name}`" not in page] == []
+
+
+def test_the_help_of_reproduce_names_every_sweep(run):
+    words = run("reproduce", "--help")[1].replace(",", " ").split()
+    assert [name for name in SWEEPS if name not in words] == []
 
 
 def test_version(run):

@@ -1,8 +1,8 @@
-"""SWAG collects parameters at a constant learning rate."""
+"""SWAG collects parameters at a constant learning rate; short trainings warm up and then fall to almost nothing."""
 
 import pytest
 
-from fsvi.experiments.schedules import AveragingSchedule
+from fsvi.experiments.schedules import AveragingSchedule, TriangularSchedule
 from fsvi.methods import SWAG
 
 
@@ -27,3 +27,10 @@ def test_the_default_start_is_swags():
 
 def test_result_files_can_name_it():
     assert repr(AveragingSchedule()) == "AveragingSchedule(start=0.5, final=0.5)"
+
+
+def test_a_triangle_rises_and_falls_linearly():
+    schedule = TriangularSchedule(first=0.2, peak=0.25, final=0.01)
+    expected = {0.0: 0.2, 0.125: 0.6, 0.25: 1.0, 0.625: 0.505, 1.0: 0.01}
+    assert {done: schedule(done) for done in expected} == pytest.approx(expected)
+    assert repr(schedule) == "TriangularSchedule(first=0.2, peak=0.25, final=0.01)"

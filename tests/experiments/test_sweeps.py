@@ -25,6 +25,15 @@ def test_every_sweep_is_of_tasks_and_methods_that_exist(name):
     assert orders and all(order.task in TASKS for order in orders)
 
 
+def test_only_some_sweeps_have_runs_for_desktops():
+    orders = flat(plan("all", seeds=1, profile="desk"))
+    assert {order.task for order in orders} == {"cifar10", "retina"}
+    rows = {(order.method, order.context) for order in orders if order.task == "cifar10"}
+    assert {("map", None), ("fsvi", "monochrome"), ("fsvi", "corrupted"), ("ensemble:map", None)} <= rows
+    with pytest.raises(InvalidInputError, match=r"uci.*'desk'.*table2 and retina"):
+        plan("uci", profile="desk")
+
+
 def test_methods_and_seeds_can_be_chosen():
     orders = flat(plan("table1", ["map", "fsvi"], seeds=2, profile="quick"))
     assert [(order.method, order.context, order.seed) for order in orders] == [
@@ -85,6 +94,21 @@ def test_shards_have_about_the_same_work(count):
     whole = plan("toy")
     work = [sum(map(sweeps._expected_cost, Shard(index + 1, count).of(whole))) for index in range(count)]
     assert max(work) - min(work) <= max(map(sweeps._expected_cost, whole))
+
+
+def test_longer_groups_cost_more():
+    """Each seed counts; an ensemble costs five members, and context points double the cost."""
+    orders = [Order("oat1d", "map", seed=seed) for seed in range(3)]
+    assert sweeps._expected_cost(orders[:1]) == 1 and sweeps._expected_cost(orders) == 3
+    costs = {name: sweeps._expected_cost([Order("oat1d", name)]) for name in ("ensemble:map", "fsvi", "ensemble:fsvi")}
+    assert costs == {"ensemble:map": 5, "fsvi": 2, "ensemble:fsvi": 10}
+
+
+def test_long_groups_are_dealt_first_to_whoever_has_the_least():
+    """Costs 5, 2, 2 and 1 make two shards of 5: the ensemble alone, and the rest."""
+    whole = [[Order("oat1d", name)] for name in ("map", "fsvi", "ensemble:map")] + [[Order("subspace", "fsvi")]]
+    methods = [[group[0].method for group in Shard(index, 2).of(whole)] for index in (1, 2)]
+    assert methods == [["ensemble:map"], ["fsvi", "fsvi", "map"]]
 
 
 @pytest.mark.parametrize("text", ["5/4", "0/4", "1", "1/0", "-1/4", "1/4/2", "a/b", "1.0/2", ""])

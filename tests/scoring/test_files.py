@@ -189,6 +189,20 @@ def test_a_worker_that_dies_costs_its_file(models, data, tmp_path, monkeypatch):
     assert report.rows == 2 * ROWS and "part-1.parquet: its process was killed" in report.failures()
 
 
+def test_what_was_noticed_is_told_after_waiting_for_another_process(models, data, tmp_path, monkeypatch):
+    whole = scoring.score_partition
+
+    def busy_at_first(job):
+        if not job.waits:
+            return scoring.Outcome(job.partition.path, job.partition.name, is_busy=True)
+        return scoring.replace(whole(job), told=["a row was left out."])
+
+    monkeypatch.setattr(scoring, "score_partition", busy_at_first)
+    said = []
+    report = fsvi.predict_files(models / "0.fsvi", data / "part-0.parquet", tmp_path / "out", tell=said.append)
+    assert report.rows == ROWS and said[-1] == "part-0.parquet: a row was left out."
+
+
 def test_an_input_that_changes_while_it_is_scored_is_not_signed(models, data, tmp_path, monkeypatch):
     def changing(self, path, keep, rows=5):
         frame(7, rows=3).write_parquet(path)

@@ -78,7 +78,8 @@ MethodName = typer.Argument(
     help="The method, such as fsvi, map or ensemble:map.", autocompletion=_completing(fsvi.method_names)
 )
 Profile = typer.Option(
-    help="paper: the paper's protocol; quick: minutes; smoke: seconds.", autocompletion=_completing(_profiles)
+    help="paper: the paper's protocol; desk: about an hour (cifar10, retina); quick: minutes; smoke: seconds.",
+    autocompletion=_completing(_profiles),
 )
 Out = typer.Option(help="Output folder; created if missing.")
 Json = typer.Option("--json", help="Print JSON for other programs.")
@@ -152,12 +153,18 @@ def bench(
     only: Annotated[
         str | None, typer.Option(help='The tables to measure, with --tables: "iris", or names separated by commas.')
     ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(help="A table of your own to measure, with --tables: customers.csv:churn, file and target."),
+    ] = None,
 ) -> None:
     """Measure the cost of training steps and predictions, or the estimators on tables."""
+    from fsvi.cli.bench_files import file_table
     from fsvi.experiments.bench import run_bench, run_table_bench
 
     if tables:
-        run_table_bench(out, range(first_seed, first_seed + seeds), tell=typer.echo, names=only)
+        own = [file_table(spec, typer.echo) for spec in file or ()]
+        run_table_bench(out, range(first_seed, first_seed + seeds), tell=typer.echo, names=only, own=own)
         return
     run_bench(out, quick, methods)
 
@@ -213,7 +220,10 @@ def run(
 def reproduce(
     what: Annotated[
         str,
-        typer.Argument(help="table1, table2, retina, uci, rotated, toy or all.", autocompletion=_completing(_sweeps)),
+        typer.Argument(
+            help="table1, table2, rotated, retina, reviews, continual, uci, toy or all.",
+            autocompletion=_completing(_sweeps),
+        ),
     ],
     methods: Annotated[str | None, typer.Option(help="Only these methods: names separated by commas.")] = None,
     seeds: Annotated[int | None, typer.Option(help="The number of seeds.", show_default="as in the paper")] = None,

@@ -122,8 +122,8 @@ def fit_file(path: Path, out: Path, report: Path, options: FitOptions, tell: Tel
     file = read_table(path, options.max_rows, options.seed)
     _tell_rows(path, file, tell)
     with building_from(path):
-        examples, task = _examples(file.table, options, tell)
-        columns = _types(examples.table, options, tell)
+        examples, task = examples_of(file.table, options, tell)
+        columns = column_types(examples.table, options, tell)
         train, calibration, test = _split(examples, task, options)
         encoder = TableEncoder.learn(train.table, columns)
         _tell_columns(encoder, train.table, tell)
@@ -159,7 +159,7 @@ def _tell_rows(path: Path, file: TableFile, tell: Tell) -> None:
         tell(sentence)
 
 
-def _examples(table: Table, options: FitOptions, tell: Tell) -> tuple[Examples, str]:
+def examples_of(table: Table, options: FitOptions, tell: Tell) -> tuple[Examples, str]:
     """The rows that have a target, and the task."""
     for name in (options.target, *options.columns, *([options.weight] if options.weight else [])):
         _check_column(name, table.names)
@@ -237,7 +237,7 @@ def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     return gaps
 
 
-def _types(table: Table, options: FitOptions, tell: Tell) -> dict[str, str]:
+def column_types(table: Table, options: FitOptions, tell: Tell) -> dict[str, str]:
     """The type of every column: what the user says, or what is detected; row numbers are left out."""
     types = dict(options.columns)
     for name, values in table.columns.items():

@@ -12,8 +12,6 @@ from torch import Tensor
 from fsvi.errors import InvalidInputError
 from fsvi.validation import check_count, check_fraction
 
-_CROP_PADDING = 4
-
 
 @dataclass(frozen=True)
 class Normalize:
@@ -52,20 +50,22 @@ class Normalize:
         return x.float().div_(255).sub_(mean).div_(std)
 
 
-def augment(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Crop each image at random after padding it with 4 zeros per side, and mirror it with probability one half.
+def augment(x: Tensor, generator: torch.Generator | None = None, padding: int = 4) -> Tensor:
+    """Crop each image at random after padding it with zeros, and mirror it with probability one half.
 
     Args:
         x: Images (n, channels, height, width) of any type; zero is the mean of normalized ones.
         generator: The source of random crops and flips; None is torch's global one.
+        padding: The number of zeros per side, and so the largest shift in pixels.
     """
     _check_images(x)
+    check_count("padding", padding, least=0)
     n, _, height, width = x.shape
-    shift = torch.randint(0, 2 * _CROP_PADDING + 1, (2, n, 1), generator=generator).to(x.device)
+    shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator).to(x.device)
     flip = (torch.rand(n, 1, generator=generator) < 0.5).to(x.device)
     rows, columns = shift[0] + torch.arange(height, device=x.device), torch.arange(width, device=x.device)
     columns = shift[1] + torch.where(flip, columns.flip(0), columns)
-    padded = F.pad(x, [_CROP_PADDING] * 4)
+    padded = F.pad(x, [padding] * 4)
     images = torch.arange(n, device=x.device)[:, None, None]
     return padded[images, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 

@@ -17,10 +17,13 @@ from fsvi.data import DataSplit, TextSplit
 from fsvi.methods import Method
 from fsvi.training import History, fit
 
-Profile = Literal["paper", "quick", "smoke"]
-"""The paper's protocol; a few minutes on a laptop; a few seconds, to check that everything works."""
+Profile = Literal["paper", "desk", "quick", "smoke"]
+"""The paper's protocol; all data on a desktop in about an hour, for the tasks that have such a recipe; a few minutes on
+a laptop; a few seconds, to check that everything works."""
 
 PROFILES: tuple[str, ...] = get_args(Profile)
+DESK = "desk"
+"""The profile that only some tasks have."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ class Experiment:
     """A method on a task.
 
     Attributes:
-        make: Makes the untrained method.
+        make: Makes the method, untrained. If there are `starts`, it makes the method from their trained models, or
+            without any from a new network.
         data: Training inputs, a tensor or an `fsvi.inputs.Bundle`, and targets, as the network sees them.
         fit_settings: Arguments of `fit`.
         evaluate: Loads the test data and evaluates a trained method.
@@ -80,10 +84,13 @@ class Experiment:
         dataset: Turns `data` into the dataset that `fit` receives, for example one that augments its batches.
         validation: Loads inputs and targets for tuning, if a random part of `data` would not do.
         tests: Datasets whose test split `evaluate` loads. A run checks that they are available before it trains.
+        context: The data that context points are drawn from. A run refuses test data among them before it trains.
+        starts: Runs with the same data, whose trained models the method starts from. A run makes them first.
+        trains: Whether the method is trained; what `make` makes of trained models may be ready.
         is_diagnosed: Whether `data` are all training data, so that a diagnosis on them means something.
     """
 
-    make: Callable[[], Method]
+    make: Callable[..., Method]
     data: tuple[Any, Tensor]
     fit_settings: Mapping[str, Any]
     evaluate: Callable[[Method], Outcome]
@@ -92,13 +99,21 @@ class Experiment:
     dataset: Callable[[Tensor, Tensor], Any] | None = None
     validation: Callable[[], tuple[Any, Tensor]] | None = None
     tests: Sequence[str] = ()
+    context: Sequence[DataSplit | TextSplit] = ()
+    starts: Sequence[Order] = ()
+    trains: bool = True
     is_diagnosed: bool = True
 
-    def build(self, seed: int) -> Method:
-        """The untrained method; the seed determines the network's initial parameters."""
+    def build(self, seed: int, started: Sequence[Method] = ()) -> Method:
+        """The untrained method.
+
+        Args:
+            seed: Determines the network's initial parameters.
+            started: The trained models of `starts`; without them, the method starts from a new network.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self.make()
+            return self.make(*started)
 
     def train(self, method: Method, seed: int, **settings: Any) -> History:
         """Train the method that `build` made.
@@ -107,6 +122,8 @@ class Experiment:
             method: The method.
             seed: The seed of training.
         """
+        if not self.trains:
+            return History()
         data: Any = self.data if self.dataset is None else self.dataset(*self.data)
         return fit(method, data, seed=seed, **{**self.fit_settings, **settings})
 

@@ -32,7 +32,7 @@ class Result:
         history: Terms of the loss by epoch, with some epochs left out.
         data: Name, split, size and hash of every dataset.
         notes: Differences from the paper that a reader must know.
-        seconds: Wall time of training and of evaluation.
+        seconds: Wall time of training and of evaluation, and of training the runs that this one starts from.
         versions: Versions of Python and of packages.
         machine: System, processor, cores.
         commit: Commit of the source; None if unknown.

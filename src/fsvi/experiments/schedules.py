@@ -26,3 +26,24 @@ class AveragingSchedule:
             return self.final
         descended = (done / self.start - 0.5) / 0.4
         return 1.0 - (1.0 - self.final) * min(max(descended, 0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class TriangularSchedule:
+    """Rises linearly to the full learning rate, then falls linearly: a short training at a high rate.
+
+    Args:
+        first: The factor at the start.
+        peak: The fraction of training after which the factor is 1.
+        final: The factor at the end.
+    """
+
+    first: float = 0.2
+    peak: float = 0.23
+    final: float = 0.01
+
+    def __call__(self, done: float) -> float:
+        """The factor on the learning rate when the fraction `done` of training is done."""
+        if done < self.peak:
+            return self.first + (1.0 - self.first) * done / self.peak
+        return 1.0 - (1.0 - self.final) * min(1.0, (done - self.peak) / (1.0 - self.peak))

@@ -144,15 +144,18 @@ def _summary(results: Sequence[Result]) -> str:
 
 
 def _orders(name: str, methods: Sequence[str], seeds: int | Sequence[int] | None, profile: Profile) -> Iterator[Order]:
-    sweeps = list(SWEEPS.values()) if name == "all" else [SWEEPS[name]]
-    known = sorted({method for sweep in sweeps for method, _ in sweep.rows})
+    sweeps = [sweep for sweep in SWEEPS.values() if name in (sweep.name, "all") and sweep.rows_at(profile)]
+    if not sweeps:
+        have = " and ".join(sweep.name for sweep in SWEEPS.values() if sweep.rows_at(profile))
+        raise InvalidInputError(f"{name} has no runs at profile={profile!r}, only {have}.")
+    known = sorted({method for sweep in sweeps for method, _ in sweep.rows_at(profile)})
     for method in methods:
         check_choice("methods", method, known)
     for sweep in sweeps:
         tasks = [task.name for task in TASKS.values() if task.sweep == sweep]
         for seed in _seeds(sweep, seeds):
             for task in tasks:
-                for method, context in sweep.rows:
+                for method, context in sweep.rows_at(profile):
                     if not methods or method in methods:
                         yield checked(Order(task, method, profile, seed, context))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fsvi.experiments.columns import TableLayout
-from fsvi.experiments.experiment import Experiment, Order, Recipe
+from fsvi.experiments.experiment import DESK, PROFILES, Experiment, Order, Recipe
 from fsvi.experiments.schedules import AveragingSchedule
 from fsvi.methods.registry import METHODS
 
@@ -26,11 +26,17 @@ class Sweep:
         name: What `fsvi reproduce` calls it.
         rows: The methods with their contexts.
         seeds: How many seeds the paper averages over.
+        desk: The methods with their contexts at the profile `desk`, if the tasks have it.
     """
 
     name: str
     rows: tuple[MethodAndContext, ...]
     seeds: int = 1
+    desk: tuple[MethodAndContext, ...] = ()
+
+    def rows_at(self, profile: str) -> tuple[MethodAndContext, ...]:
+        """The methods with their contexts at a profile; none if the tasks do not have it."""
+        return self.desk if profile == DESK else self.rows
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Task:
         sweep: The runs that reproduce the paper's table or figure.
         context: The default context of methods that take one; None if the task has a fixed context.
         contexts: The contexts to choose from; empty for those of images and all datasets.
+        profiles: The profiles that its recipe knows.
         can_stack: Whether seeds can be trained stacked, in one pass for all: for small dense networks.
         threads: The number of threads to train with; None for PyTorch's choice. Small networks are fastest with one,
             and then their results do not depend on the number of cores.
@@ -70,6 +77,7 @@ class Task:
     sweep: Sweep
     context: str | None = None
     contexts: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = tuple(name for name in PROFILES if name != DESK)
     can_stack: bool = False
     threads: int | None = None
 

@@ -6,5 +6,16 @@ from fsvi.networks.network import Network
 from fsvi.networks.ranges import RangeFeatures, table_mlp
 from fsvi.networks.resnet import resnet18, resnet50
 from fsvi.networks.text import text_encoder
+from fsvi.networks.whitened_cnn import whitened_cnn
 
-__all__ = ["Network", "RangeFeatures", "cnn", "mlp", "resnet18", "resnet50", "table_mlp", "text_encoder"]
+__all__ = [
+    "Network",
+    "RangeFeatures",
+    "cnn",
+    "mlp",
+    "resnet18",
+    "resnet50",
+    "table_mlp",
+    "text_encoder",
+    "whitened_cnn",
+]

@@ -15,6 +15,7 @@ from fsvi.errors import FileFormatError
 from fsvi.networks.ranges import RangeFeatures
 from fsvi.networks.resnet import ResNet, resnet18, resnet50
 from fsvi.networks.text import TextEncoder, text_encoder
+from fsvi.networks.whitened_cnn import Scale
 from fsvi.serialization import plain
 from fsvi.validation import first_line
 
@@ -28,7 +29,7 @@ _LAYERS: dict[str, type[nn.Module]] = {
         *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
         *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
         *(nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid),
-        *(nn.Flatten, nn.Unflatten, nn.Identity, RangeFeatures),
+        *(nn.Flatten, nn.Unflatten, nn.Identity, RangeFeatures, Scale),
     )
 }
 _RESNETS = {"resnet18": resnet18, "resnet50": resnet50}

@@ -227,18 +227,21 @@ def _score_all(jobs: Sequence[Job], workers: Workers, tell: Tell, progress: bool
     total = sum(count for count in counts if count is not None) if None not in counts else None
     by_name = {job.partition.name: job for job in jobs}
     with RowProgress([job.partition for job in jobs], total, tell, progress) as watched:
-        for outcome in _outcomes(jobs, workers):
-            if outcome.is_busy:
-                busy.append(by_name[outcome.name])
-                continue
+
+        def keep(outcome: Outcome) -> None:
             watched.finish(outcome.name, outcome.rows, outcome.is_new)
             outcomes.append(outcome)
             tell_once([f"{outcome.name}: {sentence}" for sentence in outcome.told], told, tell)
+
+        for outcome in _outcomes(jobs, workers):
+            if outcome.is_busy:
+                busy.append(by_name[outcome.name])
+            else:
+                keep(outcome)
         if busy:
             tell(f"Waiting for {len(busy)} files that another process is scoring.")
         for outcome in _outcomes([replace(job, waits=True) for job in busy], workers):
-            watched.finish(outcome.name, outcome.rows, outcome.is_new)
-            outcomes.append(outcome)
+            keep(outcome)
     return outcomes
 
 

@@ -126,7 +126,7 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def _is_data(path: Path) -> bool:
-    """Whether other programs consider the file part of a dataset: no name of its path starts with a dot or bar."""
+    """Whether it is part of a dataset to other programs: no name in its path starts with a dot or an underscore."""
     return path.name.lower().endswith(_ENDINGS) and not any(part.startswith((".", "_")) for part in path.parts)
 
 

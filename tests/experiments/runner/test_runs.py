@@ -17,6 +17,7 @@ from fsvi.training.loop import Run
 from made_results import make_result
 
 ORDER = Order("two-moons", "fsvi", "smoke")
+ORIGINAL = TASKS["two-moons"].recipe
 
 
 def silent(_):
@@ -75,6 +76,49 @@ def test_settings_that_are_objects_are_known_again(tmp_path):
     assert run(replace(order, settings={"prior": fsvi.priors.Constant(2.0)}), tmp_path, silent) == result
     with pytest.raises(InvalidInputError, match="prior="):
         run(replace(order, settings={"prior": fsvi.priors.Constant(3.0)}), tmp_path, silent)
+
+
+def start_from_map(order):
+    """The recipe of two moons; FSVI starts from the network of MAP."""
+    experiment = ORIGINAL(order)
+    if order.method == "map":
+        return experiment
+
+    def make(*trained):
+        fresh = experiment.make()
+        return fsvi.FSVI.from_trained(*trained, context=fresh.context) if trained else fresh
+
+    starts = [replace(order, method="map", context=None)]
+    return replace(experiment, make=make, starts=starts, fit_settings={**experiment.fit_settings, "lr": 1e-30})
+
+
+def test_a_run_makes_the_run_that_it_starts_from(tmp_path, monkeypatch):
+    replace_recipe(monkeypatch, start_from_map)
+    result = run(ORDER, tmp_path, silent, progress=False)
+    first = read_result(result_path(tmp_path, replace(ORDER, method="map")))
+    assert result.seconds["start"] == first.seconds["train"] and "start" not in first.seconds
+    models = [
+        fsvi.load(model_path(tmp_path, result_path(tmp_path, each))) for each in (replace(ORDER, method="map"), ORDER)
+    ]
+    point, started = ({name: p.detach() for name, p in model.net.named_parameters()} for model in models)
+    started |= {name: value.detach() for name, value in models[1].posterior.params().items()}
+    assert point.keys() <= started.keys()
+    for name, value in point.items():
+        torch.testing.assert_close(started[name], value, atol=1e-5, rtol=0)  # its own training hardly moves it
+
+
+def test_a_run_whose_start_has_lost_its_model_says_what_to_remove(tmp_path, monkeypatch):
+    replace_recipe(monkeypatch, start_from_map)
+    first = replace(ORDER, method="map")
+    run(first, tmp_path, silent, progress=False)
+    model_path(tmp_path, result_path(tmp_path, first)).unlink()
+    with pytest.raises(InvalidInputError, match=r"no model.*map\.smoke\.0\.fsvi.*remove.*map\.smoke\.0\.json"):
+        run(ORDER, tmp_path, silent, progress=False)
+
+
+def test_a_profile_that_the_task_does_not_have_is_refused():
+    with pytest.raises(InvalidInputError, match=r"'desk'.*two-moons.*cifar10 and retina"):
+        checked(replace(ORDER, profile="desk"))
 
 
 def test_a_run_that_is_done_is_not_redone(tmp_path, monkeypatch):

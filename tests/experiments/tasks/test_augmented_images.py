@@ -21,12 +21,12 @@ def small() -> fsvi.MAP:
 
 def test_images_fetched_together_are_augmented_and_one_alone_is_not():
     x, y = images(20)
-    data = AugmentedImages(x, y)
+    data = AugmentedImages(x, y, shift=1)
     assert torch.equal(data[3][0], x[3]) and len(data) == 20
     torch.manual_seed(1)
     batch = data.__getitems__([4, 2, 9])
     torch.manual_seed(1)
-    expected = fsvi.data.augment(x[[4, 2, 9]])
+    expected = fsvi.data.augment(x[[4, 2, 9]], padding=1)
     assert torch.equal(torch.stack([image for image, _ in batch]), expected)
     assert not torch.equal(expected, x[[4, 2, 9]])
     assert [int(label) for _, label in batch] == y[[4, 2, 9]].tolist()
@@ -37,14 +37,14 @@ def test_training_sees_augmented_images_and_what_is_learned_of_the_data_before_i
     experiment = cifar10(Order("cifar10", "fsvi", "smoke", context="monochrome"))
     augment, shapes = fsvi.data.augment, []
 
-    def recorded(x):
-        shapes.append(len(x))
-        return augment(x)
+    def recorded(x, padding):
+        shapes.append((len(x), padding))
+        return augment(x, padding=padding)
 
     monkeypatch.setattr(fsvi.data, "augment", recorded)
     method = experiment.build(0)
     experiment.train(method, 0, progress=False)
-    assert shapes == [24, 24]
+    assert shapes == [(24, 4), (24, 4)]
     assert torch.equal(method.context.contexts[1]._pixels, experiment.data[0])
 
 
@@ -54,11 +54,11 @@ def test_an_interrupted_training_on_augmented_images_goes_on_to_the_same_bits(mo
     fsvi.fit(whole, data, **settings)
     augment, calls = fsvi.data.augment, []
 
-    def interrupting(x):
+    def interrupting(x, padding):
         calls.append(len(x))
         if len(calls) == 8:
             raise KeyboardInterrupt
-        return augment(x)
+        return augment(x, padding=padding)
 
     monkeypatch.setattr(fsvi.data, "augment", interrupting)
     kept = {"checkpoint": tmp_path, "resume": True, "checkpoint_interval": 0.0}
@@ -75,4 +75,4 @@ def test_a_tenth_can_be_held_out_for_tuning(monkeypatch):
     pretend(monkeypatch)
     part, (x, y) = held_out(cifar10(Order("cifar10", "map", "smoke")), 0)
     assert len(part.data[0]) == 43 and len(x) == len(y) == 5
-    assert part.dataset is AugmentedImages
+    assert isinstance(part.dataset(*part.data), AugmentedImages)

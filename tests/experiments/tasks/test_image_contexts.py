@@ -7,7 +7,8 @@ import torch
 
 import fsvi
 from fsvi import data
-from fsvi.experiments.experiment import Order
+from fsvi.experiments.experiment import Experiment, Order
+from fsvi.experiments.runner.runs import run
 from fsvi.experiments.tasks.image_contexts import context_notes
 from fsvi.experiments.tasks.registry import TASKS
 from pictures import pretend
@@ -23,14 +24,35 @@ def test_mixed_contexts_say_so():
 @pytest.mark.parametrize(
     ("task", "name", "other"), [("fashion-mnist", "kmnist", "mnist"), ("cifar10", "cifar100", "svhn")]
 )
-def test_test_images_under_the_name_of_the_context_are_refused(monkeypatch, task, name, other):
+def test_test_images_under_the_name_of_the_context_are_refused_before_training(
+    monkeypatch, tmp_path, task, name, other
+):
     pretend(monkeypatch)
     load = data.load
     mixed_up = lambda asked, split="train": load(other, "test") if asked == name else load(asked, split)  # noqa: E731
     monkeypatch.setattr(data, "load", mixed_up)
-    experiment = TASKS[task].experiment(Order(task, "fsvi", "smoke", context=name))
+    order = Order(task, "fsvi", "smoke", context=name)
+    experiment = TASKS[task].experiment(order)
     with pytest.raises(fsvi.InvalidInputError, match=f"48 .*{other}"):
         experiment.evaluate(experiment.build(0))
+    monkeypatch.setattr(Experiment, "train", lambda *_, **__: pytest.fail("it was trained before"))
+    with pytest.raises(fsvi.InvalidInputError, match=f"48 .*{other}"):
+        run(order, tmp_path, progress=False)
+
+
+def test_a_single_test_image_in_the_context_is_enough(monkeypatch, tmp_path):
+    pretend(monkeypatch)
+    load = data.load
+
+    def leaking(asked, split="train"):
+        found = load(asked, split)
+        return replace(found, x=torch.cat([found.x, load("mnist", "test").x[7:8]])) if asked == "kmnist" else found
+
+    monkeypatch.setattr(data, "load", leaking)
+    monkeypatch.setattr(Experiment, "train", lambda *_, **__: pytest.fail("it was trained before"))
+    for task in ("fashion-mnist", "rotated-mnist"):
+        with pytest.raises(fsvi.InvalidInputError, match="1 test images of mnist"):
+            run(Order(task, "fsvi", "smoke", context="kmnist"), tmp_path, progress=False)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "boston"])

@@ -63,7 +63,10 @@ def test_a_trial_may_take_some_times_the_median(study, monkeypatch):
     trials = [optuna.trial.create_trial(value=0.0, state=optuna.trial.TrialState.COMPLETE) for _ in range(STARTUP)]
     for seconds, trial in zip([1, 2, 3, 50, 60], trials, strict=True):
         trial.datetime_start, trial.datetime_complete = now, now + timedelta(seconds=seconds)
-    assert time_limit(trials) == pruning.SLOW * 3
+    assert time_limit(trials) == 5 * 3, "five times the median, as the documentation says"
+    pruned = optuna.trial.create_trial(state=optuna.trial.TrialState.PRUNED)
+    pruned.datetime_start, pruned.datetime_complete = now, now + timedelta(seconds=0.1)
+    assert time_limit([*trials, pruned, pruned]) == 15, "trials that were cut short do not count"
     clock = iter([0.0, 10.0, 16.0])
     monkeypatch.setattr(pruning.time, "monotonic", lambda: next(clock))
     watch = Watch(study.ask(), 15.0, None)

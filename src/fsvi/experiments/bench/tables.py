@@ -320,7 +320,13 @@ _COLUMNS = {
 }
 
 
-def run_table_bench(out: Path, seeds: Sequence[int], tell: Callable[[str], None], names: str | None = None) -> None:
+def run_table_bench(
+    out: Path,
+    seeds: Sequence[int],
+    tell: Callable[[str], None],
+    names: str | None = None,
+    own: Sequence[Table] = (),
+) -> None:
     """Measure tables, and write one JSON file per table and `tables.md`.
 
     A table that was measured with the same seeds is not measured again. Tables that are not there are left out.
@@ -330,12 +336,17 @@ def run_table_bench(out: Path, seeds: Sequence[int], tell: Callable[[str], None]
         seeds: The seeds of splits and models.
         tell: A function that shows a line of text.
         names: The names of tables, separated by commas; None measures all.
+        own: Tables to measure instead.
     """
     check_writable(out)
     _warm_up()
-    wanted = None if names is None else [check_choice("only", name.strip(), _names()) for name in names.split(",")]
+    wanted = (
+        None
+        if names is None
+        else [check_choice("only", name.strip(), [table.name for table in own or TABLES]) for name in names.split(",")]
+    )
     results = []
-    for table in TABLES:
+    for table in own or TABLES:
         if wanted is not None and table.name not in wanted:
             continue
         path = out / f"{table.name.replace(' ', '_')}.json"
@@ -351,10 +362,6 @@ def run_table_bench(out: Path, seeds: Sequence[int], tell: Callable[[str], None]
         write_bytes(out / "tables.md", render_markdown(results).encode())
     tell(render_markdown(results))
     tell(f"Written to {out / 'tables.md'}.")
-
-
-def _names() -> list[str]:
-    return [table.name for table in TABLES]
 
 
 def _warm_up() -> None:

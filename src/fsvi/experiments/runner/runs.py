@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -22,16 +22,16 @@ from fsvi.experiments.results import Result, model_path, read_result, result_pat
 from fsvi.experiments.runner.diagnoses import diagnose_trained, diagnosis_path, write_diagnosis
 from fsvi.experiments.runner.locks import alone, unfinished
 from fsvi.experiments.runner.provenance import commit, machine, versions
-from fsvi.experiments.tasks.image_contexts import GENERATED
+from fsvi.experiments.tasks.image_contexts import GENERATED, check_unseen
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.experiments.thinning import thin
-from fsvi.methods import Method
+from fsvi.methods import Method, load
 from fsvi.methods.registry import METHODS, check_method, takes_context
 from fsvi.serialization import check_writable, plain, remove_leftovers
 from fsvi.training import History
 from fsvi.training.distributed import num_processes
 from fsvi.training.stacked import fit_together
-from fsvi.validation import check_choice, check_seed
+from fsvi.validation import check_choice, check_seed, check_type
 
 _CHECKPOINT_INTERVAL = 60.0
 _EPOCHS = 60
@@ -63,7 +63,7 @@ def run(
     if not path.exists():
         with alone(out, path), _threads_of(order):
             if not path.exists():  # another process may have made it just before we got the lock
-                return _make(order, out, path, progress, device)
+                return _make(order, out, path, tell, progress, device)
     rmtree(unfinished(out, path), ignore_errors=True)  # left by a process that was killed at the very end
     tell(f"{path} exists already.")
     return _read(path, order)
@@ -83,6 +83,8 @@ def train_along(order: Order, out: Path, device: str | None = None) -> None:
     path = result_path(out, order)
     if not path.exists():
         experiment = TASKS[order.task].experiment(order)
+        for start in experiment.starts:
+            train_along(start, out, device)
         settings = _training_settings(out, path, device)
         experiment.train(experiment.build(order.seed), order.seed, progress=False, **settings)
 
@@ -134,6 +136,9 @@ def checked(order: Order) -> Order:
     """The order with the name of its context filled in; an error says what is wrong with it."""
     task = TASKS[check_choice("task", order.task, TASKS)]
     check_choice("profile", order.profile, PROFILES)
+    if order.profile not in task.profiles:
+        known = " and ".join(each.name for each in TASKS.values() if order.profile in each.profiles)
+        raise InvalidInputError(f"profile={order.profile!r} is not one of {order.task}'s, only of {known}.")
     check_seed(order.seed)
     check_method(order.method)
     if task.context is not None and takes_context(order.method):
@@ -158,20 +163,31 @@ class _Trained:
     method: Method
     history: History
     commit: str | None
+    seconds_before: float = 0.0
+    """how long the runs that it starts from were trained"""
 
 
-def _make(order: Order, out: Path, path: Path, progress: bool | None, device: str | None) -> Result:
+def _make(
+    order: Order, out: Path, path: Path, tell: Callable[[str], None], progress: bool | None, device: str | None
+) -> Result:
     source, processes = commit(), num_processes()
     for file in (model_path(out, path), path):
         check_writable(file.parent)
     experiment = TASKS[order.task].experiment(order)
     _find_tests(experiment)
+    _check_context(experiment)
+    before = [(run(start, out, tell, progress, device), _load_model(start, out)) for start in experiment.starts]
     if processes > 1:
         note = f"trained on {processes} processes, each with the batch size of one"
         experiment = replace(experiment, notes=[*experiment.notes, note])
-    method = experiment.build(order.seed)
+    started = time.perf_counter()
+    method = experiment.build(order.seed, [model for _, model in before])
+    built = time.perf_counter() - started
     history = experiment.train(method, order.seed, progress=progress, **_training_settings(out, path, device))
-    result = _keep(out, path, _Trained(order, experiment, method, history, source))
+    if not experiment.trains:
+        history.seconds = built
+    earlier = sum(result.seconds["train"] + result.seconds.get("start", 0.0) for result, _ in before)
+    result = _keep(out, path, _Trained(order, experiment, method, history, source, earlier))
     rmtree(unfinished(out, path), ignore_errors=True)
     return result
 
@@ -185,6 +201,28 @@ def _find_tests(experiment: Experiment) -> None:
     """Download missing test data, or report what is wrong with them, before hours of training."""
     for name in experiment.tests:
         data.ensure(name, "test")
+
+
+def _check_context(experiment: Experiment) -> None:
+    """Refuse context points that are test images, before hours of training whose result would mean nothing."""
+    context = [source for source in experiment.context if isinstance(source, DataSplit)]
+    if context:
+        check_unseen((data.load(name, "test") for name in experiment.tests), context)
+
+
+def _load_model(order: Order, out: Path) -> Method:
+    """The trained model of a run."""
+    order = checked(order)
+    path = model_path(out, result_path(out, order))
+    if not path.exists():
+        raise InvalidInputError(
+            f"there is no model {path}, from which this run starts: models stay on the machine that made them, so "
+            f"remove {result_path(out, order)}, and the run is made again."
+        )
+    fresh = TASKS[order.task].experiment(order).build(order.seed)
+    method = load(path, fresh.net)
+    check_type("the model", method, Method, "a method without calibration, as runs save it")
+    return cast(Method, method)
 
 
 def _train_stacked(orders: Sequence[Order]) -> list[_Trained]:
@@ -262,7 +300,11 @@ def _measured(trained: _Trained) -> Result:
         history=_thinned(history),
         data=[_described(source) for source in sources],
         notes=[*experiment.notes, *dict.fromkeys(source.note for source in sources if source.note)],
-        seconds={"train": round(history.seconds, 1), "evaluate": round(seconds, 1)},
+        seconds={
+            "train": round(history.seconds, 1),
+            "evaluate": round(seconds, 1),
+            **({"start": round(trained.seconds_before, 1)} if experiment.starts else {}),
+        },
         versions=versions(),
         machine=machine(),
         commit=trained.commit,

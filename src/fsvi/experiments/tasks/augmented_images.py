@@ -17,10 +17,11 @@ class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
     Args:
         x: The images.
         y: Their labels.
+        shift: The largest shift in pixels.
     """
 
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.y = x, y
+    def __init__(self, x: Tensor, y: Tensor, shift: int = 4) -> None:
+        self.x, self.y, self.shift = x, y, shift
 
     def __len__(self) -> int:
         return len(self.x)
@@ -29,4 +30,4 @@ class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
         return self.x[index], self.y[index]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
-        return list(zip(data.augment(self.x[indices]), self.y[indices], strict=True))
+        return list(zip(data.augment(self.x[indices], padding=self.shift), self.y[indices], strict=True))

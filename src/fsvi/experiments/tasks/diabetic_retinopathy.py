@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -17,15 +17,18 @@ from fsvi.data import DataSplit, Normalize
 from fsvi.data.dataset import content_hash
 from fsvi.experiments.columns import Column, TableLayout
 from fsvi.experiments.columns import percent as percent_column
-from fsvi.experiments.experiment import Experiment, Order, Outcome
+from fsvi.experiments.experiment import PROFILES, Experiment, Order, Outcome
+from fsvi.experiments.schedules import TriangularSchedule
 from fsvi.experiments.task import Section, Sweep, Task
+from fsvi.experiments.tasks.augmented_images import AugmentedImages
 from fsvi.experiments.tasks.image_classifier import entropy_histogram, make_classifier, predict, reliability_curve
 from fsvi.experiments.tasks.image_contexts import context_notes, make_context
 from fsvi.experiments.tasks.image_effort import ImageEffort
+from fsvi.experiments.tasks.warm_starts import warm_started
 from fsvi.experiments.thinning import thin
 from fsvi.functions.priors import Constant
 from fsvi.methods import Method
-from fsvi.networks import resnet18, resnet50
+from fsvi.networks import resnet18, resnet50, whitened_cnn
 from fsvi.predictive import CategoricalPredictive
 
 NAME = "retina"
@@ -40,13 +43,30 @@ _TABULATED = (50, 70)
 _IMITATED = "shifted images are the test images as an imitated poorer camera takes them, not APTOS: the same patients"
 
 
+_SGD = {"lr": 0.02, "optimizer": partial(torch.optim.SGD, momentum=0.9, nesterov=True)}
+
+
 @dataclass(frozen=True)
 class _PhotographEffort(ImageEffort):
-    """Adds the size of the photographs, the batch size, and the network."""
+    """Adds the size of the photographs, the network, and how it is trained.
+
+    Attributes:
+        size: Height and width of the photographs.
+        batch_size: Photographs per step.
+        network: Makes the network from training photographs.
+        shift: The largest random shift of training photographs, in pixels; None does not augment them.
+        fit: Settings of `fit`.
+        settings: Settings of methods.
+        fine_tuning: Settings of `fit` for methods that start from MAP's network, by method; empty if none does.
+    """
 
     size: int
     batch_size: int
-    network: Callable[[], nn.Module]
+    network: Callable[[Tensor], nn.Module]
+    shift: int | None = None
+    fit: Mapping[str, Any] = field(default_factory=lambda: _SGD)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _SETTINGS)
+    fine_tuning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def notes(self) -> list[str]:
         """Says what is smaller than in the paper."""
@@ -56,12 +76,6 @@ class _PhotographEffort(ImageEffort):
         return [*most, f"photographs at {self.size}×{self.size}, the paper's are 512×512"]
 
 
-_small = partial(resnet18, num_classes=2, small_images=False)
-_EFFORTS = {
-    "paper": _PhotographEffort(None, None, epochs=90, num_samples=5, size=128, batch_size=256, network=resnet50),
-    "quick": _PhotographEffort(1_200, 400, epochs=10, num_samples=5, size=64, batch_size=32, network=_small),
-    "smoke": _PhotographEffort(32, 24, epochs=1, num_samples=2, size=32, batch_size=16, network=_small),
-}
 _STAND_IN_BATCH = 64
 """The largest batch if a small set of photographs replaces EyePACS, so that an epoch has enough steps."""
 
@@ -69,6 +83,45 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "fsvi": {"prior": Constant(15.36), "num_context": 10, "num_samples": 5, "stochastic": "last_layer"}
 }
 _ENSEMBLE = {"size": 3}
+
+_DESK_SETTINGS: dict[str, dict[str, Any]] = {
+    "fsvi": {"prior": Constant(10.0), "num_context": 16, "num_samples": 5, "stochastic": "last_layer"},
+    **{name: {"prior_variance": 0.1} for name in ("map", "mc-dropout")},
+}
+_DESK_FIT = {
+    "lr": 0.1,
+    "optimizer": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+    "schedule": TriangularSchedule(),
+}
+_FINE_TUNING: dict[str, dict[str, Any]] = {
+    "fsvi": {"epochs": 5, "lr": 1e-3, "optimizer": "adam", "schedule": "cosine"},
+    "mc-dropout": {"epochs": 5, "lr": 0.01, "schedule": "cosine"},
+}
+
+
+def _small(_: Tensor) -> nn.Module:
+    return resnet18(num_classes=2, small_images=False)
+
+
+def _compact(images: Tensor) -> nn.Module:
+    return whitened_cnn(images, num_classes=2, widths=(8, 16, 32, 64, 128))
+
+
+_EFFORTS = {
+    "paper": _PhotographEffort(None, None, 90, 5, size=128, batch_size=256, network=lambda _: resnet50()),
+    "desk": _PhotographEffort(
+        *(None, None, 30, 5),
+        size=128,
+        batch_size=32,
+        network=_compact,
+        shift=8,
+        fit=_DESK_FIT,
+        settings=_DESK_SETTINGS,
+        fine_tuning=_FINE_TUNING,
+    ),
+    "quick": _PhotographEffort(1_200, 400, 10, 5, size=64, batch_size=32, network=_small),
+    "smoke": _PhotographEffort(32, 24, 1, 2, size=32, batch_size=16, network=_small),
+}
 
 
 def retina(order: Order) -> Experiment:
@@ -81,7 +134,8 @@ def retina(order: Order) -> Experiment:
     If EyePACS is absent, DeepDRiD's 1,200 training and 400 evaluation photographs, of different patients, replace it
     (about six hours on one processor core). If APTOS is absent, an imitated poorer camera takes the test photographs
     again: the images shift, the patients stay the same. `--profile quick` is ResNet-18 on photographs of 64×64 and
-    takes less than ten minutes.
+    takes less than ten minutes. `--profile desk` is a compact network on photographs of 128×128, shifted and mirrored
+    at random; methods other than MAP start from MAP's network. Its settings have not been tuned.
 
     DeepDRiD has a validation split of other patients for tuning, since it has four photographs of each patient.
 
@@ -93,7 +147,8 @@ def retina(order: Order) -> Experiment:
     train = _load(NAME, "train", effort.images, effort.size)
     normalize = Normalize.of(train.x)
     context, sources = make_context(order.context, normalize, (SHIFTED, NAME))
-    make = make_classifier(order, effort.network, context, _SETTINGS, _ENSEMBLE)
+    x, y = normalize(train.x), train.y
+    make = make_classifier(order, lambda: effort.network(x), context, effort.settings, _ENSEMBLE)
     stands_in = bool(train.note)
 
     def validation() -> tuple[Tensor, Tensor]:
@@ -114,14 +169,24 @@ def retina(order: Order) -> Experiment:
     fit_settings = {
         "epochs": effort.epochs,
         "batch_size": min(effort.batch_size, _STAND_IN_BATCH) if stands_in else effort.batch_size,
-        "lr": 0.02,
-        "optimizer": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+        **effort.fit,
+        **effort.fine_tuning.get(order.method, {}),
         **order.fit_settings,
     }
-    x, y = normalize(train.x), train.y
     notes = [*effort.notes(), *context_notes(order.context)]
-    experiment = Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=(NAME,))
-    return replace(experiment, validation=validation) if stands_in else experiment
+    experiment = Experiment(
+        make,
+        (x, y),
+        fit_settings,
+        evaluate,
+        [train, *sources],
+        notes,
+        None if effort.shift is None else partial(AugmentedImages, shift=effort.shift),
+        validation if stands_in else None,
+        tests=(NAME,),
+        context=sources,
+    )
+    return warm_started(experiment, order) if effort.fine_tuning else experiment
 
 
 def _evaluate(p: CategoricalPredictive, y: Tensor) -> tuple[dict[str, float], dict[str, Any]]:
@@ -192,6 +257,8 @@ TASK = Task(
         "retina",
         (("map", None), ("mfvi", None), ("mc-dropout", None), ("fsvi", None), ("ensemble:map", None)),
         seeds=6,
+        desk=(("map", None), ("fsvi", None), ("mc-dropout", None), ("ensemble:map", None)),
     ),
     context="monochrome",
+    profiles=PROFILES,
 )

@@ -65,7 +65,7 @@ def fashion_mnist(order: Order) -> Experiment:
     protocol = f"{fit_settings['optimizer']} at {fit_settings['lr']}{dropped}; the paper's: sgd at 0.005"
     notes = [*effort.notes(), *context_notes(order.context), protocol]
     tests = (NAME, *OOD)
-    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests)
+    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests, context=sources)
 
 
 TASK = Task(

@@ -48,8 +48,8 @@ def make_classifier(
     context: Context | None,
     own: Mapping[str, Mapping[str, Any]],
     ensemble: Mapping[str, Any] = MappingProxyType({}),
-) -> Callable[[], Method]:
-    """A function that makes the ordered method.
+) -> Callable[..., Method]:
+    """A function that makes the ordered method, from a new network or from the trained method that it is given.
 
     Args:
         order: What to run.
@@ -60,7 +60,12 @@ def make_classifier(
     """
     shared = {} if order.member == order.method else ensemble
     settings = {**own.get(order.member, {}), **shared, **order.settings}
-    return lambda: make_method(order.method, network, Categorical(), context=context, **settings)
+
+    def make(*trained: Method) -> Method:
+        net = trained[0].network.module if trained else network
+        return make_method(order.method, net, Categorical(), context=context, **settings)
+
+    return make
 
 
 # Predicting ---------------------------------------------------------------------------------------------------------

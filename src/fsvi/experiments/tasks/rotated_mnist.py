@@ -68,7 +68,7 @@ def rotated_mnist(order: Order) -> Experiment:
 
     notes = [*effort.notes(), *context_notes(order.context), f"dropout {_DROPOUT}"]
     fit_settings = {"epochs": effort.epochs, "batch_size": 128, "lr": 1e-3, **order.fit_settings}
-    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=("mnist",))
+    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=("mnist",), context=sources)
 
 
 def _summarize(rows: list[dict[str, float]]) -> dict[str, float]:

@@ -156,12 +156,17 @@ class _Search:
     device: str | None = None
 
     def check(self) -> None:
-        """Refuse methods without a search space, and sequences of tasks."""
+        """Refuse methods without a search space, sequences of tasks, and recipes whose network saw the data."""
         if not METHODS[self.order.member].search:
             known = ", ".join(name for name, entry in METHODS.items() if entry.search)
             raise InvalidInputError(f"{self.order.method!r} has no search space: choose one of {known}.")
         if TASKS[self.order.task] in CONTINUAL_TASKS:
             raise InvalidInputError(f"{self.order.task!r} is a sequence of tasks, which cannot be tuned.")
+        if self._recipe[0].starts:
+            raise InvalidInputError(
+                f"{self.order.method!r} starts from a trained network at profile={self.order.profile!r}, which has "
+                "seen the data that would be held out: tune it at another profile."
+            )
 
     def path(self, out: Path) -> Path:
         """The path of the summary."""

@@ -1,0 +1,116 @@
+"""A compact convolutional network that learns fast: Jordan 2024, https://arxiv.org/abs/2404.00498."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fsvi.errors import InvalidInputError
+from fsvi.validation import check_count, check_fraction
+
+_PATCH = 2
+_MOST_IMAGES = 5_000
+"""The images whose patches are whitened: their covariance changes little with more of them."""
+_SMALLEST = 5e-4
+"""Added to the eigenvalues, so that nearly constant directions are not blown up."""
+_FEATURE_SCALE = 1 / 9
+
+
+class Scale(nn.Module):
+    """Multiplies its input by a fixed number.
+
+    Args:
+        factor: The number.
+    """
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input times the factor."""
+        return x * self.factor
+
+    def extra_repr(self) -> str:
+        """The factor."""
+        return f"{self.factor}"
+
+
+def whitened_cnn(
+    images: Tensor, num_classes: int = 10, widths: Sequence[int] = (64, 256, 256), dropout: float = 0.0
+) -> nn.Sequential:
+    """A fixed layer that whitens 2×2 patches, groups of two 3×3 convolutions with BatchNorm, and a linear head.
+
+    Each group halves the resolution. With the default widths and images of 32×32 pixels, a pass takes 236 million
+    floating-point operations per image. Convolutions start as the identity on their first channels.
+
+    Args:
+        images: Training images as the network will see them, (n, channels, height, width). The first 5,000 of them
+            decide the first layer, which does not learn.
+        num_classes: Number of outputs.
+        widths: Channels of each group.
+        dropout: Probability of dropping a feature before the head; 0 leaves the dropout layer out.
+    """
+    check_count("num_classes", num_classes)
+    check_fraction("dropout", dropout)
+    channels = [2 * _PATCH**2 * _check_images(images, len(widths)), *(check_count("widths", each) for each in widths)]
+    first = nn.Conv2d(images.shape[1], channels[0], _PATCH, bias=False)
+    first.weight.requires_grad_(False)
+    first.weight.copy_(whitening_filters(images[:_MOST_IMAGES]))
+    groups = [layer for pair in pairwise(channels) for layer in _group(*pair)]
+    pooled = [nn.AdaptiveMaxPool2d(1), nn.Flatten(), Scale(_FEATURE_SCALE)]
+    dropped = [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(first, nn.GELU(), *groups, *pooled, *dropped, nn.Linear(channels[-1], num_classes))
+
+
+def whitening_filters(images: Tensor) -> Tensor:
+    """Filters whose responses on 2×2 patches of the images are uncorrelated and of nearly equal power, and their
+    negatives.
+
+    They are the eigenvectors of the patches' second moments, divided by the square roots of their eigenvalues.
+
+    Args:
+        images: Images (n, channels, height, width).
+
+    Returns:
+        Filters (8·channels, channels, 2, 2).
+    """
+    channels = images.shape[1]
+    moments = torch.zeros(channels * _PATCH**2, channels * _PATCH**2, dtype=torch.float64)
+    count = 0
+    for part in images.split(500):
+        patches = F.unfold(part.float(), _PATCH).movedim(1, 2).flatten(0, 1)
+        moments += (patches.T @ patches).double()
+        count += len(patches)
+    values, vectors = torch.linalg.eigh(moments / count)
+    filters = (vectors / (values + _SMALLEST).sqrt()).T.flip(0).reshape(-1, channels, _PATCH, _PATCH).float()
+    return torch.cat([filters, -filters])
+
+
+def _group(in_channels: int, out_channels: int) -> list[nn.Module]:
+    convolutions = [nn.Conv2d(n, out_channels, 3, padding=1, bias=False) for n in (in_channels, out_channels)]
+    for convolution in convolutions:
+        nn.init.dirac_(convolution.weight.data[: convolution.in_channels])
+    first, second = convolutions
+    norms = [nn.BatchNorm2d(out_channels) for _ in convolutions]
+    return [first, nn.MaxPool2d(2), norms[0], nn.GELU(), second, norms[1], nn.GELU()]
+
+
+def _check_images(images: Tensor, num_groups: int) -> int:
+    """The number of channels."""
+    if images.dim() != 4 or len(images) == 0 or not images.is_floating_point():
+        raise InvalidInputError(
+            f"images have type {images.dtype} and shape {tuple(images.shape)}; normalized training images "
+            "(n, channels, height, width) are needed."
+        )
+    least = _PATCH - 1 + 2**num_groups
+    if min(images.shape[2:]) < least:
+        raise InvalidInputError(
+            f"images have {images.shape[2]}×{images.shape[3]} pixels; {num_groups} groups need at least "
+            f"{least}×{least}: pass fewer widths."
+        )
+    return images.shape[1]

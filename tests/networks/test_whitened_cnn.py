@@ -1,0 +1,89 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.networks import whitened_cnn
+from fsvi.networks.whitened_cnn import whitening_filters
+
+
+def photographs(num=40, size=32, seed=0):
+    """Smooth images whose channels are correlated, as those of photographs are."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = F.avg_pool2d(torch.randn(num, 3, size + 4, size + 4, generator=generator), 5, stride=1)
+    mixed = torch.einsum("dc,nchw->ndhw", torch.tensor([[1.0, 0.5, 0.4], [0.5, 1.0, 0.6], [0.3, 0.7, 1.0]]), noise)
+    return 30 * mixed
+
+
+def test_responses_of_the_filters_are_uncorrelated_and_of_equal_power():
+    """Each patch is cut out by slicing, without the convolution and the unfolding of the code."""
+    x = photographs()
+    filters = whitening_filters(x)
+    assert filters.shape == (24, 3, 2, 2) and torch.equal(filters[:12], -filters[12:])
+    corners = [(row, column) for row in (0, 1) for column in (0, 1)]
+    parts = [x[:, :, row : 31 + row, column : 31 + column] for row, column in corners]
+    responses = sum(
+        torch.einsum("kc,nchw->knhw", filters[:12, :, row, column].double(), part.double())
+        for (row, column), part in zip(corners, parts, strict=True)
+    ).flatten(1)
+    moments = responses @ responses.T / responses.shape[1]
+    torch.testing.assert_close(moments, torch.eye(12, dtype=torch.float64), atol=0.02, rtol=0)
+
+
+def test_it_is_the_published_network():
+    net, x = whitened_cnn(photographs()), photographs(2)
+    work = []
+    hooks = [
+        m.register_forward_hook(lambda m, _, out: work.append(out[0].numel() * m.weight[0].numel()))
+        for m in net.modules()
+        if isinstance(m, (nn.Conv2d, nn.Linear))
+    ]
+    assert net(x).shape == (2, 10)
+    for hook in hooks:
+        hook.remove()
+    assert 2 * sum(work) / 1e6 == pytest.approx(236, abs=1)
+    assert [m.out_channels for m in net.modules() if isinstance(m, nn.Conv2d)] == [24, 64, 64, 256, 256, 256, 256]
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in net.modules()) == 6
+
+
+def test_every_layer_learns_but_the_first():
+    net = whitened_cnn(photographs(), num_classes=3, widths=(30, 8), dropout=0.5)
+    net(photographs(8, seed=1)).square().sum().backward()
+    unreached = [n for n, p in net.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert unreached == ["0.weight"]
+
+
+def test_convolutions_start_as_the_identity_on_their_first_channels():
+    first, second = (
+        m for m in list(whitened_cnn(photographs(), widths=(30,)).modules())[3:] if isinstance(m, nn.Conv2d)
+    )
+    h = torch.randn(2, 30, 5, 5)
+    torch.testing.assert_close(first(h[:, :24])[:, :24], h[:, :24])
+    torch.testing.assert_close(second(h), h)
+
+
+def test_a_file_rebuilds_it(tmp_path):
+    x = photographs(8, size=16)
+    method = fsvi.MAP(whitened_cnn(x, num_classes=2, widths=(8, 12)), fsvi.Categorical())
+    fsvi.fit(method, (x, torch.arange(8) % 2), epochs=1, batch_size=4, lr=1e-3, progress=False)
+    method.save(tmp_path / "model.fsvi")
+    loaded = fsvi.load(tmp_path / "model.fsvi")
+    assert torch.equal(loaded.predict(x).mean, method.predict(x).mean)
+    assert not loaded.net[0].weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: whitened_cnn(torch.zeros(4, 3, 32, 32, dtype=torch.uint8)), "uint8"),
+        (lambda: whitened_cnn(torch.zeros(0, 3, 32, 32)), "images"),
+        (lambda: whitened_cnn(photographs(4, size=8)), "8×8.*9×9"),
+        (lambda: whitened_cnn(photographs(4), widths=(8, 0)), "widths"),
+        (lambda: whitened_cnn(photographs(4), dropout=1.0), "dropout"),
+    ],
+)
+def test_what_cannot_be_built_is_named(make, named):
+    with pytest.raises(InvalidInputError, match=named):
+        make()

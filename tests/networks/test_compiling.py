@@ -74,3 +74,23 @@ def test_what_cannot_be_compiled_is_refused(monkeypatch):
     monkeypatch.setattr("fsvi.networks.compiling.has_compiler", lambda: False)
     with pytest.raises(fsvi.InvalidInputError, match="install g\\+\\+"):
         fsvi.fit(method(fsvi.MAP), data(), epochs=1, compile=True, progress=False)
+
+
+def test_compilation_without_effect_is_refused():
+    """Dropout that fsvi inserts is a hook, and dense members of an ensemble are trained by one vmap."""
+    inserted = fsvi.MCDropout(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), fsvi.Categorical())
+    ensemble = fsvi.Ensemble(lambda: fsvi.MAP(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)), fsvi.Categorical()), 2)
+    for each in (inserted, ensemble):
+        with pytest.raises(fsvi.InvalidInputError, match=f"no effect on this {type(each).__name__}"):
+            fsvi.fit(each, data(), epochs=1, compile=BACKEND, progress=False)
+
+
+def test_a_run_that_was_refused_leaves_nothing_compiled(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(Compiled, "__call__", lambda *_: calls.append(1))
+    some = method(fsvi.MAP)
+    fsvi.fit(some, data(), epochs=1, checkpoint=tmp_path, progress=False)
+    with pytest.raises(fsvi.InvalidInputError, match="compile"):
+        fsvi.fit(some, data(), epochs=1, checkpoint=tmp_path, resume=True, compile=BACKEND, progress=False)
+    fsvi.fit(some, data(), epochs=1, progress=False)
+    assert not calls

@@ -60,6 +60,12 @@ def _pt2(graph: Graph, metadata: Mapping[str, str]) -> bytes:
 
 
 def _onnx(graph: Graph, metadata: Mapping[str, str]) -> bytes:
+    shared = [name for name in graph.inputs if name in graph.outputs]
+    if shared:
+        raise InvalidInputError(
+            f"an input and an output are both called {shared[0]!r}, which ONNX does not allow: rename the input, or "
+            "export to .pt2."
+        )
     size = sum(value.nbytes for value in graph.program.constants.values() if isinstance(value, torch.Tensor))
     if size > _LARGEST:
         raise InvalidInputError(

@@ -54,10 +54,10 @@ def export_method(
     check_count("num_samples", num_samples)
     target, seed = check_path(path), check_seed(seed)
     method = copy.deepcopy(method).cpu().eval()
-    x = method.check_inputs(_made_up(method) if example is None else example)
-    if isinstance(x, Graphs):
+    given = method.check_inputs(_made_up(method) if example is None else example)
+    if isinstance(given, Graphs):
         raise InvalidInputError("batches of graphs cannot be exported, as their sizes differ: use predict_batches.")
-    x = _repeated(x, _ROWS)
+    x, others = _repeated(given, _ROWS), _repeated(given, _OTHER_ROWS)
     method.requires_grad_(False)
     labels = _check_labels(method, labels)
     with torch.no_grad(), evaluating(method):
@@ -65,7 +65,6 @@ def export_method(
         summarize = _summary(method, functions, adjust or (lambda p: p))
         draws = len(functions(x))
         graph = trace(summarize, x, method.net, input_names(method.net, x))
-        others = _repeated(x, _OTHER_ROWS)
         p = method.predict(others, num_samples, seed)
         _check(graph.program.module(), others, p if adjust is None else adjust(p))
     metadata = {
@@ -108,12 +107,12 @@ def _check(program: Any, x: Inputs, p: Predictive) -> None:
 
 
 def _made_up(method: Method) -> Any:
-    """Zeros of the shape that the method knows, as real numbers or, if the network does not take those, as ids."""
+    """Inputs of the shape that the method knows, as real numbers or, if the network does not take those, as ids."""
     shape = method.input_shape
     if shape is None:
         raise InvalidInputError("the method has not seen any inputs yet: train it, or pass example=x.")
     for dtype in (method.dtype, torch.long):
-        x = _zeros(shape, dtype)
+        x = _examples(shape, dtype)
         try:
             method.network.position_shape(check_inputs(x, method.dtype))
         except InvalidInputError:
@@ -122,11 +121,18 @@ def _made_up(method: Method) -> Any:
     raise InvalidInputError(f"inputs of shape {shape} cannot be made up for this network: pass example=x.")
 
 
-def _zeros(shape: Any, dtype: torch.dtype) -> Any:
+def _examples(shape: Any, dtype: torch.dtype) -> Any:
+    """Real numbers between 0 and 1 that differ from row to row, or ids of 1; a mask of ones hides nothing."""
     if isinstance(shape, torch.Size):
-        return torch.zeros(_ROWS, *shape, dtype=dtype)
-    leaves = {name: torch.ones(_ROWS, *size, dtype=dtype) for name, size in shape.items()}
+        return _example(shape, dtype)
+    leaves = {name: _example(size, dtype) for name, size in shape.items()}
     return tuple(leaves.values()) if all(name.isdigit() for name in leaves) else leaves
+
+
+def _example(size: Sequence[int], dtype: torch.dtype) -> Tensor:
+    if not dtype.is_floating_point:
+        return torch.ones(_OTHER_ROWS, *size, dtype=dtype)
+    return torch.rand(_OTHER_ROWS, *size, dtype=dtype, generator=make_generator(0, torch.device("cpu")))
 
 
 def _repeated(x: Inputs, rows: int) -> Inputs:

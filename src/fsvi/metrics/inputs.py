@@ -66,7 +66,7 @@ def check_scores(name: str, scores: Any) -> Tensor:
 def check_prediction(p: Any) -> Predictive:
     """A prediction with at least one input."""
     check_type("p", p, Predictive, "a prediction of classes or numbers, such as method.predict(x)")
-    if p.mean.shape[0] == 0:
+    if p.mean.shape[0] == 0:  # `len` would fix the number of examples in a graph that is exported
         raise InvalidInputError("p has no predictions: at least one is needed.")
     prediction: Predictive = p
     return prediction

@@ -34,7 +34,12 @@ class Compiled:
     Args:
         module: The module.
         backend: A backend of torch.compile.
+
+    Attributes:
+        is_used: Whether it was called.
     """
+
+    is_used = False
 
     def __init__(self, module: nn.Module, backend: str) -> None:
         def run(tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -49,6 +54,7 @@ class Compiled:
 
     def __call__(self, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns with `tensors` in place of its own."""
+        self.is_used = True
         with warnings.catch_warnings():
             # torch.compile looks at the `grad` of every tensor that it is given, drawn parameters too.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
@@ -78,6 +84,12 @@ def compile_module(module: nn.Module, backend: str = INDUCTOR) -> None:
             "compile=True needs a C++ compiler, and none is on the PATH: install g++, or leave compile out."
         )
     _COMPILED[module] = Compiled(module, backend)
+
+
+def is_compilation_used(module: nn.Module) -> bool:
+    """Whether a pass of `module` was compiled since `compile_module`."""
+    found = _COMPILED.get(module)
+    return found is not None and found.is_used
 
 
 def uncompile_module(module: nn.Module) -> None:

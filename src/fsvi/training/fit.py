@@ -88,10 +88,10 @@ def fit(
             128 in less memory, except that each one has its own draws, and BatchNorm sees 32 examples at once.
         precision: "bf16" or "fp16" trains in mixed precision: torch computes the network in that type where it is safe
             (autocast). Parameters, divergences and predictions keep the network's type. None uses it everywhere.
-        compile: Whether torch.compile compiles the network's passes in training: faster steps after a compilation of
-            20 seconds or more for each shape of inputs, which `History.compile_seconds` reports. It needs a C++
-            compiler on a CPU. The name of a backend of torch.compile means that backend. Results equal those without
-            compilation up to rounding.
+        compile: Whether torch.compile compiles the network's passes in training. A compilation takes 20 seconds or more
+            for each shape of inputs, which `History.compile_seconds` reports. On a CPU, small networks were slower
+            afterwards; measure a few epochs of yours first. It needs a C++ compiler on a CPU. The name of a backend of
+            torch.compile means that backend. Results equal those without compilation up to rounding.
         callbacks: Callbacks (`fsvi.Callback`), loggers (`fsvi.loggers`) or functions of the training's state, which are
             called at the end of each epoch. They can stop training by `state.stop()`.
         seed: The seed of all random numbers: the order of the data, the draws of weights and context points.

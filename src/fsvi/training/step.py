@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from fsvi.errors import InvalidInputError, NonFiniteLossError
 from fsvi.likelihoods import weighted
 from fsvi.methods.base import Method
-from fsvi.networks.compiling import INDUCTOR, compile_module
+from fsvi.networks.compiling import INDUCTOR, compile_module, is_compilation_used, uncompile_module
 from fsvi.networks.parameters import batch_norms
 from fsvi.validation import check_choice, check_positive
 
@@ -92,8 +92,11 @@ class Stepper:
         self.precision = None if precision is None else check_choice("precision", precision, PRECISIONS)
         self.after_backward = after_backward
         self.compile = check_compile(method, compile)
-        if self.compile is not None:
-            for learner in method.learners():
+        self._is_first = True
+        for learner in method.learners():
+            if self.compile is None:
+                uncompile_module(learner.net)  # what a run that ended early may have left
+            else:
                 compile_module(learner.net, self.compile)
         self.examples = 0
         """the number of examples in the last step"""
@@ -112,6 +115,7 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         with _restored_on_error(self.method):
             terms = self._backward(batches)
+            self._check_compiled()
             self.examples = sum(len(y) for _, y, _ in batches)
             if self.after_backward is not None:
                 terms, self.examples = self.after_backward(terms, self.examples)
@@ -146,6 +150,17 @@ class Stepper:
                 value = term.detach() if len(batches) == 1 else share * term.detach()
                 means[name] = means[name] + value if name in means else value
         return means
+
+    def _check_compiled(self) -> None:
+        """Refuse compilation that had no effect on the first step."""
+        if self.compile is None or not self._is_first:
+            return
+        self._is_first = False
+        if not any(is_compilation_used(learner.net) for learner in self.method.learners()):
+            raise InvalidInputError(
+                f"compile={self.compile!r} has no effect on this {type(self.method).__name__}, because torch.compile "
+                "follows neither hooks of layers nor passes that torch.func joins: leave compile out."
+            )
 
     def _backward_one(self, x: Any, y: Tensor, share: float) -> dict[str, Tensor]:
         scale = share if self._scale is None else share * self._scale.value

@@ -43,7 +43,7 @@ def test_a_second_run_reuses_the_results(run, monkeypatch):
 
 
 def test_an_unwritable_folder_is_found_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweeps, "run_group", lambda *_: pytest.fail("training started"))
+    monkeypatch.setattr(sweeps, "each_made", lambda *_, **__: pytest.fail("training started"))
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInputError, match="cannot be written"):
         run_demo(tmp_path / "file" / "demo", jobs=1)

@@ -70,7 +70,7 @@ def test_an_ensemble_joins_three_runs_as_they_are(small, tmp_path):
     x = torch.randn(5, 3, 32, 32)
     mean = torch.stack([model.predict(x).mean for model in models]).mean(0)
     torch.testing.assert_close(joined.predict(x).mean, mean)
-    assert result.seconds["start"] > 0 and result.history == {}
+    assert "start" in result.seconds and result.history == {}
     assert any("ensemble" in note for note in result.notes)
 
 

@@ -25,6 +25,8 @@ Verdict: TypeAlias = Literal["win", "tie", "loss", "ahead", "even", "behind"]
 VERDICTS: tuple[Verdict, ...] = ("win", "tie", "loss", "ahead", "even", "behind")
 """The last three are those of comparisons without a standard error."""
 
+_FSVI = ("fsvi", "s-fsvi")
+"""FSVI, and its form for tasks that come one after the other."""
 _MEANINGLESS = "smoke"
 """The profile whose numbers mean nothing."""
 
@@ -119,14 +121,14 @@ def _compare(table: Table) -> Iterable[Comparison]:
 
 def _reference(table: Table) -> TableRow | None:
     """FSVI with the task's default context; without results for it, FSVI with the first other context."""
-    rows = [row for row in table.rows if row.results and row.results[0].method == "fsvi"]
+    rows = [row for row in table.rows if row.results and row.results[0].method in _FSVI]
     task = TASKS.get(table.layout.tasks[0])
     default = None if task is None else task.context
     return min(rows, key=lambda row: (row.results[0].context != default, row.label), default=None)
 
 
 def _is_fsvi(row: TableRow) -> bool:
-    return row.results[0].method.removeprefix("ensemble:") == "fsvi"
+    return row.results[0].method.removeprefix("ensemble:") in _FSVI
 
 
 def compare(column: Column, profile: str, fsvi: TableRow, other: TableRow) -> Comparison | None:

@@ -1,11 +1,13 @@
 """The report of a folder of results: what it shows, and what it does with files that it cannot use."""
 
+import math
+
 import pytest
 
 from fsvi.diagnosis import Diagnosis, Finding
 from fsvi.errors import InvalidInputError
 from fsvi.experiments.experiment import Order
-from fsvi.experiments.report.write import duration, seed_range, write_report
+from fsvi.experiments.report.write import duration, errors_range, errors_text, seed_range, write_report
 from fsvi.experiments.results import Result, result_path, write_result
 from fsvi.experiments.runner.diagnoses import diagnosis_path, write_diagnosis
 from made_results import make_result
@@ -181,3 +183,9 @@ def test_a_result_whose_curves_cannot_be_drawn_is_left_out(tmp_path, curves):
     told = []
     write_report(tmp_path, tmp_path / "out", told.append)
     assert f"{next(iter(curves))!r}" in told[0] and "1 results" in told[-1]
+
+
+def test_numbers_of_standard_errors():
+    assert [errors_text(each) for each in (2.04, -0.5, 0.0)] == ["+2.0", "−0.5", "0.0"]
+    assert [errors_text(each) for each in (math.inf, -123.0)] == ["≥ +100", "≤ −100"]
+    assert errors_range([1.0, -2.0, 3.0]) == "−2.0 to +3.0" and errors_range([1.0]) == "+1.0"

@@ -86,7 +86,9 @@ def short_profile(comparisons: Sequence[Comparison]) -> str:
 def errors_text(errors: float) -> str:
     """A signed number of standard errors; beyond a hundred, only that."""
     sign = "+" if errors > 0 else "−" if errors < 0 else ""
-    return f"{sign}{abs(errors):.1f}" if abs(errors) < 100 else f"{sign}100 or more"
+    if abs(errors) < 100:
+        return f"{sign}{abs(errors):.1f}"
+    return f"{'≥' if errors > 0 else '≤'} {sign}100"
 
 
 def errors_range(errors: Sequence[float]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 """The options of glibc's mallopt(3)."""
@@ -24,10 +25,23 @@ def keep_memory() -> bool:
     Returns:
         Whether it worked.
     """
+    mallopt = _glibc("mallopt")
+    return mallopt is not None and all(mallopt(option, value) == 1 for option, value in _KEPT.items())
+
+
+def release_memory() -> None:
+    """Give memory that is free, but kept by this process, back to the system; only on Linux with glibc."""
+    malloc_trim = _glibc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _glibc(name: str) -> Callable[..., int] | None:
+    """A function of the C library; None if it is not glibc on Linux."""
     if not sys.platform.startswith("linux"):
-        return False
+        return None
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
-        return False
-    return all(mallopt(option, value) == 1 for option, value in _KEPT.items())
+        return None
+    return function

@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 
+from fsvi.cost.allocation import release_memory
 from fsvi.errors import FSVIError
 from fsvi.experiments.bench.steps import BenchStep
 
@@ -64,6 +65,7 @@ def _measure(step: BenchStep, threads: int, sender: Connection) -> None:
     torch.set_num_threads(threads)
     warm_up = replace(step, network="cnn", batch_size=2, num_context=2)
     warm_up.make_action()()
+    release_memory()  # what the allocator keeps of the warm-up would hide as much of what training adds
     before = _resident_mb("VmRSS")
     act = step.make_action()
     for _ in range(_STEPS):

@@ -11,6 +11,7 @@ import typer
 import fsvi
 from fsvi import cli
 from fsvi.experiments import demo
+from fsvi.experiments.experiment import Compute
 from fsvi.experiments.runner import runs
 from fsvi.experiments.sweeps import SWEEPS
 from made_results import make_result
@@ -76,14 +77,14 @@ def test_debug_shows_the_traceback(monkeypatch, tmp_path, place):
 def test_demo_passes_its_options_on(run, monkeypatch, tmp_path):
     called = {}
 
-    def run_demo(out, seed, quick, jobs, tell, device):
-        called.update(out=out, seed=seed, quick=quick, jobs=jobs, device=device)
+    def run_demo(out, seed, quick, jobs, tell, compute):
+        called.update(out=out, seed=seed, quick=quick, jobs=jobs, compute=compute)
         tell("a line")
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
     code, out, _ = run("demo", "--out", str(tmp_path), "--seed", "3", "--quick", "--jobs", "2", "--device", "cpu")
     assert (code, out) == (0, "a line\n")
-    assert called == {"out": tmp_path, "seed": 3, "quick": True, "jobs": 2, "device": "cpu"}
+    assert called == {"out": tmp_path, "seed": 3, "quick": True, "jobs": 2, "compute": Compute("cpu")}
 
 
 def test_runs_of_a_sweep_are_listed(run, tmp_path):

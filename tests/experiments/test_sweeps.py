@@ -1,12 +1,13 @@
 import os
 import signal
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.experiments import sweeps
-from fsvi.experiments.experiment import Order
+from fsvi.experiments.experiment import Compute, Order
 from fsvi.experiments.runner import groups as runner
 from fsvi.experiments.sweeps import SWEEPS, Shard, plan, reproduce
 from fsvi.experiments.tasks.registry import TASKS
@@ -56,7 +57,7 @@ def test_what_cannot_be_trained_together_is_run_alone(monkeypatch):
     monkeypatch.setitem(METHODS, "fbnn", replace(METHODS["fbnn"], can_stack=False))
     assert list(map(len, plan("uci", ["fbnn"], seeds=2))) == [1] * 12
     assert list(map(len, plan("uci", ["map"], seeds=2))) == [2] * 6
-    assert list(map(len, plan("uci", ["map"], seeds=2, device="cuda"))) == [1] * 12
+    assert list(map(len, plan("uci", ["map"], seeds=2, compute=Compute("cuda")))) == [1] * 12
 
 
 def test_seeds_can_be_named():
@@ -177,3 +178,12 @@ def test_an_unreadable_result_is_a_failure(tmp_path):
     with pytest.raises(FSVIError, match="1 of 1 runs failed"):
         reproduce([[order]], tmp_path, said.append)
     assert "truncated" in said[-1]
+
+
+def test_rows_have_their_own_numbers_of_seeds_unless_the_command_names_one():
+    counts = Counter((order.method, order.context) for group in plan("table1") for order in group)
+    assert counts["fsvi", "kmnist"] == 5 and counts["fsvi", "monochrome"] == counts["map", None] == 3
+    assert counts["mfvi", None] == counts["ensemble:fsvi", "monochrome"] == 1
+    assert {len(list(each)) for each in plan("table1", seeds=2)} == {1}
+    assert set(Counter(order.method for group in plan("table1", ["map"], seeds=2) for order in group).values()) == {2}
+    assert {order.seed for group in plan("retina", profile="desk") for order in group} == {0, 1, 2}

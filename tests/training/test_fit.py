@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 
 import fsvi
+from fsvi.methods.registry import METHODS, make_method
 from scenarios import FAST, SCENARIOS, box, build, classifier, copied, curve, dense, points, same_bits
 
 
@@ -291,6 +292,17 @@ def test_bf16_trains_without_nan(name):
     assert all(math.isfinite(loss) for loss in history.loss)
     assert np.median(history.loss[-5:]) < np.mean(history.loss[:5]) - 0.1
     assert method.predict(data[0]).mean.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_in_bf16_and_keeps_its_own_type(name):
+    method = make_method(name, dense(), fsvi.Categorical(), context=fsvi.contexts.Uniform(widen=0.5))
+    history = fsvi.fit(method, points(), epochs=2, batch_size=8, lr=1e-2, precision="bf16")
+    assert all(math.isfinite(loss) for loss in history.loss)
+    assert {value.dtype for value in method.state_dict().values() if value.is_floating_point()} <= {
+        torch.float32,
+        torch.float64,
+    }
 
 
 def test_accumulation_makes_fewer_steps_and_the_last_one_takes_what_is_left():

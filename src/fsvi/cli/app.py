@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -22,7 +22,10 @@ from fsvi.errors import FSVIError
 from fsvi.parallel import BACKENDS
 from fsvi.serialization import ESTIMATOR, file_kind
 from fsvi.training.distributed import leave_quietly, num_processes, process_number
-from fsvi.validation import check_fraction, first_line
+from fsvi.validation import check_choice, check_fraction, first_line
+
+if TYPE_CHECKING:
+    from fsvi.experiments.experiment import Compute
 
 
 class Grouped(TyperGroup):
@@ -84,6 +87,9 @@ Profile = typer.Option(
 Out = typer.Option(help="Output folder; created if missing.")
 Json = typer.Option("--json", help="Print JSON for other programs.")
 Device = typer.Option(help="Where to compute: cpu, cuda, mps or auto.", show_default="cpu")
+Precision = typer.Option(
+    help="bf16 or fp16 trains the network in that type, faster where the processor has it.", show_default="float32"
+)
 Jobs = typer.Option(help="How many at the same time, each in a process of its own.")
 Backend = typer.Option(
     help="Where these processes run: loky (this machine), ray or dask (here or on a cluster).",
@@ -95,6 +101,14 @@ _to_stderr = partial(typer.echo, err=True)
 def _listed(names: str | None) -> tuple[str, ...]:
     """The names in a comma-separated option."""
     return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+
+
+def _compute(device: str | None, precision: str | None = None) -> Compute:
+    """Where and how to train; both are checked before anything else happens."""
+    from fsvi.experiments.experiment import Compute
+    from fsvi.training.step import PRECISIONS
+
+    return Compute(_checked(device), None if precision is None else check_choice("precision", precision, PRECISIONS))
 
 
 def _checked(device: str | None) -> str | None:
@@ -135,7 +149,7 @@ def demo(
     """Train on four toy tasks and write a report with pictures."""
     from fsvi.experiments.demo import run_demo
 
-    run_demo(out, seed, quick, jobs, tell=typer.echo, device=_checked(device))
+    run_demo(out, seed, quick, jobs, tell=typer.echo, compute=_compute(device))
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -180,6 +194,7 @@ def run(
     ] = None,
     out: Annotated[Path, Out] = Path("results"),
     device: Annotated[str | None, Device] = None,
+    precision: Annotated[str | None, Precision] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Train a method on a task of the paper and evaluate it.
@@ -193,11 +208,11 @@ def run(
     from fsvi.experiments.runner.runs import run as run_order
     from fsvi.experiments.tasks.registry import TASKS
 
-    order = checked(Order(task, method, cast(Any, profile), seed, context))
+    order, compute = checked(Order(task, method, cast(Any, profile), seed, context)), _compute(device, precision)
     if process_number() > 0:
-        train_along(order, out, _checked(device))
+        train_along(order, out, compute)
         return
-    result = run_order(order, out, tell=_to_stderr if as_json else typer.echo, device=_checked(device))
+    result = run_order(order, out, tell=_to_stderr if as_json else typer.echo, compute=compute)
     if as_json:
         path = result_path(out, order)
         files = {"result": str(path), "model": str(model_path(out, path))}
@@ -226,7 +241,7 @@ def reproduce(
         ),
     ],
     methods: Annotated[str | None, typer.Option(help="Only these methods: names separated by commas.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="The number of seeds.", show_default="as in the paper")] = None,
+    seeds: Annotated[int | None, typer.Option(help="The number of seeds.", show_default="the sweep's own")] = None,
     profile: Annotated[str, Profile] = "paper",
     jobs: Annotated[int, Jobs] = 1,
     backend: Annotated[str, Backend] = "loky",
@@ -241,6 +256,7 @@ def reproduce(
     ] = False,
     out: Annotated[Path, Out] = Path("results"),
     device: Annotated[str | None, Device] = None,
+    precision: Annotated[str | None, Precision] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Make all runs behind a table or figure of the paper.
@@ -253,17 +269,17 @@ def reproduce(
 
     if as_json and not show:
         raise typer.BadParameter("--json goes with --list.")
-    where = _checked(device)
+    compute = _compute(device, precision)
     workers = Workers(jobs, backend, 1 if threads is None else threads)
     part = None if shard is None else sweeps.Shard.parse(shard)
-    groups = sweeps.plan(what, _listed(methods), seeds, cast(Any, profile), where, part)
+    groups = sweeps.plan(what, _listed(methods), seeds, cast(Any, profile), compute, part)
     if show:
         _show_states(groups, out, as_json)
         return
     if jobs == 1 and backend == "loky" and threads is None:
-        sweeps.reproduce(groups, out, typer.echo, device=where)
+        sweeps.reproduce(groups, out, typer.echo, compute=compute)
     else:
-        sweeps.reproduce(groups, out, typer.echo, workers, where)
+        sweeps.reproduce(groups, out, typer.echo, workers, compute)
 
 
 def _show_states(groups: list[Any], out: Path, as_json: bool) -> None:
@@ -305,6 +321,7 @@ def tune(
     ] = None,
     out: Annotated[Path, Out] = Path("studies"),
     device: Annotated[str | None, Device] = None,
+    precision: Annotated[str | None, Precision] = None,
 ) -> None:
     """Search for hyperparameters on held-out training data.
 
@@ -317,8 +334,8 @@ def tune(
 
     order = Order(task, method, cast(Any, profile), seed)
     budget = None if time_budget is None else parse_duration(time_budget)
-    where = _checked(device)
-    summary = search(order, out, trials, _listed(contexts), typer.echo, splits, where, storage, budget)
+    compute = _compute(device, precision)
+    summary = search(order, out, trials, _listed(contexts), typer.echo, splits, compute, storage, budget)
     typer.echo(f"Best: {summary['best']}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fsvi.experiments.experiment import Profile
+from fsvi.experiments.experiment import CPU, Compute, Profile
 from fsvi.experiments.report.write import write_report
 from fsvi.experiments.sweeps import plan, reproduce
 from fsvi.experiments.tasks.toy_sweep import TOY_SWEEP
@@ -23,7 +23,7 @@ def run_demo(
     quick: bool = False,
     jobs: int | None = None,
     tell: Callable[[str], None] = print,
-    device: str | None = None,
+    compute: Compute = CPU,
 ) -> Path:
     """Train every method on every toy task, and write the report; returns the path of its page.
 
@@ -35,13 +35,13 @@ def run_demo(
         quick: Whether to train for a few epochs only, to check that everything works.
         jobs: The number of models to train at the same time; None for one per core, at most 4.
         tell: Receives a line for each run.
-        device: Where to train; None for the CPU.
+        compute: Where and how to train.
     """
     check_writable(out)
     workers = Workers(min(_MOST_JOBS, num_cores()) if jobs is None else jobs)
     tell("Training on the toy tasks: a few minutes on 2 cores.")
     profile: Profile = "smoke" if quick else "paper"
     seeds = [check_seed(seed)]
-    groups = plan(TOY_SWEEP.name, seeds=seeds, profile=profile, device=device)
-    reproduce(groups, out, tell, None if workers.jobs == 1 else workers, device)
+    groups = plan(TOY_SWEEP.name, seeds=seeds, profile=profile, compute=compute)
+    reproduce(groups, out, tell, None if workers.jobs == 1 else workers, compute)
     return write_report(out, out, tell, introduction="demo_intro.html")

@@ -7,7 +7,7 @@ not call it, such as tuning and early stopping, cannot see any.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -52,6 +52,24 @@ class Order:
     def member(self) -> str:
         """The method, or the members' method for an ensemble."""
         return self.method.removeprefix("ensemble:")
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and how training computes; results name it, but a run is the same run on any computer.
+
+    Attributes:
+        device: Where to train and evaluate; None for the CPU.
+        precision: "bf16" or "fp16" trains the network in that type where torch considers it safe; None keeps float32.
+            Predictions are always in float32.
+    """
+
+    device: str | None = None
+    precision: str | None = None
+
+
+CPU = Compute()
+"""The CPU, in float32."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +132,13 @@ class Experiment:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.make(*started)
+
+    def computed(self, compute: Compute) -> Experiment:
+        """The experiment, trained in another precision if `compute` asks for one; its notes say so."""
+        if compute.precision is None or not self.trains:
+            return self
+        settings = {**self.fit_settings, "precision": compute.precision}
+        return replace(self, fit_settings=settings, notes=[*self.notes, f"trained in {compute.precision}"])
 
     def train(self, method: Method, seed: int, **settings: Any) -> History:
         """Train the method that `build` made.

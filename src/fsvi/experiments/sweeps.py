@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsvi.errors import FSVIError, InvalidInputError
-from fsvi.experiments.experiment import Order, Profile
+from fsvi.experiments.experiment import CPU, Compute, Order, Profile
 from fsvi.experiments.results import Result
 from fsvi.experiments.runner.groups import Group, describe, each_made, grouped, is_made, memory_of
 from fsvi.experiments.runner.progress import SweepProgress
@@ -66,7 +66,7 @@ def plan(
     methods: Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     profile: Profile = "paper",
-    device: str | None = None,
+    compute: Compute = CPU,
     shard: Shard | None = None,
 ) -> list[Group]:
     """The runs of a sweep, in groups of seeds that are trained together.
@@ -74,13 +74,13 @@ def plan(
     Args:
         name: A key of `SWEEPS`, or "all".
         methods: Methods to run; all if empty.
-        seeds: The number of seeds, or the seeds themselves; None for the paper's number.
+        seeds: The number of seeds, or the seeds themselves; None for the sweep's own numbers.
         profile: How much effort each run may take.
-        device: Where to train; None for the CPU. On another device, seeds are trained one by one.
+        compute: Where and how to train; only on the CPU in float32, seeds are trained together.
         shard: The part of the sweep; None for all of it.
     """
     check_choice("name", name, [*SWEEPS, "all"])
-    groups = grouped(_orders(name, methods, seeds, profile), device)
+    groups = grouped(_orders(name, methods, seeds, profile), compute)
     return groups if shard is None else shard.of(groups)
 
 
@@ -89,7 +89,7 @@ def reproduce(
     out: Path,
     tell: Callable[[str], None] = print,
     workers: Workers | None = None,
-    device: str | None = None,
+    compute: Compute = CPU,
 ) -> list[Result]:
     """Make all runs of a plan; existing results are reused, and runs of other processes are waited for.
 
@@ -101,7 +101,7 @@ def reproduce(
         out: The folder for results.
         tell: Receives a line for each run.
         workers: The processes that train at the same time; None to train in this process.
-        device: Where to train and evaluate; None for the CPU.
+        compute: Where and how to train.
     """
     check_writable(out)
     missing = [group for group in groups if not is_made(group, out)]
@@ -109,7 +109,7 @@ def reproduce(
         workers = workers.within_machine(memory_of(missing) if workers.is_local else 0, tell)
     results, failed = list[Result](), list[Group]()
     with SweepProgress(_num_runs(groups), _num_runs(groups) - _num_runs(missing), workers, tell) as progress:
-        for group, outcome in each_made(groups, out, workers, progress.tell, device):
+        for group, outcome in each_made(groups, out, workers, progress.tell, compute):
             if isinstance(outcome, FSVIError):
                 failed.append(group)
             else:
@@ -153,16 +153,18 @@ def _orders(name: str, methods: Sequence[str], seeds: int | Sequence[int] | None
         check_choice("methods", method, known)
     for sweep in sweeps:
         tasks = [task.name for task in TASKS.values() if task.sweep == sweep]
-        for seed in _seeds(sweep, seeds):
+        rows = [row for row in sweep.rows_at(profile) if not methods or row[0] in methods]
+        chosen = {row: _seeds(seeds, sweep.seeds_of(row, profile)) for row in rows}
+        for seed in sorted(set().union(*chosen.values())):
             for task in tasks:
-                for method, context in sweep.rows_at(profile):
-                    if not methods or method in methods:
+                for method, context in rows:
+                    if seed in chosen[method, context]:
                         yield checked(Order(task, method, profile, seed, context))
 
 
-def _seeds(sweep: Sweep, seeds: int | Sequence[int] | None) -> Sequence[int]:
+def _seeds(seeds: int | Sequence[int] | None, own: int) -> Sequence[int]:
     if seeds is None:
-        return range(sweep.seeds)
+        return range(own)
     if isinstance(seeds, int):
         return range(check_count("seeds", seeds))
     return [check_seed(seed) for seed in seeds]

@@ -6,7 +6,7 @@ A new task is one file in `fsvi.experiments.tasks` that holds a `Task`, and one 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsvi.experiments.columns import TableLayout
@@ -25,18 +25,26 @@ class Sweep:
     Attributes:
         name: What `fsvi reproduce` calls it.
         rows: The methods with their contexts.
-        seeds: How many seeds the paper averages over.
+        seeds: How many seeds a row has if the command names no number.
+        more_seeds: Rows with another number of seeds.
         desk: The methods with their contexts at the profile `desk`, if the tasks have it.
+        desk_seeds: How many seeds a row of that profile has.
     """
 
     name: str
     rows: tuple[MethodAndContext, ...]
     seeds: int = 1
+    more_seeds: Mapping[MethodAndContext, int] = field(default_factory=dict)
     desk: tuple[MethodAndContext, ...] = ()
+    desk_seeds: int = 1
 
     def rows_at(self, profile: str) -> tuple[MethodAndContext, ...]:
         """The methods with their contexts at a profile; none if the tasks do not have it."""
         return self.desk if profile == DESK else self.rows
+
+    def seeds_of(self, row: MethodAndContext, profile: str) -> int:
+        """How many seeds a row has if the command names no number."""
+        return self.desk_seeds if profile == DESK else self.more_seeds.get(row, self.seeds)
 
 
 @dataclass(frozen=True)

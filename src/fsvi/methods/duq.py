@@ -145,13 +145,15 @@ class DUQ(NetworkMethod):
 
     def _count(self, embeddings: Tensor, y: Tensor) -> None:
         chosen = F.one_hot(y, self.num_outputs).to(embeddings.dtype)
-        added = [chosen.sum(0), torch.einsum("nc,ncm->cm", chosen, embeddings)]
+        with torch.autocast(embeddings.device.type, enabled=False):
+            added = [chosen.sum(0), torch.einsum("nc,ncm->cm", chosen, embeddings)]
         self._step = added if not self._step else [one + other for one, other in zip(self._step, added, strict=True)]
 
     def embed(self, x: Tensor) -> Tensor:
         """W_c Φ(x) for every class, (n, classes, m)."""
         features, _ = self.network.with_features(x)
-        return torch.einsum("cmf,nf->ncm", self.weight, features)
+        with torch.autocast(features.device.type, enabled=False):  # distances in half precision are too coarse
+            return torch.einsum("cmf,nf->ncm", self.weight, features.to(self.weight.dtype))
 
     def log_kernels(self, embeddings: Tensor) -> Tensor:
         """log K_c, (n, classes)."""

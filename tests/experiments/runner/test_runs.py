@@ -8,7 +8,7 @@ from filelock import FileLock
 import fsvi
 from fsvi import data
 from fsvi.errors import DataNotFoundError, FSVIError, InvalidInputError
-from fsvi.experiments.experiment import Experiment, Order
+from fsvi.experiments.experiment import Compute, Experiment, Order
 from fsvi.experiments.results import read_result, result_path, write_result
 from fsvi.experiments.runner import runs
 from fsvi.experiments.runner.runs import checked, model_path, run, run_stacked
@@ -68,6 +68,18 @@ def test_a_result_of_other_settings_is_not_taken_for_the_one_asked_for(tmp_path,
             run(replace(order, **other), tmp_path, silent)
         with pytest.raises(InvalidInputError, match=said):
             run_stacked([replace(order, **other)], tmp_path, silent)
+
+
+def test_precision_is_noted_and_does_not_make_another_run(tmp_path, monkeypatch):
+    seen = []
+    train = Experiment.train
+    monkeypatch.setattr(
+        Experiment, "train", lambda self, *a, **k: seen.append(self.fit_settings) or train(self, *a, **k)
+    )
+    result = run(ORDER, tmp_path, silent, progress=False, compute=Compute(precision="bf16"))
+    assert seen[0]["precision"] == result.settings["fit"]["precision"] == "bf16"
+    assert "trained in bf16" in result.notes
+    assert run(ORDER, tmp_path, silent) == result
 
 
 def test_settings_that_are_objects_are_known_again(tmp_path):

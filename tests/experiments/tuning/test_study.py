@@ -38,7 +38,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
     assert len(said) == 1 and len(second["trials"]) == 3
     assert second["trials"][:2] == first["trials"]
     assert second["best"]["value"] == max(trial["value"] for trial in second["trials"])
-    assert set(second["best"]) == {"value", "prior_variance", "num_context", "kl_weight", "num_samples"}
+    assert set(second["best"]) == {"value", "prior_variance", "num_context", "kl_weight", "num_samples", "lr"}
 
 
 def test_trials_after_an_interruption_are_not_the_first_ones_again(tmp_path):
@@ -87,6 +87,18 @@ def test_every_setting_of_a_recipe_can_be_searched(made_up, task, method):
         name for name in search.space if search._own.get(name, 0) is None
     }  # a prior that a recipe leaves out
     assert search.recipe_params().keys() == search.space.keys() - switched_off
+
+
+def test_the_learning_rate_of_a_trial_is_that_of_its_training(tmp_path, monkeypatch):
+    used = []
+    train = Experiment.train
+    monkeypatch.setattr(
+        Experiment, "train", lambda self, *a, **k: used.append(self.fit_settings["lr"]) or train(self, *a, **k)
+    )
+    first, second = tune(ORDER, tmp_path, 2, tell=silent)["trials"]
+    own = TASKS["two-moons"].experiment(ORDER).fit_settings["lr"]
+    assert [first["lr"], second["lr"]] == used and first["lr"] == own != second["lr"]
+    assert own / 4 <= second["lr"] <= own * 4
 
 
 class Unwritable(Prior):

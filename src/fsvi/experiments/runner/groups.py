@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fsvi.cost import estimate_cost, keep_memory
 from fsvi.errors import FSVIError
-from fsvi.experiments.experiment import Order
+from fsvi.experiments.experiment import CPU, Compute, Order
 from fsvi.experiments.results import Result, result_path
 from fsvi.experiments.runner.locks import BeingMadeError, is_being_made
 from fsvi.experiments.runner.runs import can_stack, run, run_stacked
@@ -33,17 +33,17 @@ _SHOWN = 3
 _Outcome: TypeAlias = "tuple[Group, list[Result] | FSVIError]"
 
 
-def grouped(orders: Iterable[Order], device: str | None = None) -> list[Group]:
+def grouped(orders: Iterable[Order], compute: Compute = CPU) -> list[Group]:
     """Seeds that can be trained stacked in one group, every other order in a group of its own.
 
     Args:
         orders: The orders.
-        device: Where to train; seeds are stacked on the CPU only, which is None.
+        compute: Where and how to train; seeds are stacked on the CPU in float32 only.
     """
     groups: dict[tuple[str, ...], Group] = {}
     for order in orders:
         row = (order.task, order.method, order.context or "")
-        stacks = device is None and can_stack(order)
+        stacks = compute == CPU and can_stack(order)
         groups.setdefault(row if stacks else (*row, str(order.seed)), []).append(order)
     return list(groups.values())
 
@@ -61,7 +61,7 @@ def run_group(
     out: Path,
     tell: Callable[[str], None],
     progress: bool | None = None,
-    device: str | None = None,
+    compute: Compute = CPU,
 ) -> list[Result]:
     """Run a group, stacked if it has several orders.
 
@@ -70,9 +70,9 @@ def run_group(
         out: The folder of results.
         tell: A function that shows a line of text.
         progress: Whether to show a progress bar; None shows it on a terminal.
-        device: Where to train and evaluate; None for the CPU.
+        compute: Where and how to train.
     """
-    return run_stacked(group, out, tell) if len(group) > 1 else [run(group[0], out, tell, progress, device)]
+    return run_stacked(group, out, tell) if len(group) > 1 else [run(group[0], out, tell, progress, compute)]
 
 
 def each_made(
@@ -80,7 +80,7 @@ def each_made(
     out: Path,
     workers: Workers | None,
     tell: Callable[[str], None],
-    device: str | None = None,
+    compute: Compute = CPU,
 ) -> Iterator[_Outcome]:
     """Each group with its results or its error, as they come.
 
@@ -92,13 +92,13 @@ def each_made(
         out: The folder of results.
         workers: The processes that run groups at the same time; None for this process, one group after the other.
         tell: A function that shows a line of text.
-        device: Where to train and evaluate; None for the CPU.
+        compute: Where and how to train.
     """
     todo, waiting = list(groups), list[Group]()
     while todo or waiting:
         made = [group for group in todo if is_made(group, out)]  # reading them needs no other process
         missing = [group for group in todo if group not in made]
-        for group, outcome in chain(_in_turn(made, out, _quiet, device), _run(missing, out, workers, tell, device)):
+        for group, outcome in chain(_in_turn(made, out, _quiet, compute), _run(missing, out, workers, tell, compute)):
             if isinstance(outcome, BeingMadeError):
                 waiting.append(group)
             else:
@@ -140,26 +140,26 @@ def _memory_of(group: Group) -> int:
 
 
 def _run(
-    groups: Sequence[Group], out: Path, workers: Workers | None, tell: Callable[[str], None], device: str | None
+    groups: Sequence[Group], out: Path, workers: Workers | None, tell: Callable[[str], None], compute: Compute
 ) -> Iterator[_Outcome]:
     if workers is None:
-        return _in_turn(groups, out, tell, device)
-    jobs = [(group, out.absolute(), device) for group in groups]
+        return _in_turn(groups, out, tell, compute)
+    jobs = [(group, out.absolute(), compute) for group in groups]
     return ((group, outcome) for (group, *_), outcome in workers.each_finished(_run_silently, jobs))
 
 
-def _in_turn(groups: Sequence[Group], out: Path, tell: Callable[[str], None], device: str | None) -> Iterator[_Outcome]:
+def _in_turn(groups: Sequence[Group], out: Path, tell: Callable[[str], None], compute: Compute) -> Iterator[_Outcome]:
     for group in groups:
         try:
-            yield group, run_group(group, out, tell, device=device)
+            yield group, run_group(group, out, tell, compute=compute)
         except FSVIError as error:
             yield group, error
 
 
-def _run_silently(job: tuple[Group, Path, str | None]) -> list[Result]:
-    group, out, device = job
+def _run_silently(job: tuple[Group, Path, Compute]) -> list[Result]:
+    group, out, compute = job
     keep_memory()
-    return run_group(group, out, _quiet, progress=False, device=device)
+    return run_group(group, out, _quiet, progress=False, compute=compute)
 
 
 def _wait_for_any(groups: Sequence[Group], out: Path, tell: Callable[[str], None]) -> list[Group]:

@@ -17,7 +17,7 @@ import torch
 from fsvi import data
 from fsvi.data import DataSplit, TextSplit
 from fsvi.errors import FSVIError, InvalidInputError
-from fsvi.experiments.experiment import PROFILES, Experiment, Order
+from fsvi.experiments.experiment import CPU, PROFILES, Compute, Experiment, Order
 from fsvi.experiments.results import Result, model_path, read_result, result_path, write_result
 from fsvi.experiments.runner.diagnoses import diagnose_trained, diagnosis_path, write_diagnosis
 from fsvi.experiments.runner.locks import alone, unfinished
@@ -44,7 +44,7 @@ def run(
     out: Path,
     tell: Callable[[str], None] = print,
     progress: bool | None = None,
-    device: str | None = None,
+    compute: Compute = CPU,
 ) -> Result:
     """The result of a run: read if it exists, otherwise trained, evaluated and written.
 
@@ -56,20 +56,20 @@ def run(
         out: The folder of results.
         tell: A function that shows a line of text.
         progress: Whether to show a progress bar; None shows it on a terminal.
-        device: Where to train and evaluate; None for the CPU.
+        compute: Where and how to train.
     """
     order = checked(order)
     path = result_path(check_writable(out), order)
     if not path.exists():
         with alone(out, path), _threads_of(order):
             if not path.exists():  # another process may have made it just before we got the lock
-                return _make(order, out, path, tell, progress, device)
+                return _make(order, out, path, tell, progress, compute)
     rmtree(unfinished(out, path), ignore_errors=True)  # left by a process that was killed at the very end
     tell(f"{path} exists already.")
     return _read(path, order)
 
 
-def train_along(order: Order, out: Path, device: str | None = None) -> None:
+def train_along(order: Order, out: Path, compute: Compute = CPU) -> None:
     """Train together with the process that makes the result of `order`; evaluate and write nothing.
 
     Under `torchrun`, the first process calls `run`, and all others call this.
@@ -77,15 +77,15 @@ def train_along(order: Order, out: Path, device: str | None = None) -> None:
     Args:
         order: The order.
         out: The folder of results.
-        device: Where to train, None for the CPU.
+        compute: Where and how to train.
     """
     order = checked(order)
     path = result_path(out, order)
     if not path.exists():
-        experiment = TASKS[order.task].experiment(order)
+        experiment = TASKS[order.task].experiment(order).computed(compute)
         for start in experiment.starts:
-            train_along(start, out, device)
-        settings = _training_settings(out, path, device)
+            train_along(start, out, compute)
+        settings = _training_settings(out, path, compute)
         experiment.train(experiment.build(order.seed), order.seed, progress=False, **settings)
 
 
@@ -168,22 +168,22 @@ class _Trained:
 
 
 def _make(
-    order: Order, out: Path, path: Path, tell: Callable[[str], None], progress: bool | None, device: str | None
+    order: Order, out: Path, path: Path, tell: Callable[[str], None], progress: bool | None, compute: Compute
 ) -> Result:
     source, processes = commit(), num_processes()
     for file in (model_path(out, path), path):
         check_writable(file.parent)
-    experiment = TASKS[order.task].experiment(order)
+    experiment = TASKS[order.task].experiment(order).computed(compute)
     _find_tests(experiment)
     _check_context(experiment)
-    before = [(run(start, out, tell, progress, device), _load_model(start, out)) for start in experiment.starts]
+    before = [(run(start, out, tell, progress, compute), _load_model(start, out)) for start in experiment.starts]
     if processes > 1:
         note = f"trained on {processes} processes, each with the batch size of one"
         experiment = replace(experiment, notes=[*experiment.notes, note])
     started = time.perf_counter()
     method = experiment.build(order.seed, [model for _, model in before])
     built = time.perf_counter() - started
-    history = experiment.train(method, order.seed, progress=progress, **_training_settings(out, path, device))
+    history = experiment.train(method, order.seed, progress=progress, **_training_settings(out, path, compute))
     if not experiment.trains:
         history.seconds = built
     earlier = sum(result.seconds["train"] + result.seconds.get("start", 0.0) for result, _ in before)
@@ -192,9 +192,9 @@ def _make(
     return result
 
 
-def _training_settings(out: Path, path: Path, device: str | None) -> dict[str, Any]:
+def _training_settings(out: Path, path: Path, compute: Compute) -> dict[str, Any]:
     folder = unfinished(out, path)
-    return {"checkpoint": folder, "resume": True, "checkpoint_interval": _CHECKPOINT_INTERVAL, "device": device}
+    return {"checkpoint": folder, "resume": True, "checkpoint_interval": _CHECKPOINT_INTERVAL, "device": compute.device}
 
 
 def _find_tests(experiment: Experiment) -> None:

@@ -258,6 +258,7 @@ TASK = Task(
         (("map", None), ("mfvi", None), ("mc-dropout", None), ("fsvi", None), ("ensemble:map", None)),
         seeds=6,
         desk=(("map", None), ("fsvi", None), ("mc-dropout", None), ("ensemble:map", None)),
+        desk_seeds=3,
     ),
     context="monochrome",
     profiles=PROFILES,

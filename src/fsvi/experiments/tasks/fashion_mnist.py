@@ -98,7 +98,7 @@ TASK = Task(
             ("ensemble:map", None),
             ("ensemble:fsvi", "monochrome"),
         ),
-        seeds=10,
+        more_seeds={("fsvi", "kmnist"): 5, ("fsvi", "monochrome"): 3, ("map", None): 3},
     ),
     context="kmnist",
 )

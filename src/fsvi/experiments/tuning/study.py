@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fsvi import data
 from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, SingularCovarianceError
-from fsvi.experiments.experiment import Experiment, Order
+from fsvi.experiments.experiment import CPU, Compute, Experiment, Order
 from fsvi.experiments.results import result_path
 from fsvi.experiments.runner.runs import can_stack, checked, recorded
 from fsvi.experiments.tasks.continual import CONTINUAL_TASKS
@@ -30,7 +30,7 @@ from fsvi.experiments.tuning.storage import Place
 from fsvi.functions.priors import Prior
 from fsvi.methods import FSVI, Ensemble, Method
 from fsvi.methods.registry import METHODS
-from fsvi.methods.search_space import VARIANCE, Choice, Space
+from fsvi.methods.search_space import VARIANCE, Choice, Range, Space
 from fsvi.networks.devices import forked_random
 from fsvi.serialization import Configurable, check_writable, write_bytes
 from fsvi.training.stacked import fit_together
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 LENGTH = "length"
 """The length of training as a multiple of the recipe's, searched if networks are small; not an argument of a method."""
 LENGTHS = Choice((0.25, 0.5, 1.0, 2.0))
+RATE = "lr"
+"""The learning rate, an argument of `fit`, searched around the recipe's where networks are not small."""
+_RATE_FACTOR = 4.0
 _HELD_OUT = 0.1
 _SAMPLES, _SMALL_SAMPLES = 16, 100
 """Draws per prediction, in general and for small networks."""
@@ -61,7 +64,7 @@ def tune(
     contexts: tuple[str, ...] = (),
     tell: Callable[[str], None] = print,
     splits: int = 1,
-    device: str | None = None,
+    compute: Compute = CPU,
     storage: str | None = None,
     time_budget: float | None = None,
 ) -> dict[str, Any]:
@@ -82,7 +85,7 @@ def tune(
         contexts: Contexts to choose from; none to keep the order's.
         tell: Receives a line for each trial.
         splits: The number of random splits over which the value of a trial is averaged, with successive seeds.
-        device: Where to train; None for the CPU. On another device, splits are trained one by one.
+        compute: Where and how to train; only on the CPU in float32, splits are trained together.
         storage: A journal file, or the URL of a database that Optuna can use; None for a journal next to the summary.
         time_budget: Seconds after which this process stops; the trial that it makes then is repeated the next time.
     """
@@ -93,7 +96,7 @@ def tune(
     check_count("trials", trials)
     check_seed(order.seed + check_count("splits", splits) - 1)
     deadline = None if time_budget is None else time.monotonic() + check_positive("time_budget", time_budget)
-    search = _Search(order, contexts, splits, device)
+    search = _Search(order, contexts, splits, compute)
     search.check()
     path = search.path(check_writable(out))
     place = Place(str(path.with_suffix(".log")) if storage is None else storage, out)
@@ -153,7 +156,7 @@ class _Search:
     order: Order
     contexts: tuple[str, ...]
     splits: int
-    device: str | None = None
+    compute: Compute = CPU
 
     def check(self) -> None:
         """Refuse methods without a search space, sequences of tasks, and recipes whose network saw the data."""
@@ -184,11 +187,14 @@ class _Search:
     @property
     def _listed(self) -> Space:
         entry = METHODS[self.order.member]
-        return {**entry.search, **({**entry.small_search, LENGTH: LENGTHS} if self.is_small else {})}
+        if self.is_small:
+            return {**entry.search, **entry.small_search, LENGTH: LENGTHS}
+        rate = self._recipe[0].fit_settings.get(RATE)
+        return {**entry.search, **({} if rate is None else {RATE: Range(rate / _RATE_FACTOR, rate * _RATE_FACTOR)})}
 
     @cached_property
     def _recipe(self) -> tuple[Experiment, Method]:
-        experiment = TASKS[self.order.task].experiment(self.order)
+        experiment = TASKS[self.order.task].experiment(self.order).computed(self.compute)
         made = experiment.build(self.order.seed)
         return experiment, made.members[0] if isinstance(made, Ensemble) else made
 
@@ -197,7 +203,8 @@ class _Search:
         experiment, method = self._recipe
         searched = {*self.space, *({_PRIOR} if _PRIOR in self._own else ())}
         settings = {name: value for name, value in _settings(method).items() if name not in searched}
-        fixed = {"method": recorded(settings), "fit": recorded(experiment.fit_settings)}
+        fit = {name: value for name, value in experiment.fit_settings.items() if name not in searched}
+        fixed = {"method": recorded(settings), "fit": recorded(fit)}
         return cast("dict[str, Any]", json.loads(json.dumps(fixed)))  # as the file of the study returns it
 
     @cached_property
@@ -205,7 +212,7 @@ class _Search:
         """The recipe's own settings by name; also a function from a variance to a prior, if FSVI's prior has one."""
         experiment, method = self._recipe
         own = {name: getattr(method, name) for name in self._listed if hasattr(method, name)}
-        own |= {LENGTH: 1.0, "context": self.order.context}
+        own |= {LENGTH: 1.0, RATE: experiment.fit_settings.get(RATE), "context": self.order.context}
         if "kl_weight" in own and own["kl_weight"] is None:
             own["kl_weight"] = 1 / len(experiment.data[0])
         return {**own, **_variable(method.prior)} if isinstance(method, FSVI) else own
@@ -238,9 +245,14 @@ class _Search:
         context, length = params.pop("context", self.order.context), params.pop(LENGTH, 1.0)
         if _PRIOR in self._own:
             params[_PRIOR] = self._own[_PRIOR](params.pop(VARIANCE))
-        settings = {**self.order.settings, **params}
+        rate = {RATE: params.pop(RATE)} if RATE in params else {}
         seeds = range(self.order.seed, self.order.seed + self.splits)
-        orders = [replace(self.order, context=context, settings=settings, seed=seed) for seed in seeds]
+        chosen = {
+            "context": context,
+            "settings": {**self.order.settings, **params},
+            "fit_settings": {**self.order.fit_settings, **rate},
+        }
+        orders = [replace(self.order, **chosen, seed=seed) for seed in seeds]
         try:
             scores = self._all_scores(orders, length, watch)
         except (NonFiniteLossError, SingularCovarianceError) as error:
@@ -252,7 +264,7 @@ class _Search:
 
     def _all_scores(self, orders: Sequence[Order], length: float, watch: Watch) -> list[float]:
         """The scores of all orders, trained stacked if networks are small."""
-        if self.is_small and self.device is None:
+        if self.is_small and self.compute == CPU:
             return self._scores(orders, length, watch)
         scores: list[float] = []
         for order in orders:
@@ -263,13 +275,15 @@ class _Search:
         self, orders: Sequence[Order], length: float, watch: Watch, earlier: Sequence[float] = ()
     ) -> list[float]:
         """The mean log-likelihood of the held-out data of each order; several orders are trained stacked."""
-        parts = [held_out(TASKS[order.task].experiment(order), order.seed) for order in orders]
+        parts = [held_out(TASKS[order.task].experiment(order).computed(self.compute), order.seed) for order in orders]
         experiments = [_lengthened(experiment, length) for experiment, _ in parts]
         methods = [each.build(order.seed) for each, order in zip(experiments, orders, strict=True)]
         held = [(x, y) for _, (x, y) in parts]
         watch.begin(lambda: _mean_score(methods, held), earlier)
         if len(orders) == 1:
-            experiments[0].train(methods[0], orders[0].seed, progress=False, device=self.device, callbacks=[watch])
+            experiments[0].train(
+                methods[0], orders[0].seed, progress=False, device=self.compute.device, callbacks=[watch]
+            )
         else:
             pairs = [experiment.data for experiment in experiments]
             epochs = experiments[0].fit_settings["epochs"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from fsvi.errors import FSVIError, InvalidInputError
@@ -155,7 +156,7 @@ def _orders(name: str, methods: Sequence[str], seeds: int | Sequence[int] | None
         tasks = [task.name for task in TASKS.values() if task.sweep == sweep]
         rows = [row for row in sweep.rows_at(profile) if not methods or row[0] in methods]
         chosen = {row: _seeds(seeds, sweep.seeds_of(row, profile)) for row in rows}
-        for seed in sorted(set().union(*chosen.values())):
+        for seed in dict.fromkeys(chain.from_iterable(chosen.values())):
             for task in tasks:
                 for method, context in rows:
                     if seed in chosen[method, context]:

@@ -129,7 +129,7 @@ def _resnet(small_images: bool) -> Callable[[Tensor], nn.Module]:
 _EFFORTS = {
     "paper": _CifarEffort(None, None, 200, 5, 128, _resnet(True), "", data.CORRUPTIONS, None),
     "desk": _CifarEffort(
-        *(None, None, 9, 5, 512, whitened_cnn, _COMPACT, data.CORRUPTIONS, 1_000),
+        *(None, None, 12, 5, 512, whitened_cnn, _COMPACT, data.CORRUPTIONS, 1_000),
         shift=2,
         fit=_FAST_SGD,
         settings=_DESK_SETTINGS,

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -6,6 +8,7 @@ from fsvi.data import Normalize
 from fsvi.experiments.experiment import Order
 from fsvi.experiments.runner.runs import run
 from fsvi.experiments.tasks.fashion_mnist import fashion_mnist
+from fsvi.experiments.tasks.registry import TASKS
 from pictures import Oracle, make_up, needs, pretend
 
 SMOKE = Order("fashion-mnist", "fsvi", "smoke", context="monochrome")
@@ -67,3 +70,14 @@ def test_a_context_that_is_a_test_of_detection_is_refused(monkeypatch, name):
     pretend(monkeypatch)
     with pytest.raises(fsvi.InvalidInputError, match=f"'{name}'"):
         fashion_mnist(Order("fashion-mnist", "fsvi", "smoke", context=name))
+
+
+def test_an_ensemble_of_the_table_joins_runs_of_its_members(monkeypatch):
+    pretend(monkeypatch)
+    order = Order("fashion-mnist", "ensemble:fsvi", "paper", 1, "monochrome")
+    experiment = TASKS["fashion-mnist"].experiment(order)
+    assert [(each.method, each.context, each.seed) for each in experiment.starts] == [
+        ("fsvi", "monochrome", seed) for seed in (3, 4, 5)
+    ]
+    assert not experiment.trains
+    assert TASKS["fashion-mnist"].experiment(replace(order, profile="quick")).trains

@@ -29,9 +29,7 @@ def warm_started(experiment: Experiment, order: Order) -> Experiment:
     if order.method == FIRST:
         return experiment
     if order.member != order.method:
-        seeds = range(MEMBERS * order.seed, MEMBERS * (order.seed + 1))
-        starts = [replace(order, method=order.member, seed=seed) for seed in seeds]
-        return _ready(experiment, starts, lambda *members: Ensemble.of(members), "an ensemble of runs of its own seeds")
+        return joined(experiment, order)
     start = [Order(order.task, FIRST, order.profile, order.seed)]
     if order.method == "laplace":
         data = experiment.data
@@ -39,6 +37,20 @@ def warm_started(experiment: Experiment, order: Order) -> Experiment:
         return _ready(experiment, start, lambda mode: _approximated(mode, data, structure), "around the trained MAP")
     notes = [*experiment.notes, "starts from the trained network of MAP, whose time is not part of the training time"]
     return replace(experiment, starts=start, notes=notes)
+
+
+def joined(experiment: Experiment, order: Order) -> Experiment:
+    """An ensemble of three runs of its members' method, with seeds of their own; nothing else is trained.
+
+    Args:
+        experiment: The experiment from new networks.
+        order: Its order; that of a single network changes nothing.
+    """
+    if order.member == order.method:
+        return experiment
+    seeds = range(MEMBERS * order.seed, MEMBERS * (order.seed + 1))
+    starts = [replace(order, method=order.member, seed=seed) for seed in seeds]
+    return _ready(experiment, starts, lambda *members: Ensemble.of(members), "an ensemble of runs of its own seeds")
 
 
 def _ready(experiment: Experiment, starts: list[Order], make: Any, note: str) -> Experiment:

@@ -62,7 +62,7 @@ class RankOne(nn.Module):
         noise = normal(shape, generator, self.mean.dtype, self.mean.device)
         return self.mean[components] + self.log_std.exp()[components] * noise
 
-    def scaling(self, net: nn.Module, factors: Tensor) -> LayerMode:
+    def scaling(self, net: nn.Module, factors: Tensor) -> Scaling:
         """The context in which `net` computes with these factors.
 
         Args:
@@ -71,19 +71,28 @@ class RankOne(nn.Module):
         """
         rows = iter(self.layout.views(factors).values())
         pairs = zip(self.layers, rows, rows, strict=True)
-        return _Scaling({id(net.get_submodule(name).weight): (r, s) for name, r, s in pairs})
+        return Scaling({id(net.get_submodule(name).weight): (r, s) for name, r, s in pairs})
 
     def kl(self, prior_std: float) -> Tensor:
         """1/K Σₖ KL(N(meanₖ, diag(exp(log_stdₖ)²)) ‖ N(centreₖ, prior_std²·I)), an upper bound on the mixture's."""
         return normal_kl(self.mean, self.log_std, self.centre, prior_std**2) / len(self.mean)
 
 
-class _Scaling(LayerMode):
-    """Scale the inputs and outputs of layers, known by their weights, by factors (rows, inputs) and (rows, outputs)."""
+class Scaling(LayerMode):
+    """A context in which the inputs and outputs of layers are scaled.
+
+    Args:
+        factors: Those of the inputs, (rows, inputs), and of the outputs, (rows, outputs), by the id of the weight.
+    """
 
     def __init__(self, factors: Mapping[int, tuple[Tensor, Tensor]]) -> None:
         super().__init__()
         self._factors = factors
+
+    @property
+    def factors(self) -> list[Tensor]:
+        """All factors."""
+        return [factor for pair in self._factors.values() for factor in pair]
 
     def layer(
         self,
@@ -98,7 +107,9 @@ class _Scaling(LayerMode):
         if id(weight) not in self._factors:
             return func(input, weight, bias, *args, **kwargs)
         r, s = self._factors[id(weight)]
-        if len(r) != 1 and len(r) != len(input):
+        if len(r) == 1:
+            return func(input, weight * _outer(r[0], s[0], weight), bias, *args, **kwargs)
+        if len(r) != len(input):
             raise InvalidInputError(
                 f"a layer sees an input of shape {tuple(input.shape)} where the batch has {len(r)} examples: rank-one "
                 "factors differ between examples, so every weight layer needs them as its input's first dimension."
@@ -125,3 +136,10 @@ def _broadcast(factor: Tensor, dim: int, last: bool) -> Tensor:
     """`factor` (rows, channels) for a tensor of `dim` dimensions, its channels in the last one, or in the second."""
     ones = (1,) * (dim - 2)
     return factor.view(len(factor), *ones, -1) if last else factor.view(len(factor), -1, *ones)
+
+
+def _outer(r: Tensor, s: Tensor, weight: Tensor) -> Tensor:
+    """s rᵀ in the shape of a layer's weight, whose inputs in each of several groups have their own r."""
+    groups = len(r) // weight.shape[1]
+    each = s.view(groups, -1, 1) * r.view(groups, 1, -1)
+    return each.reshape(*weight.shape[:2], *(1,) * (weight.dim() - 2))

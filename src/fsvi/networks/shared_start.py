@@ -54,7 +54,7 @@ class SharedStart:
             with self._pass:
                 output = function()
             self._pass.end()
-        except _DifferentCalls:
+        except _DifferentCallsError:
             self._is_shared, self._pass = False, None
             return function()
         self._start, self._pass = self._pass.start, None
@@ -76,7 +76,7 @@ class SharedStart:
             self._pass.end()
 
 
-class _DifferentCalls(Exception):
+class _DifferentCallsError(Exception):
     """A pass makes other calls than the first."""
 
 
@@ -148,7 +148,7 @@ class _Pass(TorchFunctionMode):
         self._has_ended = True
         if self._replayed is not None:
             if next(self._replayed, None) is not None:
-                raise _DifferentCalls
+                raise _DifferentCallsError
         elif all(map(torch.equal, self._random_state, self._get_random_state())):
             self.start = _Start(self._recorded)
 
@@ -156,7 +156,7 @@ class _Pass(TorchFunctionMode):
         assert self._replayed is not None
         call = next(self._replayed, None)
         if call is None or call.function != func:
-            raise _DifferentCalls
+            raise _DifferentCallsError
         return call.result
 
     def _is_watched(self, value: Any) -> bool:

@@ -17,6 +17,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.drawing import Draw
 from fsvi.methods.map import PointEstimate
 from fsvi.networks.devices import forked_random, seed_random
+from fsvi.networks.functional import is_transformed
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.shared_start import SharedStart
@@ -187,7 +188,7 @@ def drop(h: Tensor, rate: float) -> Tensor:
         rate: The probability of dropping an entry.
     """
     dropped = round(rate * _LEVELS)
-    if h.device.type != "cpu" or dropped == _LEVELS:
+    if h.device.type != "cpu" or dropped == _LEVELS or is_transformed():
         return nn.functional.dropout(h, rate)
     bits = torch.empty(-(-h.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     mask = torch.empty_like(h, requires_grad=False)

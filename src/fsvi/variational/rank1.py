@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
 from fsvi.networks.devices import normal
+from fsvi.networks.functional import is_transformed
 from fsvi.variational.flat_vector import Layout
 from fsvi.variational.gaussian_prior import normal_kl
 from fsvi.variational.layer_modes import LayerMode
@@ -61,7 +62,7 @@ class RankOne(nn.Module):
         shape = (len(components), self.mean.shape[1])
         noise = normal(shape, generator, self.mean.dtype, self.mean.device)
         # A matrix product selects rows with a backward pass that is another product, not a loop over rows.
-        select = F.one_hot(components, len(self.mean)).to(noise)
+        select = (components[:, None] == torch.arange(len(self.mean), device=noise.device)).to(noise)
         return select @ self.mean + (select @ self.log_std.exp()) * noise
 
     def scaling(self, net: nn.Module, factors: Tensor) -> Scaling:
@@ -146,8 +147,11 @@ class _Scaled(torch.autograd.Function):
 
 def _scaled(values: Tensor, factor: Tensor, bias: Tensor | None, last: bool) -> Tensor:
     """values ∘ factor + bias, with channels in the last dimension, or in the second."""
+    factor = _broadcast(factor, values.dim(), last)
     shift = None if bias is None else _broadcast(bias[None], values.dim(), last)
-    return _Scaled.apply(values, _broadcast(factor, values.dim(), last), shift)
+    if is_transformed():  # torch.func does not follow functions with a backward pass of their own
+        return values * factor if shift is None else values * factor + shift
+    return _Scaled.apply(values, factor, shift)
 
 
 def _has_factors(layer: nn.Module) -> bool:

@@ -55,8 +55,26 @@ def without_sharing(method: fsvi.Method, **settings) -> Tensor:
         return method.predict(X, 4, **settings).samples
 
 
+@pytest.fixture
+def large(monkeypatch):
+    """No network counts as small."""
+    monkeypatch.setattr(drawing, "_MOST_PARAMETERS", 0)
+
+
+@pytest.mark.parametrize("name", ["mfvi", "subset", "small subset"])
+@pytest.mark.parametrize("num", [1, 4, 70])
+def test_stacked_draws_are_those_of_full_passes(name, num, monkeypatch):
+    plain = nn.Sequential(*(layer for layer in net() if not isinstance(layer, nn.Dropout)))
+    settings = {"subset": {"stochastic": ["4"]}, "small subset": {"stochastic": ["4.bias"]}}.get(name, {})
+    method = (fsvi.FSVI if settings else fsvi.MFVI)(plain, fsvi.Categorical(), **settings)
+    stacked = method.predict(X, num, batch_size=3).samples
+    monkeypatch.setattr(drawing, "_MOST_PARAMETERS", 0)
+    torch.testing.assert_close(stacked, method.predict(X, num, batch_size=3).samples)
+
+
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("batch_size", [3, 10])
+@pytest.mark.usefixtures("large")
 def test_draws_are_those_of_full_passes(name, batch_size):
     method = METHODS[name]()
     samples = method.predict(X, 4, batch_size=batch_size).samples
@@ -65,6 +83,7 @@ def test_draws_are_those_of_full_passes(name, batch_size):
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.usefixtures("large")
 def test_layers_before_the_first_random_one_are_computed_once(name):
     method = METHODS[name]()
     method.predict(X, 4)  # the first time, the network is looked at
@@ -74,6 +93,7 @@ def test_layers_before_the_first_random_one_are_computed_once(name):
 
 
 @pytest.mark.parametrize("name", ["dropout", "subset"])
+@pytest.mark.usefixtures("large")
 def test_draws_in_groups_are_the_same(name, monkeypatch):
     method = METHODS[name]()
     whole = method.predict(X, 5, batch_size=3).samples

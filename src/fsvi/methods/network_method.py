@@ -14,7 +14,7 @@ from fsvi.export import Functions, functions_of
 from fsvi.inputs import example_shape
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Method
-from fsvi.methods.drawing import Draw, evaluate, parameter_draws
+from fsvi.methods.drawing import Draw, evaluate, evaluate_stacked, is_small, parameter_draws
 from fsvi.methods.parts import Part
 from fsvi.networks.network import Network
 from fsvi.validation import check_type
@@ -148,7 +148,7 @@ class NetworkMethod(Method):
             x: Inputs.
             batch_size: The number of inputs per call.
         """
-        return torch.cat([function(self.network.arranged(chunk)) for chunk in x.split(batch_size)])
+        return torch.cat([function(chunk) for chunk in self._batches(x, batch_size)])
 
     def draw_functions(self, draws: Iterable[dict[str, Tensor]], x: Tensor, batch_size: int) -> Tensor:
         """The network's outputs under draws of its parameters, (draws, n, outputs).
@@ -158,6 +158,8 @@ class NetworkMethod(Method):
             x: Inputs.
             batch_size: The number of inputs per pass through the network.
         """
+        if is_small(self.network):
+            return evaluate_stacked(self.network, draws, self._batches(x, batch_size))
         return self.evaluate(parameter_draws(self.network, draws), x, batch_size)
 
     def evaluate(self, draws: Iterable[Draw], x: Tensor, batch_size: int) -> Tensor:
@@ -168,7 +170,10 @@ class NetworkMethod(Method):
             x: Inputs.
             batch_size: The number of inputs per pass through the network.
         """
-        return evaluate(self.network, draws, [self.network.arranged(chunk) for chunk in x.split(batch_size)])
+        return evaluate(self.network, draws, self._batches(x, batch_size))
+
+    def _batches(self, x: Tensor, batch_size: int) -> list[Any]:
+        return [self.network.arranged(chunk) for chunk in x.split(batch_size)]
 
     def fixed_functions(self, draws: Iterable[Mapping[str, Tensor]]) -> Functions:
         """The network's outputs under these draws of its parameters, as a function of inputs."""

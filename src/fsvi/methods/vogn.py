@@ -153,7 +153,7 @@ class VOGN(NaturalGradientVI):
         params = {**q.layout.views((q.mean + shift).detach()), **q.point_layout.views(q.point)}
         outputs, recording = record(self.network, params, self._layers, x)
         nll = self.likelihood.nll(outputs, y)
-        wanted = [*recording.edges, *self.points()]
+        wanted: list[Any] = [*recording.edges, *self.points()]
         found = torch.autograd.grad(nll, wanted, allow_unused=True)
         count = len(recording.edges)
         points = zip(found[count:], self.points(), strict=True)

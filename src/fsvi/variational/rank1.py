@@ -136,7 +136,7 @@ class _Scaled(torch.autograd.Function):
         return product if bias is None else product.add_(bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
         values, factor = ctx.saved_tensors
         product = gradient * values
         by_factor = product.sum_to_size(factor.shape)

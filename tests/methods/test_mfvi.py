@@ -22,6 +22,23 @@ def test_the_kl_equals_that_of_torch_distributions(make):
     torch.testing.assert_close(method.kl([]), reference)
 
 
+@pytest.mark.parametrize("num_samples", [1, 2])
+@pytest.mark.parametrize("name", ["mlp", "batch_norm", "tied_head"])
+def test_the_gradient_is_that_of_the_terms(make, name, num_samples):
+    net, x = make(name)
+    method = fsvi.MFVI(net, fsvi.Categorical(), prior_variance=0.3, num_samples=num_samples, kl_weight=0.1)
+    with torch.no_grad():
+        method.posterior.log_std.normal_(-1, 0.5)
+    learned = [p for p in method.posterior.parameters() if p.numel()]
+    torch.manual_seed(3)
+    terms = method.terms(x, LABELS)
+    expected = torch.autograd.grad(0.7 * (terms["nll"] + terms["kl"]), learned)
+    torch.manual_seed(3)
+    values = method.backward(x, LABELS, 0.7)
+    torch.testing.assert_close({name: value.detach() for name, value in terms.items()}, values)
+    torch.testing.assert_close([p.grad for p in learned], list(expected))
+
+
 @pytest.mark.parametrize("name", ["mlp", "depthwise", "batch_norm", "transformer", "lstm", "tied_head"])
 def test_local_reparametrisation_trains_any_network(make, name):
     net, x = make(name)

@@ -35,7 +35,7 @@ def test_without_noise_it_is_what_fit_does():
         torch.testing.assert_close(torch.tensor(ours.loss), torch.tensor(theirs.loss), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["fsvi", "mfvi", "mfvi-radial", "mc-dropout", "fbnn", "spg"])
+@pytest.mark.parametrize("name", ["fsvi", "mfvi", "mfvi-radial", "mc-dropout", "rank1", "fbnn", "spg"])
 def test_every_member_learns_its_own_data(name):
     methods = [make(name, seed) for seed in range(2)]
     pairs = [data(seed) for seed in (0, 1)]

@@ -27,6 +27,7 @@ CONVOLUTIONS = {
     "valid": dict(padding="valid"),
     "reflect": dict(padding=1, padding_mode="reflect"),
     "groups": dict(groups=2, bias=False),
+    "no bias": dict(bias=False, stride=2, padding=1),
 }
 
 
@@ -40,11 +41,22 @@ def closed_form(net, x, cotangent):
     """The gradients of ⟨cotangent, f(x)⟩ of every example, by name, from one backward pass."""
     params = {name: p.detach() for name, p in net.named_parameters()}
     values, recording = record(Network(net), params, weight_layers(net), x)
-    pairs = recording.pairs(recording.gradients(values, cotangent[None]))
+    found = recording.gradients(values, cotangent[None])
     rows = {}
-    for layer, patches, gradients in pairs:
+    for layer, patches, gradients in recording.pairs(found):
         rows |= layer.tensors(example_gradients(patches, gradients[0]))
+    assert_same_moments(recording, [each[0] for each in found], rows)
     return rows
+
+
+def assert_same_moments(recording, gradients, rows):
+    seen = {}
+    for total, squares in recording.moments(gradients, torch.float64):
+        seen |= {name: (total[name], squares[name]) for name in total}
+    for name, (total, squares) in seen.items():
+        torch.testing.assert_close(total, rows[name].sum(0))
+        torch.testing.assert_close(squares, rows[name].square().sum(0))
+    assert seen.keys() == rows.keys()
 
 
 def one_by_one(net, x, cotangent, names):
@@ -93,7 +105,7 @@ def test_every_examples_gradient_is_that_of_its_own_backward_pass(make, name, nu
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_of_every_kind_and_activations_in_place(name):
-    assert_same_rows(convolution(name), torch.randn(3, 4, 7, 8, dtype=torch.float64))
+    assert_same_rows(convolution(name), torch.randn(11, 4, 7, 8, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("at_once", [1, 10**9])

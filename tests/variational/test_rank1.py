@@ -19,6 +19,8 @@ LAYERS = {
     "conv2d": (lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1), (2, 5, 5)),
     "conv3d": (lambda: nn.Conv3d(2, 3, 2), (2, 3, 3, 3)),
     "grouped": (lambda: nn.Conv2d(4, 6, 2, groups=2), (4, 3, 3)),
+    "depthwise": (lambda: nn.Conv2d(3, 6, 2, groups=3), (3, 3, 3)),
+    "one_input": (lambda: nn.Linear(1, 3), (1,)),
 }
 
 
@@ -58,6 +60,25 @@ def test_a_layer_computes_with_the_weight_times_the_outer_product(name):
     for example, row, output in zip(x.split(1), factors, outputs.split(1), strict=True):
         weight = outer(layer, *q.layout.views(row).values())
         torch.testing.assert_close(functional_call(layer, {"weight": weight}, (example,)), output)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_are_those_of_the_outer_product(name):
+    make, shape = LAYERS[name]
+    layer = make().double()
+    q = rank_one(layer)
+    x = torch.randn(3, *shape, dtype=torch.float64, requires_grad=True)
+    factors = torch.randn(3, q.mean.shape[1], dtype=torch.float64, requires_grad=True)
+    wanted = [x, factors, *layer.parameters()]
+    with q.scaling(layer, factors):
+        outputs = layer(x)
+    weights = torch.randn_like(outputs)
+    views = [q.layout.views(row).values() for row in factors]
+    expected = torch.cat(
+        [functional_call(layer, {"weight": outer(layer, *view)}, (x[i : i + 1],)) for i, view in enumerate(views)]
+    )
+    mine, theirs = (torch.autograd.grad((each * weights).sum(), wanted) for each in (outputs, expected))
+    torch.testing.assert_close(mine, theirs)
 
 
 @torch.no_grad()

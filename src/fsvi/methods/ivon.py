@@ -127,7 +127,9 @@ class NewtonSteps(NaturalGradient):
         assert mean.grad is not None and scale.grad is not None
         rate, prior, beta = group["scale_rate"], group["prior"], group["momentum"]
         change = scale.grad - scale
-        scale.add_(rate * change + 0.5 * rate**2 * change.square() / (scale + prior))
+        total = scale + prior
+        scale.add_(change, alpha=rate).addcdiv_(change.square_(), total, value=0.5 * rate**2)
         state["momentum"].lerp_(mean.grad, 1 - beta)
-        gradient = state["momentum"] / (1 - beta ** float(state["step"])) + prior * mean
-        mean.sub_((gradient / (scale + prior)).clamp(-group["clip"], group["clip"]), alpha=group["lr"])
+        gradient = (prior * mean).add_(state["momentum"], alpha=1 / (1 - beta ** float(state["step"])))
+        gradient.div_(torch.add(scale, prior, out=total))
+        mean.sub_(gradient.clamp_(-group["clip"], group["clip"]), alpha=group["lr"])

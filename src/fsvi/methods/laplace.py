@@ -226,7 +226,7 @@ class Laplace(PointEstimate):
     def _inputs_at_once(self, posterior: GaussNewton, x: Tensor) -> int:
         """The number of inputs whose derivatives by layers' outputs and by one layer's parameters fit into memory."""
         _, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x[:1]))
-        numbers = sum(output.numel() for output in recording.outputs)
+        numbers = recording.num_outputs
         formed = [layer for layer in posterior.layers if layer.is_convolution or self.structure == "last_layer"]
         largest = max([numbers, *(math.prod(layer.matrix_shape) for layer in formed)])
         return min(_MOST_INPUTS, max(1, _NUMBERS_AT_ONCE // (largest * self.num_outputs)))

@@ -14,13 +14,18 @@ from fsvi.errors import InvalidInputError
 from fsvi.export import Functions
 from fsvi.inputs import num_rows
 from fsvi.likelihoods import Likelihood
+from fsvi.methods.drawing import Draw
 from fsvi.methods.map import PointEstimate
 from fsvi.networks.devices import forked_random, seed_random
+from fsvi.networks.functional import is_transformed
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
+from fsvi.networks.shared_start import SharedStart
 from fsvi.validation import check_fraction
 
 _WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
+_LEVELS = 2**16
+"""How many values 16 random bits have."""
 
 
 class MCDropout(PointEstimate):
@@ -67,7 +72,7 @@ class MCDropout(PointEstimate):
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The negative log-likelihood under random masks, and the negative log prior divided by N."""
         inserted = self.training and not self._own
-        with changing_inputs(self._sites, lambda layer, h: layer(h)) if inserted else nullcontext():
+        with changing_inputs(self._sites, lambda layer, h: drop(h, self.rate)) if inserted else nullcontext():
             return super().terms(x, y)
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
@@ -76,7 +81,7 @@ class MCDropout(PointEstimate):
             return super().function_draws(x, num_samples, generator, batch_size)
         with forked_random(self.device):
             seed_random(int(torch.randint(2**62, (), generator=generator, device=generator.device)), self.device)
-            return torch.stack([self._draw(x, batch_size) for _ in range(num_samples)])
+            return self.evaluate((self._draw(_Masks()) for _ in range(num_samples)), x, batch_size)
 
     def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
         """The network under `num_samples` sets of masks."""
@@ -89,12 +94,11 @@ class MCDropout(PointEstimate):
                 self._masked(x, masks)
         return lambda x: torch.stack([self._masked(x, masks) for masks in drawn])
 
-    def _draw(self, x: Tensor, batch_size: int) -> Tensor:
-        masks = _Masks()
-        return self.batched(lambda inputs: self._masked(inputs, masks), x, batch_size)
+    def _draw(self, masks: _Masks) -> Draw:
+        return Draw(lambda x, start: self._masked(x, masks, start), masks.size)
 
-    def _masked(self, x: Tensor, masks: _Masks) -> Tensor:
-        masks.rewind(num_rows(x))
+    def _masked(self, x: Tensor, masks: _Masks, start: SharedStart | None = None) -> Tensor:
+        masks.rewind(num_rows(x), start)
         with changing_inputs(self._sites, masks):
             return self.network(x)
 
@@ -110,11 +114,17 @@ class _Masks:
         self._affine: list[tuple[Tensor, Tensor]] = []
         self.rewind(1)
 
-    def rewind(self, num: int) -> None:
-        """A pass over `num` inputs starts."""
-        self._num, self._next = num, 0
+    def size(self) -> int:
+        """The numbers of the masks that were drawn."""
+        return sum(scale.numel() + shift.numel() for scale, shift in self._affine)
+
+    def rewind(self, num: int, start: SharedStart | None = None) -> None:
+        """A pass over `num` inputs starts; the first mask ends what it shares with others."""
+        self._num, self._next, self._start = num, 0, start
 
     def __call__(self, layer: nn.Module, h: Tensor) -> Tensor:
+        if self._start is not None:
+            self._start.end()
         if h.shape[0] % self._num:
             raise InvalidInputError(
                 f"dropout acts on a tensor of shape {tuple(h.shape)} for {self._num} inputs: MCDropout draws one mask "
@@ -165,6 +175,25 @@ def called_layers(network: Network, x: Tensor) -> list[nn.Module]:
     with torch.no_grad(), evaluating(network.module), changing_inputs(layers, record):
         network(x)
     return list(dict.fromkeys(calls))
+
+
+def drop(h: Tensor, rate: float) -> Tensor:
+    """Dropout as in training: entries of `h` become 0 with this probability, the others are divided by 1 − rate.
+
+    On a CPU, a mask takes 16 random bits per entry, which makes it several times faster than `F.dropout`. The rate is
+    then rounded to a multiple of 2⁻¹⁶.
+
+    Args:
+        h: A tensor.
+        rate: The probability of dropping an entry.
+    """
+    dropped = round(rate * _LEVELS)
+    if h.device.type != "cpu" or dropped == _LEVELS or is_transformed():
+        return nn.functional.dropout(h, rate)
+    bits = torch.empty(-(-h.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+    mask = torch.empty_like(h, requires_grad=False)
+    mask.as_strided((h.numel(),), (1,)).copy_(bits[: h.numel()] >= dropped - _LEVELS // 2)
+    return h * mask.mul_(_LEVELS / (_LEVELS - dropped))
 
 
 def _affine(layer: nn.Module, h: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.kl_weight import KLWeight
+from fsvi.methods.base import differentiate
+from fsvi.methods.kl_weight import KLWeight, kl_weight_value
 from fsvi.methods.mean_field import ParameterSpaceVI, Stds
 from fsvi.networks.network import Network
-from fsvi.variational import LocalReparametrization, normal_kl
+from fsvi.variational import GradientBuffer, LocalReparametrization, add_normal_kl_gradient, normal_kl
 
 
 class MFVI(ParameterSpaceVI):
@@ -55,6 +56,20 @@ class MFVI(ParameterSpaceVI):
         if not self.local_reparametrization:
             return super().outputs(x, shifts)
         return torch.stack([self._local_outputs(x, self.posterior.params(shift)) for shift in shifts])
+
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        """As in `Method`, but gradients of the flat vectors are summed by a `GradientBuffer`, and that of the KL has a
+        closed form.
+        """
+        if self.local_reparametrization:
+            return super().backward(x, y, scale)
+        weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
+        with GradientBuffer(self.posterior) as q:
+            shifts = [q.shift(q.noise()) for _ in range(self.num_samples)]
+            nll = self.likelihood.nll(torch.stack([self.network(x, q.params(shift)) for shift in shifts]), y)
+            differentiate(nll, scale)
+            kl = add_normal_kl_gradient(q.mean, q.log_std, self.prior_variance, scale * weight)
+        return {"nll": nll.detach(), "kl": weight * kl}
 
     def kl(self, shifts: list[Tensor]) -> Tensor:
         """KL(q(θ) ‖ p(θ)), exactly."""

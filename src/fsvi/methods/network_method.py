@@ -14,6 +14,7 @@ from fsvi.export import Functions, functions_of
 from fsvi.inputs import example_shape
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Method
+from fsvi.methods.drawing import Draw, evaluate, evaluate_stacked, is_small, parameter_draws
 from fsvi.methods.parts import Part
 from fsvi.networks.network import Network
 from fsvi.validation import check_type
@@ -147,7 +148,7 @@ class NetworkMethod(Method):
             x: Inputs.
             batch_size: The number of inputs per call.
         """
-        return torch.cat([function(self.network.arranged(chunk)) for chunk in x.split(batch_size)])
+        return torch.cat([function(chunk) for chunk in self._batches(x, batch_size)])
 
     def draw_functions(self, draws: Iterable[dict[str, Tensor]], x: Tensor, batch_size: int) -> Tensor:
         """The network's outputs under draws of its parameters, (draws, n, outputs).
@@ -157,8 +158,22 @@ class NetworkMethod(Method):
             x: Inputs.
             batch_size: The number of inputs per pass through the network.
         """
-        calls = (lambda inputs, params=params: self.network(inputs, params) for params in draws)
-        return torch.stack([self.batched(call, x, batch_size) for call in calls])
+        if is_small(self.network):
+            return evaluate_stacked(self.network, draws, self._batches(x, batch_size))
+        return self.evaluate(parameter_draws(self.network, draws), x, batch_size)
+
+    def evaluate(self, draws: Iterable[Draw], x: Tensor, batch_size: int) -> Tensor:
+        """The outputs of draws, (draws, n, outputs); what is computed before the first random layer is shared by all.
+
+        Args:
+            draws: The draws.
+            x: Inputs.
+            batch_size: The number of inputs per pass through the network.
+        """
+        return evaluate(self.network, draws, self._batches(x, batch_size))
+
+    def _batches(self, x: Tensor, batch_size: int) -> list[Any]:
+        return [self.network.arranged(chunk) for chunk in x.split(batch_size)]
 
     def fixed_functions(self, draws: Iterable[Mapping[str, Tensor]]) -> Functions:
         """The network's outputs under these draws of its parameters, as a function of inputs."""

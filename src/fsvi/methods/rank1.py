@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
+from fsvi.methods.drawing import Draw
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import PointEstimate
 from fsvi.methods.mean_field import Stds, check_stds
 from fsvi.networks.network import Network
+from fsvi.networks.shared_start import SharedStart
 from fsvi.validation import check_count, check_positive, check_seed
 from fsvi.variational import RankOne
 
@@ -88,14 +90,11 @@ class Rank1(PointEstimate):
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """Draws of the factors, from each component in turn."""
-        components = torch.arange(num_samples, device=self.device) % self.num_components
-        draws = self.factors.draw(components, generator).split(1)
-        return torch.stack([self.batched(partial(self._outputs, factors=f), x, batch_size) for f in draws])
+        return self.evaluate(map(self._draw, self._in_turn(num_samples, generator)), x, batch_size)
 
     def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
         """Draws of the factors, from each component in turn."""
-        components = torch.arange(num_samples, device=self.device) % self.num_components
-        draws = self.factors.draw(components, generator).split(1)
+        draws = self._in_turn(num_samples, generator)
         return lambda x: torch.stack([self._outputs(x, factors) for factors in draws])
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
@@ -107,6 +106,21 @@ class Rank1(PointEstimate):
     def _deal(self, num: int) -> Tensor:
         """Factors for `num` examples, (examples, factors), from components in equal shares."""
         return self.factors.draw(torch.randperm(num, device=self.device) % self.num_components)
+
+    def _in_turn(self, num: int, generator: torch.Generator) -> Sequence[Tensor]:
+        """Factors for all inputs together, (1, factors) each, from the components in turn."""
+        components = torch.arange(num, device=self.device) % self.num_components
+        return self.factors.draw(components, generator).split(1)
+
+    def _draw(self, factors: Tensor) -> Draw:
+        scaling = self.factors.scaling(self.net, factors)
+
+        def function(x: Any, start: SharedStart) -> Tensor:
+            start.watch(scaling.factors)
+            with scaling:
+                return self.network(x)
+
+        return Draw(function, factors.numel)
 
     def _outputs(self, x: Tensor, factors: Tensor) -> Tensor:
         with self.factors.scaling(self.net, factors):

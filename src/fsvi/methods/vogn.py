@@ -14,7 +14,7 @@ from fsvi.methods.kl_weight import KLWeight, Tempered, temperature
 from fsvi.methods.natural_gradient import NaturalGradient, NaturalGradientVI
 from fsvi.networks.network import Network
 from fsvi.validation import check_positive
-from fsvi.variational import Recording, gradient_moments, record, weight_layers
+from fsvi.variational import Recording, record, weight_layers
 
 
 class VOGN(NaturalGradientVI):
@@ -153,14 +153,13 @@ class VOGN(NaturalGradientVI):
         params = {**q.layout.views((q.mean + shift).detach()), **q.point_layout.views(q.point)}
         outputs, recording = record(self.network, params, self._layers, x)
         nll = self.likelihood.nll(outputs, y)
-        wanted = [*recording.outputs, *self.points()]
-        gradients = torch.autograd.grad(nll, wanted, allow_unused=True, materialize_grads=True)
-        count = len(recording.outputs)
-        return [
-            nll.detach(),
-            *self._moments(recording, gradients[:count], self.likelihood.num_observed(y)),
-            *gradients[count:],
-        ]
+        wanted: list[Any] = [*recording.edges, *self.points()]
+        found = torch.autograd.grad(nll, wanted, allow_unused=True)
+        count = len(recording.edges)
+        points = zip(found[count:], self.points(), strict=True)
+        others = [torch.zeros_like(point) if each is None else each for each, point in points]
+        gradients = recording.filled(found[:count])
+        return [nll.detach(), *self._moments(recording, gradients, self.likelihood.num_observed(y)), *others]
 
     def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int | Tensor) -> tuple[Tensor, Tensor]:
         """ĝ and ĥ from gradients of the batch's mean, flat; a layer that was not called has none.
@@ -171,11 +170,10 @@ class VOGN(NaturalGradientVI):
         zeros = layout.views(torch.zeros_like(self.scale))
         first, second = dict(zeros), dict(zeros)
         with torch.autocast(self.device.type, enabled=False):
-            for layer, patches, columns in recording.pairs([num * gradient[None] for gradient in gradients]):
-                total, squares = gradient_moments(patches.to(self.dtype), columns[0].to(self.dtype))
-                first |= layer.tensors(total / num)
-                second |= layer.tensors(squares / num)
-        return layout.flatten(first), layout.flatten(second)
+            for total, squares in recording.moments(gradients, self.dtype):
+                first |= total
+                second |= squares
+        return layout.flatten(first), num * layout.flatten(second)
 
 
 def _weight_layer_names(network: Network) -> list[str]:

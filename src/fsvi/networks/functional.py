@@ -33,6 +33,11 @@ def functional_call(
     return torch.func.functional_call(net, _spread(net, tensors), args, kwargs, tie_weights=False)
 
 
+def is_transformed() -> bool:
+    """Whether a transform of torch.func, such as `vmap`, is active."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def _spread(net: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`tensors` for every place in the network that holds a tensor of that name, with one name per place."""
     values: dict[int, Tensor] = {}

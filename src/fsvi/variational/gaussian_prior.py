@@ -42,3 +42,27 @@ def normal_kl(mean: Tensor, log_std: Tensor, prior_mean: Tensor | float, prior_v
     squares = (2 * log_std).exp().sum() + (mean - prior_mean).square().sum()
     logs = mean.numel() * (math.log(prior_variance) - 1) - 2 * log_std.sum()
     return 0.5 * (squares / prior_variance + logs)
+
+
+@torch.no_grad()
+def add_normal_kl_gradient(mean: Tensor, log_std: Tensor, prior_variance: float, weight: float) -> Tensor:
+    """KL(N(mean, diag(exp(log_std)²)) ‖ N(0, prior_variance·I)); `weight` times its gradient is added to the `grad` of
+    the mean and of the log standard deviations:
+
+        ∂KL/∂mean = mean / prior_variance,    ∂KL/∂log_std = exp(log_std)² / prior_variance − 1.
+
+    Args:
+        mean: The mean, a leaf of the graph.
+        log_std: The log standard deviations, a leaf too.
+        prior_variance: The variance of the prior.
+        weight: A factor on the gradient.
+    """
+    ratio = (2 * log_std).exp().div_(prior_variance)
+    value = 0.5 * (ratio.sum() + mean.square().sum() / prior_variance) - log_std.sum()
+    _add_gradient(mean, mean * (weight / prior_variance))
+    _add_gradient(log_std, ratio.sub_(1).mul_(weight))
+    return value + 0.5 * mean.numel() * (math.log(prior_variance) - 1)
+
+
+def _add_gradient(leaf: Tensor, gradient: Tensor) -> None:
+    leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient

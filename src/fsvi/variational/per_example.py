@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
@@ -23,6 +24,8 @@ from fsvi.variational.layer_modes import LayerMode
 
 _ROWS_AT_ONCE = 2**24
 """The most numbers that the gradients of several examples may have together."""
+_EXAMPLES_AT_ONCE = 8
+"""The examples whose patches are in memory at once in a convolution without groups."""
 
 
 @dataclass(frozen=True)
@@ -111,23 +114,51 @@ def _check_unshared(net: nn.Module, layers: Sequence[nn.Module], names: Mapping[
         )
 
 
+class Call(NamedTuple):
+    """A call of a layer.
+
+    Attributes:
+        input: The layer's input.
+        args: The other arguments of a convolution, such as the stride.
+        kwargs: The same, by name.
+        edge: Where in the graph its output is, whatever is done to the output in place.
+        output: A tensor of the output's shape and type.
+    """
+
+    input: Tensor
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    edge: GradientEdge
+    output: Tensor
+
+
 class Recording(LayerMode):
     """A context that records the inputs and outputs of some layers.
 
-    `outputs` are the tensors to differentiate by, one for every call of a layer; `pairs` takes the gradients.
+    `edges` is what to differentiate by, one for every call of a layer; `pairs` and `moments` take the gradients.
 
     Args:
         layers: The layers to record.
-        params: The tensors that the network is called with, by name.
+        params: The tensors that the network is called with, by name; weights need gradients.
         num: The number of inputs.
     """
 
     def __init__(self, layers: Sequence[WeightLayer], params: Mapping[str, Tensor], num: int) -> None:
         super().__init__()
-        self.outputs: list[Tensor] = []
         self._num = num
         self._layers = {id(params[layer.weight]): layer for layer in layers}
-        self._calls: dict[WeightLayer, list[tuple[int, Callable[[], Tensor]]]] = {}
+        self._calls: dict[WeightLayer, list[int]] = {}
+        self._all: list[Call] = []
+
+    @property
+    def edges(self) -> list[GradientEdge]:
+        """Where the outputs are in the graph, in the order of the calls."""
+        return [call.edge for call in self._all]
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers the recorded layers return together."""
+        return sum(call.output.numel() for call in self._all)
 
     def layer(
         self,
@@ -138,39 +169,63 @@ class Recording(LayerMode):
         *args: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """Compute the layer's output and keep it."""
+        """Compute the layer's output, and keep its input and its place in the graph."""
         output = func(input, weight, bias, *args, **kwargs)
         layer = self._layers.get(id(weight))
-        if layer is None:
-            return output
-        self._check_examples(layer, input)
-        patches = lambda: _patches(layer, input.detach(), *args, **kwargs)  # noqa: E731
-        self._calls.setdefault(layer, []).append((len(self.outputs), patches))
-        self.outputs.append(output if output.requires_grad else output.requires_grad_())
-        # The next layer may work in place, which must not change the tensor that gradients are taken at.
-        return output.clone()
+        if layer is not None:
+            self._check_examples(layer, input)
+            self._calls.setdefault(layer, []).append(len(self._all))
+            like = output.detach().new_empty(()).expand(output.shape)
+            self._all.append(Call(input.detach(), args, kwargs, get_gradient_edge(output), like))
+        return output
+
+    def filled(self, gradients: Sequence[Tensor | None]) -> list[Tensor]:
+        """Gradients by every edge, with zeros for those that do not matter."""
+        pairs = zip(gradients, self._all, strict=True)
+        return [torch.zeros_like(call.output) if each is None else each for each, call in pairs]
 
     def gradients(self, values: Tensor, cotangents: Tensor) -> list[Tensor]:
-        """The gradients of ⟨v, values⟩ by every kept output, (m, n, ...) each.
+        """The gradients of ⟨v, values⟩ by every edge, (m, n, ...) each.
 
         Args:
             values: The network's outputs.
             cotangents: The vectors v, (m, *values.shape).
         """
         columns = [
-            torch.autograd.grad(values, self.outputs, v, retain_graph=True, allow_unused=True, materialize_grads=True)
+            self.filled(torch.autograd.grad(values, self.edges, v, retain_graph=True, allow_unused=True))
             for v in cotangents
         ]
         return [torch.stack(parts) for parts in zip(*columns, strict=True)]
 
+    def moments(self, gradients: Sequence[Tensor], dtype: torch.dtype) -> Iterator[tuple[dict[str, Tensor], ...]]:
+        """Of every layer, the sum over examples of their gradients, and of the squared gradients, by parameter.
+
+        Args:
+            gradients: A gradient by each edge.
+            dtype: The type to sum in.
+        """
+        for layer, indices in self._calls.items():
+            call, gradient = self._all[indices[0]], gradients[indices[0]]
+            if len(indices) == 1 and layer.is_convolution and layer.groups == 1:
+                settings = _settings(*call.args, **call.kwargs)
+                yield _convolution_moments(layer, call.input.to(dtype), gradient.to(dtype), settings)
+            else:
+                patches, columns = self._pair(layer, [each[None] for each in gradients])
+                total, squares = gradient_moments(patches.to(dtype), columns[0].to(dtype))
+                yield layer.tensors(total), layer.tensors(squares)
+
     def pairs(self, gradients: Sequence[Tensor]) -> Iterator[tuple[WeightLayer, Tensor, Tensor]]:
         """Every layer with its patches ã, (n, groups, T, D), and g, (m, n, groups, T, O).
 
-        `gradients` are m gradients with respect to each of `outputs`. Several calls of a layer are several positions.
+        `gradients` are m gradients with respect to each of `edges`. Several calls of a layer are several positions.
         """
-        for layer, calls in self._calls.items():
-            patches = torch.cat([make() for _, make in calls], dim=2)
-            yield layer, patches, torch.cat([_positions(layer, gradients[index]) for index, _ in calls], dim=3)
+        for layer in self._calls:
+            yield layer, *self._pair(layer, gradients)
+
+    def _pair(self, layer: WeightLayer, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        calls = [(self._all[index], gradients[index]) for index in self._calls[layer]]
+        patches = [_patches(layer, call.input, _settings(*call.args, **call.kwargs)) for call, _ in calls]
+        return torch.cat(patches, dim=2), torch.cat([_positions(layer, gradient) for _, gradient in calls], dim=3)
 
     def _check_examples(self, layer: WeightLayer, input: Tensor) -> None:
         if input.shape[0] != self._num:
@@ -191,9 +246,10 @@ def record(
         layers: The layers to record.
         x: Inputs.
     """
-    recording = Recording(layers, params, num_rows(x))
+    weights = {layer.weight: params[layer.weight].detach().requires_grad_() for layer in layers}
+    recording = Recording(layers, weights, num_rows(x))
     with torch.enable_grad(), recording:
-        return network(x, params), recording
+        return network(x, {**params, **weights}), recording
 
 
 def linearize(
@@ -213,27 +269,74 @@ def linearize(
     return values.detach(), recording, recording.gradients(values, units[:, None].expand(-1, values.shape[0], -1))
 
 
-def _patches(
-    layer: WeightLayer, input: Tensor, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Tensor:
+class Settings(NamedTuple):
+    """The arguments of a convolution besides its tensors, and of a dense layer none, as in `F.conv2d`."""
+
+    stride: Any
+    padding: Any
+    dilation: Any
+    groups: int
+
+
+def _settings(stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Settings:
+    return Settings(stride, padding, dilation, groups)
+
+
+def _patches(layer: WeightLayer, input: Tensor, settings: Settings) -> Tensor:
     """(n, groups, T, D)"""
     if not layer.is_convolution:
         patches = input.reshape(input.shape[0], 1, -1, input.shape[-1])
     else:
         kernel = layer.shape[2:]
-        columns = F.unfold(_padded(input, kernel, padding, dilation), kernel, dilation, stride=stride)
-        patches = columns.reshape(input.shape[0], groups, -1, columns.shape[-1]).mT
+        padded = _padded(input, kernel, settings.padding, settings.dilation)
+        columns = F.unfold(padded, kernel, settings.dilation, stride=settings.stride)
+        patches = columns.reshape(input.shape[0], settings.groups, -1, columns.shape[-1]).mT
     return patches if layer.bias is None else torch.cat([patches, torch.ones_like(patches[..., :1])], dim=-1)
+
+
+def _convolution_moments(
+    layer: WeightLayer, input: Tensor, gradient: Tensor, settings: Settings
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """As `gradient_moments`, for a convolution without groups, in channels-last order and a few examples at a time.
+
+    Both make patches cheap: they are copied in long runs, and stay in the processor's cache.
+    """
+    columns = gradient.movedim(1, -1).flatten(1, 2)
+    windows = _windows(layer, input, gradient.shape[2:], settings)
+    total = squares = torch.zeros((), dtype=input.dtype, device=input.device)
+    for g, a in zip(columns.split(_EXAMPLES_AT_ONCE), windows.split(_EXAMPLES_AT_ONCE), strict=True):
+        rows = g.mT @ a.flatten(3).flatten(1, 2)
+        total, squares = total + rows.sum(0), squares + rows.square_().sum(0)
+    shape = (layer.shape[0], *layer.shape[2:], layer.shape[1])
+    first, second = ({layer.weight: each.view(shape).movedim(-1, 1)} for each in (total, squares))
+    if layer.bias is not None:
+        rows = columns.sum(1)
+        first[layer.bias], second[layer.bias] = rows.sum(0), rows.square().sum(0)
+    return first, second
+
+
+def _windows(layer: WeightLayer, input: Tensor, size: Sequence[int], settings: Settings) -> Tensor:
+    """What each of the `size` output positions sees, as a view (n, height, width, kernel height, width, channels)."""
+    (down, right), (below, beside) = _two(settings.stride), _two(settings.dilation)
+    padded = _padded(input, layer.shape[2:], settings.padding, settings.dilation).movedim(1, -1)
+    each, row, column, channel = padded.stride()
+    steps = (each, down * row, right * column, below * row, beside * column, channel)
+    return padded.as_strided((len(padded), *size, *layer.shape[2:], layer.shape[1]), steps, padded.storage_offset())
+
+
+def _two(value: Any) -> Sequence[int]:
+    """A setting for both dimensions; one number, or a list of one, means the same for both."""
+    values = list(value) if isinstance(value, Sequence) else [value]
+    return values if len(values) == 2 else values * 2
 
 
 def _padded(input: Tensor, kernel: Sequence[int], padding: Any, dilation: Any) -> Tensor:
     if padding == "valid":
         return input
     if padding != "same":
-        vertical, horizontal = padding if isinstance(padding, Sequence) else (padding, padding)
+        vertical, horizontal = _two(padding)
         return F.pad(input, (horizontal, horizontal, vertical, vertical))
-    steps = dilation if isinstance(dilation, Sequence) else (dilation, dilation)
-    wholes = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
+    wholes = [step * (size - 1) for step, size in zip(_two(dilation), kernel, strict=True)]
     return F.pad(input, [side for whole in reversed(wholes) for side in (whole // 2, whole - whole // 2)])
 
 

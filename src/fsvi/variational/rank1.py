@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
 from fsvi.networks.devices import normal
+from fsvi.networks.functional import is_transformed
 from fsvi.variational.flat_vector import Layout
 from fsvi.variational.gaussian_prior import normal_kl
 from fsvi.variational.layer_modes import LayerMode
@@ -60,9 +61,11 @@ class RankOne(nn.Module):
         """
         shape = (len(components), self.mean.shape[1])
         noise = normal(shape, generator, self.mean.dtype, self.mean.device)
-        return self.mean[components] + self.log_std.exp()[components] * noise
+        # A matrix product selects rows with a backward pass that is another product, not a loop over rows.
+        select = (components[:, None] == torch.arange(len(self.mean), device=noise.device)).to(noise)
+        return select @ self.mean + (select @ self.log_std.exp()) * noise
 
-    def scaling(self, net: nn.Module, factors: Tensor) -> LayerMode:
+    def scaling(self, net: nn.Module, factors: Tensor) -> Scaling:
         """The context in which `net` computes with these factors.
 
         Args:
@@ -71,19 +74,28 @@ class RankOne(nn.Module):
         """
         rows = iter(self.layout.views(factors).values())
         pairs = zip(self.layers, rows, rows, strict=True)
-        return _Scaling({id(net.get_submodule(name).weight): (r, s) for name, r, s in pairs})
+        return Scaling({id(net.get_submodule(name).weight): (r, s) for name, r, s in pairs})
 
     def kl(self, prior_std: float) -> Tensor:
         """1/K Σₖ KL(N(meanₖ, diag(exp(log_stdₖ)²)) ‖ N(centreₖ, prior_std²·I)), an upper bound on the mixture's."""
         return normal_kl(self.mean, self.log_std, self.centre, prior_std**2) / len(self.mean)
 
 
-class _Scaling(LayerMode):
-    """Scale the inputs and outputs of layers, known by their weights, by factors (rows, inputs) and (rows, outputs)."""
+class Scaling(LayerMode):
+    """A context in which the inputs and outputs of layers are scaled.
+
+    Args:
+        factors: Those of the inputs, (rows, inputs), and of the outputs, (rows, outputs), by the id of the weight.
+    """
 
     def __init__(self, factors: Mapping[int, tuple[Tensor, Tensor]]) -> None:
         super().__init__()
         self._factors = factors
+
+    @property
+    def factors(self) -> list[Tensor]:
+        """All factors."""
+        return [factor for pair in self._factors.values() for factor in pair]
 
     def layer(
         self,
@@ -98,15 +110,48 @@ class _Scaling(LayerMode):
         if id(weight) not in self._factors:
             return func(input, weight, bias, *args, **kwargs)
         r, s = self._factors[id(weight)]
-        if len(r) != 1 and len(r) != len(input):
+        if len(r) == 1:
+            return func(input, weight * _outer(r[0], s[0], weight), bias, *args, **kwargs)
+        if len(r) != len(input):
             raise InvalidInputError(
                 f"a layer sees an input of shape {tuple(input.shape)} where the batch has {len(r)} examples: rank-one "
                 "factors differ between examples, so every weight layer needs them as its input's first dimension."
             )
         last = func is F.linear
-        output = func(input * _broadcast(r, input.dim(), last), weight, None, *args, **kwargs)
-        output = output * _broadcast(s, output.dim(), last)
-        return output if bias is None else output + _broadcast(bias[None], output.dim(), last)
+        if weight.shape[1] == 1:  # it commutes with r, and the input needs no gradient for the sake of r
+            s = s * r.repeat_interleave(weight.shape[0] // r.shape[1], dim=1)
+        else:
+            input = _scaled(input, r, None, last)
+        return _scaled(func(input, weight, None, *args, **kwargs), s, bias, last)
+
+
+class _Scaled(torch.autograd.Function):
+    """values ∘ factor + bias, with fewer passes over the values than autograd makes."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, factor: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(values, factor)
+        ctx.bias_shape = None if bias is None else bias.shape
+        product = values * factor
+        return product if bias is None else product.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        values, factor = ctx.saved_tensors
+        product = gradient * values
+        by_factor = product.sum_to_size(factor.shape)
+        room = None if by_factor.shape == product.shape else product
+        by_values = torch.mul(gradient, factor, out=room) if ctx.needs_input_grad[0] else None
+        return by_values, by_factor, None if ctx.bias_shape is None else gradient.sum_to_size(ctx.bias_shape)
+
+
+def _scaled(values: Tensor, factor: Tensor, bias: Tensor | None, last: bool) -> Tensor:
+    """values ∘ factor + bias, with channels in the last dimension, or in the second."""
+    factor = _broadcast(factor, values.dim(), last)
+    shift = None if bias is None else _broadcast(bias[None], values.dim(), last)
+    if is_transformed():  # torch.func does not follow functions with a backward pass of their own
+        return values * factor if shift is None else values * factor + shift
+    return _Scaled.apply(values, factor, shift)
 
 
 def _has_factors(layer: nn.Module) -> bool:
@@ -125,3 +170,10 @@ def _broadcast(factor: Tensor, dim: int, last: bool) -> Tensor:
     """`factor` (rows, channels) for a tensor of `dim` dimensions, its channels in the last one, or in the second."""
     ones = (1,) * (dim - 2)
     return factor.view(len(factor), *ones, -1) if last else factor.view(len(factor), -1, *ones)
+
+
+def _outer(r: Tensor, s: Tensor, weight: Tensor) -> Tensor:
+    """s rᵀ in the shape of a layer's weight, whose inputs in each of several groups have their own r."""
+    groups = len(r) // weight.shape[1]
+    each = s.view(groups, -1, 1) * r.view(groups, 1, -1)
+    return each.reshape(*weight.shape[:2], *(1,) * (weight.dim() - 2))

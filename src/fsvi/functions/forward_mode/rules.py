@@ -1,7 +1,7 @@
 """How functions of torch move when their arguments do.
 
-Each rule takes the function and its arguments, of which at least one is a `Dual`, and gives its result. Sums are made
-in the memory of one of their parts, and derivatives of activations use what the value's own backward pass keeps.
+Each rule takes the function and its arguments, of which at least one is a `Dual`, and gives its result. Derivatives of
+activations use what the value's own backward pass keeps anyway.
 """
 
 from __future__ import annotations
@@ -51,24 +51,32 @@ def _sum(func: Callable[..., Any], x: Any, other: Any, **options: Any) -> Any:
     return Dual(value, change if change.shape == value.shape else change.expand_as(value))
 
 
+def _product(func: Callable[..., Any], x: Any, other: Any, **options: Any) -> Dual:
+    """y = x z: dy = dx z + x dz"""
+    changes = [func(x.change, value_of(other), **options)] if isinstance(x, Dual) else []
+    changes += [func(value_of(x), other.change, **options)] if isinstance(other, Dual) else []
+    return Dual(func(value_of(x), value_of(other), **options), sum(changes[1:], changes[0]))
+
+
 def _affine(func: Callable[..., Any], x: Any, weight: Any, bias: Any = None, *args: Any, **options: Any) -> Any:
     """y = x w + b: dy = dx w + x dw + db"""
+
+    def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return func(x, weight, bias, *args, **options)
+
     if isinstance(bias, Dual) and not isinstance(weight, Dual):  # a frozen weight
         return by_torch(func, x, weight, bias, *args, **options)
-    value = func(value_of(x), value_of(weight), value_of(bias), *args, **options)
+    fixed = value_of(weight)
     own: Any = None
     if isinstance(weight, Dual):
-        moving = bias.change if isinstance(bias, Dual) else None
-        own = func(value_of(x), weight.change, moving, *args, **options)
-    if isinstance(x, Dual):
-        through = func(x.change, value_of(weight), None, *args, **options)
-        own = through if own is None else through.add_(own)
-    return Dual(value, own)
-
-
-def _product(func: Callable[..., Any], x: Any, other: Any, **options: Any) -> Any:
-    """y = x z: dy = dx z + x dz"""
-    return _affine(lambda x, z, _: func(x, z, **options), x, other)
+        own = apply(value_of(x), weight.change, bias.change if isinstance(bias, Dual) else None)
+    if not isinstance(x, Dual):
+        return Dual(apply(x, fixed, value_of(bias)), own)
+    if bias is None and x.dim() == fixed.dim() and x.numel() < fixed.numel():  # a large weight is better read once
+        value, through = apply(torch.cat([x.value, x.change]), fixed).chunk(2)
+    else:
+        value, through = apply(x.value, fixed, value_of(bias)), apply(x.change, fixed)
+    return Dual(value, through if own is None else through + own)
 
 
 def _quotient(func: Callable[..., Any], x: Any, other: Any, **options: Any) -> Any:

@@ -14,23 +14,27 @@ Where only the last layer is stochastic, all three are the same closed form, and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Literal, Protocol, TypeAlias
+from weakref import WeakSet
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import jacrev, jvp
 
 from fsvi.errors import InvalidInputError
-from fsvi.functions.forward_mode.kernels import plain_kernels
-from fsvi.functions.forward_mode.rules import feature_layers, layers_jvp
+from fsvi.functions.forward_mode import Dual, plain_kernels
 from fsvi.functions.gaussian import FunctionGaussian
-from fsvi.networks.heads import apply_head
+from fsvi.networks.heads import apply_head, recording
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.validation import first_line
 from fsvi.variational import GradientBuffer, MeanField
 
 Linearization = Literal["jvp", "conditional", "exact"]
+
+_WITHOUT_RULES: WeakSet[nn.Module] = WeakSet()
+"""Networks that a `Dual` does not get through."""
 
 
 Parameters: TypeAlias = MeanField | GradientBuffer
@@ -68,7 +72,7 @@ def linearize_exact(network: Network, q: Parameters, x: Tensor, shift: Tensor | 
         tensors = {**q.layout.views(mean), **points, **_buffers(network)}
         return network(x, tensors).reshape(-1)
 
-    with evaluating(network.module), plain_kernels(network.module):
+    with evaluating(network.module), plain_kernels():
         jacobian = jacrev(outputs)(q.mean)
         mean = outputs(q.mean)
     return FunctionGaussian(mean[:, None], jacobian, (2 * q.log_std).exp()[None], outputs_joined=network.num_outputs)
@@ -122,18 +126,25 @@ def features_jvp(
     network: Network, params: Mapping[str, Tensor], tangents: Mapping[str, Tensor], x: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Φ(x) at `params`, and its derivative in the direction `tangents`, by one forward-mode pass; None is zero."""
-    layers = feature_layers(network) if isinstance(x, Tensor) and network.layout.axis == -1 else None
-    if layers is not None:
-        with evaluating(network.module):
-            return layers_jvp(network.module, layers, params, tangents, x)
     moving = [name for name in tangents if name not in network.head_names]
+    if not torch.is_grad_enabled():
+        params, tangents = ({name: tensor.detach() for name, tensor in each.items()} for each in (params, tangents))
+    fixed = {**params, **_buffers(network)}
 
     def features(moved: dict[str, Tensor]) -> Tensor:
-        return network.with_features(x, {**params, **_buffers(network), **moved})[0]
+        return network.with_features(x, {**fixed, **moved})[0]
 
-    # not `autograd.forward_ad`: there softmax works in place, and its derivative cannot be differentiated again
-    with evaluating(network.module), plain_kernels(network.module):
-        value, change = jvp(features, ({n: params[n] for n in moving},), ({n: tangents[n] for n in moving},))[:2]
+    with evaluating(network.module):
+        if network.module not in _WITHOUT_RULES:
+            # the hook keeps torch.compile away
+            with suppress(Exception), recording(network.linear):
+                result = features({name: Dual(params[name], tangents[name]) for name in moving})
+                return (result.value, result.change) if isinstance(result, Dual) else (result, None)
+        # not `autograd.forward_ad`: there softmax works in place, and its derivative cannot be differentiated again
+        with plain_kernels():
+            starts, directions = ({name: each[name] for name in moving} for each in (params, tangents))
+            value, change = jvp(features, (starts,), (directions,))[:2]
+        _WITHOUT_RULES.add(network.module)
     return value, change
 
 

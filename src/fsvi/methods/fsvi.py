@@ -48,11 +48,11 @@ class Draw(NamedTuple):
     """A draw of the stochastic parameters.
 
     Attributes:
-        noise: ε.
+        noise: ε, if the prior needs it.
         shift: The distance from the mean, exp(log_std)·ε.
     """
 
-    noise: Tensor
+    noise: Tensor | None
     shift: Tensor
 
 
@@ -247,8 +247,12 @@ class FSVI(NetworkMethod):
         yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
 
     def _draw_all(self, q: Parameters, x: Inputs) -> tuple[list[Draw], list[Any]]:
-        draws = [_draw(q) for _ in range(self.num_samples)] if self._is_random else []
+        draws = [self._draw(q) for _ in range(self.num_samples)] if self._is_random else []
         return draws, [self._points(x) for _ in range(self.num_context_sets)]
+
+    def _draw(self, q: Parameters) -> Draw:
+        noise = q.noise()
+        return Draw(noise if self.prior.is_random else None, q.shift(noise))
 
     def _points(self, x: Inputs) -> Any:
         """A set of context points for the minibatch `x`."""
@@ -261,7 +265,7 @@ class FSVI(NetworkMethod):
     def _joined_terms(self, q: Parameters, x: Inputs, y: Tensor) -> dict[str, Tensor]:
         """The terms with one pass of minibatch and context through the network, which saves calls and small kernels."""
         network = self.network
-        draw = _draw(q) if self._is_random else None
+        draw = self._draw(q) if self._is_random else None
         params = q.params(None if draw is None else draw.shift)
         points = self._points(x)
         if example_shape(points) != example_shape(x):  # texts of different lengths
@@ -337,7 +341,8 @@ class FSVI(NetworkMethod):
         prior: Prior = self.prior
         if not prior.is_random:
             return [prior.gaussian(x)] * len(draws)
-        return [prior.gaussian(x, None if draw is None else q.layout.views(draw.noise)) for draw in draws]
+        noises = [None if draw is None else draw.noise for draw in draws]
+        return [prior.gaussian(x, None if noise is None else q.layout.views(noise)) for noise in noises]
 
     @property
     def _linearizer(self) -> Linearizer:
@@ -349,7 +354,7 @@ class FSVI(NetworkMethod):
         if self.linearize == "exact" or not self._is_random:
             return [None]
         num = self.divergence.num_draws
-        return [*draws[:num], *(_draw(q) for _ in range(num - len(draws)))]
+        return [*draws[:num], *(self._draw(q) for _ in range(num - len(draws)))]
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
@@ -390,8 +395,3 @@ def _chosen_names(stochastic: Any) -> Callable[[Network], list[str]]:
     if isinstance(stochastic, str):
         return last_layer_names if stochastic == "last_layer" else all_names
     return named_layers(stochastic)
-
-
-def _draw(q: Parameters) -> Draw:
-    noise = q.noise()
-    return Draw(noise, q.shift(noise))

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fsvi.errors import HeadError, InvalidInputError
+from fsvi.errors import HeadError
 from fsvi.export import Functions
 from fsvi.functions.contexts import Context
 from fsvi.functions.divergences import Divergence, RegularizedKL
-from fsvi.functions.forward_mode.rules import feature_layers
 from fsvi.functions.linearize import Parameters, linearized_outputs
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
@@ -113,11 +112,6 @@ class GFSVI(FSVI):
         """Outputs of the linearized network for draws of the parameters."""
         if not self._is_random:
             return super().fixed_draws(x, num_samples, generator)
-        if feature_layers(self.network) is None:
-            raise InvalidInputError(
-                "GFSVI is exported for plain sequences of layers only, because torch.export cannot follow the forward "
-                "derivative of other networks: serve with predict_batches."
-            )
         q = self.posterior
         shifts = [q.shift(q.noise(generator)).detach() for _ in range(num_samples)]
         return lambda x: torch.stack([self._linearized(shift, x) for shift in shifts])

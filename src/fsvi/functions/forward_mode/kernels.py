@@ -12,39 +12,35 @@ Seen with torch 2.13 on a CPU:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 
 @contextmanager
-def plain_kernels(net: nn.Module) -> Iterator[None]:
+def plain_kernels() -> Iterator[None]:
     """Compute without fused kernels inside this context; global switches are restored afterwards."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with ExitStack() as stack:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            if any(isinstance(module, nn.LSTM) for module in net.modules()):
-                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-            stack.enter_context(_Decomposed())
+        with sdpa_kernel(SDPBackend.MATH), _Decomposed():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 class _Decomposed(TorchFunctionMode):
-    """Normalizations, gates and `hardsigmoid` written out in elementary operations."""
+    """Normalizations, gates and `hardsigmoid` written out in elementary operations, and the LSTM that is not fused."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return _DECOMPOSITIONS.get(func, func)(*args, **(kwargs or {}))
+        return DECOMPOSITIONS.get(func, func)(*args, **(kwargs or {}))
 
 
 def _layer_norm(
@@ -71,7 +67,7 @@ def _instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     if not use_input_stats:
-        return F.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
     return _group_norm(x, x.shape[1], weight, bias, eps)
 
 
@@ -100,6 +96,11 @@ def _hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
     return (x / 6 + 0.5).clamp(0, 1)
 
 
+def _lstm(*args: Any) -> Any:
+    with torch.backends.mkldnn.flags(enabled=False):
+        return torch.lstm(*args)
+
+
 def _weight_norm(direction: Tensor, scale: Tensor, dim: int = 0) -> Tensor:
     """scale · direction / ‖direction‖, the norm over all dimensions but `dim`, or over all with −1."""
     others = [each for each in range(direction.dim()) if dim == -1 or each != dim % direction.dim()]
@@ -120,7 +121,7 @@ def _per_channel(vector: Tensor | None, x: Tensor) -> Tensor | None:
     return None if vector is None else vector.reshape(-1, *[1] * (x.dim() - 2))
 
 
-_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     F.layer_norm: _layer_norm,
     F.group_norm: _group_norm,
     F.instance_norm: _instance_norm,
@@ -128,4 +129,5 @@ _DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     F.glu: _glu,
     F.hardsigmoid: _hardsigmoid,
     torch._weight_norm: _weight_norm,
+    torch.lstm: _lstm,
 }

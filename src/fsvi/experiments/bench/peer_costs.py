@@ -13,7 +13,7 @@ from rich.console import Console
 from fsvi.experiments.bench import peers
 from fsvi.experiments.bench.benchmark import Case, make_console
 from fsvi.experiments.bench.growth import GROWTHS
-from fsvi.experiments.bench.peer_page import write_page
+from fsvi.experiments.bench.peer_page import predicting, write_page
 from fsvi.experiments.bench.peers import Peer, why_missing
 from fsvi.experiments.bench.predictions import BenchPrediction, measure_predictions
 from fsvi.experiments.bench.rendering import prediction_table, step_table
@@ -42,9 +42,9 @@ class PeerPlan:
     """What to measure, and how often.
 
     Attributes:
-        cases: Networks, a section each.
+        cases: Networks; their steps are a section each.
         memory_repeats: The number of processes in which memory is measured.
-        predicting: The networks that also predict.
+        predicting: The networks whose predictions are a section each, too.
         num_inputs: Inputs per prediction.
         prediction_rounds: The number of measurements of predictions.
         growth_rounds: The number of measurements of each size.
@@ -100,34 +100,36 @@ def run_peer_bench(out: Path, quick: bool, only: str | None = None) -> None:
 
 
 def _sections(plan: PeerPlan, console: Console) -> dict[str, Section]:
-    cases: dict[str, Section] = {case.network: partial(_measure_case, case, plan, console) for case in plan.cases}
-    growths: dict[str, Section] = {
-        name: partial(growth.measure, plan.growth_rounds, plan.most_sizes) for name, growth in GROWTHS.items()
-    }
-    return {**cases, **growths}
+    sections: dict[str, Section] = {}
+    for case in plan.cases:
+        sections[case.network] = partial(_measure_steps, case, plan.memory_repeats, console)
+        if case.network in plan.predicting:
+            sections[predicting(case.network)] = partial(_measure_predictions, case.network, plan, console)
+    for name, growth in GROWTHS.items():
+        sections[name] = partial(growth.measure, plan.growth_rounds, plan.most_sizes)
+    return sections
 
 
-def _measure_case(case: Case, plan: PeerPlan, console: Console) -> dict[str, Any]:
-    """Steps and predictions of fsvi and of the others on one network; sentences for what could not be measured."""
+def _measure_steps(case: Case, memory_repeats: int, console: Console) -> dict[str, Any]:
+    """Steps of fsvi and of the others on one network; sentences for what could not be measured."""
     steps, missing = usable(_steps(case), peers.STEPS)
-    costs = measure_steps(steps, case.rounds, plan.memory_repeats)
+    costs = measure_steps(steps, case.rounds, memory_repeats)
     console.print(step_table(f"Steps on {case.network}", costs))
-    measured = {
-        "rounds": case.rounds,
-        "versions": _versions(),
-        "steps": [cost.as_dict() for cost in costs],
-        "missing_steps": missing,
-    }
-    if case.network not in plan.predicting:
-        return measured
-    predictions, missing = usable(_predictions(case.network, plan.num_inputs), peers.PREDICTIONS)
-    prediction_costs = measure_predictions(predictions, plan.prediction_rounds)
-    console.print(prediction_table(f"Predictions of {case.network}", prediction_costs))
+    rows = [cost.as_dict() for cost in costs]
+    return {"rounds": case.rounds, "versions": _versions(peers.STEPS), "rows": rows, "missing": missing}
+
+
+def _measure_predictions(network: str, plan: PeerPlan, console: Console) -> dict[str, Any]:
+    """Predictions of fsvi and of the others; sentences for what could not be measured."""
+    predictions, missing = usable(_predictions(network, plan.num_inputs), peers.PREDICTIONS)
+    costs = measure_predictions(predictions, plan.prediction_rounds)
+    console.print(prediction_table(f"Predictions of {network}", costs))
+    rows = [cost.as_dict() for cost in costs]
     return {
-        **measured,
-        "prediction_rounds": plan.prediction_rounds,
-        "predictions": [cost.as_dict() for cost in prediction_costs],
-        "missing_predictions": missing,
+        "rounds": plan.prediction_rounds,
+        "versions": _versions(peers.PREDICTIONS),
+        "rows": rows,
+        "missing": missing,
     }
 
 
@@ -174,5 +176,6 @@ def _failure(what: BenchStep | BenchPrediction, peer: Peer) -> str | None:
     return None
 
 
-def _versions() -> dict[str, str | None]:
-    return {peer.library: peers.version(peer) for peer in (*peers.STEPS.values(), *peers.PREDICTIONS.values())}
+def _versions(libraries: Mapping[str, Peer]) -> dict[str, str | None]:
+    """The versions of the libraries that can be used."""
+    return {peer.library: peers.version(peer) for peer in libraries.values() if why_missing(peer) is None}

@@ -62,6 +62,11 @@ class Row:
     note: str
 
 
+def predicting(network: str) -> str:
+    """The name of the section about a network's predictions."""
+    return f"{network} predictions"
+
+
 def write_page(out: Path, sections: Mapping[str, Any]) -> None:
     """Write `index.md` and a plot for each section about growth.
 
@@ -81,7 +86,7 @@ def peer_page(sections: Mapping[str, Any]) -> str:
     Args:
         sections: What was measured.
     """
-    cases = [_case(name, section) for name, section in sections.items() if name not in GROWTHS]
+    cases = [_case(name, sections) for name in _NETWORKS if name in sections]
     growths = [_growth(name, sections[name]) for name in GROWTHS if name in sections]
     machines = dict.fromkeys(_machine(section) for section in sections.values())
     return render("peers.md", _TEMPLATES, cases=cases, growths=growths, machines=[*machines, _versions(sections)])
@@ -112,29 +117,28 @@ def growth_chart(name: str, points: Sequence[Mapping[str, Any]]) -> LineChart:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def _case(name: str, section: Mapping[str, Any]) -> dict[str, Any]:
-    sizes = next(row for row in section["steps"] if row["method"] in FSVI_METHODS)
-    predictions = section.get("predictions", [])
+def _case(name: str, sections: Mapping[str, Any]) -> dict[str, Any]:
+    steps, predictions = sections[name], sections.get(predicting(name))
+    sizes = next(row for row in steps["rows"] if row["method"] in FSVI_METHODS)
     return {
         "title": _NETWORKS[name],
         "sizes": f"{sizes['num_parameters']:,} parameters, B {sizes['batch_size']}, K {sizes['num_context']} "
-        f"({section['rounds']} rounds):",
-        "steps": _rows(section["steps"], section["missing_steps"], peers.STEPS),
-        "predictions": _rows(predictions, section["missing_predictions"], peers.PREDICTIONS) if predictions else [],
-        "num_inputs": predictions[0]["num_inputs"] if predictions else None,
-        "prediction_rounds": section.get("prediction_rounds"),
+        f"({steps['rounds']} rounds):",
+        "steps": _rows(steps, peers.STEPS),
+        "predictions": None if predictions is None else _rows(predictions, peers.PREDICTIONS),
+        "num_inputs": None if predictions is None else predictions["rows"][0]["num_inputs"],
+        "prediction_rounds": None if predictions is None else predictions["rounds"],
     }
 
 
-def _rows(
-    measured: Sequence[Mapping[str, Any]], missing: Mapping[str, str], libraries: Mapping[str, Peer]
-) -> list[Row]:
+def _rows(section: Mapping[str, Any], libraries: Mapping[str, Peer]) -> list[Row]:
+    measured = section["rows"]
     has_memory = any(row.get("memory_ratio") is not None for row in measured)
     rows = [_row(row, measured, libraries, has_memory) for row in measured]
     empty = "" if has_memory else None
     return rows + [
         Row(libraries[name].library, libraries[name].title, "", "", empty, reason)
-        for name, reason in missing.items()
+        for name, reason in section["missing"].items()
         if name in libraries
     ]
 

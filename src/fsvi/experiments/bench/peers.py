@@ -187,9 +187,11 @@ def _bayesian_torch_prediction(work: Work) -> Action:
 
 def _arranged_like(work: Work) -> nn.Module:
     """The network with the weights of new convolutions in the memory layout of the inputs."""
-    is_image = isinstance(work.x, Tensor) and work.x.dim() == 4
-    if is_image and work.x.is_contiguous(memory_format=torch.channels_last):
-        work.net.to(memory_format=torch.channels_last)
+    x = work.x
+    if isinstance(x, Tensor) and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        for tensor in (*work.net.parameters(), *work.net.buffers()):
+            if tensor.dim() == 4:
+                tensor.data = tensor.data.to(memory_format=torch.channels_last)
     return work.net
 
 

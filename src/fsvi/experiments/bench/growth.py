@@ -51,9 +51,9 @@ class Growth:
         sizes = {self.make(method, size): size for method in self.methods for size in self.sizes[:most]}
         steps = [each for each in sizes if isinstance(each, BenchStep)]
         predictions = [each for each in sizes if isinstance(each, BenchPrediction)]
-        step_costs = {cost.step: cost.as_dict() for cost in measure_steps(steps, rounds, memory_repeats=1)}
-        prediction_costs = {cost.prediction: cost.as_dict() for cost in measure_predictions(predictions, rounds)}
-        costs = {**step_costs, **prediction_costs}
+        costs: dict[BenchStep | BenchPrediction, dict[str, Any]] = {}
+        costs |= {cost.step: cost.as_dict() for cost in measure_steps(steps, rounds, memory_repeats=1)}
+        costs |= {cost.prediction: cost.as_dict() for cost in measure_predictions(predictions, rounds)}
         return {"rounds": rounds, "points": [{"size": size, **costs[what]} for what, size in sizes.items()]}
 
 

@@ -187,7 +187,6 @@ def _growth(name: str, section: Mapping[str, Any]) -> dict[str, Any]:
         ratios = [f"{point['ratio']['median']:.2f}" for point in own]
         lines.append({"title": _TITLES[method], "ratios": ratios, "memories": memories})
     return {
-        "name": growth.label,
         "title": growth.title,
         "label": growth.label,
         "rounds": section["rounds"],

@@ -24,10 +24,10 @@ def test_a_section_that_fails_leaves_the_earlier_ones(tmp_path):
     def fail():
         raise RuntimeError("no memory")
 
-    path = tmp_path / "bench.json"
+    path, seen = tmp_path / "bench.json", []
     with pytest.raises(RuntimeError, match="no memory"):
-        run_sections(path, {"first": constant(1), "second": fail}, None, quick=False)
-    assert list(read_document(path)) == ["first"]
+        run_sections(path, {"first": constant(1), "second": fail}, None, quick=False, written=seen.append)
+    assert list(read_document(path)) == ["first"] and seen == [read_document(path)]
 
 
 def test_an_unknown_section_is_refused_before_anything_is_measured(tmp_path):

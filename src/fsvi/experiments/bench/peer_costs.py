@@ -94,8 +94,7 @@ def run_peer_bench(out: Path, quick: bool, only: str | None = None) -> None:
     """
     console = make_console()
     plan = QUICK if quick else FULL
-    found = run_sections(out / "peers.json", _sections(plan, console), only, quick)
-    write_page(out, found)
+    run_sections(out / "peers.json", _sections(plan, console), only, quick, written=partial(write_page, out))
     console.print(f"Written to {out / 'index.md'}.")
 
 

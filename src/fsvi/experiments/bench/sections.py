@@ -20,7 +20,13 @@ Section = Callable[[], dict[str, Any]]
 """Measures a section, and returns plain values for a file."""
 
 
-def run_sections(path: Path, sections: Mapping[str, Section], only: str | None, quick: bool) -> dict[str, Any]:
+def run_sections(
+    path: Path,
+    sections: Mapping[str, Section],
+    only: str | None,
+    quick: bool,
+    written: Callable[[dict[str, Any]], None] = lambda found: None,
+) -> dict[str, Any]:
     """Measure sections, and write each to a JSON file as soon as it is measured.
 
     Args:
@@ -28,6 +34,7 @@ def run_sections(path: Path, sections: Mapping[str, Section], only: str | None, 
         sections: All sections, by name.
         only: The names of the sections to measure, separated by commas; None measures all.
         quick: Whether sizes are small, which is written down.
+        written: Called with the sections that the file has, after each that was measured.
 
     Returns:
         The sections that the file now has.
@@ -46,6 +53,7 @@ def run_sections(path: Path, sections: Mapping[str, Section], only: str | None, 
         found[name] = {"machine": _machine(), "quick": quick, "seconds": seconds, **measured}
         found = {each: found[each] for each in sections if each in found}
         write_document(path, found)
+        written(found)
     return found
 
 

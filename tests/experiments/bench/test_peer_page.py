@@ -40,7 +40,7 @@ def row(page, title):
 
 def test_a_library_that_is_ahead_says_what_differs():
     ahead, behind = (row(peer_page({"cnn": section(1.2, ratio)}), "dnn_to_bnn") for ratio in (1.1, 1.3))
-    assert "1.10" in ahead and "Ahead of fsvi's 1.20. It is the same loss" in ahead
+    assert "1.10" in ahead and "Ahead of fsvi's 1.20. It computes the same loss" in ahead
     assert "1.30" in behind and "Ahead" not in behind
 
 

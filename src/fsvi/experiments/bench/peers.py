@@ -296,7 +296,7 @@ STEPS: Mapping[str, Peer] = {
         module="bayesian_torch.models.dnn_to_bnn",
         title="MFVI, `dnn_to_bnn`",
         against="mfvi",
-        differs="It is the same loss by autograd, layer by layer.",
+        differs="It computes the same loss, layer by layer; what makes it faster was not examined.",
         make=_bayesian_torch_step,
     ),
     "posteriors": Peer(
@@ -320,7 +320,7 @@ STEPS: Mapping[str, Peer] = {
         module="ivon",
         title="IVON",
         against="ivon",
-        differs="It adds its noise to the parameters in place, and every parameter is random.",
+        differs="Its step stops at the likelihood; fsvi's also computes the KL, to report it, and standard deviations.",
         make=_ivon_step,
     ),
 }

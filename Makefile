@@ -3,12 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEV := $(VENV)/.dev-installed
 DOCS := $(VENV)/.docs-installed
+PEERS := $(VENV)/.peers-installed
 
 # Two test workers with one thread each: they do not compete for cores, and sums do not depend on the thread count.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-data reliability lint bench docs figures clean
+.PHONY: help demo test test-data reliability lint bench peers docs figures clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -35,6 +36,9 @@ lint: $(DEV) ## ruff, mypy and the import layers
 bench: $(DEV) ## measure step and prediction costs, write bench/
 	$(BIN)/fsvi bench --out bench
 
+peers: $(PEERS) ## measure fsvi next to other libraries, write docs/peers/ (half an hour; ONLY="cnn,draws" for two sections)
+	$(BIN)/fsvi bench --peers --out docs/peers $(if $(ONLY),--only "$(ONLY)")
+
 docs: $(DOCS) ## write the results page from results/, build the documentation into site/
 	$(BIN)/python docs/write_results.py
 	$(BIN)/mkdocs build --strict --quiet
@@ -57,4 +61,9 @@ $(DEV): pyproject.toml tests/foreign/requirements.txt | $(BIN)/python
 
 $(DOCS): $(DEV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+$(PEERS): tests/foreign/peers.txt | $(DEV)
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[peers]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r tests/foreign/peers.txt
 	@touch $@

@@ -40,6 +40,15 @@ def test_the_help_of_reproduce_names_every_sweep(run):
     assert [name for name in SWEEPS if name not in words] == []
 
 
+def test_bench_measures_what_it_is_asked_for(run, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("fsvi.experiments.bench.run_peer_bench", lambda *args: asked.append(("peers", *args)))
+    monkeypatch.setattr("fsvi.experiments.bench.run_bench", lambda *args: asked.append(("steps", *args)))
+    assert run("bench", "--peers", "--only", "cnn", "--out", str(tmp_path))[0] == 0
+    assert run("bench", "--quick", "--only", "cnn", "--out", str(tmp_path))[0] == 0
+    assert asked == [("peers", tmp_path, False, "cnn"), ("steps", tmp_path, True, None, "cnn")]
+
+
 def test_version(run):
     assert run("--version") == (0, f"fsvi {fsvi.__version__}\n", "")
 

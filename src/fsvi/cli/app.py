@@ -164,8 +164,12 @@ def bench(
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, with --tables.")] = 3,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of these seeds; the others follow it.")] = 0,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Compare with other libraries, and write a page with plots, instead.")
+    ] = False,
     only: Annotated[
-        str | None, typer.Option(help='The tables to measure, with --tables: "iris", or names separated by commas.')
+        str | None,
+        typer.Option(help='Measure only this: with --tables "iris", otherwise "cnn"; names separated by commas.'),
     ] = None,
     file: Annotated[
         list[str] | None,
@@ -174,13 +178,16 @@ def bench(
 ) -> None:
     """Measure the cost of training steps and predictions, or the estimators on tables."""
     from fsvi.cli.bench_files import file_table
-    from fsvi.experiments.bench import run_bench, run_table_bench
+    from fsvi.experiments.bench import run_bench, run_peer_bench, run_table_bench
 
     if tables:
         own = [file_table(spec, typer.echo) for spec in file or ()]
         run_table_bench(out, range(first_seed, first_seed + seeds), tell=typer.echo, names=only, own=own)
         return
-    run_bench(out, quick, methods)
+    if peers:
+        run_peer_bench(out, quick, only)
+        return
+    run_bench(out, quick, methods, only)
 
 
 @app.command(rich_help_panel=TRAIN)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fsvi.experiments.bench.goals import Goal, find_goals
+from fsvi.experiments.bench.goals import Goal, method_goals, prediction_goals, step_goals
 from fsvi.experiments.bench.memory import Memory
-from fsvi.experiments.bench.step_costs import PredictionCost, StepCost
+from fsvi.experiments.bench.predictions import BenchPrediction, PredictionCost
+from fsvi.experiments.bench.step_costs import StepCost
 from fsvi.experiments.bench.steps import BenchStep
 from fsvi.experiments.bench.timing import Spread
 
@@ -22,19 +23,34 @@ def test_goals_compare_with_their_bounds() -> None:
     assert not Goal("a gain", 1.29, 1.3, at_least=True).met
 
 
-def test_goals_are_found_among_the_costs() -> None:
+def test_goals_of_steps_depend_on_the_network() -> None:
     step = BenchStep("cnn", "jvp", 128, 32)
     on_cnn = StepCost(step, _spread(80.0), _spread(1.8), _spread(1.4), Memory(400.0, 60.0), 3.0)
     others = [
         replace(on_cnn, step=replace(step, channels_last=False), layout_gain=None),
-        replace(on_cnn, step=replace(step, network="resnet18"), memory_ratio=2.5),
+        replace(on_cnn, step=replace(step, network="resnet18", method="last_layer"), layout_gain=None),
+        replace(on_cnn, step=replace(step, network="mlp 100"), layout_gain=None),
+        replace(on_cnn, step=replace(step, network="mlp 400-400"), layout_gain=None),
         replace(on_cnn, step=step.plain),
     ]
-    predictions = [PredictionCost(name, 100, 10, _spread(1.0), _spread(1.2)) for name in ("all", "last_layer")]
-    goals = find_goals([on_cnn, *others], predictions)
+    goals = step_goals([on_cnn, *others])
     assert [(goal.value, goal.bound, goal.met) for goal in goals] == [
-        (1.8, 1.9, True),
+        (1.8, 1.8, True),
         (1.4, 1.3, True),
-        (2.5, 2.0, False),
-        (1.2, 1.3, True),
+        (1.8, 1.27, False),
+        (3.0, 1.7, False),
+        (1.8, 2.0, True),
     ]
+
+
+def test_the_goal_of_predictions_is_for_the_last_layer() -> None:
+    costs = [
+        PredictionCost(BenchPrediction("cnn", name, 100, 10), _spread(1.0), _spread(1.2))
+        for name in ("conditional", "last_layer")
+    ]
+    assert [(goal.value, goal.bound) for goal in prediction_goals(costs)] == [(1.2, 1.3)]
+
+
+def test_of_two_methods_with_one_goal_the_better_counts() -> None:
+    goals = method_goals({"plain": 1.0, "ivon": 1.05, "vogn": 2.0, "swag": 1.03})
+    assert [(goal.value, goal.bound, goal.met) for goal in goals] == [(1.03, 1.02, False), (1.05, 1.1, True)]

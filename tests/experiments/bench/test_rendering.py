@@ -3,8 +3,8 @@
 from rich.console import Console
 
 from fsvi.experiments.bench.goals import Goal
+from fsvi.experiments.bench.predictions import BenchPrediction, PredictionCost
 from fsvi.experiments.bench.rendering import goal_table, prediction_table
-from fsvi.experiments.bench.step_costs import PredictionCost
 from fsvi.experiments.bench.timing import Spread
 
 
@@ -17,7 +17,8 @@ def text(table) -> str:
 
 def test_predictions_and_goals_are_shown():
     spread = Spread(2.0, 1.5, 2.5)
-    shown = text(prediction_table("Predictions", [PredictionCost("last_layer", 100, 10, spread, spread)]))
+    what = BenchPrediction("cnn", "last_layer", 100, 10)
+    shown = text(prediction_table("Predictions", [PredictionCost(what, spread, spread)]))
     assert "Predictions" in shown and "last_layer" in shown and "2.0" in shown
     met, missed = (text(goal_table("Goals", [Goal("a ratio", value, 1.9)])) for value in (1.88, 1.92))
     assert "1.88" in met and "1.92" in missed and met.replace("1.88", "1.92") != missed

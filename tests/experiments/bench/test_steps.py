@@ -8,11 +8,12 @@ from fsvi.experiments.bench.steps import BenchStep
 
 
 @pytest.mark.parametrize(
-    ("method", "limit"), [("map", 1.0), ("jvp", 1.75), ("conditional", 1.25), ("last_layer", 1.25), ("jacobian", None)]
+    ("method", "limit"),
+    [("plain", 1.0), ("jvp", 1.75), ("conditional", 1.25), ("last_layer", 1.25), ("jacobian", None)],
 )
 def test_limits_count_passes(method: str, limit: float | None) -> None:
     step = BenchStep("cnn", method, 128, 32)
-    assert (step.plain if method == "map" else step).limit == limit
+    assert (step.plain if method == "plain" else step).limit == limit
 
 
 def test_a_step_trains_what_its_method_says() -> None:

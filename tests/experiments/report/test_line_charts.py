@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import matplotlib
@@ -72,6 +73,20 @@ def test_a_square_root_scale_gives_small_values_room():
         return numbers[1] - numbers[3]
 
     assert height(True) == pytest.approx(2 * height(False), rel=0.02)
+
+
+def test_a_logarithmic_scale_gives_doublings_equal_room():
+    x = Axis("size", 1.0, 16.0, (1, 4, 16), logarithmic=True)
+    svg = draw_chart(LineChart("", x, Axis("y"), [Line([1, 2, 4, 8, 16], [0.0] * 5, INK)])).decode()
+    places = [float(number) for number in re.findall(r"[ML] (-?\d+\.?\d*)", path(svg, "ink0"))]
+    steps = [after - before for before, after in pairwise(places)]
+    assert steps == pytest.approx([steps[0]] * len(steps), rel=1e-3)
+    assert len(re.findall(r"xtick_\d", svg)) == 3
+
+
+def test_lines_with_a_label_are_in_the_legend():
+    named, nameless = (draw_chart(chart(Line([0.0, 2.0], [0.0, 1.0], INK, label=label))) for label in ("a line", None))
+    assert b"a line" in named and b"legend" in named and b"legend" not in nameless
 
 
 def test_the_same_chart_gives_the_same_bytes_and_leaves_matplotlib_alone():

@@ -1,25 +1,22 @@
-"""`fsvi bench`: the cost of FSVI's training steps and predictions, compared with plain training."""
+"""`fsvi bench`: the cost of FSVI's training steps and predictions, compared with plain PyTorch."""
 
 from __future__ import annotations
 
-import json
-import platform
 import sys
-import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
-import fsvi
-from fsvi.experiments.bench.goals import find_goals
+from fsvi.experiments.bench.goals import Goal, prediction_goals, step_goals
 from fsvi.experiments.bench.method_costs import parse_names, run_method_bench
+from fsvi.experiments.bench.predictions import BenchPrediction, measure_predictions
 from fsvi.experiments.bench.rendering import goal_table, prediction_table, step_table
-from fsvi.experiments.bench.step_costs import PredictionCost, StepCost, measure_predictions, measure_steps
+from fsvi.experiments.bench.sections import Section, run_sections
+from fsvi.experiments.bench.step_costs import measure_steps
 from fsvi.experiments.bench.steps import FSVI_METHODS, BenchStep
-from fsvi.serialization import check_writable, write_bytes
 
 _WIDTH = 130
 """Width of the tables if the output is not a terminal."""
@@ -34,18 +31,21 @@ class Case:
         batch_size: The number of examples per step, B.
         num_context: The number of context points, K.
         rounds: The number of measurements.
+        both_layouts: Whether images are also measured in channels-first order.
     """
 
     network: str
     batch_size: int
     num_context: int
     rounds: int
+    both_layouts: bool = False
 
-    def steps(self, channels_last: bool = True) -> list[BenchStep]:
-        """FSVI's steps, one for each way of linearizing and one for last-layer mode."""
-        return [
-            BenchStep(self.network, name, self.batch_size, self.num_context, channels_last) for name in FSVI_METHODS
-        ]
+    def steps(self) -> list[BenchStep]:
+        """MAP's step and FSVI's, one for each way of linearizing and one for last-layer mode."""
+        layouts = (True, False) if self.both_layouts else (True,)
+        ours = [BenchStep(self.network, name, self.batch_size, self.num_context) for name in FSVI_METHODS]
+        steps = [BenchStep(self.network, "map", self.batch_size, 0), *ours]
+        return [replace(step, channels_last=layout) for layout in layouts for step in steps]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Plan:
     """What to measure, and how often."""
 
     cases: tuple[Case, ...]
-    """in both memory layouts, with memory"""
+    """with memory, a section each"""
     jacobian: Case
     """a size at which the Jacobian fits into memory"""
     memory_repeats: int
@@ -66,24 +66,34 @@ class Plan:
     prediction_rounds: int
 
 
-_DRAWS = (("all", 10), ("last_layer", 100))
+_DRAWS = (("conditional", 10), ("last_layer", 100))
 
 FULL = Plan(
-    cases=(Case("cnn", 128, 32, rounds=100), Case("resnet18", 32, 8, rounds=5)),
+    cases=(
+        Case("cnn", 128, 32, rounds=100, both_layouts=True),
+        Case("resnet18", 32, 8, rounds=100),
+        Case("transformer", 32, 8, rounds=100),
+        Case("mlp 100", 128, 32, rounds=100),
+    ),
     jacobian=Case("cnn", 128, 32, rounds=3),
     memory_repeats=3,
     networks=(
         *(Case(name, 128, 32, rounds=20) for name in ("mlp 100", "mlp 400-400", "cnn", "mlp 2000-2000")),
-        Case("resnet18", 32, 8, rounds=3),
+        *(Case(name, 32, 8, rounds=10) for name in ("resnet18", "resnet18 (1000 classes)")),
     ),
     context=Case("cnn", 128, 8, rounds=8),
     context_sizes=(8, 16, 32, 64, 128, 256, 512),
     draws=_DRAWS,
     num_images=1000,
-    prediction_rounds=15,
+    prediction_rounds=100,
 )
 QUICK = Plan(
-    cases=(Case("cnn", 128, 32, rounds=8), Case("resnet18", 8, 2, rounds=2)),
+    cases=(
+        Case("cnn", 128, 32, rounds=8, both_layouts=True),
+        Case("resnet18", 8, 2, rounds=2),
+        Case("transformer", 32, 8, rounds=4),
+        Case("mlp 100", 128, 32, rounds=20),
+    ),
     jacobian=Case("cnn", 128, 4, rounds=2),
     memory_repeats=1,
     networks=tuple(Case(name, 128, 32, rounds=5) for name in ("mlp 100", "mlp 400-400", "mlp 2000-2000")),
@@ -95,87 +105,71 @@ QUICK = Plan(
 )
 
 
-def run_bench(out: Path, quick: bool, methods: str | None = None) -> None:
+def run_bench(out: Path, quick: bool, methods: str | None = None, only: str | None = None) -> None:
     """Measure, print tables, and write a JSON file.
 
     Args:
         out: The folder to write `bench.json` to, or `methods.json`.
         quick: Whether to make fewer repetitions with smaller sizes.
         methods: Compare these methods instead: "all", or names separated by commas.
+        only: The sections to measure, separated by commas; None measures all. Others stay in the file as they are.
     """
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console = make_console()
     if methods is not None:
         run_method_bench(out, parse_names(methods), quick, console)
         return
-    check_writable(out)
-    started = time.perf_counter()
-    console.print("Medians of interleaved rounds, ± half the distance between the quartiles.")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        results = _measure(QUICK if quick else FULL, console)
-    document = {"machine": _machine(), "quick": quick, "seconds": time.perf_counter() - started, **results}
     path = out / "bench.json"
-    write_bytes(path, json.dumps(document, indent=1).encode())
+    console.print("Medians of interleaved rounds, ± half the distance between the quartiles.")
+    run_sections(path, _sections(QUICK if quick else FULL, console), only, quick)
     console.print(f"Written to {path}.")
 
 
-def _measure(plan: Plan, console: Console) -> dict[str, list[dict[str, Any]]]:
+def make_console() -> Console:
+    """Where tables are printed; wide enough for them if it is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else _WIDTH)
+
+
+def _sections(plan: Plan, console: Console) -> dict[str, Section]:
     """All sections, each printed as soon as it is measured."""
 
-    def shown(title: str, costs: list[StepCost]) -> list[StepCost]:
+    def steps(title: str, steps: list[BenchStep], rounds: int, memory_repeats: int = 0) -> dict[str, Any]:
+        costs = measure_steps(steps, rounds, memory_repeats)
         console.print(step_table(title, costs))
-        return costs
+        return {"rows": [cost.as_dict() for cost in costs], "goals": goals(step_goals(costs))}
 
-    steps = [
-        cost
-        for case in plan.cases
-        for cost in shown(f"Steps on {case.network}", _measure_case(case, plan.memory_repeats))
+    def networks() -> dict[str, Any]:
+        costs = [cost for case in plan.networks for cost in measure_steps(case.steps(), case.rounds)]
+        console.print(step_table("As the network grows", costs))
+        return {"rows": [cost.as_dict() for cost in costs]}
+
+    def predictions() -> dict[str, Any]:
+        costs = measure_predictions(
+            [BenchPrediction("cnn", name, num, plan.num_images) for name, num in plan.draws], plan.prediction_rounds
+        )
+        console.print(prediction_table("Predictions", costs))
+        return {"rows": [cost.as_dict() for cost in costs], "goals": goals(prediction_goals(costs))}
+
+    def goals(found: list[Goal]) -> list[dict[str, Any]]:
+        if found:
+            console.print(goal_table("Goals", found))
+        return [{**asdict(goal), "met": goal.met} for goal in found]
+
+    jacobian, context = plan.jacobian, plan.context
+    jacobian_step = BenchStep(jacobian.network, "jacobian", jacobian.batch_size, jacobian.num_context)
+    context_steps = [
+        BenchStep(context.network, name, context.batch_size, size)
+        for name in FSVI_METHODS
+        for size in plan.context_sizes
     ]
-    jacobian = shown("A step that materializes the Jacobian", _measure_jacobian(plan.jacobian, plan.memory_repeats))
-    networks = shown("As the network grows", _measure_networks(plan.networks))
-    context = shown("As K grows", _measure_context(plan.context, plan.context_sizes))
-    predictions = _measure_predictions(plan)
-    console.print(prediction_table("Predictions", predictions))
-    goals = find_goals(steps, predictions)
-    console.print(goal_table("Goals", goals))
-    sections = {"steps": steps, "jacobian": jacobian, "networks": networks, "context": context}
     return {
-        **{name: [cost.as_dict() for cost in costs] for name, costs in sections.items()},
-        "predictions": [asdict(cost) for cost in predictions],
-        "goals": [{**asdict(goal), "met": goal.met} for goal in goals],
-    }
-
-
-def _measure_case(case: Case, memory_repeats: int) -> list[StepCost]:
-    return measure_steps(case.steps(channels_last=True) + case.steps(channels_last=False), case.rounds, memory_repeats)
-
-
-def _measure_jacobian(case: Case, memory_repeats: int) -> list[StepCost]:
-    step = BenchStep(case.network, "jacobian", case.batch_size, case.num_context)
-    return measure_steps([step], case.rounds, memory_repeats)
-
-
-def _measure_networks(cases: tuple[Case, ...]) -> list[StepCost]:
-    return [cost for case in cases for cost in measure_steps(case.steps(), case.rounds)]
-
-
-def _measure_context(case: Case, sizes: tuple[int, ...]) -> list[StepCost]:
-    steps = [replace(step, num_context=size) for step in case.steps() for size in sizes]
-    return measure_steps(steps, case.rounds)
-
-
-def _measure_predictions(plan: Plan) -> list[PredictionCost]:
-    plain, conditional, last_layer = (BenchStep("cnn", name, 128, 32) for name in ("map", "conditional", "last_layer"))
-    methods = {"all": conditional.make_method(), "last_layer": last_layer.make_method()}
-    x = plain.inputs(plan.num_images)
-    return measure_predictions(methods, plain.make_method(), plan.draws, x, plan.prediction_rounds)
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "fsvi": fsvi.__version__,
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
+        **{
+            case.network: partial(steps, f"Steps on {case.network}", case.steps(), case.rounds, plan.memory_repeats)
+            for case in plan.cases
+        },
+        "jacobian": partial(
+            steps, "A step that materializes the Jacobian", [jacobian_step], jacobian.rounds, plan.memory_repeats
+        ),
+        "networks": networks,
+        "context": partial(steps, "As K grows", context_steps, context.rounds),
+        "predictions": predictions,
     }

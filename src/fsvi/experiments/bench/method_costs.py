@@ -1,4 +1,4 @@
-"""`fsvi bench --methods`: the cost of every method compared with MAP, on the paper's CNN."""
+"""`fsvi bench --methods`: the cost of every method compared with plain PyTorch, on the paper's CNN."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fsvi.errors import InvalidInputError
-from fsvi.experiments.bench.rendering import empty_table, show
-from fsvi.experiments.bench.steps import NETWORKS, BenchStep, training_action
+from fsvi.experiments.bench.goals import method_goals
+from fsvi.experiments.bench.peers import plain_forward
+from fsvi.experiments.bench.predictions import end_training
+from fsvi.experiments.bench.rendering import empty_table, goal_table, show
+from fsvi.experiments.bench.steps import NETWORKS, PLAIN, BenchStep, training_action
 from fsvi.experiments.bench.timing import Spread, interleave
 from fsvi.functions.contexts import Dataset
 from fsvi.likelihoods import Categorical
@@ -26,6 +29,8 @@ from fsvi.serialization import check_writable, write_bytes
 ALL = (*METHODS, "ensemble:map")
 _SIZES = BenchStep("cnn", "map", batch_size=128, num_context=0)
 _CONTEXT_IMAGES = 512
+_PREDICTION_ROUNDS = 15
+"""The most rounds of predictions, which take longer than steps."""
 _SETTINGS: dict[str, dict[str, Any]] = {"spg": {"num_prior_steps": 1}, "ensemble:map": {"size": 5}}
 """Settings other than the defaults: SPG fits its prior before training, which is not part of a step."""
 
@@ -37,9 +42,9 @@ class MethodCost:
     Attributes:
         name: The method's name.
         step_ms: Milliseconds per training step.
-        step_ratio: The ratio to a step of MAP.
+        step_ratio: The ratio to a step of plain PyTorch.
         predict_ms: Milliseconds per prediction.
-        predict_ratio: The ratio to a prediction of MAP.
+        predict_ratio: The ratio to a forward pass of the network.
     """
 
     name: str
@@ -59,13 +64,13 @@ def run_method_bench(out: Path, names: Sequence[str], quick: bool, console: Cons
         console: Where to print.
     """
     check_writable(out)
-    rounds, num_images, num_samples = (2, 64, 4) if quick else (15, 500, 10)
+    rounds, num_images, num_samples = (2, 64, 4) if quick else (100, 500, 10)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         costs = measure_methods(names, rounds, num_images, num_samples)
-    console.print(
-        _method_table(f"Methods: B = 128, predictions of {num_images} images with {num_samples} draws", costs)
-    )
+    title = f"Methods: B = 128, predictions of {num_images} images with {num_samples} draws"
+    console.print(_method_table(title, costs))
+    console.print(goal_table("Goals", method_goals({cost.name: cost.step_ratio.median for cost in costs})))
     path = out / "methods.json"
     write_bytes(path, json.dumps([asdict(cost) for cost in costs], indent=1).encode())
     console.print(f"Written to {path}.")
@@ -73,25 +78,27 @@ def run_method_bench(out: Path, names: Sequence[str], quick: bool, console: Cons
 
 
 def measure_methods(names: Sequence[str], rounds: int, num_images: int, num_samples: int) -> list[MethodCost]:
-    """The costs of methods, including MAP, timed in turn.
+    """The costs of plain PyTorch, of MAP and of methods, timed in turn.
 
     Args:
         names: The methods.
-        rounds: The number of measurements of each.
+        rounds: The number of measurements of each; predictions are measured at most 15 times.
         num_images: The number of images per prediction.
         num_samples: Draws per prediction.
     """
     methods = {name: _make(name) for name in dict.fromkeys(["map", *names])}
     x = _SIZES.inputs(_SIZES.batch_size)
-    steps = interleave({name: training_action(method, x) for name, method in methods.items()}, rounds)
+    training = {name: training_action(method, x) for name, method in methods.items()}
+    steps = interleave({PLAIN: _SIZES.plain.make_action(), **training}, rounds)
     for method in methods.values():
-        _end_training(method, x)
+        end_training(method, x)
     images = _SIZES.inputs(num_images)
     predict: dict[str, Callable[[], Any]] = {
         name: partial(method.predict, images, num_samples=num_samples) for name, method in methods.items()
     }
-    predictions = interleave(predict, rounds)
-    return [_cost(name, steps, predictions) for name in methods]
+    forward = plain_forward(_SIZES.make_work(num_images))
+    predictions = interleave({PLAIN: forward, **predict}, min(rounds, _PREDICTION_ROUNDS))
+    return [_cost(name, steps, predictions) for name in steps]
 
 
 def parse_names(text: str) -> list[str]:
@@ -107,27 +114,17 @@ def _make(name: str) -> Method:
     return make_method(name, NETWORKS["cnn"].make, Categorical(), context=context, **_SETTINGS.get(name, {}))
 
 
-def _end_training(method: Method, x: torch.Tensor) -> None:
-    """Do what `fit` does after the last epoch, so that the method predicts like a trained one."""
-    batch = method.check_batch(x, torch.zeros(len(x), dtype=torch.int64))
-    method.progress = 1.0
-    method.after_epoch(lambda: [batch])
-    method.finish(lambda: [batch])
-    method.eval()
-
-
 def _cost(name: str, steps: dict[str, list[float]], predictions: dict[str, list[float]]) -> MethodCost:
-    parts = [_milliseconds(steps[name]), Spread.of_ratio(steps[name], steps["map"])]
-    parts += [_milliseconds(predictions[name]), Spread.of_ratio(predictions[name], predictions["map"])]
-    return MethodCost(name, *parts)
-
-
-def _milliseconds(seconds: Sequence[float]) -> Spread:
-    return Spread.of([1e3 * value for value in seconds])
+    spreads = [
+        spread
+        for seconds in (steps, predictions)
+        for spread in (Spread.of_milliseconds(seconds[name]), Spread.of_ratio(seconds[name], seconds[PLAIN]))
+    ]
+    return MethodCost(name, *spreads)
 
 
 def _method_table(title: str, costs: Sequence[MethodCost]) -> Table:
-    table = empty_table(title, ("method", "step ms", "÷ MAP", "predict ms", "÷ MAP"), left=(0,))
+    table = empty_table(title, ("method", "step ms", "÷ plain", "predict ms", "÷ forward"), left=(0,))
     for cost in costs:
         shown = (
             show(cost.step_ms, ".1f"),

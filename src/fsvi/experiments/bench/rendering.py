@@ -8,12 +8,13 @@ from rich import box
 from rich.table import Table
 
 from fsvi.experiments.bench.goals import Goal
-from fsvi.experiments.bench.step_costs import PredictionCost, StepCost
+from fsvi.experiments.bench.predictions import PredictionCost
+from fsvi.experiments.bench.step_costs import StepCost
 from fsvi.experiments.bench.timing import Spread
 
 
 def step_table(title: str, costs: Iterable[StepCost]) -> Table:
-    """A row per step: milliseconds, the ratio to MAP and its limit, the gain of channels-last order, and memory.
+    """A row per step: milliseconds, the ratio to plain PyTorch, its limit, the gain of channels-last order, and memory.
 
     Args:
         title: The title.
@@ -27,11 +28,11 @@ def step_table(title: str, costs: Iterable[StepCost]) -> Table:
         "step",
         "layout",
         "ms",
-        "÷ MAP",
+        "÷ plain",
         "limit",
         "× layout",
         "peak MB",
-        "÷ MAP",
+        "÷ plain",
     )
     table = empty_table(title, columns, left=(0, 4, 5))
     for cost in costs:
@@ -60,9 +61,11 @@ def prediction_table(title: str, costs: Iterable[PredictionCost]) -> Table:
         title: The title.
         costs: One cost per row.
     """
-    table = empty_table(title, ("method", "draws", "images", "ms", "÷ forward"), left=(0,))
+    table = empty_table(title, ("network", "method", "draws", "inputs", "ms", "÷ forward"), left=(0, 1))
     for cost in costs:
-        table.add_row(cost.method, str(cost.num_samples), str(cost.num_images), show(cost.ms, ".1f"), show(cost.ratio))
+        what = cost.prediction
+        sizes = (str(what.num_samples), str(what.num_inputs))
+        table.add_row(what.network, what.method, *sizes, show(cost.ms, ".1f"), show(cost.ratio))
     return table
 
 

@@ -34,6 +34,11 @@ class Spread:
         return cls(median, low, high)
 
     @classmethod
+    def of_milliseconds(cls, seconds: Sequence[float]) -> Spread:
+        """The spread of these seconds, in milliseconds."""
+        return cls.of([1e3 * value for value in seconds])
+
+    @classmethod
     def of_ratio(cls, values: Sequence[float], bases: Sequence[float]) -> Spread:
         """The spread of value / base, round by round, so that slow rounds cancel.
 

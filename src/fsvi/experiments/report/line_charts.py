@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 COLORS: dict[str, tuple[str, str]] = {
     "text": ("#5b6775", "#9aa6b5"),
@@ -65,6 +65,7 @@ class Axis:
         ticks: Labeled values; None to choose them automatically.
         unit: Text after the numbers; "%" also multiplies them by 100.
         square_root: Whether values are spaced by their square roots, which makes small values visible.
+        logarithmic: Whether values are spaced by their logarithms, for sizes that double.
     """
 
     label: str
@@ -73,6 +74,7 @@ class Axis:
     ticks: Sequence[float] | None = (0.0, 0.5, 1.0)
     unit: str = ""
     square_root: bool = False
+    logarithmic: bool = False
 
     def show(self, value: float) -> str:
         """The label of a tick."""
@@ -88,12 +90,14 @@ class Line:
         y: Vertical values, as many.
         style: Its color and dashes.
         filled: Whether the area below is filled.
+        label: Its name in the chart's own legend; without a name it is not there.
     """
 
     x: Sequence[float]
     y: Sequence[float]
     style: LineStyle
     filled: bool = False
+    label: str | None = None
 
     def __post_init__(self) -> None:
         x, y = (np.asarray(values, dtype=np.float64) for values in (self.x, self.y))
@@ -160,17 +164,17 @@ def _draw(ax: Axes, chart: LineChart) -> None:
         ax.plot([0, 1], [0, 1], color=_light("text"), linewidth=0.8, linestyle=(0, (4, 3)))
     for line in chart.lines:
         color = _light(line.style.color)
-        ax.plot(*_finite(line), color=color, linestyle=line.style.dash, linewidth=1.4)
+        ax.plot(*_finite(line), color=color, linestyle=line.style.dash, linewidth=1.4, label=line.label)
         if line.filled:
             ax.fill_between(*_finite(line), color=color, alpha=0.15, linewidth=0)
     for mark in chart.marks:
         ax.plot(mark.x, mark.y, "+", color=_light("strong"), markersize=8)
         ax.annotate(mark.label, (mark.x, mark.y), (6, -10), textcoords="offset points", color=_light("strong"))
-    _finish_axis(ax.xaxis, ax.set_xlim, chart.x)
-    if chart.y.square_root:
-        ax.set_yscale("function", functions=(lambda v: np.sqrt(np.clip(v, 0, None)), np.square))
-    _finish_axis(ax.yaxis, ax.set_ylim, chart.y)
+    _finish_axis(ax.xaxis, ax.set_xscale, ax.set_xlim, chart.x)
+    _finish_axis(ax.yaxis, ax.set_yscale, ax.set_ylim, chart.y)
     ax.set_xlabel(chart.x.label)
+    if any(line.label for line in chart.lines):
+        ax.legend(frameon=False)
 
 
 def _finite(line: Line) -> tuple[Any, Any]:
@@ -179,7 +183,12 @@ def _finite(line: Line) -> tuple[Any, Any]:
     return x, y
 
 
-def _finish_axis(axis: Any, set_limits: Any, described: Axis) -> None:
+def _finish_axis(axis: Any, set_scale: Any, set_limits: Any, described: Axis) -> None:
+    if described.square_root:
+        set_scale("function", functions=(lambda v: np.sqrt(np.clip(v, 0, None)), np.square))
+    if described.logarithmic:
+        set_scale("log")
+        axis.set_minor_locator(NullLocator())
     set_limits(described.low, described.high)
     if described.ticks is None:
         axis.set_major_locator(MaxNLocator(4))

@@ -6,7 +6,7 @@ from fsvi.functions.contexts import Uniform
 from fsvi.functions.divergences import KL, RegularizedKL
 from fsvi.functions.kernels import Matern
 from fsvi.functions.priors import Constant, Empirical, GaussianProcess
-from fsvi.methods import FSVI, GFSVI, MAP
+from fsvi.methods import FSEB, FSVI, GFSVI, MAP
 from fsvi.networks import mlp
 
 
@@ -39,6 +39,6 @@ def test_parts_without_such_settings_are_left_alone():
 
 
 def test_an_argument_of_the_method_itself_is_passed_on():
-    method = MAP(mlp(1, (4,), 1), Gaussian(0.1), prior_variance=2.0)
-    assert part_arguments(method) == set()
-    assert with_parts(method, {"prior_variance": 3.0}) == {"prior_variance": 3.0}
+    for method in (MAP(mlp(1, (4,), 1), Gaussian(0.1), prior_variance=2.0), function_space(FSEB, prior_variance=2.0)):
+        assert part_arguments(method) == set()
+        assert with_parts(method, {"prior_variance": 3.0}) == {"prior_variance": 3.0}

@@ -18,12 +18,15 @@ _PARTS = {VARIANCE: ("prior", "variance"), GAMMA: ("divergence", "gamma")}
 def part_values(method: Method) -> dict[str, Any]:
     """The settings of a method's parts by their names in a search.
 
-    Parts that cannot be made anew are left out, and the variance of a Gaussian process that is fitted to the targets.
+    Left out are parts that cannot be made anew, the variance of a Gaussian process that is fitted to the targets, and
+    names that are arguments of the method itself, such as the `prior_variance` of `FSEB`.
 
     Args:
         method: The method.
     """
-    parts = {name: _settings_of(method, argument) for name, (argument, _) in _PARTS.items()}
+    parts = {
+        name: _settings_of(method, argument) for name, (argument, _) in _PARTS.items() if not hasattr(method, name)
+    }
     return {name: own[_PARTS[name][1]] for name, own in parts.items() if _PARTS[name][1] in own}
 
 

@@ -43,6 +43,23 @@ def test_the_marginal_likelihood_is_a_gaussian_s():
     torch.testing.assert_close(log_marginal_likelihood(kernel, y, noise), expected)
 
 
+def test_the_marginal_likelihood_s_gradient_is_that_of_a_gaussian():
+    x, y = draw(6, 1.0, 1.0, 0.3, targets=2)
+    given = [rbf_kernel(x, scalar(0.8), scalar(1.5)), y, torch.tensor([0.1, 0.4], dtype=torch.float64)]
+
+    def by_torch(kernel, y, noise):
+        covariances = kernel + noise[:, None, None] * torch.eye(6, dtype=torch.float64)
+        return MultivariateNormal(torch.zeros(6, dtype=torch.float64), covariances).log_prob(y.T).sum()
+
+    ours, theirs = (
+        torch.autograd.grad(density(*values), values)
+        for density, values in (
+            (f, [v.clone().requires_grad_() for v in given]) for f in (log_marginal_likelihood, by_torch)
+        )
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_fitted_hyperparameters_are_at_least_as_likely_as_the_true_ones_and_close_to_them():
     """Five functions at 40 points each have some 30 degrees of freedom for the variance, known to exp(±0.25)."""
     x, y = draw(40, 0.7, 2.0, 0.2, targets=5)

@@ -32,7 +32,7 @@ from fsvi.methods.mc_dropout import MCDropout
 from fsvi.methods.mfvi import MFVI
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1
-from fsvi.methods.search_space import VARIANCE, Choice, Range, Space
+from fsvi.methods.search_space import GAMMA, VARIANCE, Choice, Range, Space
 from fsvi.methods.sfsvi import SFSVI
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
@@ -146,9 +146,15 @@ _ENTRIES = [
         can_stack=True,
         search={
             VARIANCE: Range(0.1, 100.0),
+            GAMMA: Range(1e-5, 1e-1),
             "num_context": Choice((4, 8, 16, 32, 64)),
             "kl_weight": Range(1e-5, 1e-1),
             "num_samples": Choice((1, 5)),
+        },
+        small_search={
+            "num_context": Choice((8, 16, 32, 64)),
+            "num_samples": Choice((1, 4)),
+            "stochastic": Choice(("all", "last_layer")),
         },
     ),
     MethodEntry(

@@ -77,3 +77,5 @@ Space: TypeAlias = Mapping[str, Range | Choice]
 
 VARIANCE = "prior_variance"
 """The prior's variance: an argument of parameter-space methods, and of the prior that FSVI is given."""
+GAMMA = "gamma"
+"""γ of the regularized divergence that GFSVI is given."""

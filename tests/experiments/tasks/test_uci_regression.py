@@ -9,6 +9,9 @@ from fsvi.experiments.results import result_path
 from fsvi.experiments.runner.runs import run, run_stacked
 from fsvi.experiments.tasks.registry import TASKS
 from fsvi.experiments.tasks.uci_regression import _TUNED, TABLES
+from fsvi.likelihoods import Gaussian
+from fsvi.methods import GFSVI
+from fsvi.networks import mlp
 
 
 @pytest.fixture
@@ -39,6 +42,14 @@ def test_every_table_has_settings_of_its_own(table, name):
     for setting in ("num_context", "num_samples", "stochastic", "linearize", "kl_weight"):
         assert getattr(method, setting) == getattr(tuned, setting)
     assert method.prior.variance == tuned.variance and experiment.fit_settings["lr"] == tuned.lr
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_gfsvi_is_random_where_fsvi_is_and_has_its_own_defaults_otherwise(table, name):
+    method = TASKS[f"uci-{name}"].experiment(Order(f"uci-{name}", "gfsvi")).build(0)
+    plain = GFSVI(mlp(3, (50,), 1), Gaussian(), method.context, stochastic=_TUNED[name].stochastic)
+    ours, theirs = (each.config()["settings"] for each in (method, plain))
+    assert {**ours, "likelihood": None} == {**theirs, "likelihood": None}
 
 
 def test_every_seed_has_a_split_of_its_own(table):

@@ -95,7 +95,7 @@ def uci(order: Order) -> Experiment:
     x, y = (values[: effort.rows] for values in (table.x, table.y))
     train, test = data.splits(len(x), _TEST, order.seed)
     inputs, targets = Standardize.of(x[train]), Standardize.of(y[train])
-    settings = {**(_fsvi_settings(tuned) if order.member == "fsvi" else {}), **order.settings}
+    settings = {**_method_settings(order.member, tuned), **order.settings}
 
     def make() -> Method:
         network = lambda: mlp(x.shape[1], (_HIDDEN,), 1, nn.ReLU)  # noqa: E731
@@ -134,7 +134,12 @@ def _differences(settings: Mapping[str, Any]) -> list[str]:
     return [note for note, holds in differs.items() if holds]
 
 
-def _fsvi_settings(tuned: _Tuned) -> dict[str, Any]:
+def _method_settings(member: str, tuned: _Tuned) -> dict[str, Any]:
+    """FSVI's tuned settings. GFSVI has its own defaults, and is random where FSVI is."""
+    if member == "gfsvi":
+        return {"stochastic": tuned.stochastic}
+    if member != "fsvi":
+        return {}
     return {
         "prior": Constant(tuned.variance),
         "num_context": tuned.num_context,

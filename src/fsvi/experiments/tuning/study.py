@@ -24,15 +24,15 @@ from fsvi.experiments.results import result_path
 from fsvi.experiments.runner.runs import can_stack, checked, recorded
 from fsvi.experiments.tasks.continual import CONTINUAL_TASKS
 from fsvi.experiments.tasks.registry import TASKS
+from fsvi.experiments.tuning.parts import part_arguments, part_values, settings_of, with_parts
 from fsvi.experiments.tuning.pruning import STARTUP, WARMUP, OutOfTimeError, Watch, time_limit
 from fsvi.experiments.tuning.sharing import ENDED, REASON, SharedStudy
 from fsvi.experiments.tuning.storage import Place
-from fsvi.functions.priors import Prior
-from fsvi.methods import FSVI, Ensemble, Method
+from fsvi.methods import Ensemble, Method
 from fsvi.methods.registry import METHODS
-from fsvi.methods.search_space import VARIANCE, Choice, Range, Space
+from fsvi.methods.search_space import Choice, Range, Space
 from fsvi.networks.devices import forked_random
-from fsvi.serialization import Configurable, check_writable, write_bytes
+from fsvi.serialization import check_writable, write_bytes
 from fsvi.training.stacked import fit_together
 from fsvi.validation import LARGEST_SEED, check_count, check_positive, check_seed
 
@@ -54,7 +54,6 @@ _REPORTED, _REPORT_SAMPLES = 1000, 8
 _OBJECTIVE, _RECIPE = "objective", "recipe"
 """Names of the attributes of a study."""
 _POLL = 1.0
-_PRIOR = "prior"
 
 
 def tune(
@@ -201,21 +200,21 @@ class _Search:
     def fixed(self) -> dict[str, Any]:
         """The settings that all trials share, such as the length of training; they make trials comparable."""
         experiment, method = self._recipe
-        searched = {*self.space, *({_PRIOR} if _PRIOR in self._own else ())}
-        settings = {name: value for name, value in _settings(method).items() if name not in searched}
+        searched = {*self.space, *part_arguments(method)}
+        settings = {name: value for name, value in settings_of(method).items() if name not in searched}
         fit = {name: value for name, value in experiment.fit_settings.items() if name not in searched}
         fixed = {"method": recorded(settings), "fit": recorded(fit)}
         return cast("dict[str, Any]", json.loads(json.dumps(fixed)))  # as the file of the study returns it
 
     @cached_property
     def _own(self) -> dict[str, Any]:
-        """The recipe's own settings by name; also a function from a variance to a prior, if FSVI's prior has one."""
+        """The recipe's own settings by name."""
         experiment, method = self._recipe
         own = {name: getattr(method, name) for name in self._listed if hasattr(method, name)}
         own |= {LENGTH: 1.0, RATE: experiment.fit_settings.get(RATE), "context": self.order.context}
         if "kl_weight" in own and own["kl_weight"] is None:
             own["kl_weight"] = 1 / len(experiment.data[0])
-        return {**own, **_variable(method.prior)} if isinstance(method, FSVI) else own
+        return {**own, **part_values(method)}
 
     @property
     def is_small(self) -> bool:
@@ -243,13 +242,11 @@ class _Search:
 
         params = {name: choices.suggest(trial, name) for name, choices in self.space.items()}
         context, length = params.pop("context", self.order.context), params.pop(LENGTH, 1.0)
-        if _PRIOR in self._own:
-            params[_PRIOR] = self._own[_PRIOR](params.pop(VARIANCE))
         rate = {RATE: params.pop(RATE)} if RATE in params else {}
         seeds = range(self.order.seed, self.order.seed + self.splits)
         chosen = {
             "context": context,
-            "settings": {**self.order.settings, **params},
+            "settings": {**self.order.settings, **with_parts(self._recipe[1], params)},
             "fit_settings": {**self.order.fit_settings, **rate},
         }
         orders = [replace(self.order, **chosen, seed=seed) for seed in seeds]
@@ -336,25 +333,6 @@ def _lengthened(experiment: Experiment, factor: float) -> Experiment:
         return experiment
     epochs = max(1, round(factor * experiment.fit_settings["epochs"]))
     return replace(experiment, fit_settings={**experiment.fit_settings, "epochs": epochs})
-
-
-def _settings(part: Configurable) -> dict[str, Any]:
-    """Its constructor arguments; none if they cannot be serialized, as with a user's own prior."""
-    try:
-        return cast("dict[str, Any]", part.config()["settings"])
-    except InvalidInputError:
-        return {}
-
-
-def _variable(prior: Prior) -> dict[str, Any]:
-    """A prior's variance, and a function that makes the same prior with another variance; empty if it has none."""
-    kind, settings = type(prior), _settings(prior)
-    if kind.transient or "variance" not in settings:
-        return {}
-    return {
-        VARIANCE: settings["variance"],
-        _PRIOR: lambda variance: kind.from_settings({**settings, "variance": variance}),
-    }
 
 
 def _open_study(search: _Search, path: Path, place: Place) -> SharedStudy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -35,6 +36,11 @@ class Layout:
         """The number of entries of each tensor."""
         return [shape.numel() for shape in self.shapes.values()]
 
+    @cached_property
+    def starts(self) -> dict[str, int]:
+        """The position of each tensor's first entry."""
+        return dict(zip(self.shapes, accumulate([0, *self.sizes]), strict=False))
+
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """All tensors as one vector, a copy."""
         parts = [self._to_row(tensors[name]) for name in self.shapes]
@@ -49,6 +55,11 @@ class Layout:
             return {}
         rows = vector.split(self.sizes, dim=-1)
         return {name: self._from_row(row, shape) for (name, shape), row in zip(self.shapes.items(), rows, strict=True)}
+
+    def view(self, vector: Tensor, name: str) -> Tensor:
+        """One of the tensors that `views` gives."""
+        shape = self.shapes[name]
+        return self._from_row(vector.narrow(-1, self.starts[name], shape.numel()), shape)
 
     def fill(self, values: Mapping[str, float]) -> Tensor:
         """A vector that is constant on each tensor."""

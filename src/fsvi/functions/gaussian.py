@@ -69,7 +69,8 @@ class FunctionGaussian:
             product = (self.weight @ _outer(self.factor).T).unflatten(1, (points, points))
         else:
             product = (self.factor * self.weight[:, None, :]) @ self.factor.T
-        return product + self.diagonal * _eye(self.factor, points)
+        product.diagonal(dim1=-2, dim2=-1).add_(self.diagonal)
+        return product
 
     def variance(self) -> Tensor:
         """The covariance's diagonal, (Q or 1, K)."""
@@ -202,18 +203,19 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
 def _gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor, Tensor]:
     """The gradient of KL(q‖p) by q's factor U and by its weight w.
 
-    With Gₖ = ½ (Σp⁻¹ − Σq⁻¹) for output k, these are 2 Σₖ Gₖ U diag(wₖ), and the diagonals of Uᵀ Gₖ U.
+    With Gₖ = Σp⁻¹ − Σq⁻¹ for output k, these are Σₖ Gₖ U diag(wₖ), and half the diagonals of Uᵀ Gₖ U.
     """
     factor, weight, points = q.factor, q.weight, len(q.factor)
     if len(weight) > points and not q._is_low_rank:
-        matrix = 0.5 * (p.solve(_eye(factor, points)) - q._inverse).flatten(1)
-        by_factor = 2 * ((matrix.T @ weight).unflatten(0, (points, points)) * factor).sum(1)
-        return by_factor, matrix @ _outer(factor)
-    product = 0.5 * (p.solve(factor) - q.solve(factor))
-    repeats = q.mean.shape[1] // len(product)
-    by_weight = (product * factor).sum(-2)
-    by_weight = by_weight.sum(0, keepdim=True) if len(weight) == 1 else by_weight
-    return 2 * repeats * (product * weight[:, None, :]).sum(0), repeats * by_weight
+        matrix = (p.solve(_eye(factor, points)) - q._inverse).flatten(1)
+        by_factor = ((matrix.T @ weight).unflatten(0, (points, points)) * factor).sum(1)
+        return by_factor, 0.5 * (matrix @ _outer(factor))
+    product = p.solve(factor) - q.solve(factor)
+    by_factor, by_weight = (product * weight[:, None, :]).sum(0), 0.5 * (product * factor).sum(-2)
+    if len(weight) == 1:
+        repeats = q.mean.shape[1] // len(product)
+        by_factor, by_weight = repeats * by_factor, repeats * by_weight.sum(0, keepdim=True)
+    return by_factor, by_weight
 
 
 def _learns(*values: float | Tensor) -> bool:

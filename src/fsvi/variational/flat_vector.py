@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -37,9 +36,10 @@ class Layout:
         return [shape.numel() for shape in self.shapes.values()]
 
     @cached_property
-    def starts(self) -> dict[str, int]:
-        """The position of each tensor's first entry."""
-        return dict(zip(self.shapes, accumulate([0, *self.sizes]), strict=False))
+    def _places(self) -> dict[str, tuple[torch.Size, tuple[int, ...], int]]:
+        """The shape, strides and first entry of each tensor."""
+        views = self.views(torch.empty(sum(self.sizes), device="meta"))
+        return {name: (view.shape, view.stride(), view.storage_offset()) for name, view in views.items()}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """All tensors as one vector, a copy."""
@@ -57,9 +57,9 @@ class Layout:
         return {name: self._from_row(row, shape) for (name, shape), row in zip(self.shapes.items(), rows, strict=True)}
 
     def view(self, vector: Tensor, name: str) -> Tensor:
-        """One of the tensors that `views` gives."""
-        shape = self.shapes[name]
-        return self._from_row(vector.narrow(-1, self.starts[name], shape.numel()), shape)
+        """One of the tensors that `views` gives, in one call, of a contiguous vector without a graph."""
+        shape, strides, start = self._places[name]
+        return vector.as_strided(shape, strides, vector.storage_offset() + start)
 
     def fill(self, values: Mapping[str, float]) -> Tensor:
         """A vector that is constant on each tensor."""

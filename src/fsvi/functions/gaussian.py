@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import SingularCovarianceError
+from fsvi.networks.compiling import is_transformed
 from fsvi.networks.devices import back, in_float64
 
 
@@ -152,30 +153,6 @@ class FunctionGaussian:
         return (points - rank) / self.diagonal + trace if self._is_low_rank else trace
 
 
-class _KnownGradient(torch.autograd.Function):
-    """A value whose gradient by each of three tensors is known, so that nothing is differentiated step by step."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(value: Tensor, *tensors: Tensor) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[4:])
-        ctx.save_for_forward(*inputs[4:])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(gradients[0] * known for known in ctx.saved_tensors), None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
-        products = zip(ctx.saved_tensors, tangents[1:4], strict=True)
-        return sum((known * tangent).sum() for known, tangent in products)  # type: ignore[return-value]
-
-
 def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:
     """KL(q‖p) summed over outputs, ½ Σₖ [tr(Σp⁻¹Σq) + (mp−mq)ᵀΣp⁻¹(mp−mq) − K + log|Σp| − log|Σq|], in float64.
 
@@ -186,36 +163,70 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
         p: The prior.
         nugget: The variance added to both diagonals.
     """
-    like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
-    difference = q.mean - p.mean
-    columns = difference if len(p.weight) == 1 else difference.T.unsqueeze(-1)
-    solved = p.solve(columns)
+    fixed = (q.diagonal, p.mean, p.factor, p.weight, p.diagonal)
+    if _learns(q.mean, q.factor, q.weight) and not _learns(*fixed) and not is_transformed():
+        return _FixedPriorKL.apply(q.mean, q.factor, q.weight, q, p, nugget)
+    return back(_kl(q.prepared(nugget), p.prepared(nugget)), q.mean)
+
+
+def _kl(q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
+    columns = _columns(q.mean - p.mean, p)
     trace = (q.weight * p.quadratic(q.factor)).sum(-1) + q.diagonal * p.inverse_trace()
     constants = trace - len(q.mean) + p.log_determinant() - q.log_determinant()
-    value = 0.5 * (constants.expand(q.mean.shape[1]).sum() + (columns * solved).sum())
-    tensors = (q.mean, q.factor, q.weight)
-    if _learns(*tensors) and not _learns(q.diagonal, p.mean, p.factor, p.weight, p.diagonal):
-        by_mean = solved.squeeze(0) if len(p.weight) == 1 else solved.squeeze(-1).T
-        value = _KnownGradient.apply(value.detach(), *tensors, by_mean, *_gradients(q, p))
-    return back(value, like)
+    return 0.5 * (constants.expand(q.mean.shape[1]).sum() + (columns * p.solve(columns)).sum())
 
 
-def _gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor, Tensor]:
-    """The gradient of KL(q‖p) by q's factor U and by its weight w.
+def _gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of KL(q‖p) by q's mean, by its factor U and by its weight w.
 
-    With Gₖ = Σp⁻¹ − Σq⁻¹ for output k, these are Σₖ Gₖ U diag(wₖ), and half the diagonals of Uᵀ Gₖ U.
+    With Gₖ = Σp⁻¹ − Σq⁻¹ for output k, the last two are Σₖ Gₖ U diag(wₖ), and half the diagonals of Uᵀ Gₖ U.
     """
     factor, weight, points = q.factor, q.weight, len(q.factor)
+    solved = p.solve(_columns(q.mean - p.mean, p))
+    by_mean = solved.squeeze(0) if len(p.weight) == 1 else solved.squeeze(-1).T
     if len(weight) > points and not q._is_low_rank:
         matrix = (p.solve(_eye(factor, points)) - q._inverse).flatten(1)
         by_factor = ((matrix.T @ weight).unflatten(0, (points, points)) * factor).sum(1)
-        return by_factor, 0.5 * (matrix @ _outer(factor))
+        return by_mean, by_factor, 0.5 * (matrix @ _outer(factor))
     product = p.solve(factor) - q.solve(factor)
     by_factor, by_weight = (product * weight[:, None, :]).sum(0), 0.5 * (product * factor).sum(-2)
     if len(weight) == 1:
         repeats = q.mean.shape[1] // len(product)
         by_factor, by_weight = repeats * by_factor, repeats * by_weight.sum(0, keepdim=True)
-    return by_factor, by_weight
+    return by_mean, by_factor, by_weight
+
+
+class _FixedPriorKL(torch.autograd.Function):
+    """The KL as a function of q's mean, factor and weight, with its gradient in closed form: a third of the calls."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        tensors, (q, p, nugget) = inputs[:3], inputs[3:]
+        prepared = q.prepared(nugget), p.prepared(nugget)
+        value = _kl(*prepared)
+        ctx.save_for_backward(*tensors, *_gradients(*prepared))
+        ctx.save_for_forward(*ctx.to_save)
+        ctx.constants = q.diagonal, p, nugget
+        return back(value, q.mean)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, known = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+        if torch.is_grad_enabled():  # this gradient will be differentiated
+            diagonal, p, nugget = ctx.constants
+            known = _gradients(FunctionGaussian(*tensors, diagonal).prepared(nugget), p.prepared(nugget))
+        products = (in_float64(gradients[0]) * each for each in known)
+        return *(each.to(tensor) for each, tensor in zip(products, tensors, strict=True)), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        pairs = zip(ctx.saved_tensors[3:], tangents[:3], strict=True)
+        return sum((known * tangent).sum() for known, tangent in pairs)  # type: ignore[return-value]
+
+
+def _columns(difference: Tensor, p: FunctionGaussian) -> Tensor:
+    """A difference of means as columns for `p.solve`: (K, Q) where outputs share a covariance, else (Q, K, 1)."""
+    return difference if len(p.weight) == 1 else difference.T.unsqueeze(-1)
 
 
 def _learns(*values: float | Tensor) -> bool:

@@ -64,7 +64,7 @@ class Compiled:
 def compiled(module: nn.Module) -> Compiled | None:
     """The compiled forward pass if `module` has one that can be used here: with gradients, outside of torch.func."""
     found = _COMPILED.get(module)
-    if found is None or not torch.is_grad_enabled() or _is_transformed() or _has_hooks(module):
+    if found is None or not torch.is_grad_enabled() or is_transformed() or _has_hooks(module):
         return None
     return found
 
@@ -132,7 +132,7 @@ def call_with(
     return functional_call(module, tensors, args, kwargs, compiled(module))
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
     """Whether a transform of torch.func or a mode that replaces functions is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_function_stack() > 0
 

@@ -213,15 +213,16 @@ class _FixedPriorKL(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         tensors, known = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         if torch.is_grad_enabled():  # this gradient will be differentiated
+            mean, factor, weight = tensors
             diagonal, p, nugget = ctx.constants
-            known = _gradients(FunctionGaussian(*tensors, diagonal).prepared(nugget), p.prepared(nugget))
+            known = _gradients(FunctionGaussian(mean, factor, weight, diagonal).prepared(nugget), p.prepared(nugget))
         products = (in_float64(gradients[0]) * each for each in known)
         return *(each.to(tensor) for each, tensor in zip(products, tensors, strict=True)), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         pairs = zip(ctx.saved_tensors[3:], tangents[:3], strict=True)
-        return sum((known * tangent).sum() for known, tangent in pairs)  # type: ignore[return-value]
+        return sum((known * tangent).sum() for known, tangent in pairs)
 
 
 def _columns(difference: Tensor, p: FunctionGaussian) -> Tensor:

@@ -203,13 +203,11 @@ class FSVI(NetworkMethod):
         return self._joined_terms(q, x, y) if self._joins else dict(self._each_term(q, x, y))
 
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-        """As in `Method`, but gradients are summed by a `GradientBuffer` where features are stochastic.
+        """As in `Method`, but gradients are summed by a `GradientBuffer`.
 
         Where minibatch and context go through the network one after the other, each term's graph is freed before the
         next is computed, which takes less memory.
         """
-        if not self._is_random:
-            return super().backward(x, y, scale)
         with GradientBuffer(self.posterior) as q:
             if self._joins:
                 terms = self._joined_terms(q, x, y)
@@ -243,8 +241,8 @@ class FSVI(NetworkMethod):
         else:
             params = q.params()
             features = self.network.with_features(x, params)[0]
-            draws_at = self._local_draws(last_layer(self.network, q, params, features.flatten(0, -2)))
-            values = draws_at.unflatten(1, features.shape[:-1])
+            f = last_layer(self.network, q, params, features.flatten(0, -2))
+            values = self._local_draws(f).unflatten(1, features.shape[:-1])
         yield "nll", self.likelihood.nll(values, y)
         yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
 

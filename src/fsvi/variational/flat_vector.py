@@ -39,7 +39,7 @@ class Layout:
     def _places(self) -> dict[str, tuple[torch.Size, tuple[int, ...], int]]:
         """The shape, strides and first entry of each tensor."""
         views = self.views(torch.empty(sum(self.sizes), device="meta"))
-        return {name: (view.shape, view.stride(), view.storage_offset()) for name, view in views.items()}
+        return {name: (view.shape, view.stride(), int(view.storage_offset())) for name, view in views.items()}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """All tensors as one vector, a copy."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
+from functools import cached_property
 from types import TracebackType
 
 import torch
@@ -69,17 +69,18 @@ class GradientBuffer:
         with torch.no_grad():
             return self.posterior.shift(noise)
 
-    def params(self, shift: Tensor | None = None) -> Mapping[str, Tensor]:
+    def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:
         """The trainable parameters by name: mean + `shift`, or their means."""
-        return ChainMap(self._means if shift is None else self._draw(shift).params, self._points)  # type: ignore[arg-type]
+        leaves = self._means if shift is None else self._draw(shift).params
+        return {**leaves.tensors, **self._points.tensors}
 
-    def directions(self, shift: Tensor) -> Mapping[str, Tensor]:
+    def directions(self, shift: Tensor) -> dict[str, Tensor]:
         """`shift` by name."""
-        return self._draw(shift).directions
+        return self._draw(shift).directions.tensors
 
     def log_stds(self, names: Collection[str]) -> list[Tensor]:
         """The log standard deviations of the named stochastic parameters."""
-        return [self._logs[name] for name in names]
+        return [self._logs.tensors[name] for name in names]
 
     @torch.no_grad()
     def _add_gradients(self) -> None:
@@ -110,31 +111,22 @@ class _Draw:
         self.params, self.directions = _Leaves(layout, vector), _Leaves(layout, shift)
 
 
-class _Leaves(Mapping[str, Tensor]):
-    """The tensors of a flat vector by name, as leaves of the graph, which are made when they are asked for."""
+class _Leaves:
+    """The tensors of a flat vector as leaves of the graph."""
 
     def __init__(self, layout: Layout, vector: Tensor) -> None:
         self._layout, self._vector = layout, vector.detach()
-        self._made: dict[str, Tensor] = {}
 
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._made:
-            self._made[name] = self._layout.view(self._vector, name).requires_grad_()
-        return self._made[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._layout.shapes
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._layout.shapes)
-
-    def __len__(self) -> int:
-        return len(self._layout.shapes)
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The leaves, by name."""
+        return {name: self._layout.view(self._vector, name).requires_grad_() for name in self._layout.shapes}
 
     def gradient(self, total: Tensor | None = None) -> Tensor | None:
         """The leaves' gradients as one vector plus `total`, which is overwritten; None if there are none."""
-        found = {name: leaf.grad for name, leaf in self._made.items() if leaf.grad is not None}
-        if total is None and len(found) == len(self):
+        used = self.tensors if "tensors" in self.__dict__ else {}
+        found = {name: leaf.grad for name, leaf in used.items() if leaf.grad is not None}
+        if total is None and len(found) == len(self._layout.shapes):
             return self._layout.flatten(found) if found else None
         if found:
             total = torch.zeros_like(self._vector) if total is None else total

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 from torch.func import grad, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsvi.errors import SingularCovarianceError
 from fsvi.functions import FunctionGaussian, diagonal_kl, gaussian_kl
@@ -29,7 +30,7 @@ def dense(g, nugget):
 SHAPES = dict(
     points=st.integers(1, 7),
     ranks=st.tuples(st.integers(0, 9), st.integers(0, 9)),
-    outputs=st.integers(1, 3),
+    outputs=st.sampled_from([1, 2, 3, 9]),
     shared=st.tuples(st.booleans(), st.booleans()),
     diagonals=st.tuples(st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 0.5])),
     seed=st.integers(0, 10_000),
@@ -47,6 +48,38 @@ def test_kl_equals_torch_distributions_in_every_branch(**shapes):
     q, p = draw_pair(**shapes)
     expected = kl_divergence(dense(q, NUGGET), dense(p, NUGGET)).sum()
     torch.testing.assert_close(gaussian_kl(q, p, NUGGET), expected, rtol=1e-8, atol=1e-8)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(**SHAPES)
+def test_the_gradient_of_the_kl_is_that_of_torch_distributions_in_every_branch(**shapes):
+    """Few outputs and more outputs than points, too."""
+    q, p = draw_pair(**shapes)
+    inputs = [t.requires_grad_() for t in (q.mean, q.factor, q.weight)]
+    expected = torch.autograd.grad(kl_divergence(dense(q, NUGGET), dense(p, NUGGET)).sum(), inputs)
+    torch.testing.assert_close(torch.autograd.grad(gaussian_kl(q, p, NUGGET), inputs), expected, rtol=1e-6, atol=1e-8)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the largest number of entries of a tensor that an operator returned."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        returned = func(*args, **(kwargs or {}))
+        for each in returned if isinstance(returned, (tuple, list)) else (returned,):
+            self.size = max(self.size, each.numel() if isinstance(each, torch.Tensor) else 0)
+        return returned
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_memory_does_not_grow_as_outputs_times_points_times_rank(shared):
+    points, rank, outputs = 4, 100, 200
+    q, p = gaussian(points, rank, outputs), gaussian(points, rank, outputs, shared, seed=1)
+    inputs = [t.requires_grad_() for t in (q.mean, q.factor, q.weight)]
+    with LargestTensor() as largest:
+        torch.autograd.grad(gaussian_kl(q, p, NUGGET), inputs)
+    assert largest.size == outputs * rank < outputs * points * rank
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

@@ -178,7 +178,7 @@ def test_all_outputs_jointly_are_the_independent_outputs(make, prior):
     torch.testing.assert_close(joint.mean.reshape(4, 2), apart.mean)
     blocks = joint.covariance()[0].reshape(4, 2, 4, 2)
     for q in range(2):
-        torch.testing.assert_close(blocks[:, q, :, q], apart.covariance()[q])
+        torch.testing.assert_close(blocks[:, q, :, q], apart.covariance().expand(2, -1, -1)[q])
         torch.testing.assert_close(blocks[:, q, :, 1 - q], torch.zeros(4, 4, dtype=torch.float64), atol=1e-12, rtol=0)
 
 

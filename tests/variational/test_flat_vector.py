@@ -36,6 +36,15 @@ def test_several_vectors_give_a_leading_dimension(net, channels_last):
             assert torch.equal(together[name][i], view)
 
 
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_one_view_is_that_of_all_views(net, channels_last):
+    layout = Layout({name: p.shape for name, p in net.named_parameters()}, channels_last)
+    vector = torch.randn(7 + sum(layout.sizes))[7:]
+    for name, view in layout.views(vector).items():
+        one = layout.view(vector, name)
+        assert torch.equal(one, view) and one.stride() == view.stride() and one.data_ptr() == view.data_ptr()
+
+
 def test_nothing_to_flatten():
     layout = Layout({})
     assert layout.views(layout.flatten({})) == {}

@@ -8,7 +8,13 @@ from fsvi.methods import Method
 
 
 @pytest.mark.parametrize(
-    "draws", [{}, {"num_samples": 2, "divergence": fsvi.divergences.KL(num_draws=3), "num_context_sets": 2}]
+    "draws",
+    [
+        {},
+        {"num_samples": 2, "divergence": fsvi.divergences.KL(num_draws=3), "num_context_sets": 2},
+        {"stochastic": "last_layer"},
+    ],
+    ids=["one", "several", "last_layer"],
 )
 @pytest.mark.parametrize("linearize", ["jvp", "conditional", "exact"])
 @pytest.mark.parametrize("net, shape", [("mlp", (4,)), ("norm", (2, 6, 6))])

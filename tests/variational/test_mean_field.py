@@ -52,8 +52,8 @@ def test_standard_deviations_are_set_by_name(net, q):
     q.set_stds(stds)
     for name, std in q.stds().items():
         torch.testing.assert_close(std, torch.full_like(std, stds[name]))
-    for variance, name in zip(q.variances(q.layout.names), stds, strict=True):
-        torch.testing.assert_close(variance, torch.full_like(variance, stds[name] ** 2))
+    for log_std, name in zip(q.log_stds(q.layout.names), stds, strict=True):
+        torch.testing.assert_close(log_std.exp(), torch.full_like(log_std, stds[name]))
 
 
 def test_means_and_stds_are_copies(q):

@@ -21,6 +21,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 from torch.func import jacrev, jvp
+from torch.nn.functional import pad
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.forward_mode import Dual, plain_kernels
@@ -119,7 +120,7 @@ LINEARIZERS: dict[str, Linearizer] = {
 
 def has_stochastic_features(network: Network, q: Parameters) -> bool:
     """Whether any layer before the head is stochastic."""
-    return any(name not in network.head_names for name in q.layout.shapes)
+    return not q.layout.shapes.keys() <= set(network.head_names)
 
 
 def features_jvp(
@@ -160,14 +161,11 @@ def last_layer(
     """Mean (Φ + dΦ) Wᵀ + b and, for output k, covariance Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ."""
     names = network.head_names
     weight, *bias = (params[name] for name in names)
-    weight_variance, *bias_variance = q.variances(names)
-    weight_variance = weight_variance.flatten(1)
-    moved = features if change is None else features + change
-    mean = apply_head(moved, weight, *bias)
-    if not bias_variance:
-        return FunctionGaussian(mean, features, weight_variance)
-    factor = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
-    return FunctionGaussian(mean, factor, torch.cat([weight_variance, bias_variance[0][:, None]], dim=1))
+    logs = [log_std.reshape(len(weight), -1) for log_std in q.log_stds(names)]
+    mean = apply_head(features if change is None else features + change, weight, *bias)
+    if not bias:
+        return FunctionGaussian(mean, features, (2 * logs[0]).exp())
+    return FunctionGaussian(mean, pad(features, (0, 1), value=1.0), (2 * torch.cat(logs, dim=1)).exp())
 
 
 def _buffers(network: Network) -> dict[str, Tensor]:

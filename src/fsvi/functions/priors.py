@@ -6,6 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -245,6 +246,11 @@ class Induced(_NetworkPrior):
             names = [name for name, _ in net.named_parameters() if name not in skip]
             stds |= dict.fromkeys(names, math.sqrt(self.feature_variance))
         return net, stds
+
+    def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
+        """As for other networks; all outputs share one covariance, so that it is factored once."""
+        f = super().gaussian(x, noise)
+        return replace(f, weight=f.weight[:1])
 
     def prepare(self, x: Tensor) -> None:
         """Give the random network BatchNorm statistics of its own, from training inputs."""

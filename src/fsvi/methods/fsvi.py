@@ -203,13 +203,11 @@ class FSVI(NetworkMethod):
         return self._joined_terms(q, x, y) if self._joins else dict(self._each_term(q, x, y))
 
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-        """As in `Method`, but gradients are summed by a `GradientBuffer` where features are stochastic.
+        """As in `Method`, but gradients are summed by a `GradientBuffer`.
 
         Where minibatch and context go through the network one after the other, each term's graph is freed before the
         next is computed, which takes less memory.
         """
-        if not self._is_random:
-            return super().backward(x, y, scale)
         with GradientBuffer(self.posterior) as q:
             if self._joins:
                 terms = self._joined_terms(q, x, y)
@@ -242,7 +240,9 @@ class FSVI(NetworkMethod):
             values = self._function_values(q, x, draws)
         else:
             params = q.params()
-            values = self._local_draws(q, params, self.network.with_features(x, params)[0])
+            features = self.network.with_features(x, params)[0]
+            f = last_layer(self.network, q, params, features.flatten(0, -2))
+            values = self._local_draws(f).unflatten(1, features.shape[:-1])
         yield "nll", self.likelihood.nll(values, y)
         yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
 
@@ -271,12 +271,14 @@ class FSVI(NetworkMethod):
         if example_shape(points) != example_shape(x):  # texts of different lengths
             return dict(self._each_term(q, x, y, ([] if draw is None else [draw], [points])))
         features, outputs = network.with_features(concatenate([x, points]), params)
-        values = self._local_draws(q, params, features[: len(x)]) if draw is None else outputs[None, : len(x)]
+        if draw is None:
+            f = last_layer(network, q, params, features)
+            values, f = self._local_draws(f.rows(slice(len(x)))), f.rows(slice(len(x), None))
+        else:
+            values, f = outputs[None, : len(x)], last_layer(network, q, q.params(), features[len(x) :])
         nll = self.likelihood.nll(values, y)
-        means = params if draw is None else q.params()
         (p,) = self._priors(q, points, [draw])
-        divergence = self._divergence(last_layer(network, q, means, features[len(x) :]), p)
-        return {"nll": nll, "kl": self._weight(x) * divergence}
+        return {"nll": nll, "kl": self._weight(x) * self._divergence(f, p)}
 
     def _weight(self, x: Inputs) -> float:
         return self.function_space.weight(self.num_data or len(x))
@@ -297,17 +299,15 @@ class FSVI(NetworkMethod):
         conditional = self.linearize == "conditional" and self.num_samples == self.divergence.num_draws == 1
         return self.num_context_sets == 1 and (conditional or not self._is_random)
 
-    def _local_draws(self, q: Parameters, params: dict[str, Tensor], features: Tensor) -> Tensor:
+    def _local_draws(self, f: FunctionGaussian) -> Tensor:
         """M function values at every example, (M, n, outputs), where the last layer alone is stochastic.
 
         A draw of the layer would move all examples together. Drawing each value from its own marginal, which is
         Gaussian, leaves the expected log-likelihood as it is and removes most of the noise from its gradient.
         """
-        f = last_layer(self.network, q, params, features.flatten(0, -2))
         tiny = torch.finfo(f.mean.dtype).tiny
         std = (f.variance().T + tiny).sqrt()
-        draws = f.mean + std * torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
-        return draws.unflatten(1, features.shape[:-1]) if features.dim() > 2 else draws
+        return f.mean + std * torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
 
     # The divergence -------------------------------------------------------------------------------------------------
 

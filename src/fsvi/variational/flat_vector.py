@@ -35,6 +35,12 @@ class Layout:
         """The number of entries of each tensor."""
         return [shape.numel() for shape in self.shapes.values()]
 
+    @cached_property
+    def _places(self) -> dict[str, tuple[torch.Size, tuple[int, ...], int]]:
+        """The shape, strides and first entry of each tensor."""
+        views = self.views(torch.empty(sum(self.sizes), device="meta"))
+        return {name: (view.shape, view.stride(), int(view.storage_offset())) for name, view in views.items()}
+
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """All tensors as one vector, a copy."""
         parts = [self._to_row(tensors[name]) for name in self.shapes]
@@ -49,6 +55,11 @@ class Layout:
             return {}
         rows = vector.split(self.sizes, dim=-1)
         return {name: self._from_row(row, shape) for (name, shape), row in zip(self.shapes.items(), rows, strict=True)}
+
+    def view(self, vector: Tensor, name: str) -> Tensor:
+        """One of the tensors that `views` gives, in one call, of a contiguous vector without a graph."""
+        shape, strides, start = self._places[name]
+        return vector.as_strided(shape, strides, vector.storage_offset() + start)
 
     def fill(self, values: Mapping[str, float]) -> Tensor:
         """A vector that is constant on each tensor."""

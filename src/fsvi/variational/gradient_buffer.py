@@ -78,24 +78,24 @@ class GradientBuffer:
         """`shift` by name."""
         return self._draw(shift).directions.tensors
 
-    def variances(self, names: Collection[str]) -> list[Tensor]:
-        """The variances of the named stochastic parameters."""
-        return [(2 * self._logs.tensors[name]).exp() for name in names]
+    def log_stds(self, names: Collection[str]) -> list[Tensor]:
+        """The log standard deviations of the named stochastic parameters."""
+        return [self._logs.tensors[name] for name in names]
 
     @torch.no_grad()
     def _add_gradients(self) -> None:
         """Add what the leaves have collected to the `grad` of the posterior's vectors."""
         mean, log_std = None, None
         for draw in self._draws.values():
-            gradient, along = draw.params.collected, draw.directions.collected
+            gradient, along = draw.params.gradient(), draw.directions.gradient()
             along = gradient if along is None else along if gradient is None else along.add_(gradient)
             log_std = _sum(log_std, None if along is None else along * draw.shift)
             mean = _sum(mean, gradient)
-        self._means.add_gradient(self.posterior.mean, mean)
+        _add(self.posterior.mean, self._means.gradient(mean))
         if self.posterior.free is not None and self.posterior.mean.grad is not None:
             self.posterior.mean.grad.mul_(self.posterior.free)
-        self._logs.add_gradient(self.posterior.log_std, log_std)
-        self._points.add_gradient(self.posterior.point, None)
+        _add(self.posterior.log_std, self._logs.gradient(log_std))
+        _add(self.posterior.point, self._points.gradient())
 
     def _draw(self, shift: Tensor) -> _Draw:
         if id(shift) not in self._draws:
@@ -108,34 +108,38 @@ class _Draw:
 
     def __init__(self, layout: Layout, vector: Tensor, shift: Tensor) -> None:
         self.shift = shift
-        self.params, self.directions = _Leaves(layout, vector, whole=True), _Leaves(layout, shift, whole=True)
+        self.params, self.directions = _Leaves(layout, vector), _Leaves(layout, shift)
 
 
 class _Leaves:
-    """The tensors of a flat vector as leaves. Their gradients are collected in one flat vector if `whole`."""
+    """The tensors of a flat vector as leaves of the graph."""
 
-    def __init__(self, layout: Layout, vector: Tensor, whole: bool = False) -> None:
-        self._layout, self._vector, self._whole = layout, vector.detach(), whole
-        self.collected: Tensor | None = None
+    def __init__(self, layout: Layout, vector: Tensor) -> None:
+        self._layout, self._vector = layout, vector.detach()
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """Leaves of the graph, by name."""
-        tensors = {name: tensor.requires_grad_() for name, tensor in self._layout.views(self._vector).items()}
-        if self._whole:
-            self.collected = torch.zeros_like(self._vector)
-            for name, part in self._layout.views(self.collected).items():
-                tensors[name].grad = part
-        return tensors
+        """The leaves, by name."""
+        return {name: self._layout.view(self._vector, name).requires_grad_() for name in self._layout.shapes}
 
-    def add_gradient(self, parameter: nn.Parameter, total: Tensor | None) -> None:
-        """Add `total`, which is overwritten, and the leaves' own gradients to the gradient of `parameter`."""
-        total = torch.zeros_like(parameter) if total is None else total
-        for name, part in self._layout.views(total).items() if "tensors" in self.__dict__ else ():
-            gradient = self.tensors[name].grad
-            if gradient is not None:
-                part += gradient
-        parameter.grad = total if parameter.grad is None else parameter.grad + total
+    def gradient(self, total: Tensor | None = None) -> Tensor | None:
+        """The leaves' gradients as one vector plus `total`, which is overwritten; None if there are none."""
+        used = self.tensors if "tensors" in self.__dict__ else {}
+        found = {name: leaf.grad for name, leaf in used.items() if leaf.grad is not None}
+        if total is None and len(found) == len(self._layout.shapes):
+            return self._layout.flatten(found) if found else None
+        if found:
+            total = torch.zeros_like(self._vector) if total is None else total
+            torch._foreach_add_([self._layout.view(total, name) for name in found], list(found.values()))
+        return total
+
+
+def _add(parameter: nn.Parameter, gradient: Tensor | None) -> None:
+    """Add to the `grad` of `parameter`, which is zero if there is no gradient at all."""
+    if gradient is not None:
+        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+    elif parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
 
 
 def _sum(total: Tensor | None, part: Tensor | None) -> Tensor | None:

@@ -79,10 +79,10 @@ class MeanField(nn.Module):
         """`shift` by name."""
         return self.layout.views(shift)
 
-    def variances(self, names: Collection[str]) -> list[Tensor]:
-        """The variances of the named parameters, all stochastic, with gradients."""
+    def log_stds(self, names: Collection[str]) -> list[Tensor]:
+        """The log standard deviations of the named parameters, all stochastic."""
         logs = self.layout.views(self.log_std)
-        return [(2 * logs[name]).exp() for name in names]
+        return [logs[name] for name in names]
 
 
 def _free_entries(net: nn.Module, layout: Layout) -> Tensor | None:

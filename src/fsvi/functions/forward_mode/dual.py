@@ -51,7 +51,7 @@ class Dual(Tensor):
         self: Dual = Tensor._make_wrapper_subclass(
             cls, value.shape, value.stride(), dtype=value.dtype, device=value.device
         )
-        self.value, self.change = value, change
+        self.value, self.change = value, change if change.dtype == value.dtype else change.to(value.dtype)
         return self
 
     @classmethod
@@ -94,11 +94,13 @@ def by_torch(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with plain_kernels():
         values, changes = ({i: getattr(x, name) for i, x in moving.items()} for name in ("value", "change"))
         results = jvp(call, (values,), (changes,))
-    return tree_map(lambda *pair: made_of(moving.values(), *pair) if pair[0].is_floating_point() else pair[0], *results)
+    return tree_map(partial(made_of, moving.values()), *results)
 
 
-def made_of(sources: Iterable[Dual], value: Tensor, change: Tensor) -> Dual:
-    """A `Dual` computed from others, whose memory it may share."""
+def made_of(sources: Iterable[Dual], value: Tensor, change: Tensor) -> Tensor:
+    """What was computed from other tensors, whose memory it may share; integers do not move."""
+    if not value.is_floating_point():
+        return value
     made, memory = Dual(value, change), value.untyped_storage()._cdata
     for source in sources:
         if source.value.untyped_storage()._cdata == memory:

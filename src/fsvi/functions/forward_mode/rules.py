@@ -102,8 +102,8 @@ def _activation(derivative: Callable[..., Tensor]) -> Rule:
 
 def _softmax(func: Callable[..., Any], x: Dual, dim: int, dtype: torch.dtype | None = None) -> Dual:
     """dy = y (dx − Σ y dx)"""
-    value, change = func(x.value, dim, dtype), x.change if dtype is None else x.change.to(dtype)
-    return Dual(value, _aten._softmax_backward_data(change, value, dim, value.dtype))
+    value = func(x.value, dim, dtype)
+    return Dual(value, _aten._softmax_backward_data(x.change.to(value.dtype), value, dim, value.dtype))
 
 
 def _batch_norm(

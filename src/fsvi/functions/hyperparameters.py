@@ -26,7 +26,7 @@ def log_marginal_likelihood(kernel: Tensor, y: Tensor, noise_variance: Tensor) -
     """Σ_q log N(y_q; 0, kernel + noise_variance_q I), for targets `y` (n, q) and one noise for each of the q."""
     eye = torch.eye(len(y), dtype=kernel.dtype, device=kernel.device)
     covariances = kernel + noise_variance[:, None, None] * eye
-    return _LogDensity.apply(covariances, y.T[:, :, None]).sum()  # type: ignore[no-untyped-call,no-any-return]
+    return _LogDensity.apply(covariances, y.T[:, :, None]).sum()
 
 
 class _LogDensity(torch.autograd.Function):
@@ -42,7 +42,7 @@ class _LogDensity(torch.autograd.Function):
         return -0.5 * (y * weighted).sum((1, 2)) - logs
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """By the matrix and by the targets."""
         factor, weighted = ctx.saved_tensors
         by_matrix = 0.5 * (weighted @ weighted.mT - torch.cholesky_inverse(factor))

@@ -96,8 +96,12 @@ def is_small(network: Network) -> bool:
 
 
 def _random_names(draws: Sequence[Mapping[str, Tensor]]) -> list[str]:
-    """The tensors that draws do not share."""
-    return [name for name in draws[0] if len({params[name].data_ptr() for params in draws}) == len(draws)]
+    """The tensors that draws do not share, or whose memory is not known, as for some kinds of tensors."""
+
+    def is_shared(places: set[int]) -> bool:
+        return len(draws) > 1 and len(places) == 1 and 0 not in places
+
+    return [name for name in draws[0] if not is_shared({params[name].data_ptr() for params in draws})]
 
 
 def _with_parameters(

@@ -58,7 +58,7 @@ def test_fsvi_starts_from_the_trained_network_with_a_random_last_layer(small, co
     means = method.posterior.params()
     torch.testing.assert_close(method.eval().network(x, means), trained.eval().network(x))
     assert set(method.posterior.layout.shapes) == set(method.network.head_names)
-    assert experiment.fit_settings["epochs"] == 2
+    assert experiment.fit_settings["epochs"] == recipe._FINE_TUNING["fsvi"]["epochs"]
 
 
 def test_an_ensemble_joins_three_runs_as_they_are(small, tmp_path):

@@ -24,6 +24,7 @@ pytest.importorskip("optuna", reason="Optuna is an extra: pip install optuna")
 
 ORDER = Order("two-moons", "fsvi", "smoke")
 TUNABLE = [name for name, entry in METHODS.items() if entry.search]
+CLASSIFICATIONS = ("two-moons", "fashion-mnist", "rotated-mnist", "cifar10", "retina", "reviews")
 TUNABLE_TASKS = [name for name, task in TASKS.items() if task not in CONTINUAL_TASKS]
 
 
@@ -38,7 +39,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
     assert len(said) == 1 and len(second["trials"]) == 3
     assert second["trials"][:2] == first["trials"]
     assert second["best"]["value"] == max(trial["value"] for trial in second["trials"])
-    assert set(second["best"]) == {"value", "prior_variance", "num_context", "kl_weight", "num_samples", "lr"}
+    assert set(second["best"]) == {"value", "prior_variance", "num_context", "kl_weight", "num_samples"}
 
 
 def test_trials_after_an_interruption_are_not_the_first_ones_again(tmp_path):
@@ -82,6 +83,10 @@ def made_up(monkeypatch):
 @pytest.mark.parametrize("task", TUNABLE_TASKS)
 @pytest.mark.parametrize("method", TUNABLE)
 def test_every_setting_of_a_recipe_can_be_searched(made_up, task, method):
+    if method == "duq" and task not in CLASSIFICATIONS:
+        with pytest.raises(InvalidInputError, match="classes"):
+            tuning._Search(checked(Order(task, method, "smoke")), (), 1).check()
+        return
     search = tuning._Search(checked(Order(task, method, "smoke")), (), 1)
     switched_off = {
         name for name in search.space if search._own.get(name, 0) is None
@@ -95,8 +100,9 @@ def test_the_learning_rate_of_a_trial_is_that_of_its_training(tmp_path, monkeypa
     monkeypatch.setattr(
         Experiment, "train", lambda self, *a, **k: used.append(self.fit_settings["lr"]) or train(self, *a, **k)
     )
-    first, second = tune(ORDER, tmp_path, 2, tell=silent)["trials"]
-    own = TASKS["two-moons"].experiment(ORDER).fit_settings["lr"]
+    order = replace(ORDER, task="snelson")
+    first, second = tune(order, tmp_path, 2, tell=silent)["trials"]
+    own = TASKS["snelson"].experiment(order).fit_settings["lr"]
     assert [first["lr"], second["lr"]] == used and first["lr"] == own != second["lr"]
     assert own / 4 <= second["lr"] <= own * 4
 
@@ -361,8 +367,8 @@ def test_a_trial_that_fails_is_kept_as_such(tmp_path, monkeypatch):
 
 
 def test_methods_without_a_search_space_say_so(tmp_path):
-    with pytest.raises(InvalidInputError, match="'duq'"):
-        tune(Order("two-moons", "duq", "smoke"), tmp_path, 1)
+    with pytest.raises(InvalidInputError, match="'s-fsvi'"):
+        tune(Order("two-moons", "s-fsvi", "smoke"), tmp_path, 1)
 
 
 def test_search_spaces_are_of_arguments_that_exist():

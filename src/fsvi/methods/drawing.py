@@ -82,12 +82,17 @@ def evaluate_stacked(network: Network, draws: Iterable[Mapping[str, Tensor]], ba
         draws: As in `parameter_draws`.
         batches: The inputs, in the network's memory layout.
     """
-    drawn = list(draws)
+    waiting = iter(draws)
+    drawn = list(islice(waiting, _DRAWS_AT_ONCE))
     random = _random_names(drawn[:2])
     fixed = {name: value for name, value in drawn[0].items() if name not in random}
-    stacked = {name: torch.stack([params[name] for params in drawn]) for name in random}
-    outputs = lambda params, x: network(x, {**fixed, **params})  # noqa: E731
-    return torch.cat([torch.vmap(outputs, (0, None), chunk_size=_DRAWS_AT_ONCE)(stacked, x) for x in batches], dim=1)
+    outputs = torch.vmap(lambda params, x: network(x, {**fixed, **params}), (0, None))
+    groups = []
+    while drawn:
+        stacked = {name: torch.stack([params[name] for params in drawn]) for name in random}
+        groups.append(torch.cat([outputs(stacked, x) for x in batches], dim=1))
+        drawn = list(islice(waiting, _DRAWS_AT_ONCE))
+    return torch.cat(groups)
 
 
 def is_small(network: Network) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_iter
 
 from fsvi.networks.devices import random_state
 
@@ -101,12 +102,13 @@ class _Start:
 
     def __init__(self, calls: list[_Call]) -> None:
         self.calls = [_Call(function, _kept(result)) for function, result in calls]
-        tensors = {id(result): result for _, result in self.calls if isinstance(result, Tensor)}
-        self._versions = [(tensor, tensor._version) for tensor in tensors.values()]
+        tensors = {id(each): each for _, result in self.calls for each in tree_iter(result) if isinstance(each, Tensor)}
+        self._is_countable = not any(tensor.is_inference() for tensor in tensors.values())
+        self._versions = [(tensor, tensor._version) for tensor in tensors.values()] if self._is_countable else []
 
     def is_intact(self) -> bool:
-        """Whether no kept tensor was changed in place."""
-        return all(tensor._version == version for tensor, version in self._versions)
+        """Whether no kept tensor was changed in place; false if changes are not counted, as in inference mode."""
+        return self._is_countable and all(tensor._version == version for tensor, version in self._versions)
 
 
 class _Pass(TorchFunctionMode):

@@ -177,6 +177,8 @@ class Recording(LayerMode):
             self._calls.setdefault(layer, []).append(len(self._all))
             like = output.detach().new_empty(()).expand(output.shape)
             self._all.append(Call(input.detach(), args, kwargs, get_gradient_edge(output), like))
+            if output._is_view():  # a later change in place of a view would take its edge out of the graph
+                return output.clone()
         return output
 
     def filled(self, gradients: Sequence[Tensor | None]) -> list[Tensor]:

@@ -63,7 +63,8 @@ class RankOne(nn.Module):
         noise = normal(shape, generator, self.mean.dtype, self.mean.device)
         # A matrix product selects rows with a backward pass that is another product, not a loop over rows.
         select = (components[:, None] == torch.arange(len(self.mean), device=noise.device)).to(noise)
-        return select @ self.mean + (select @ self.log_std.exp()) * noise
+        with torch.autocast(noise.device.type, enabled=False):  # half precision would round the means
+            return select @ self.mean + (select @ self.log_std.exp()) * noise
 
     def scaling(self, net: nn.Module, factors: Tensor) -> Scaling:
         """The context in which `net` computes with these factors.

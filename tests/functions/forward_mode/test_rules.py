@@ -80,6 +80,12 @@ def attend(net, h, x):
     return nn.functional.scaled_dot_product_attention(*[h.unflatten(-1, (2, 3))] * 3, is_causal=True).flatten(1)
 
 
+def masked(net, h, x):
+    """Attention with a mask that leaves nothing to the first of two positions."""
+    mask = torch.tensor([[False, False], [True, False]])
+    return nn.functional.scaled_dot_product_attention(*[h.unflatten(-1, (2, 3))] * 3, attn_mask=mask).flatten(1)
+
+
 def residual(net, h, x):
     h += net.other(x)
     h = nn.functional.relu(h, inplace=True)
@@ -145,6 +151,7 @@ NETWORKS = {
     "tokens": (lambda: nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(12, 3), nn.Linear(3, 2)), (4,)),
     "a forward of its own": (lambda: Written(lambda net, h, x: torch.tanh(h)), VECTOR),
     "attention": (lambda: Written(attend), VECTOR),
+    "rounded quotients": (lambda: Written(lambda net, h, x: h + torch.div(h, 0.5, rounding_mode="floor")), VECTOR),
     "residual sums in place": (lambda: Written(residual), VECTOR),
     "gates": (lambda: Written(gated), VECTOR),
     "rearranged": (lambda: Written(rearranged), VECTOR),
@@ -202,6 +209,7 @@ OTHERS = {
     "a function with its own backward": (lambda: Written(lambda net, h, x: Cube.apply(h)), VECTOR),
     "memory under two names": (lambda: Written(aliased), VECTOR),
     "a constant filled": (lambda: Written(filled), VECTOR),
+    "complex numbers": (lambda: Written(lambda net, h, x: h.real + torch.fft.fft(h).real.tanh()), VECTOR),
 }
 
 
@@ -314,3 +322,19 @@ def test_images_keep_their_memory_order():
     for layer in (nn.Conv2d(2, 2, 3), nn.MaxPool2d(2), nn.ReLU(), nn.BatchNorm2d(2).eval(), nn.AvgPool2d(2)):
         out = layer(moving)
         assert all(t.is_contiguous(memory_format=torch.channels_last) for t in (out.value, out.change)), layer
+
+
+def test_attention_to_nothing_is_zero():
+    """The first of two positions attends to none, the second to the first; torch's own gradient is NaN there."""
+    x, results = torch.randn(5, 3, dtype=torch.float64), []
+    net = Written(masked).double()
+    for function in (masked, lambda net, h, x: torch.cat([torch.zeros_like(h[:, :3]), h[:, :3]], 1)):
+        net.function = function
+        params = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters()}
+        tangents = {name: p.detach() for name, p in params.items() if name.startswith("body")}
+        value, change = features_jvp(Network(net).examined(x), params, tangents, x)
+        loss = value.sin().sum() + (value * change).cos().sum()
+        results.append([value, change, *torch.autograd.grad(loss, [params["body.weight"], params["body.bias"]])])
+    for ours, by_hand in zip(*results, strict=True):
+        torch.testing.assert_close(ours, by_hand)
+    assert results[0][1].abs().max() > 1e-3

@@ -47,7 +47,9 @@ class Dual(Tensor):
 
     @staticmethod
     def __new__(cls, value: Tensor, change: Tensor) -> Dual:
-        """A tensor without memory of its own."""
+        """A tensor without memory of its own; complex numbers are left to `torch.func.jvp` of the whole network."""
+        if value.is_complex():
+            raise NotImplementedError("complex numbers have no rules.")
         self: Dual = Tensor._make_wrapper_subclass(
             cls, value.shape, value.stride(), dtype=value.dtype, device=value.device
         )
@@ -99,7 +101,7 @@ def by_torch(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def made_of(sources: Iterable[Dual], value: Tensor, change: Tensor) -> Tensor:
     """What was computed from other tensors, whose memory it may share; integers do not move."""
-    if not value.is_floating_point():
+    if not value.is_floating_point() and not value.is_complex():
         return value
     made, memory = Dual(value, change), value.untyped_storage()._cdata
     for source in sources:

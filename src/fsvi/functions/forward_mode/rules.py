@@ -27,7 +27,7 @@ def _constant(func: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 def _attribute(func: Any, x: Dual) -> Any:
-    return _linear(func, x) if func.__self__.__name__ in ("T", "mT", "H", "mH") else func(x.value)
+    return _linear(func, x) if func.__self__.__name__ in ("T", "mT", "H", "mH", "real", "imag") else func(x.value)
 
 
 def _linear(func: Callable[..., Any], x: Any, *args: Any, **options: Any) -> Any:
@@ -81,7 +81,9 @@ def _affine(func: Callable[..., Any], x: Any, weight: Any, bias: Any = None, *ar
 
 def _quotient(func: Callable[..., Any], x: Any, other: Any, **options: Any) -> Any:
     """y = x / z, where z does not move"""
-    return by_torch(func, x, other, **options) if isinstance(other, Dual) else _linear(func, x, other, **options)
+    if isinstance(other, Dual) or options.get("rounding_mode"):
+        return by_torch(func, x, other, **options)
+    return _linear(func, x, other, **options)
 
 
 def _joined(func: Callable[..., Any], tensors: Any, *args: Any, **options: Any) -> Dual:
@@ -129,7 +131,7 @@ def _attention(
     is_causal: bool = False,
     **options: Any,
 ) -> Any:
-    """softmax(q kᵀ / √d + mask) v"""
+    """softmax(q kᵀ / √d + mask) v, and 0 where the mask leaves nothing"""
     scale = options.pop("scale", None) or query.shape[-1] ** -0.5
     if dropout_p or any(options.values()):
         return by_torch(func, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
@@ -138,7 +140,10 @@ def _attention(
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=scores.dtype).masked_fill(~attn_mask, float("-inf"))
-    return (scores if attn_mask is None else scores + attn_mask).softmax(-1) @ value
+    if attn_mask is None:
+        return scores.softmax(-1) @ value
+    empty = (value_of(attn_mask) == float("-inf")).all(-1, keepdim=True)
+    return ((scores + attn_mask.masked_fill(empty, 0.0)).softmax(-1) * (~empty).to(scores.dtype)) @ value
 
 
 def _embedding(func: Callable[..., Any], weight: Dual, *args: Any) -> Dual:

@@ -1,13 +1,14 @@
 """The report of a folder of results: what it shows, and what it does with files that it cannot use."""
 
+import html
 import math
 
 import pytest
 
 from fsvi.diagnosis import Diagnosis, Finding
 from fsvi.errors import InvalidInputError
-from fsvi.experiments.experiment import Order
-from fsvi.experiments.report.write import duration, errors_range, errors_text, seed_range, write_report
+from fsvi.experiments.experiment import PROFILES, Order
+from fsvi.experiments.report.write import PROFILE_NOTES, duration, errors_range, errors_text, seed_range, write_report
 from fsvi.experiments.results import Result, result_path, write_result
 from fsvi.experiments.runner.diagnoses import diagnosis_path, write_diagnosis
 from made_results import make_result
@@ -91,6 +92,13 @@ def test_an_unreadable_file_is_listed_with_its_reason(report):
     for text in (Page(html).text, markdown, "\n".join(told)):
         assert "half.json" in text
     assert "6 results" in told[-1] and "report.html" in told[-1]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_has_a_report(tmp_path, profile):
+    write(tmp_path, make_result("map", task="cifar10", profile=profile))
+    page = write_report(tmp_path, tmp_path / "report", lambda _: None)
+    assert PROFILE_NOTES[profile].partition(":")[0] in html.unescape(page.read_text("utf-8"))
 
 
 def test_profiles_are_explained(report):

@@ -18,6 +18,7 @@ from fsvi.serialization import check_writable, write_bytes
 
 PROFILE_NOTES: dict[str, str] = {
     "paper": "The paper's protocol, except for what the notes below say.",
+    "desk": "All data, with a network for computers without a GPU: compare with the paper's values with care.",
     "quick": "Less data or fewer epochs than in the paper: compare with its values for orientation only.",
     "smoke": "A few steps of training, to check that everything works: the numbers mean nothing.",
 }

@@ -1,5 +1,6 @@
 """Outputs under many draws: those of full passes, at the cost of the layers after the first random one."""
 
+import weakref
 from collections import Counter
 
 import pytest
@@ -70,6 +71,24 @@ def test_stacked_draws_are_those_of_full_passes(name, num, monkeypatch):
     stacked = method.predict(X, num, batch_size=3).samples
     monkeypatch.setattr(drawing, "_MOST_PARAMETERS", 0)
     torch.testing.assert_close(stacked, method.predict(X, num, batch_size=3).samples)
+
+
+def test_stacked_draws_hold_few_draws_at_once(monkeypatch):
+    monkeypatch.setattr(drawing, "_DRAWS_AT_ONCE", 4)
+    plain = nn.Sequential(*(layer for layer in net() if not isinstance(layer, nn.Dropout)))
+    network = fsvi.MFVI(plain, fsvi.Categorical()).network
+    made, alive = [], []
+
+    def draws():
+        for _ in range(40):
+            params = {name: torch.randn_like(p) for name, p in plain.named_parameters()}
+            made.extend(weakref.ref(value) for value in params.values())
+            alive.append(sum(each() is not None for each in made))
+            yield params
+
+    outputs = drawing.evaluate_stacked(network, draws(), [X])
+    assert outputs.shape[:2] == (40, len(X))
+    assert max(alive) <= 9 * len(list(plain.parameters()))  # the last group, and the one that is being made
 
 
 @pytest.mark.parametrize("name", METHODS)

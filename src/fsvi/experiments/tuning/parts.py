@@ -18,7 +18,7 @@ _PARTS = {VARIANCE: ("prior", "variance"), GAMMA: ("divergence", "gamma")}
 def part_values(method: Method) -> dict[str, Any]:
     """The settings of a method's parts by their names in a search.
 
-    Left out are parts that cannot be made anew, the variance of a Gaussian process that is fitted to the targets, and
+    Left out are parts that cannot be rebuilt, the variance of a Gaussian process that is fitted to the targets, and
     names that are arguments of the method itself, such as the `prior_variance` of `FSEB`.
 
     Args:
@@ -31,7 +31,7 @@ def part_values(method: Method) -> dict[str, Any]:
 
 
 def with_parts(method: Method, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of a search as arguments of the method: its parts are made anew with the settings among them.
+    """Parameters of a search as arguments of the method: its parts are rebuilt with the settings among them.
 
     Args:
         method: A method with the parts to change.

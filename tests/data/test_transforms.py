@@ -68,15 +68,18 @@ def test_every_augmented_image_is_one_crop_of_its_own_and_all_crops_come_up_alik
     assert counts.min() > 50 - 5 * 7.05 and counts.max() < 50 + 5 * 7.05
 
 
-def test_the_padding_is_the_largest_shift():
+@pytest.mark.parametrize(("mode", "border"), [("zeros", "constant"), ("reflect", "reflect")])
+def test_the_padding_is_the_largest_shift_and_its_mode_says_what_is_added(mode, border):
     x = torch.rand(500, 1, 3, 3)
-    padded = F.pad(x, [1] * 4)
+    padded = F.pad(x, [1] * 4, mode=border)
     crops = [padded[..., i : i + 3, j : j + 3] for i, j in itertools.product(range(3), range(3))]
     crops = torch.stack([*crops, *(crop.flip(-1) for crop in crops)], 1)
-    found = (crops == augment(x, torch.Generator().manual_seed(0), padding=1)[:, None]).flatten(2).all(2)
+    found = (crops == augment(x, torch.Generator().manual_seed(0), padding=1, mode=mode)[:, None]).flatten(2).all(2)
     assert bool(found.any(1).all()) and bool(found.any(0).all())
     with pytest.raises(InvalidInputError, match="padding=-1"):
         augment(x, padding=-1)
+    with pytest.raises(InvalidInputError, match="mode='wrap'"):
+        augment(x, mode="wrap")
 
 
 def test_augmentation_follows_its_generator_and_tells_images_apart():

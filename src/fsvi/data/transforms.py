@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.validation import check_count, check_fraction
+from fsvi.validation import check_choice, check_count, check_fraction
 
 
 @dataclass(frozen=True)
@@ -50,22 +51,27 @@ class Normalize:
         return x.float().div_(255).sub_(mean).div_(std)
 
 
-def augment(x: Tensor, generator: torch.Generator | None = None, padding: int = 4) -> Tensor:
-    """Crop each image at random after padding it with zeros, and mirror it with probability one half.
+def augment(
+    x: Tensor, generator: torch.Generator | None = None, padding: int = 4, mode: Literal["zeros", "reflect"] = "zeros"
+) -> Tensor:
+    """Crop each image at random after padding it, and mirror it with probability one half.
 
     Args:
-        x: Images (n, channels, height, width) of any type; zero is the mean of normalized ones.
+        x: Images (n, channels, height, width) of any type.
         generator: The source of random crops and flips; None is torch's global one.
-        padding: The number of zeros per side, and so the largest shift in pixels.
+        padding: The number of pixels added per side, and so the largest shift in pixels.
+        mode: What the added pixels are: "zeros", the mean of normalized images, or "reflect", the image continued as
+            in a mirror at its edge.
     """
     _check_images(x)
     check_count("padding", padding, least=0)
+    check_choice("mode", mode, ("zeros", "reflect"))
     n, _, height, width = x.shape
     shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator).to(x.device)
     flip = (torch.rand(n, 1, generator=generator) < 0.5).to(x.device)
     rows, columns = shift[0] + torch.arange(height, device=x.device), torch.arange(width, device=x.device)
     columns = shift[1] + torch.where(flip, columns.flip(0), columns)
-    padded = F.pad(x, [padding] * 4)
+    padded = F.pad(x, [padding] * 4, mode="constant" if mode == "zeros" else mode)
     images = torch.arange(n, device=x.device)[:, None, None]
     return padded[images, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 

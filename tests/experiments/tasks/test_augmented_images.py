@@ -21,12 +21,12 @@ def small() -> fsvi.MAP:
 
 def test_images_fetched_together_are_augmented_and_one_alone_is_not():
     x, y = images(20)
-    data = AugmentedImages(x, y, shift=1)
+    data = AugmentedImages(x, y, shift=1, padding="reflect")
     assert torch.equal(data[3][0], x[3]) and len(data) == 20
     torch.manual_seed(1)
     batch = data.__getitems__([4, 2, 9])
     torch.manual_seed(1)
-    expected = fsvi.data.augment(x[[4, 2, 9]], padding=1)
+    expected = fsvi.data.augment(x[[4, 2, 9]], padding=1, mode="reflect")
     assert torch.equal(torch.stack([image for image, _ in batch]), expected)
     assert not torch.equal(expected, x[[4, 2, 9]])
     assert [int(label) for _, label in batch] == y[[4, 2, 9]].tolist()
@@ -37,9 +37,9 @@ def test_training_sees_augmented_images_and_what_is_learned_of_the_data_before_i
     experiment = cifar10(Order("cifar10", "fsvi", "smoke", context="monochrome"))
     augment, shapes = fsvi.data.augment, []
 
-    def recorded(x, padding):
+    def recorded(x, padding, mode):
         shapes.append((len(x), padding))
-        return augment(x, padding=padding)
+        return augment(x, padding=padding, mode=mode)
 
     monkeypatch.setattr(fsvi.data, "augment", recorded)
     method = experiment.build(0)
@@ -54,11 +54,11 @@ def test_an_interrupted_training_on_augmented_images_goes_on_to_the_same_bits(mo
     fsvi.fit(whole, data, **settings)
     augment, calls = fsvi.data.augment, []
 
-    def interrupting(x, padding):
+    def interrupting(x, padding, mode):
         calls.append(len(x))
         if len(calls) == 8:
             raise KeyboardInterrupt
-        return augment(x, padding=padding)
+        return augment(x, padding=padding, mode=mode)
 
     monkeypatch.setattr(fsvi.data, "augment", interrupting)
     kept = {"checkpoint": tmp_path, "resume": True, "checkpoint_interval": 0.0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
@@ -18,10 +20,11 @@ class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
         x: The images.
         y: Their labels.
         shift: The largest shift in pixels.
+        padding: What fills the pixels that a shift uncovers: "zeros" or "reflect".
     """
 
-    def __init__(self, x: Tensor, y: Tensor, shift: int = 4) -> None:
-        self.x, self.y, self.shift = x, y, shift
+    def __init__(self, x: Tensor, y: Tensor, shift: int = 4, padding: Literal["zeros", "reflect"] = "zeros") -> None:
+        self.x, self.y, self.shift, self.padding = x, y, shift, padding
 
     def __len__(self) -> int:
         return len(self.x)
@@ -30,4 +33,5 @@ class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
         return self.x[index], self.y[index]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
-        return list(zip(data.augment(self.x[indices], padding=self.shift), self.y[indices], strict=True))
+        augmented = data.augment(self.x[indices], padding=self.shift, mode=self.padding)
+        return list(zip(augmented, self.y[indices], strict=True))

@@ -145,7 +145,7 @@ def percent(task: str, name: str, label: str, meaning: str, decimals: int = 2) -
 def detection(task: str, dataset: str, label: str) -> Column:
     """The AUROC for telling a dataset from the test data, by the score that the method's authors use.
 
-    Results hold it as `auroc_own_…`; in early ones `auroc_…` is the AUROC by entropy.
+    Results hold it as `auroc_own_…` and `auroc_…`; in early ones `auroc_…` is the AUROC by entropy.
 
     Args:
         task: The task whose results have the metric.

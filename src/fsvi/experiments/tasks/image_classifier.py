@@ -99,7 +99,8 @@ def evaluate_images(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Metrics and curves of a classifier on test images, and how well it detects images of other kinds.
 
-    `auroc_own_…` ranks images by the score that the method's authors use, `auroc_entropy_…` by predictive entropy.
+    `auroc_own_…`, also called `auroc_…`, ranks images by the score that the method's authors use, `auroc_entropy_…` by
+    predictive entropy.
 
     Args:
         method: The trained method.
@@ -114,6 +115,7 @@ def evaluate_images(
     for name, images in ood.items():
         other = predict(method, images, num_samples)
         found |= {f"{key}_{name}": value for key, value in metrics.evaluate_ood(p, other).items()}
+        found[f"auroc_{name}"] = found[f"auroc_own_{name}"]
         curves["entropy"][name] = entropy_histogram(other)
     return found, curves
 

@@ -176,24 +176,38 @@ def _kl(q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
     return 0.5 * (constants.expand(q.mean.shape[1]).sum() + (columns * p.solve(columns)).sum())
 
 
-def _gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient of KL(q‖p) by q's mean, by its factor U and by its weight w.
+def _kl_and_gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """KL(q‖p) as `_kl` computes it, and its gradient by q's mean, by its factor U and by its weight w.
 
-    With Gₖ = Σp⁻¹ − Σq⁻¹ for output k, the last two are Σₖ Gₖ U diag(wₖ), and half the diagonals of Uᵀ Gₖ U.
+    With Gₖ = Σp⁻¹ − Σq⁻¹ for output k, the last two are Σₖ Gₖ U diag(wₖ), and half the diagonals of Uᵀ Gₖ U. The
+    value and the gradient need the same products, which are computed once.
     """
-    factor, weight, points = q.factor, q.weight, len(q.factor)
-    solved = p.solve(_columns(q.mean - p.mean, p))
+    columns = _columns(q.mean - p.mean, p)
+    solved = p.solve(columns)
+    (by_prior, from_prior), (by_own, from_own) = (_products(each, q) for each in (p, q))
+    trace = (q.weight * from_prior).sum(-1) + q.diagonal * p.inverse_trace()
+    constants = trace - len(q.mean) + p.log_determinant() - q.log_determinant()
+    outputs = q.mean.shape[1]
+    value = 0.5 * (constants.expand(outputs).sum() + (columns * solved).sum())
     by_mean = solved.squeeze(0) if len(p.weight) == 1 else solved.squeeze(-1).T
-    if len(weight) > points and not q._is_low_rank:
-        matrix = (p.solve(_eye(factor, points)) - q._inverse).flatten(1)
-        by_factor = ((matrix.T @ weight).unflatten(0, (points, points)) * factor).sum(1)
-        return by_mean, by_factor, 0.5 * (matrix @ _outer(factor))
-    product = p.solve(factor) - q.solve(factor)
-    by_factor, by_weight = (product * weight[:, None, :]).sum(0), 0.5 * (product * factor).sum(-2)
-    if len(weight) == 1:
-        repeats = q.mean.shape[1] // len(product)
-        by_factor, by_weight = repeats * by_factor, repeats * by_weight.sum(0, keepdim=True)
-    return by_mean, by_factor, by_weight
+    by_weight = 0.5 * (from_prior - from_own)
+    if len(q.weight) == 1:  # all outputs share it
+        by_weight = outputs // len(by_weight) * by_weight.sum(0, keepdim=True)
+    return value, (by_mean, by_prior - by_own, by_weight)
+
+
+def _products(g: FunctionGaussian, q: FunctionGaussian) -> tuple[Tensor, Tensor]:
+    """Σₖ Σ⁻¹ U diag(wₖ) over all outputs, (K, R), and the diagonals of Uᵀ Σ⁻¹ U, (Q or 1, R), for Σ of `g`."""
+    factor, weight, points = q.factor, q.weight, len(q.factor)
+    repeats = q.mean.shape[1] // max(len(g.weight), len(weight))
+    if len(g.weight) == 1:
+        weight = weight.sum(0, keepdim=True)
+    if len(g.weight) > points:  # no tensor of outputs × points × rank entries
+        inverse = (g.solve(_eye(factor, points)) if g._is_low_rank else g._inverse).flatten(1)
+        total = inverse.T @ weight.expand(len(inverse), -1)
+        return repeats * (total.unflatten(0, (points, points)) * factor).sum(1), inverse @ _outer(factor)
+    solved = g.solve(factor)
+    return repeats * (solved * weight[:, None, :]).sum(0), (solved * factor).sum(-2)
 
 
 class _FixedPriorKL(torch.autograd.Function):
@@ -202,9 +216,8 @@ class _FixedPriorKL(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         tensors, (q, p, nugget) = inputs[:3], inputs[3:]
-        prepared = q.prepared(nugget), p.prepared(nugget)
-        value = _kl(*prepared)
-        ctx.save_for_backward(*tensors, *_gradients(*prepared))
+        value, gradients = _kl_and_gradients(q.prepared(nugget), p.prepared(nugget))
+        ctx.save_for_backward(*tensors, *(each.to(tensor) for each, tensor in zip(gradients, tensors, strict=True)))
         ctx.save_for_forward(*ctx.to_save)
         ctx.constants = q.diagonal, p, nugget
         return back(value, q.mean)
@@ -215,14 +228,15 @@ class _FixedPriorKL(torch.autograd.Function):
         if torch.is_grad_enabled():  # this gradient will be differentiated
             mean, factor, weight = tensors
             diagonal, p, nugget = ctx.constants
-            known = _gradients(FunctionGaussian(mean, factor, weight, diagonal).prepared(nugget), p.prepared(nugget))
-        products = (in_float64(gradients[0]) * each for each in known)
-        return *(each.to(tensor) for each, tensor in zip(products, tensors, strict=True)), None, None, None
+            q = FunctionGaussian(mean, factor, weight, diagonal).prepared(nugget)
+            known = [each.to(mean) for each in _kl_and_gradients(q, p.prepared(nugget))[1]]
+        scale = gradients[0].to(tensors[0].dtype)
+        return *(scale * each for each in known), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         pairs = zip(ctx.saved_tensors[3:], tangents[:3], strict=True)
-        return sum((known * tangent).sum() for known, tangent in pairs)
+        return in_float64(sum((known * tangent).sum() for known, tangent in pairs))
 
 
 def _columns(difference: Tensor, p: FunctionGaussian) -> Tensor:

@@ -2,7 +2,8 @@
 
 Two methods are compared by every measure of a task that has a better direction, at the most complete profile that both
 were run with. If both were run with the same seeds, the differences are paired, since a seed also determines the split
-of the data. One seed alone has no standard error: it only says who is ahead.
+of the data. A win or a loss is a difference whose 95% confidence interval leaves out zero, by Student's t: few seeds
+say little about their own spread, so they need more standard errors. One seed alone only says who is ahead.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from fsvi.experiments.report.comparison import Table, TableRow
 from fsvi.experiments.report.sections import FilledSection
 from fsvi.experiments.tasks.registry import TASKS
 
-DECISIVE = 2.0
-"""A difference of at least this many standard errors is a win or a loss."""
+CONFIDENCE = 0.95
+"""The confidence with which a difference must not be zero to be a win or a loss."""
 
 Verdict: TypeAlias = Literal["win", "tie", "loss", "ahead", "even", "behind"]
 VERDICTS: tuple[Verdict, ...] = ("win", "tie", "loss", "ahead", "even", "behind")
@@ -43,6 +44,7 @@ class Comparison:
         means: FSVI's mean, and the other's.
         gain: By how much FSVI is better, in the measure's unit; negative if it is worse.
         error: The standard error of the gain; None if one of them has a single seed.
+        seeds: The number of seeds; of two numbers, the smaller.
     """
 
     column: Column
@@ -52,6 +54,7 @@ class Comparison:
     means: tuple[MeanOverSeeds, MeanOverSeeds]
     gain: float
     error: float | None
+    seeds: int
 
     @property
     def errors(self) -> float | None:
@@ -62,11 +65,18 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Won, tied or lost by `DECISIVE` standard errors; for a single seed, who is ahead by the digits shown."""
+        """Won, tied or lost by `decisive_errors`; for a single seed, who is ahead by the digits shown."""
         if self.errors is None:
             shown = self.column.rounded(self.gain)
             return "even" if not shown else "ahead" if shown > 0 else "behind"
-        return "tie" if abs(self.errors) < DECISIVE else "win" if self.errors > 0 else "loss"
+        return "tie" if abs(self.errors) < decisive_errors(self.seeds) else "win" if self.errors > 0 else "loss"
+
+
+def decisive_errors(seeds: int) -> float:
+    """The number of standard errors, estimated from this many seeds, that makes a win or a loss."""
+    from scipy.stats import t  # here, because its import takes long
+
+    return float(t.ppf((1 + CONFIDENCE) / 2, seeds - 1))
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,8 @@ def compare(column: Column, profile: str, fsvi: TableRow, other: TableRow) -> Co
         error = None
     else:
         error = math.hypot(means[0].error, means[1].error)
-    return Comparison(column, profile, fsvi, other, means, gain, error) if math.isfinite(gain) else None
+    seeds = min(len(ours), len(theirs))
+    return Comparison(column, profile, fsvi, other, means, gain, error, seeds) if math.isfinite(gain) else None
 
 
 def _by_seed(column: Column, row: TableRow) -> dict[int, float]:

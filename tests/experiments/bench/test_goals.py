@@ -10,6 +10,7 @@ from fsvi.experiments.bench.predictions import BenchPrediction, PredictionCost
 from fsvi.experiments.bench.step_costs import StepCost
 from fsvi.experiments.bench.steps import BenchStep
 from fsvi.experiments.bench.timing import Spread
+from fsvi.methods.registry import METHODS
 
 
 def _spread(value: float) -> Spread:
@@ -54,3 +55,9 @@ def test_the_goal_of_predictions_is_for_the_last_layer() -> None:
 def test_of_two_methods_with_one_goal_the_better_counts() -> None:
     goals = method_goals({"plain": 1.0, "ivon": 1.05, "vogn": 2.0, "swag": 1.03})
     assert [(goal.value, goal.bound, goal.met) for goal in goals] == [(1.03, 1.02, False), (1.05, 1.1, True)]
+
+
+def test_every_goal_of_a_method_names_methods_that_exist() -> None:
+    goals = method_goals(dict.fromkeys(METHODS, 1.0))
+    assert len(goals) == 6 and all(goal.met for goal in goals)
+    assert method_goals({"mc-dropout": 1.2})[0].bound == 1.1

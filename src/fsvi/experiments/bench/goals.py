@@ -20,7 +20,7 @@ _MEMORY_RATIOS = {"resnet18": 1.7}
 _LAYOUT_GAIN = 1.3
 _PREDICTION_RATIO = 1.3
 _METHOD_RATIOS = {
-    ("mc_dropout",): 1.1,
+    ("mc-dropout",): 1.1,
     ("mfvi",): 1.1,
     ("swag",): 1.02,
     ("rank1",): 1.2,

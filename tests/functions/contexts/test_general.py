@@ -7,6 +7,7 @@ from torch.utils.data import TensorDataset
 import fsvi
 from fsvi import contexts
 from fsvi.errors import InvalidInputError
+from fsvi.functions.contexts import general
 
 BATCH = torch.zeros(4, 2)
 IMAGES = torch.zeros(4, 3, 8, 8)
@@ -118,7 +119,7 @@ def test_batch_gives_rows_of_the_minibatch():
 # Corrupted ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_corrupted_image_is_one_of_four_spoiled_training_images():
+def test_every_corrupted_image_is_one_of_five_spoiled_training_images():
     batch = torch.rand(5, 2, 8, 8)
     spoiled = contexts.Corrupted(noise=0.0).sample(4_000, batch)
     low, high = batch.amin((2, 3), keepdim=True), batch.amax((2, 3), keepdim=True)
@@ -126,9 +127,27 @@ def test_every_corrupted_image_is_one_of_four_spoiled_training_images():
     kind = (spoiled[:, None] - known).abs().amax((2, 3, 4)) < 1e-6
     matched = kind.any(1)
     assert_uniform(kind[matched].double().argmax(1), 15)
-    assert abs((~matched).double().mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 4_000)
     tiles, own = (_tiles(images) for images in (spoiled[~matched], batch))
-    assert all(any(torch.equal(tile, original) for original in own) for tile in tiles[:20])
+    shuffled = (tiles[:, None] == own).flatten(2).all(2).any(1)
+    tolerance = 5 * math.sqrt(0.2 * 0.8 / 4_000)
+    assert abs(shuffled.sum() / 4_000 - 0.2) < tolerance
+    assert abs((~shuffled).sum() / 4_000 - 0.2) < tolerance, "enlarged details"
+
+
+def test_an_enlarged_detail_is_a_quarter_to_a_half_of_the_image_from_anywhere():
+    """Pixels that count columns show which ones a detail covers, and with which step."""
+    columns = torch.arange(40.0).expand(2_000, 1, 20, 40)
+    detail = general._enlarged(columns)
+    steps = detail.diff(dim=3)[..., 5:-5]
+    size = steps.mean((1, 2, 3))
+    assert detail.shape == columns.shape and steps.allclose(size[:, None, None, None], atol=1e-3)
+    assert 0.25 <= size.min() < 0.26 and 0.49 < size.max() <= 0.5
+    left = detail[:, 0, 0, 5] - 5.5 * size + 0.5  # where the detail begins, in pixels from the image's edge
+    assert left.min() > -0.01 and (left + 40 * size).max() < 40.01
+    share = left / (40 * (1 - size))
+    assert share.mean() == pytest.approx(0.5, abs=5 / math.sqrt(12 * 2_000)) and share.min() < 0.01
+    rows = general._enlarged(columns.mT)
+    assert rows.diff(dim=3).abs().max() < 1e-3, "columns that do not differ stay so"
 
 
 def _tiles(images):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
@@ -210,7 +211,8 @@ class Batch(Context):
 
 
 class Corrupted(Context):
-    """Corrupted training images: noise, shuffled patches, inverted contrast or a quarter turn, one drawn per image.
+    """Corrupted training images: noise, shuffled patches, inverted contrast, a quarter turn or an enlarged detail, one
+    drawn per image.
 
     Args:
         noise: The standard deviation of the added noise, in units of the batch's own.
@@ -226,8 +228,9 @@ class Corrupted(Context):
         _check_images("Corrupted", batch)
         device = batch.device
         images = batch[torch.randint(len(batch), (num,), device=device)]
-        spoiled = torch.stack([self._noisy(images), self._shuffled(images), self._inverted(images), _turned(images)])
-        return spoiled[torch.randint(len(spoiled), (num,), device=device), torch.arange(num, device=device)]
+        kinds = (self._noisy, self._shuffled, self._inverted, _turned, _enlarged)
+        spoiled = torch.stack([corrupt(images) for corrupt in kinds])
+        return spoiled[torch.randint(len(kinds), (num,), device=device), torch.arange(num, device=device)]
 
     def _noisy(self, images: Tensor) -> Tensor:
         return images + self.noise * images.std() * torch.randn_like(images)
@@ -336,6 +339,16 @@ def _shares(num: int, fractions: Sequence[float]) -> list[int]:
     for i in order[: num - sum(counts)]:
         counts[i] += 1
     return counts
+
+
+def _enlarged(images: Tensor) -> Tensor:
+    """A random part of each image, a quarter to a half of its sides, at the size of the whole: colors and edges like
+    those of the image, without its object."""
+    size = torch.empty(len(images), device=images.device, dtype=images.dtype).uniform_(0.25, 0.5)
+    center = (1 - size)[:, None] * (2 * torch.rand(len(images), 2, device=images.device, dtype=images.dtype) - 1)
+    zoom = torch.diag_embed(torch.stack([size, size], 1))
+    grid = F.affine_grid(torch.cat([zoom, center[:, :, None]], 2), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
 def _turned(images: Tensor) -> Tensor:

@@ -80,6 +80,8 @@ def test_the_padding_is_the_largest_shift_and_its_mode_says_what_is_added(mode, 
         augment(x, padding=-1)
     with pytest.raises(InvalidInputError, match="mode='wrap'"):
         augment(x, mode="wrap")
+    with pytest.raises(InvalidInputError, match=r"padding=3.*3×3"):
+        augment(x, padding=3, mode="reflect")
 
 
 def test_augmentation_follows_its_generator_and_tells_images_apart():

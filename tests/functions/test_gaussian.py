@@ -84,6 +84,32 @@ def test_memory_does_not_grow_as_outputs_times_points_times_rank(shared):
     assert largest.size == outputs * rank < outputs * points * rank
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_with_a_low_rank_memory_does_not_grow_as_outputs_times_points_squared(shared):
+    points, rank, outputs = 40, 3, 100
+    q, p = gaussian(points, rank, outputs), gaussian(points, rank, outputs, shared, diagonal=0.5, seed=1)
+    inputs = [t.requires_grad_() for t in (q.mean, q.factor, q.weight)]
+    with LargestTensor() as largest:
+        torch.autograd.grad(gaussian_kl(q, p, NUGGET), inputs)
+    assert largest.size == outputs * points * rank < outputs * points**2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_rounds_gradients_once_after_they_are_scaled(dtype):
+    """As under autocast: features and means in half precision, weights in float32, and a large factor on the loss."""
+    q, p = gaussian(6, 4, 3), gaussian(6, 0, 3, shared=True, diagonal=0.5, seed=1)
+    halves = [t.to(kind) for t, kind in zip((q.mean, q.factor, q.weight), (dtype, dtype, torch.float32), strict=True)]
+    scale = 2.0**17  # infinite in float16
+    gradients = []
+    for kind in (None, torch.float64):
+        inputs = [t.to(kind or t.dtype).requires_grad_() for t in halves]
+        gradients.append(
+            torch.autograd.grad(scale * (1e-3 * gaussian_kl(FunctionGaussian(*inputs), p, NUGGET)), inputs)
+        )
+    for found, exact in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, exact.to(found.dtype), rtol=torch.finfo(found.dtype).eps, atol=0.0)
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(**SHAPES)
 def test_diagonal_kl_equals_univariate_normals(**shapes):
@@ -125,9 +151,10 @@ def test_moments_equal_the_dense_ones(rank):
 
 @pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
 @pytest.mark.parametrize("rank", [3, 8])
-def test_gradients(divergence, rank):
-    p = gaussian(5, rank, 2, seed=1)
-    q = gaussian(5, rank, 2)
+@pytest.mark.parametrize(("outputs", "shared"), [(2, False), (2, True), (7, False)])
+def test_gradients(divergence, rank, outputs, shared):
+    p = gaussian(5, rank, outputs, seed=1)
+    q = gaussian(5, rank, outputs, shared)
     inputs = [t.requires_grad_() for t in (q.mean, q.factor, q.weight)]
 
     def kl(*tensors):

@@ -67,6 +67,11 @@ def augment(
     check_count("padding", padding, least=0)
     check_choice("mode", mode, ("zeros", "reflect"))
     n, _, height, width = x.shape
+    if mode == "reflect" and padding >= min(height, width):
+        raise InvalidInputError(
+            f"padding={padding} must be less than the sides of the images, {height}×{width}, to continue them as in a "
+            'mirror: lower it, or use mode="zeros".'
+        )
     shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator).to(x.device)
     flip = (torch.rand(n, 1, generator=generator) < 0.5).to(x.device)
     rows, columns = shift[0] + torch.arange(height, device=x.device), torch.arange(width, device=x.device)

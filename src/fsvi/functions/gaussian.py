@@ -171,9 +171,14 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
 
 def _kl(q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
     columns = _columns(q.mean - p.mean, p)
-    trace = (q.weight * p.quadratic(q.factor)).sum(-1) + q.diagonal * p.inverse_trace()
+    return _sum_terms(q, p, p.quadratic(q.factor), columns, p.solve(columns))
+
+
+def _sum_terms(q: FunctionGaussian, p: FunctionGaussian, diagonals: Tensor, columns: Tensor, solved: Tensor) -> Tensor:
+    """KL(q‖p) from the diagonals of Uᵀ Σp⁻¹ U, and the difference of means with and without Σp⁻¹."""
+    trace = (q.weight * diagonals).sum(-1) + q.diagonal * p.inverse_trace()
     constants = trace - len(q.mean) + p.log_determinant() - q.log_determinant()
-    return 0.5 * (constants.expand(q.mean.shape[1]).sum() + (columns * p.solve(columns)).sum())
+    return 0.5 * (constants.expand(q.mean.shape[1]).sum() + (columns * solved).sum())
 
 
 def _kl_and_gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
@@ -185,24 +190,20 @@ def _kl_and_gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor,
     columns = _columns(q.mean - p.mean, p)
     solved = p.solve(columns)
     (by_prior, from_prior), (by_own, from_own) = (_products(each, q) for each in (p, q))
-    trace = (q.weight * from_prior).sum(-1) + q.diagonal * p.inverse_trace()
-    constants = trace - len(q.mean) + p.log_determinant() - q.log_determinant()
-    outputs = q.mean.shape[1]
-    value = 0.5 * (constants.expand(outputs).sum() + (columns * solved).sum())
     by_mean = solved.squeeze(0) if len(p.weight) == 1 else solved.squeeze(-1).T
     by_weight = 0.5 * (from_prior - from_own)
     if len(q.weight) == 1:  # all outputs share it
-        by_weight = outputs // len(by_weight) * by_weight.sum(0, keepdim=True)
-    return value, (by_mean, by_prior - by_own, by_weight)
+        by_weight = q.mean.shape[1] // len(by_weight) * by_weight.sum(0, keepdim=True)
+    return _sum_terms(q, p, from_prior, columns, solved), (by_mean, by_prior - by_own, by_weight)
 
 
 def _products(g: FunctionGaussian, q: FunctionGaussian) -> tuple[Tensor, Tensor]:
     """Σₖ Σ⁻¹ U diag(wₖ) over all outputs, (K, R), and the diagonals of Uᵀ Σ⁻¹ U, (Q or 1, R), for Σ of `g`."""
-    factor, weight, points = q.factor, q.weight, len(q.factor)
+    factor, weight, (points, rank) = q.factor, q.weight, q.factor.shape
     repeats = q.mean.shape[1] // max(len(g.weight), len(weight))
     if len(g.weight) == 1:
         weight = weight.sum(0, keepdim=True)
-    if len(g.weight) > points:  # no tensor of outputs × points × rank entries
+    if len(g.weight) > points and rank > points:  # outputs × points² entries instead of outputs × points × rank
         inverse = (g.solve(_eye(factor, points)) if g._is_low_rank else g._inverse).flatten(1)
         total = inverse.T @ weight.expand(len(inverse), -1)
         return repeats * (total.unflatten(0, (points, points)) * factor).sum(1), inverse @ _outer(factor)
@@ -217,7 +218,7 @@ class _FixedPriorKL(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         tensors, (q, p, nugget) = inputs[:3], inputs[3:]
         value, gradients = _kl_and_gradients(q.prepared(nugget), p.prepared(nugget))
-        ctx.save_for_backward(*tensors, *(each.to(tensor) for each, tensor in zip(gradients, tensors, strict=True)))
+        ctx.save_for_backward(*tensors, *gradients)
         ctx.save_for_forward(*ctx.to_save)
         ctx.constants = q.diagonal, p, nugget
         return back(value, q.mean)
@@ -229,14 +230,14 @@ class _FixedPriorKL(torch.autograd.Function):
             mean, factor, weight = tensors
             diagonal, p, nugget = ctx.constants
             q = FunctionGaussian(mean, factor, weight, diagonal).prepared(nugget)
-            known = [each.to(mean) for each in _kl_and_gradients(q, p.prepared(nugget))[1]]
-        scale = gradients[0].to(tensors[0].dtype)
-        return *(scale * each for each in known), None, None, None
+            known = _kl_and_gradients(q, p.prepared(nugget))[1]
+        products = (in_float64(gradients[0]) * each for each in known)
+        return *(each.to(tensor) for each, tensor in zip(products, tensors, strict=True)), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         pairs = zip(ctx.saved_tensors[3:], tangents[:3], strict=True)
-        return in_float64(sum((known * tangent).sum() for known, tangent in pairs))
+        return sum((known * tangent).sum() for known, tangent in pairs)
 
 
 def _columns(difference: Tensor, p: FunctionGaussian) -> Tensor:

@@ -32,14 +32,17 @@ def test_the_same_seeds_are_paired():
 
 
 def test_few_seeds_need_more_standard_errors():
-    # The same mean and spread of the differences; Student's t has 4.30 for three seeds and 2.57 for six.
-    ours, theirs = [0.92, 0.87, 0.97], [0.90, 0.86, 0.94]
-    assert only(runs("fsvi", ours) + runs("map", theirs)).verdict == "tie"
-    found = only(runs("fsvi", 2 * ours) + runs("map", 2 * theirs))
-    assert found.seeds == 6 and found.verdict == "win"
+    # A bit more than three standard errors: Student's t has 4.30 for three seeds and 2.57 for six.
+    three, six = (1, 2, 3), (0, 1, 2, 3, 3.2, 1)  # differences in percentage points
+    for differences, verdict in ((three, "tie"), (six, "win")):
+        theirs = [0.8 + 0.01 * seed for seed in range(len(differences))]
+        ours = [value + 0.01 * difference for value, difference in zip(theirs, differences, strict=True)]
+        found = only(runs("fsvi", ours) + runs("map", theirs))
+        assert found.errors is not None and 3 < found.errors < 4
+        assert found.seeds == len(differences) and found.verdict == verdict
     assert [round(decisive_errors(seeds), 2) for seeds in (2, 3, 6, 10)] == [12.71, 4.30, 2.57, 2.26]
     # of two numbers of seeds, the smaller counts
-    found = only(runs("fsvi", 2 * ours) + runs("map", theirs, first=50))
+    found = only(runs("fsvi", ours) + runs("map", theirs[:3], first=50))
     assert found.seeds == 3
 
 

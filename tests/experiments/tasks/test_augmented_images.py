@@ -21,7 +21,7 @@ def small() -> fsvi.MAP:
 
 def test_images_fetched_together_are_augmented_and_one_alone_is_not():
     x, y = images(20)
-    data = AugmentedImages(x, y, shift=1, padding="reflect")
+    data = AugmentedImages(x, y, shift=1, edges="reflect")
     assert torch.equal(data[3][0], x[3]) and len(data) == 20
     torch.manual_seed(1)
     batch = data.__getitems__([4, 2, 9])
@@ -76,3 +76,11 @@ def test_a_tenth_can_be_held_out_for_tuning(monkeypatch):
     part, (x, y) = held_out(cifar10(Order("cifar10", "map", "smoke")), 0)
     assert len(part.data[0]) == 43 and len(x) == len(y) == 5
     assert isinstance(part.dataset(*part.data), AugmentedImages)
+
+
+@pytest.mark.parametrize(("profile", "shift", "edges"), [("desk", 2, "reflect"), ("smoke", 4, "zeros")])
+def test_each_profile_has_its_own_shifts(monkeypatch, profile, shift, edges):
+    pretend(monkeypatch)
+    experiment = cifar10(Order("cifar10", "map", profile))
+    data = experiment.dataset(*experiment.data)
+    assert (data.shift, data.edges) == (shift, edges)

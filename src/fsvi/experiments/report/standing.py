@@ -44,7 +44,7 @@ class Comparison:
         means: FSVI's mean, and the other's.
         gain: By how much FSVI is better, in the measure's unit; negative if it is worse.
         error: The standard error of the gain; None if one of them has a single seed.
-        seeds: The number of seeds; of two numbers, the smaller.
+        seeds: The number of seeds; of two numbers, the smaller, which makes the confidence at least as high as stated.
     """
 
     column: Column
@@ -74,9 +74,9 @@ class Comparison:
 
 def decisive_errors(seeds: int) -> float:
     """The number of standard errors, estimated from this many seeds, that makes a win or a loss."""
-    from scipy.stats import t  # here, because its import takes long
+    from scipy.special import stdtrit  # here, because its import takes long
 
-    return float(t.ppf((1 + CONFIDENCE) / 2, seeds - 1))
+    return float(stdtrit(seeds - 1, (1 + CONFIDENCE) / 2))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fsvi.experiments.report.collection import collect, collect_diagnoses
 from fsvi.experiments.report.line_charts import COLORS
 from fsvi.experiments.report.render import render
 from fsvi.experiments.report.sections import build_sections
-from fsvi.experiments.report.standing import Comparison, build_standings, count_verdicts, decisive_errors
+from fsvi.experiments.report.standing import CONFIDENCE, Comparison, build_standings, count_verdicts, decisive_errors
 from fsvi.serialization import check_writable, write_bytes
 
 PROFILE_NOTES: dict[str, str] = {
@@ -67,6 +67,7 @@ def report_values(folder: Path) -> dict[str, Any]:
         "source": SOURCE,
         "version": fsvi.__version__,
         "colors": COLORS,
+        "confidence": CONFIDENCE,
         "decisive": decisive_errors,
         "count_verdicts": count_verdicts,
         "short_profile": short_profile,

@@ -20,11 +20,11 @@ class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
         x: The images.
         y: Their labels.
         shift: The largest shift in pixels.
-        padding: What fills the pixels that a shift uncovers: "zeros" or "reflect".
+        edges: What fills the pixels that a shift uncovers: "zeros" or "reflect".
     """
 
-    def __init__(self, x: Tensor, y: Tensor, shift: int = 4, padding: Literal["zeros", "reflect"] = "zeros") -> None:
-        self.x, self.y, self.shift, self.padding = x, y, shift, padding
+    def __init__(self, x: Tensor, y: Tensor, shift: int = 4, edges: Literal["zeros", "reflect"] = "zeros") -> None:
+        self.x, self.y, self.shift, self.edges = x, y, shift, edges
 
     def __len__(self) -> int:
         return len(self.x)
@@ -33,5 +33,5 @@ class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
         return self.x[index], self.y[index]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
-        augmented = data.augment(self.x[indices], padding=self.shift, mode=self.padding)
+        augmented = data.augment(self.x[indices], padding=self.shift, mode=self.edges)
         return list(zip(augmented, self.y[indices], strict=True))

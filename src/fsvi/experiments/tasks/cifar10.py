@@ -67,7 +67,7 @@ class _CifarEffort(ImageEffort):
         kinds: The kinds of corruption.
         corrupted_images: The number of test images that are corrupted in each way; None for all.
         shift: The largest random shift of training images, in pixels.
-        padding: What fills the pixels that a shift uncovers.
+        edges: What fills the pixels that a shift uncovers.
         fit: Settings of `fit`.
         settings: Settings of methods.
         fine_tuning: Settings of `fit` for methods that start from MAP's network, by method; empty if none does.
@@ -79,7 +79,7 @@ class _CifarEffort(ImageEffort):
     kinds: tuple[str, ...]
     corrupted_images: int | None
     shift: int = 4
-    padding: Literal["zeros", "reflect"] = "zeros"
+    edges: Literal["zeros", "reflect"] = "zeros"
     fit: Mapping[str, Any] = field(default_factory=lambda: _SGD)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _SETTINGS)
     fine_tuning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -133,7 +133,7 @@ _EFFORTS = {
     "desk": _CifarEffort(
         *(None, None, 16, 5, 512, whitened_cnn, _COMPACT, data.CORRUPTIONS, 1_000),
         shift=2,
-        padding="reflect",
+        edges="reflect",
         fit=_FAST_SGD,
         settings=_DESK_SETTINGS,
         fine_tuning=_FINE_TUNING,
@@ -151,8 +151,8 @@ def cifar10(order: Order) -> Experiment:
     evening on a GPU and more than a week on one processor core; `--profile quick` takes less than ten minutes.
 
     `--profile desk` is for computers without a GPU: MAP trains a compact network on all images in sixteen epochs, and
-    the other methods start from its network. FSVI's settings were chosen on held-out images; those of MC dropout and
-    SWAG have not been tuned.
+    the other methods start from its network. FSVI's settings were chosen on held-out images, after a first test result
+    (`docs/settings.md`); those of the monochrome context, MC dropout and SWAG have not been tuned.
 
     `accuracy_corrupted` is the mean over the kinds of corruption at severity 2, as in the paper, but without the two
     kinds in `ABSENT`. `accuracy_corrupted_1` to `_5` are the means at each severity. For the whole test set the
@@ -176,7 +176,7 @@ def cifar10(order: Order) -> Experiment:
     notes = [*effort.notes(), *context_notes(order.context)]
     own = {"epochs": effort.epochs, "batch_size": effort.batch_size, **effort.fit}
     fit_settings = {**own, **effort.fine_tuning.get(order.method, {}), **order.fit_settings}
-    augmented = partial(AugmentedImages, shift=effort.shift, padding=effort.padding)
+    augmented = partial(AugmentedImages, shift=effort.shift, edges=effort.edges)
     tests = (NAME, *OOD, *(() if effort.corrupted_images else (CORRUPTED,)))
     experiment = Experiment(
         make, (x, y), fit_settings, evaluate, [train, *sources], notes, augmented, tests=tests, context=sources

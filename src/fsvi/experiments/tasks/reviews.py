@@ -177,7 +177,8 @@ def _evaluate(method: Method, vocabulary: Vocabulary, effort: _Effort) -> Outcom
             curves = {"reliability": reliability_curve(p, y), **curves}
     found = {**scores["in_domain"], **{f"{name}_shifted": value for name, value in scores["shifted"].items()}}
     told_apart = metrics.evaluate_ood(predictions["in_domain"], predictions["shifted"])
-    return Outcome(found | {f"{key}_{SHIFTED}": v for key, v in told_apart.items()}, curves, list(sets.values()))
+    found |= {f"{key}_{SHIFTED}": value for key, value in told_apart.items()}
+    return Outcome(found | {f"auroc_{SHIFTED}": told_apart["auroc_own"]}, curves, list(sets.values()))
 
 
 def _columns(domain: str) -> tuple[Column, ...]:

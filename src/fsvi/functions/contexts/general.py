@@ -344,11 +344,12 @@ def _shares(num: int, fractions: Sequence[float]) -> list[int]:
 def _enlarged(images: Tensor) -> Tensor:
     """A random part of each image, a quarter to a half of its sides, at the size of the whole: colors and edges like
     those of the image, without its object."""
-    size = torch.empty(len(images), device=images.device, dtype=images.dtype).uniform_(0.25, 0.5)
-    center = (1 - size)[:, None] * (2 * torch.rand(len(images), 2, device=images.device, dtype=images.dtype) - 1)
-    zoom = torch.diag_embed(torch.stack([size, size], 1))
-    grid = F.affine_grid(torch.cat([zoom, center[:, :, None]], 2), list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    num, device = len(images), images.device
+    size = 0.25 + 0.25 * torch.rand(num, 1, device=device)
+    center = (1 - size) * (2 * torch.rand(num, 2, device=device) - 1)
+    part = torch.cat([torch.diag_embed(size.expand(-1, 2)), center[:, :, None]], 2)
+    grid = F.affine_grid(part, list(images.shape), align_corners=False)
+    return F.grid_sample(images.float(), grid, padding_mode="reflection", align_corners=False).to(images.dtype)
 
 
 def _turned(images: Tensor) -> Tensor:

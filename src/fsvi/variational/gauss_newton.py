@@ -177,9 +177,12 @@ class Full(Curvature):
         return (super().draw(noise, precision).flatten(1) @ self.basis.T).reshape(noise.shape)
 
     def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
-        """J U (λ + δ)⁻¹ Uᵀ Jᵀ, (n, Q, Q)."""
-        rows = _jacobian(patches, positions).flatten(2) @ self.basis
-        return _gram(rows * (self.eigenvalues.flatten() + precision).rsqrt())
+        """J U (λ + δ)⁻¹ Uᵀ Jᵀ, (n, Q, Q), with J = g ⊗ ã, which is not formed: most of a dense J would be zeros."""
+        a, g = patches[:, 0, 0], positions[:, :, 0, 0]
+        outputs, inputs = self.eigenvalues.shape[1:]
+        root = self.basis * (self.eigenvalues.flatten() + precision).rsqrt()
+        along = a @ root.unflatten(0, (outputs, inputs)).transpose(0, 1).flatten(1)
+        return _gram(g.transpose(0, 1) @ along.unflatten(1, (outputs, -1)))
 
 
 class GaussNewton(Precise):

@@ -305,9 +305,11 @@ class Ends(fsvi.Callback):
     def on_train_begin(self, state: Any) -> None:
         pid = os.getpid()
         if self.die_after is not None and os.fork() == 0:
-            time.sleep(self.die_after)
-            os.kill(pid, signal.SIGKILL)
-            os._exit(0)
+            try:
+                time.sleep(self.die_after)
+                os.kill(pid, signal.SIGKILL)
+            finally:  # also where training was faster: an error must not go on into `fit` in this copy of the process
+                os._exit(0)
 
     def on_epoch_end(self, state: Any) -> None:
         if state.epoch == self.epoch:

@@ -66,6 +66,7 @@ from fsvi.training import (
     every_step,
     fit,
     fit_tasks,
+    sgd,
     take_step,
 )
 
@@ -184,5 +185,6 @@ __all__ = [
     "networks",
     "predict_files",
     "priors",
+    "sgd",
     "take_step",
 ]

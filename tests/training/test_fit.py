@@ -1,6 +1,7 @@
 import math
 import random
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -318,7 +319,8 @@ def test_accumulation_makes_fewer_steps_and_the_last_one_takes_what_is_left():
     assert method.progress == 1.0
 
 
-def test_weight_decay_acts_on_point_estimates_only():
+@pytest.mark.parametrize("make", [fsvi.adamw, partial(fsvi.sgd, 0.8, nesterov=True)])
+def test_weight_decay_acts_on_point_estimates_only(make):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 1))
     likelihood = fsvi.Gaussian(0.3, learn_noise=True)
@@ -329,12 +331,25 @@ def test_weight_decay_acts_on_point_estimates_only():
         for group in state.optimizer.param_groups:
             decays.update({id(p): group["weight_decay"] for p in group["params"]})
 
-    fsvi.fit(method, curve(), epochs=1, optimizer=fsvi.adamw(0.2), callbacks=[look])
+    fsvi.fit(method, curve(), epochs=1, optimizer=make(weight_decay=0.2), callbacks=[look])
     posterior = method.posterior
     assert decays[id(posterior.point)] == 0.2
     assert decays[id(posterior.mean)] == decays[id(posterior.log_std)] == 0.0
     assert decays[id(method.likelihood.log_noise)] == 0.0
     fsvi.fit(fsvi.MAP(net, likelihood), curve(), epochs=1, optimizer="adamw", callbacks=[look])
+
+
+def test_a_step_of_sgd_follows_the_gradient_and_the_decay():
+    net = nn.Sequential(nn.Linear(2, 1))
+    x, y = curve()
+    before = net[0].weight.detach().clone()
+    residuals = (net(x) - y.reshape(-1, 1)).detach()
+    gradient = residuals.T @ x / len(x) / 0.5**2  # of the mean negative log-likelihood
+    method = fsvi.MAP(net, fsvi.Gaussian(0.5), prior_variance=None)
+    make = fsvi.sgd(momentum=0.0, weight_decay=0.3)
+    fsvi.fit(method, (x, y), epochs=1, batch_size=len(x), lr=0.1, optimizer=make, schedule=None)
+    wanted = before - 0.1 * (gradient + 0.3 * before)
+    torch.testing.assert_close(method.net[0].weight.detach(), wanted)
 
 
 def test_the_automatic_device_is_the_cpu_without_an_accelerator(monkeypatch):

@@ -3,7 +3,7 @@
 from fsvi.training.callbacks import Callback, TrainingState
 from fsvi.training.fit import fit
 from fsvi.training.history import History
-from fsvi.training.optimizers import adamw, cosine
+from fsvi.training.optimizers import adamw, cosine, sgd
 from fsvi.training.rates import every_step
 from fsvi.training.step import Stepper, take_step
 from fsvi.training.tasks import fit_tasks
@@ -18,5 +18,6 @@ __all__ = [
     "every_step",
     "fit",
     "fit_tasks",
+    "sgd",
     "take_step",
 ]

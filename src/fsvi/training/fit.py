@@ -76,8 +76,9 @@ def fit(
         batch_size: The number of examples per step; a DataLoader makes its own batches.
         lr: The learning rate at the start.
         optimizer: "adam", "adamw" (weight decay 0.01 on point estimates only; `fsvi.adamw` takes another number),
-            "sgd" (momentum 0.9), "nadam", "radam", "rmsprop", "adagrad", a `torch.optim` class, or a function from
-            parameter groups, each with its `lr`, to an optimizer. Methods with their own update rule ignore it.
+            "sgd" (momentum 0.9; `fsvi.sgd` takes other settings), "nadam", "radam", "rmsprop", "adagrad", a
+            `torch.optim` class, or a function from parameter groups, each with its `lr`, to an optimizer. Methods with
+            their own update rule ignore it.
         schedule: "cosine" (down to 5% of `lr`), None (constant), a function from the fraction of training done, 0..1,
             to a factor on the learning rate, or a function from the optimizer to a scheduler of
             `torch.optim.lr_scheduler`, which makes its step after each epoch. Wrap that function in `fsvi.every_step`

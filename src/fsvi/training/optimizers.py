@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,14 +23,20 @@ MakeOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
 """A function from parameter groups, each with its learning rate, to an optimizer, such as a `torch.optim` class."""
 
 
-class _AdamW:
-    """AdamW on groups of parameters, some of which decay."""
+@dataclass(frozen=True)
+class _Decaying:
+    """An optimizer whose weight decay acts on the network's point estimates only.
 
-    def __init__(self, weight_decay: float) -> None:
-        self.weight_decay = weight_decay
+    Attributes:
+        make: Makes the optimizer, without weight decay, from parameter groups.
+        weight_decay: The weight decay.
+    """
+
+    make: MakeOptimizer
+    weight_decay: float
 
     def __call__(self, groups: list[dict[str, Any]]) -> Optimizer:
-        return torch.optim.AdamW(groups, weight_decay=0.0, fused=True)
+        return self.make(groups)
 
 
 def adamw(weight_decay: float = 0.01) -> MakeOptimizer:
@@ -40,13 +47,26 @@ def adamw(weight_decay: float = 0.01) -> MakeOptimizer:
     Args:
         weight_decay: The weight decay.
     """
-    return _AdamW(check_positive("weight_decay", weight_decay, zero=True))
+    make = partial(torch.optim.AdamW, weight_decay=0.0, fused=True)
+    return _Decaying(make, check_positive("weight_decay", weight_decay, zero=True))
+
+
+def sgd(momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0) -> MakeOptimizer:
+    """SGD whose weight decay acts on the network's point estimates only, as that of `fsvi.adamw`.
+
+    Args:
+        momentum: The momentum.
+        nesterov: Use Nesterov's momentum.
+        weight_decay: The weight decay, which is added to the gradient as a multiple of the weights.
+    """
+    make = partial(torch.optim.SGD, momentum=check_positive("momentum", momentum, zero=True), nesterov=nesterov)
+    return _Decaying(make, check_positive("weight_decay", weight_decay, zero=True))
 
 
 _OPTIMIZERS: dict[str, MakeOptimizer] = {
     "adam": partial(torch.optim.Adam, fused=True),
     "adamw": adamw(),
-    "sgd": partial(torch.optim.SGD, momentum=0.9),
+    "sgd": sgd(),
     "nadam": torch.optim.NAdam,
     "radam": torch.optim.RAdam,
     "rmsprop": torch.optim.RMSprop,
@@ -71,9 +91,9 @@ def make_optimizer(
     Args:
         make: What `check_optimizer` returned.
         groups: Parameter groups with their learning rates.
-        points: The parameters on which weight decay acts, if `make` is `adamw`.
+        points: The parameters on which weight decay acts, if `make` is `adamw` or `sgd`.
     """
-    if isinstance(make, _AdamW):
+    if isinstance(make, _Decaying) and make.weight_decay:
         groups = _split(groups, {id(p) for p in points}, make.weight_decay)
     try:
         made = make(groups)

@@ -42,8 +42,7 @@ def starts(method, seed=0, context=None):
 
 def test_what_each_method_starts_from(small):
     assert starts("map") == ([], True)
-    assert starts("fsvi", 2, "monochrome") == ([], True)
-    assert starts("mc-dropout", 2) == ([("map", 2, "desk")], True)
+    assert starts("fsvi", 2, "monochrome") == ([("map", 2, "desk")], True)
     assert starts("laplace", 1) == ([("map", 1, "desk")], False)
     assert starts("ensemble:map", 1) == ([("map", 3, "desk"), ("map", 4, "desk"), ("map", 5, "desk")], False)
     quick = TASKS["cifar10"].experiment(Order("cifar10", "fsvi", "smoke", context="monochrome"))
@@ -51,23 +50,15 @@ def test_what_each_method_starts_from(small):
 
 
 @pytest.mark.parametrize("context", ["monochrome", "corrupted"])
-def test_fsvi_trains_a_new_network_like_map_with_a_random_last_layer(small, context):
-    own = {
-        key: TASKS["cifar10"].experiment(DESK).fit_settings[key] for key in ("epochs", "batch_size", "lr", "schedule")
-    }
-    experiment = TASKS["cifar10"].experiment(replace(DESK, method="fsvi", context=context))
-    assert own.items() <= experiment.fit_settings.items()
-    method = experiment.build(0)
-    assert set(method.posterior.layout.shapes) == set(method.network.head_names)
-
-
-def test_mc_dropout_starts_from_the_trained_network(small):
+def test_fsvi_starts_from_the_trained_network_with_a_random_last_layer(small, context):
     trained = TASKS["cifar10"].experiment(DESK).build(7)
-    experiment = TASKS["cifar10"].experiment(replace(DESK, method="mc-dropout"))
+    experiment = TASKS["cifar10"].experiment(replace(DESK, method="fsvi", context=context))
     method = experiment.build(0, [trained])
     x = experiment.data[0][:3]
-    torch.testing.assert_close(method.eval().network(x), trained.eval().network(x))
-    assert experiment.fit_settings["epochs"] == recipe._FINE_TUNING["mc-dropout"]["epochs"]
+    means = method.posterior.params()
+    torch.testing.assert_close(method.eval().network(x, means), trained.eval().network(x))
+    assert set(method.posterior.layout.shapes) == set(method.network.head_names)
+    assert experiment.fit_settings["epochs"] == recipe._FINE_TUNING["fsvi"]["epochs"]
 
 
 def test_an_ensemble_joins_three_runs_as_they_are(small, tmp_path):
@@ -103,7 +94,7 @@ def test_without_a_trained_model_a_new_network_is_made(small):
 
 def test_a_warm_start_cannot_be_tuned_on_data_that_the_network_has_seen(small, tmp_path):
     with pytest.raises(fsvi.InvalidInputError, match="seen"):
-        tune(replace(DESK, method="mc-dropout"), tmp_path, 1)
+        tune(replace(DESK, method="fsvi", context="monochrome"), tmp_path, 1)
 
 
 def test_the_note_names_the_start(small):

@@ -31,6 +31,19 @@ def test_the_density_is_the_normal_one_up_to_a_constant():
     torch.testing.assert_close(difference, reference(first) - reference(second))
 
 
+def test_the_gradient_of_the_density_is_the_normal_one_also_twice_and_for_many_at_once():
+    def reference(tensor):
+        return -Normal(0.0, math.sqrt(0.3)).log_prob(tensor).sum()
+
+    points = torch.randn(5, 4, dtype=torch.float64)
+    points[0] = 0.0  # torch's norm has no derivative here, its square has
+    gradients = [torch.func.grad(density) for density in (lambda t: negative_log_normal([t], 0.3), reference)]
+    torch.testing.assert_close(*(torch.vmap(gradient)(points) for gradient in gradients))
+    weights = [torch.randn(2, 3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    assert torch.autograd.gradcheck(lambda *t: negative_log_normal(t, 0.3), weights)
+    assert torch.autograd.gradgradcheck(lambda *t: negative_log_normal(t, 0.3), weights)
+
+
 def test_neither_frozen_nor_normalising_parameters_have_a_prior():
     net = nn.Sequential(nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3), nn.Linear(4, 2))
     net[0].weight.requires_grad_(False)

@@ -339,6 +339,14 @@ def test_weight_decay_acts_on_point_estimates_only(make):
     fsvi.fit(fsvi.MAP(net, likelihood), curve(), epochs=1, optimizer="adamw", callbacks=[look])
 
 
+@pytest.mark.parametrize(
+    "settings", [{"momentum": 1.0}, {"momentum": -0.1}, {"momentum": 0.0, "nesterov": True}, {"weight_decay": -1.0}]
+)
+def test_impossible_settings_of_sgd_are_named(settings):
+    with pytest.raises(fsvi.InvalidInputError, match=next(iter(settings))):
+        fsvi.sgd(**settings)
+
+
 def test_a_step_of_sgd_follows_the_gradient_and_the_decay():
     net = nn.Sequential(nn.Linear(2, 1))
     x, y = curve()
@@ -346,9 +354,9 @@ def test_a_step_of_sgd_follows_the_gradient_and_the_decay():
     residuals = (net(x) - y.reshape(-1, 1)).detach()
     gradient = residuals.T @ x / len(x) / 0.5**2  # of the mean negative log-likelihood
     method = fsvi.MAP(net, fsvi.Gaussian(0.5), prior_variance=None)
-    make = fsvi.sgd(momentum=0.0, weight_decay=0.3)
+    make = fsvi.sgd(momentum=0.5, nesterov=True, weight_decay=0.3)
     fsvi.fit(method, (x, y), epochs=1, batch_size=len(x), lr=0.1, optimizer=make, schedule=None)
-    wanted = before - 0.1 * (gradient + 0.3 * before)
+    wanted = before - 0.1 * (1 + 0.5) * (gradient + 0.3 * before)  # Nesterov's first step
     torch.testing.assert_close(method.net[0].weight.detach(), wanted)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
-from fsvi.validation import check_choice, check_positive, first_line
+from fsvi.validation import check_choice, check_fraction, check_positive, first_line
 
 Schedule = Callable[[float], float]
 """A function from the fraction of training done, 0..1, to a factor on the learning rate."""
@@ -42,7 +42,8 @@ class _Decaying:
 def adamw(weight_decay: float = 0.01) -> MakeOptimizer:
     """AdamW whose weight decay acts on the network's point estimates only: `fit(..., optimizer=fsvi.adamw(0.05))`.
 
-    Parameters with a distribution have a prior instead, and the noise of a likelihood has no reason to be one.
+    Parameters with a distribution have a prior instead, and the noise of a likelihood has no reason to be one. Use it
+    with `fit`, which knows the point estimates: an optimizer that you make of it yourself has no weight decay.
 
     Args:
         weight_decay: The weight decay.
@@ -55,11 +56,14 @@ def sgd(momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0
     """SGD whose weight decay acts on the network's point estimates only, as that of `fsvi.adamw`.
 
     Args:
-        momentum: The momentum.
-        nesterov: Use Nesterov's momentum.
-        weight_decay: The weight decay, which is added to the gradient as a multiple of the weights.
+        momentum: The momentum, 0 or more and below 1.
+        nesterov: Use Nesterov's momentum, which needs a momentum above 0.
+        weight_decay: The weight decay; this multiple of the weights is added to the gradient.
     """
-    make = partial(torch.optim.SGD, momentum=check_positive("momentum", momentum, zero=True), nesterov=nesterov)
+    check_fraction("momentum", momentum)
+    if nesterov and momentum == 0:
+        raise InvalidInputError("momentum=0 leaves nothing for nesterov=True: use a momentum above 0, such as 0.9.")
+    make = partial(torch.optim.SGD, momentum=momentum, nesterov=nesterov)
     return _Decaying(make, check_positive("weight_decay", weight_decay, zero=True))
 
 

@@ -35,7 +35,10 @@ def negative_log_normal(tensors: Sequence[Tensor], variance: float) -> Tensor:
 
 
 class _SquaredNorm(torch.autograd.Function):
-    """The sum of the squares of all entries. Its gradient takes one pass over the tensors, that of a norm four."""
+    """The sum of the squares of all entries. Its gradient takes one pass over the tensors, that of a norm four.
+
+    It has no derivative in forward mode.
+    """
 
     generate_vmap_rule = True
 

@@ -151,7 +151,7 @@ def cifar10(order: Order) -> Experiment:
     evening on a GPU and more than a week on one processor core; `--profile quick` takes less than ten minutes.
 
     `--profile desk` is for computers without a GPU: MAP trains a compact network on all images in sixteen epochs, and
-    the other methods start from its network. FSVI's settings were chosen on held-out images, after a first test result
+    the other methods start from its network. FSVI's settings were chosen on held-out images, after test results
     (`docs/settings.md`); those of the monochrome context, MC dropout and SWAG have not been tuned.
 
     `accuracy_corrupted` is the mean over the kinds of corruption at severity 2, as in the paper, but without the two

@@ -29,6 +29,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "dropout .5 instead of .25": {"dropout": 0.5},
     "no dropout": {"dropout": 0.0},
     "prior variance 1 instead of 10": {"settings": {"prior": fsvi.priors.Constant(1.0)}},
+    "prior variance 1 with a tenth of the KL weight": {
+        "settings": {"prior": fsvi.priors.Constant(1.0), "kl_weight": 1 / 1280}
+    },
     "one draw instead of five": {"settings": {"num_samples": 1}},
     "SGD at .02 instead of Adam at .001": {"fit": {"optimizer": "sgd", "lr": 0.02}},
     "all layers random": {"settings": {"stochastic": "all", "linearize": "conditional", "num_samples": 1}},

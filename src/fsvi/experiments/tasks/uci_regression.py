@@ -75,7 +75,7 @@ _TUNED = {
 }
 _SLOW = "fbnn"
 _SLOW_STEPS = 2_000
-"""Steps of FBNN, which is the most expensive: its ten seeds take about six minutes together."""
+"""Steps of FBNN, which is the most expensive: ten seeds of protein take 25 minutes of one core with them."""
 
 _WIDTH = 1.5
 """Half the width of the context's box, in standard deviations of each input."""

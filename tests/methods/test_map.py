@@ -26,6 +26,41 @@ def test_the_loss_is_the_negative_log_joint_over_n_up_to_a_constant(make, num_da
     torch.testing.assert_close(*differences)
 
 
+@pytest.mark.parametrize("num_data", [None, 50])
+@pytest.mark.parametrize("name", ["mlp", "batch_norm", "tied_head", "transformer"])
+@pytest.mark.parametrize("method", [fsvi.MAP, fsvi.MCDropout, fsvi.SWAG, fsvi.Rank1], ids=lambda each: each.__name__)
+def test_a_step_has_the_gradient_of_the_loss(make, method, name, num_data):
+    net, x = make(name)
+    method = method(net, fsvi.Categorical(), prior_variance=0.3)
+    method.see(x)
+    method.num_data = num_data
+    learned = [p for p in method.parameters() if p.requires_grad]
+    torch.manual_seed(3)
+    terms = method.terms(x, LABELS)
+    expected = torch.autograd.grad(0.7 * sum(terms.values()), learned, allow_unused=True)
+    torch.manual_seed(3)
+    values = method.backward(x, LABELS, 0.7)
+    torch.testing.assert_close({term: value.detach() for term, value in values.items()}, terms)
+    torch.testing.assert_close([p.grad for p in learned], list(expected))
+
+
+def test_the_prior_pulls_unused_parameters_and_rows_of_sparse_embeddings():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = torch.nn.Embedding(5, 3, sparse=True), torch.nn.Linear(3, 2)
+            self.unused = torch.nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return self.head(self.words(x))
+
+    method = fsvi.MAP(Net().double(), fsvi.Categorical(), prior_variance=0.5)
+    method.num_data = 10
+    method.backward(torch.tensor([0, 1, 1, 0]), LABELS)
+    torch.testing.assert_close(method.net.unused.grad, method.net.unused.detach() / 5)
+    torch.testing.assert_close(method.net.words.weight.grad[2:], method.net.words.weight.detach()[2:] / 5)
+
+
 def test_without_a_prior_it_is_maximum_likelihood(make):
     net, x = make("mlp")
     method = fsvi.MAP(net, fsvi.Categorical(), prior_variance=None)

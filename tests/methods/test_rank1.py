@@ -48,7 +48,7 @@ def test_the_loss_adds_the_scaled_kl_over_n(make, num_data):
     )
     method.num_data = num_data
     terms = method.terms(x, LABELS)
-    assert list(terms) == ["nll", "prior", "kl"]
+    assert list(terms) == ["nll", "kl", "prior"]
     each = math.log(0.2 / 0.1) + 0.5 * (0.1 / 0.2) ** 2 - 0.5
     assert terms["kl"].item() == pytest.approx(0.3 / (num_data or 4) * each * (3 + 5 + 5 + 2))
 

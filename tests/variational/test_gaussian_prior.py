@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from fsvi.variational import negative_log_normal, normal_kl, prior_names
+from fsvi.variational import centred_kl, negative_log_normal, normal_kl, prior_names
 
 
 @pytest.mark.parametrize("prior_mean", [0.0, 1.0, torch.linspace(-1, 1, 7, dtype=torch.float64)])
@@ -15,6 +15,8 @@ def test_the_kl_equals_that_of_torch_distributions(prior_mean, variance):
     prior = Normal(torch.as_tensor(prior_mean).expand(7), math.sqrt(variance))
     reference = kl_divergence(Normal(mean, log_std.exp()), prior).sum()
     torch.testing.assert_close(normal_kl(mean, log_std, prior_mean, variance), reference)
+    if isinstance(prior_mean, float) and prior_mean == 0:
+        torch.testing.assert_close(centred_kl(mean, log_std, log_std.exp(), variance), reference)
 
 
 def test_the_kl_of_the_prior_itself_is_zero():

@@ -72,9 +72,9 @@ class FSEB(PointEstimate):
         """Fit a Gaussian process that asks for it."""
         self.function_space.fit_prior(x, y, self.likelihood)
 
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Those of `MAP`, and the weighted negative log density of the function at context points."""
-        terms = super().terms(x, y)
+    def data_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """That of `MAP`, and the weighted negative log density of the function at context points."""
+        terms = super().data_terms(x, y)
         weight = self.function_space.weight(self.num_data or len(x))
         return {**terms, "function_prior": -weight * self._log_prob(self.function_space.points(x))}
 

@@ -90,7 +90,7 @@ class IVON(NaturalGradientVI):
 
     def precision(self) -> Tensor:
         """λ (h + δ)"""
-        return (self.scale + self._prior()) / self.weight(1)
+        return (self.scale + self._prior()).div_(self.weight(1))
 
     def differentiate(self, x: Tensor, y: Tensor, shift: Tensor) -> list[Tensor]:
         """The negative log-likelihood at m + `shift`, ĝ, ĥ, and the gradients of the points."""
@@ -102,7 +102,7 @@ class IVON(NaturalGradientVI):
         gradient, *others = torch.autograd.grad(nll, wanted, allow_unused=True, materialize_grads=True)
         if q.free is not None:  # padding rows of embeddings stay: this gradient cancels that of the prior
             gradient = torch.where(q.free > 0, gradient, -self._prior() * q.mean.detach())
-        return [nll.detach(), gradient, gradient * shift * self.precision(), *others]
+        return [nll.detach(), gradient, (gradient * shift).mul_(self.precision()), *others]
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Means and scale, with what their update needs, then the points."""
@@ -132,4 +132,6 @@ class NewtonSteps(NaturalGradient):
         state["momentum"].lerp_(mean.grad, 1 - beta)
         gradient = (prior * mean).add_(state["momentum"], alpha=1 / (1 - beta ** float(state["step"])))
         gradient.div_(torch.add(scale, prior, out=total))
-        mean.sub_(gradient.clamp_(-group["clip"], group["clip"]), alpha=group["lr"])
+        if group["clip"] < math.inf:
+            gradient.clamp_(-group["clip"], group["clip"])
+        mean.sub_(gradient, alpha=group["lr"])

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
+from fsvi.methods.base import differentiate, sum_terms
 from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.validation import check_positive
-from fsvi.variational import negative_log_normal, prior_names
+from fsvi.variational import add_normal_gradient, negative_log_normal, prior_names
 
 
 class PointEstimate(NetworkMethod):
@@ -35,10 +36,27 @@ class PointEstimate(NetworkMethod):
         self.prior_variance = None if prior_variance is None else check_positive("prior_variance", prior_variance)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The negative log-likelihood, and the negative log prior divided by N."""
-        parameters = dict(self.net.named_parameters())
-        nll = self.likelihood.nll(self.network(x), y)
-        return {"nll": nll, **self.prior_terms(parameters, len(x))}
+        """The terms of the data, and the negative log prior divided by N."""
+        return {**self.data_terms(x, y), **self.prior_terms(dict(self.net.named_parameters()), len(x))}
+
+    def data_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """All terms but the prior's: the negative log-likelihood.
+
+        Args:
+            x: Inputs, validated by `check_batch`.
+            y: Their targets.
+        """
+        return {"nll": self.likelihood.nll(self.network(x), y)}
+
+    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        """As in `Method`, but the gradient of the prior, which is known, is added in place."""
+        terms = self.data_terms(x, y)
+        differentiate(sum_terms(terms), scale)
+        if self.prior_variance is None:
+            return terms
+        num_data = self.num_data or len(x)
+        chosen = [self.net.get_parameter(name) for name in prior_names(self.net)]
+        return {**terms, "prior": add_normal_gradient(chosen, self.prior_variance, scale / num_data) / num_data}
 
     def prior_terms(self, parameters: Mapping[str, Tensor], num: int) -> dict[str, Tensor]:
         """The negative log prior divided by N, if there is a prior.

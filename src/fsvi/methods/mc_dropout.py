@@ -69,11 +69,11 @@ class MCDropout(PointEstimate):
             layers = called_layers(self.network, self.network.arranged(x))
             self._sites = dict.fromkeys(layers[1:], nn.Dropout(self.rate))
 
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The negative log-likelihood under random masks, and the negative log prior divided by N."""
+    def data_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The negative log-likelihood under random masks."""
         inserted = self.training and not self._own
         with changing_inputs(self._sites, lambda layer, h: drop(h, self.rate)) if inserted else nullcontext():
-            return super().terms(x, y)
+            return super().data_terms(x, y)
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The network under `num_samples` sets of masks; a network without dropout has a single draw."""

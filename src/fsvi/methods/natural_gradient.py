@@ -16,7 +16,7 @@ from fsvi.methods.mean_field import RandomWeights, Stds
 from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_fraction, check_positive
-from fsvi.variational import MeanField, normal_kl
+from fsvi.variational import MeanField, centred_kl, normal_kl
 
 
 class NaturalGradientVI(NetworkMethod):
@@ -90,7 +90,8 @@ class NaturalGradientVI(NetworkMethod):
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the weighted KL."""
         nll = self.likelihood.nll(self.weights.outputs(x, self._draws()), y)
-        return {"nll": nll, "kl": self._weighted_kl(len(x))}
+        q = self.posterior
+        return {"nll": nll, "kl": self.weight(len(x)) * normal_kl(q.mean, q.log_std, 0.0, self.prior_variance)}
 
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """Compute the terms, and store gradient and curvature as the gradients of the means and of `scale`."""
@@ -99,7 +100,9 @@ class NaturalGradientVI(NetworkMethod):
         for parameter, gradient in zip((self.posterior.mean, self.scale, *self.points()), gradients, strict=True):
             share = gradient if scale == 1 else scale * gradient
             parameter.grad = share if parameter.grad is None else parameter.grad + share
-        return {"nll": nll, "kl": self._weighted_kl(len(x))}
+        q = self.posterior
+        kl = centred_kl(q.mean, q.log_std, q.log_std.exp(), self.prior_variance)
+        return {"nll": nll, "kl": self.weight(len(x)) * kl}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Means and scale, then the points."""
@@ -110,7 +113,7 @@ class NaturalGradientVI(NetworkMethod):
     def after_step(self) -> None:
         """Update σ from `scale`."""
         with torch.no_grad():
-            self.posterior.log_std.copy_(-0.5 * self.precision().log())
+            torch.mul(self.precision().log_(), -0.5, out=self.posterior.log_std)
 
     def points(self) -> list[Tensor]:
         """The parameters that are learned and not random."""
@@ -123,10 +126,6 @@ class NaturalGradientVI(NetworkMethod):
     def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
         """The network's outputs for draws of its parameters."""
         return self.fixed_functions(self.weights.draws(num_samples, generator))
-
-    def _weighted_kl(self, num: int) -> Tensor:
-        q = self.posterior
-        return self.weight(num) * normal_kl(q.mean, q.log_std, 0.0, self.prior_variance)
 
     def _draws(self) -> list[Tensor]:
         q = self.posterior

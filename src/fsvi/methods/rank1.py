@@ -79,14 +79,11 @@ class Rank1(PointEstimate):
         super().build(network)
         self.factors = RankOne(self.net, self.num_components, self.stds.single(), self.random_signs, self.seed)
 
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood over M draws, the negative log prior of W divided by N, and the weighted
-        KL.
-        """
+    def data_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The expected negative log-likelihood over M draws, and the weighted KL of the factors."""
         outputs = torch.stack([self._outputs(x, self._deal(len(x))) for _ in range(self.num_samples)])
-        prior = self.prior_terms(dict(self.net.named_parameters()), len(x))
         kl = kl_weight_value(self.kl_weight, self.num_data or len(x)) * self.factors.kl(self.prior_std)
-        return {"nll": self.likelihood.nll(outputs, y), **prior, "kl": kl}
+        return {"nll": self.likelihood.nll(outputs, y), "kl": kl}
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """Draws of the factors, from each component in turn."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError, NonFiniteLossError
@@ -93,6 +93,7 @@ class Stepper:
         self.after_backward = after_backward
         self.compile = check_compile(method, compile)
         self._is_first = True
+        self._norms = batch_norms(method)
         for learner in method.learners():
             if self.compile is None:
                 uncompile_module(learner.net)  # what a run that ended early may have left
@@ -113,7 +114,7 @@ class Stepper:
             The terms of the loss by name, averaged over the minibatches.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        with _restored_on_error(self.method):
+        with _restored_on_error(self._norms):
             terms = self._backward(batches)
             self._check_compiled()
             self.examples = sum(len(y) for _, y, _ in batches)
@@ -274,9 +275,9 @@ def _read(terms: Mapping[str, Tensor], checks: Sequence[Tensor | None]) -> tuple
 
 
 @contextmanager
-def _restored_on_error(method: Method) -> Iterator[None]:
+def _restored_on_error(norms: Sequence[nn.Module]) -> Iterator[None]:
     """Give BatchNorm layers their statistics back if the step fails; nothing else changes before the optimizer's."""
-    buffers = [buffer for layer in batch_norms(method) for buffer in layer.buffers(recurse=False)]
+    buffers = [buffer for layer in norms for buffer in layer.buffers(recurse=False)]
     before = [buffer.clone() for buffer in buffers]
     try:
         yield

@@ -2,7 +2,14 @@
 
 from fsvi.variational.flat_vector import Layout
 from fsvi.variational.gauss_newton import Curvature, Diagonal, Full, GaussNewton, Kronecker
-from fsvi.variational.gaussian_prior import add_normal_kl_gradient, negative_log_normal, normal_kl, prior_names
+from fsvi.variational.gaussian_prior import (
+    add_normal_gradient,
+    add_normal_kl_gradient,
+    centred_kl,
+    negative_log_normal,
+    normal_kl,
+    prior_names,
+)
 from fsvi.variational.gradient_buffer import GradientBuffer
 from fsvi.variational.layer_modes import LayerMode, LocalReparametrization
 from fsvi.variational.low_rank import LowRank
@@ -27,7 +34,9 @@ __all__ = [
     "RankOne",
     "Recording",
     "WeightLayer",
+    "add_normal_gradient",
     "add_normal_kl_gradient",
+    "centred_kl",
     "gradient_moments",
     "negative_log_normal",
     "normal_kl",

@@ -34,6 +34,22 @@ def negative_log_normal(tensors: Sequence[Tensor], variance: float) -> Tensor:
     return 0.5 / variance * _SquaredNorm.apply(*tensors)
 
 
+@torch.no_grad()
+def add_normal_gradient(parameters: Sequence[Tensor], variance: float, weight: float) -> Tensor:
+    """−log N(·; 0, variance·I) as in `negative_log_normal`; `weight` times its gradient is added to every `grad`.
+
+    Args:
+        parameters: Leaves of the graph.
+        variance: The prior's variance.
+        weight: A factor on the gradient.
+    """
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]
+    torch._foreach_add_(gradients, list(parameters), alpha=weight / variance)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    return 0.5 / variance * torch.stack(torch._foreach_norm(list(parameters))).square().sum()
+
+
 class _SquaredNorm(torch.autograd.Function):
     """The sum of the squares of all entries. Its gradient takes one pass over the tensors, that of a norm four.
 
@@ -70,6 +86,20 @@ def normal_kl(mean: Tensor, log_std: Tensor, prior_mean: Tensor | float, prior_v
 
 
 @torch.no_grad()
+def centred_kl(mean: Tensor, log_std: Tensor, std: Tensor, prior_variance: float) -> Tensor:
+    """`normal_kl` of vectors with a prior mean of zero, without a graph and in few passes.
+
+    Args:
+        mean: The mean.
+        log_std: The log standard deviations.
+        std: Their exponentials.
+        prior_variance: The variance of the prior.
+    """
+    squares = std.dot(std) + mean.dot(mean)
+    return 0.5 * (squares / prior_variance + mean.numel() * (math.log(prior_variance) - 1)) - log_std.sum()
+
+
+@torch.no_grad()
 def add_normal_kl_gradient(mean: Tensor, log_std: Tensor, prior_variance: float, weight: float) -> Tensor:
     """KL(N(mean, diag(exp(log_std)²)) ‖ N(0, prior_variance·I)); `weight` times its gradient is added to the `grad` of
     the mean and of the log standard deviations:
@@ -82,11 +112,11 @@ def add_normal_kl_gradient(mean: Tensor, log_std: Tensor, prior_variance: float,
         prior_variance: The variance of the prior.
         weight: A factor on the gradient.
     """
-    ratio = (2 * log_std).exp().div_(prior_variance)
-    value = 0.5 * (ratio.sum() + mean.square().sum() / prior_variance) - log_std.sum()
+    std = log_std.exp()
+    value = centred_kl(mean, log_std, std, prior_variance)
     _add_gradient(mean, mean * (weight / prior_variance))
-    _add_gradient(log_std, ratio.sub_(1).mul_(weight))
-    return value + 0.5 * mean.numel() * (math.log(prior_variance) - 1)
+    _add_gradient(log_std, std.square_().mul_(weight / prior_variance).sub_(weight))
+    return value
 
 
 def _add_gradient(leaf: Tensor, gradient: Tensor) -> None:

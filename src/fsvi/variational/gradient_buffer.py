@@ -137,7 +137,7 @@ class _Leaves:
 def _add(parameter: nn.Parameter, gradient: Tensor | None) -> None:
     """Add to the `grad` of `parameter`, which is zero if there is no gradient at all."""
     if gradient is not None:
-        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
     elif parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
 

@@ -18,7 +18,7 @@ from fsvi.likelihoods import Categorical
 from fsvi.methods import FSVI, IVON, MAP, MFVI, Laplace, MCDropout, Method
 from fsvi.networks import Network, cnn, mlp, resnet18, text_encoder
 from fsvi.training.optimizers import check_optimizer, make_optimizer
-from fsvi.training.step import take_step
+from fsvi.training.step import Stepper
 
 PLAIN = "plain"
 """The step that all others are compared with: a loop written by hand, with torch.optim."""
@@ -209,7 +209,9 @@ def training_action(method: Method, x: Inputs) -> Callable[[], None]:
     own = method.own_optimizer(LEARNING_RATE)
     optimizer = own or make_optimizer(check_optimizer("adam"), method.parameter_groups(LEARNING_RATE))
 
+    step = Stepper(method, optimizer)
+
     def act() -> None:
-        take_step(method, optimizer, x, y)
+        step([(x, y, None)])
 
     return act

@@ -192,7 +192,8 @@ def drop(h: Tensor, rate: float) -> Tensor:
         return nn.functional.dropout(h, rate)
     bits = torch.empty(-(-h.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     mask = torch.empty_like(h, requires_grad=False)
-    mask.as_strided((h.numel(),), (1,)).copy_(bits[: h.numel()] >= dropped - _LEVELS // 2)
+    # In place, the comparison gives 0 and 1 in the type of the bits, several times faster than truth values.
+    mask.as_strided((h.numel(),), (1,)).copy_(bits[: h.numel()].ge_(dropped - _LEVELS // 2))
     return h * mask.mul_(_LEVELS / (_LEVELS - dropped))
 
 

@@ -133,8 +133,7 @@ class _Scaled(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, factor: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(values, factor)
         ctx.bias_shape = None if bias is None else bias.shape
-        product = values * factor
-        return product if bias is None else product.add_(bias)
+        return values * factor if bias is None else torch.addcmul(bias, values, factor)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:

@@ -1,3 +1,5 @@
+from itertools import product
+
 import pytest
 import torch
 from torch.distributions import Categorical, Normal
@@ -26,39 +28,86 @@ def test_the_loss_is_the_negative_log_joint_over_n_up_to_a_constant(make, num_da
     torch.testing.assert_close(*differences)
 
 
+def fseb(net, likelihood, prior_variance):
+    return fsvi.FSEB(net, likelihood, fsvi.contexts.Batch(), prior_variance=prior_variance, num_context=3)
+
+
 @pytest.mark.parametrize("num_data", [None, 50])
-@pytest.mark.parametrize("name", ["mlp", "batch_norm", "tied_head", "transformer"])
-@pytest.mark.parametrize("method", [fsvi.MAP, fsvi.MCDropout, fsvi.SWAG, fsvi.Rank1], ids=lambda each: each.__name__)
-def test_a_step_has_the_gradient_of_the_loss(make, method, name, num_data):
+@pytest.mark.parametrize("prior_variance", [0.3, None])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        *product([fsvi.MAP, fsvi.MCDropout, fsvi.SWAG, fsvi.Laplace, fsvi.Rank1], ["mlp", "batch_norm", "tied_head"]),
+        (fseb, "mlp"),  # its function prior follows BatchNorm's statistics, which every pass moves
+    ],
+)
+def test_a_step_has_the_gradient_of_the_loss(make, method, name, prior_variance, num_data):
     net, x = make(name)
-    method = method(net, fsvi.Categorical(), prior_variance=0.3)
+    if prior_variance is None and method in (fsvi.Laplace, fseb):
+        prior_variance = 1e6  # they need one
+    method = method(net, fsvi.Categorical(), prior_variance=prior_variance)
     method.see(x)
     method.num_data = num_data
     learned = [p for p in method.parameters() if p.requires_grad]
     torch.manual_seed(3)
     terms = method.terms(x, LABELS)
-    expected = torch.autograd.grad(0.7 * sum(terms.values()), learned, allow_unused=True)
+    expected = torch.autograd.grad(0.7 * sum(terms.values()), learned)
     torch.manual_seed(3)
     values = method.backward(x, LABELS, 0.7)
     torch.testing.assert_close({term: value.detach() for term, value in values.items()}, terms)
     torch.testing.assert_close([p.grad for p in learned], list(expected))
+    torch.manual_seed(3)
+    method.backward(x, LABELS, 0.7)  # a second minibatch adds its own
+    torch.testing.assert_close([p.grad for p in learned], [2 * gradient for gradient in expected])
 
 
-def test_the_prior_pulls_unused_parameters_and_rows_of_sparse_embeddings():
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words, self.head = torch.nn.Embedding(5, 3, sparse=True), torch.nn.Linear(3, 2)
-            self.unused = torch.nn.Parameter(torch.ones(2))
+class Odd(torch.nn.Module):
+    """Sparse gradients, an unused parameter, and gradients that share memory."""
 
-        def forward(self, x):
-            return self.head(self.words(x))
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(5, 3, sparse=True), torch.nn.Linear(3, 2)
+        self.first, self.second, self.unused = (torch.nn.Parameter(torch.randn(9)) for _ in range(3))
 
-    method = fsvi.MAP(Net().double(), fsvi.Categorical(), prior_variance=0.5)
-    method.num_data = 10
-    method.backward(torch.tensor([0, 1, 1, 0]), LABELS)
-    torch.testing.assert_close(method.net.unused.grad, method.net.unused.detach() / 5)
-    torch.testing.assert_close(method.net.words.weight.grad[2:], method.net.words.weight.detach()[2:] / 5)
+    def forward(self, x):
+        return self.head(self.words(x) @ (self.first.view(3, 3) + self.second.view(3, 3)))
+
+
+def test_a_step_has_the_gradient_of_the_loss_also_where_gradients_are_odd():
+    method, x = fsvi.MAP(Odd().double(), fsvi.Categorical(), prior_variance=0.5), torch.tensor([0, 1, 1, 0])
+    method.loss(x, LABELS).backward()
+    expected = [p.grad.to_dense() for p in method.parameters()]
+    method.zero_grad()
+    method.backward(x, LABELS)
+    torch.testing.assert_close([p.grad for p in method.parameters()], expected)
+
+
+@pytest.mark.parametrize("method", [fsvi.MAP, fsvi.MCDropout, fsvi.SWAG, fsvi.Laplace, fsvi.Rank1])
+def test_padding_rows_stay(method):
+    words = torch.nn.Embedding(5, 3, padding_idx=0)
+    torch.nn.init.constant_(words.weight, 0.7)
+    method = method(torch.nn.Sequential(words, torch.nn.Flatten(), torch.nn.Linear(6, 2)), fsvi.Categorical())
+    fsvi.fit(method, (torch.tensor([[0, 1], [2, 0], [3, 4], [0, 0]]), LABELS), epochs=3, lr=0.1)
+    rows = method.net[0].weight
+    assert torch.equal(rows[0], torch.full((3,), 0.7)) and not torch.equal(rows[1], rows[0])
+
+
+def test_terms_of_a_class_of_your_own_are_learned(make):
+    class Shifted(fsvi.MAP):
+        def terms(self, x, y):
+            return {**super().terms(x, y), "bias": self.net[-1].bias.sum()}
+
+    net, x = make("mlp")
+    method, plain = Shifted(net, fsvi.Categorical()), fsvi.MAP(net, fsvi.Categorical())
+    for each in (method, plain):
+        each.backward(x, LABELS)
+    torch.testing.assert_close(method.net[-1].bias.grad, plain.net[-1].bias.grad + 1)
+
+
+def test_a_frozen_network_is_refused(make):
+    net, x = make("mlp")
+    with pytest.raises(InvalidInputError, match="every parameter of the network is frozen"):
+        fsvi.fit(fsvi.MAP(net.requires_grad_(False), fsvi.Categorical()), (x, LABELS), epochs=1)
 
 
 def test_without_a_prior_it_is_maximum_likelihood(make):

@@ -72,9 +72,9 @@ class FSEB(PointEstimate):
         """Fit a Gaussian process that asks for it."""
         self.function_space.fit_prior(x, y, self.likelihood)
 
-    def data_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def terms_without_prior(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """That of `MAP`, and the weighted negative log density of the function at context points."""
-        terms = super().data_terms(x, y)
+        terms = super().terms_without_prior(x, y)
         weight = self.function_space.weight(self.num_data or len(x))
         return {**terms, "function_prior": -weight * self._log_prob(self.function_space.points(x))}
 

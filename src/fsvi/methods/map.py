@@ -36,11 +36,11 @@ class PointEstimate(NetworkMethod):
         self.prior_variance = None if prior_variance is None else check_positive("prior_variance", prior_variance)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The terms of the data, and the negative log prior divided by N."""
-        return {**self.data_terms(x, y), **self.prior_terms(dict(self.net.named_parameters()), len(x))}
+        """Those without the prior, and the negative log prior divided by N."""
+        return {**self.terms_without_prior(x, y), **self.prior_terms(dict(self.net.named_parameters()), len(x))}
 
-    def data_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """All terms but the prior's: the negative log-likelihood.
+    def terms_without_prior(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """All terms except the prior over θ: the negative log-likelihood.
 
         Args:
             x: Inputs, validated by `check_batch`.
@@ -49,13 +49,17 @@ class PointEstimate(NetworkMethod):
         return {"nll": self.likelihood.nll(self.network(x), y)}
 
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-        """As in `Method`, but the gradient of the prior, which is known, is added in place."""
-        terms = self.data_terms(x, y)
+        """As in `Method`, but the gradient of the prior, which is known, is added after autograd's in one pass."""
+        is_overridden = type(self).terms is not PointEstimate.terms
+        if self.prior_variance is None or is_overridden:
+            return super().backward(x, y, scale)
+        own = dict(self.net.named_parameters())
+        chosen = [own[name] for name in prior_names(self.net)]
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in chosen):
+            return super().backward(x, y, scale)  # hooks, such as those of padding rows, see whole gradients
+        terms = self.terms_without_prior(x, y)
         differentiate(sum_terms(terms), scale)
-        if self.prior_variance is None:
-            return terms
         num_data = self.num_data or len(x)
-        chosen = [self.net.get_parameter(name) for name in prior_names(self.net)]
         return {**terms, "prior": add_normal_gradient(chosen, self.prior_variance, scale / num_data) / num_data}
 
     def prior_terms(self, parameters: Mapping[str, Tensor], num: int) -> dict[str, Tensor]:

@@ -69,11 +69,11 @@ class MCDropout(PointEstimate):
             layers = called_layers(self.network, self.network.arranged(x))
             self._sites = dict.fromkeys(layers[1:], nn.Dropout(self.rate))
 
-    def data_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def terms_without_prior(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The negative log-likelihood under random masks."""
         inserted = self.training and not self._own
         with changing_inputs(self._sites, lambda layer, h: drop(h, self.rate)) if inserted else nullcontext():
-            return super().data_terms(x, y)
+            return super().terms_without_prior(x, y)
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The network under `num_samples` sets of masks; a network without dropout has a single draw."""
@@ -192,7 +192,7 @@ def drop(h: Tensor, rate: float) -> Tensor:
         return nn.functional.dropout(h, rate)
     bits = torch.empty(-(-h.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     mask = torch.empty_like(h, requires_grad=False)
-    # In place, the comparison gives 0 and 1 in the type of the bits, several times faster than truth values.
+    # In place, the comparison gives 0 and 1 in the type of the bits, several times faster than a boolean tensor.
     mask.as_strided((h.numel(),), (1,)).copy_(bits[: h.numel()].ge_(dropped - _LEVELS // 2))
     return h * mask.mul_(_LEVELS / (_LEVELS - dropped))
 

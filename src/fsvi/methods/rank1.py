@@ -79,7 +79,7 @@ class Rank1(PointEstimate):
         super().build(network)
         self.factors = RankOne(self.net, self.num_components, self.stds.single(), self.random_signs, self.seed)
 
-    def data_terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def terms_without_prior(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood over M draws, and the weighted KL of the factors."""
         outputs = torch.stack([self._outputs(x, self._deal(len(x))) for _ in range(self.num_samples)])
         kl = kl_weight_value(self.kl_weight, self.num_data or len(x)) * self.factors.kl(self.prior_std)

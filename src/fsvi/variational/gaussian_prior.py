@@ -43,11 +43,11 @@ def add_normal_gradient(parameters: Sequence[Tensor], variance: float, weight: f
         variance: The prior's variance.
         weight: A factor on the gradient.
     """
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]
-    torch._foreach_add_(gradients, list(parameters), alpha=weight / variance)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
+    own = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]
+    sums = torch._foreach_add(own, list(parameters), alpha=weight / variance)  # not in place: `own` may share memory
+    for parameter, gradient in zip(parameters, sums, strict=True):
         parameter.grad = gradient
-    return 0.5 / variance * torch.stack(torch._foreach_norm(list(parameters))).square().sum()
+    return negative_log_normal(parameters, variance)
 
 
 class _SquaredNorm(torch.autograd.Function):
@@ -61,7 +61,7 @@ class _SquaredNorm(torch.autograd.Function):
     @staticmethod
     def forward(*tensors: Tensor) -> Tensor:
         """Σ t²"""
-        return torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors]).square().sum()
+        return torch.stack([tensor.square().sum() for tensor in tensors]).sum()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -86,16 +86,16 @@ def normal_kl(mean: Tensor, log_std: Tensor, prior_mean: Tensor | float, prior_v
 
 
 @torch.no_grad()
-def centred_kl(mean: Tensor, log_std: Tensor, std: Tensor, prior_variance: float) -> Tensor:
-    """`normal_kl` of vectors with a prior mean of zero, without a graph and in few passes.
+def centred_kl(mean: Tensor, log_std: Tensor, variance: Tensor, prior_variance: float) -> Tensor:
+    """`normal_kl` with a prior mean of zero, without a graph and in few passes.
 
     Args:
         mean: The mean.
         log_std: The log standard deviations.
-        std: Their exponentials.
+        variance: The variances, exp(log_std)².
         prior_variance: The variance of the prior.
     """
-    squares = std.dot(std) + mean.dot(mean)
+    squares = variance.sum() + mean.square().sum()
     return 0.5 * (squares / prior_variance + mean.numel() * (math.log(prior_variance) - 1)) - log_std.sum()
 
 
@@ -112,10 +112,10 @@ def add_normal_kl_gradient(mean: Tensor, log_std: Tensor, prior_variance: float,
         prior_variance: The variance of the prior.
         weight: A factor on the gradient.
     """
-    std = log_std.exp()
-    value = centred_kl(mean, log_std, std, prior_variance)
+    variance = log_std.exp().square_()
+    value = centred_kl(mean, log_std, variance, prior_variance)
     _add_gradient(mean, mean * (weight / prior_variance))
-    _add_gradient(log_std, std.square_().mul_(weight / prior_variance).sub_(weight))
+    _add_gradient(log_std, variance.mul_(weight / prior_variance).sub_(weight))
     return value
 
 

@@ -126,12 +126,14 @@ class NewtonSteps(NaturalGradient):
         """As in the docstring of `IVON`; h first."""
         assert mean.grad is not None and scale.grad is not None
         rate, prior, beta = group["scale_rate"], group["prior"], group["momentum"]
-        change = scale.grad - scale
         total = scale + prior
+        change = scale.grad.sub_(scale)
         scale.add_(change, alpha=rate).addcdiv_(change.square_(), total, value=0.5 * rate**2)
-        state["momentum"].lerp_(mean.grad, 1 - beta)
-        gradient = (prior * mean).add_(state["momentum"], alpha=1 / (1 - beta ** float(state["step"])))
-        gradient.div_(torch.add(scale, prior, out=total))
-        if group["clip"] < math.inf:
-            gradient.clamp_(-group["clip"], group["clip"])
-        mean.sub_(gradient, alpha=group["lr"])
+        torch.add(scale, prior, out=total)
+        correction = 1 - beta ** float(state["step"])
+        gradient = state["momentum"].lerp_(mean.grad, 1 - beta).add(mean, alpha=prior * correction)
+        if group["clip"] == math.inf:
+            mean.addcdiv_(gradient, total, value=-group["lr"] / correction)
+            return
+        step = gradient.div_(total).div_(correction).clamp_(-group["clip"], group["clip"])
+        mean.sub_(step, alpha=group["lr"])

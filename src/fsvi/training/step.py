@@ -64,7 +64,7 @@ class Stepper:
     the gradient.
 
     Args:
-        method: A method in training mode, after `method.begin`, whose network has all its layers.
+        method: A method in training mode, after `method.begin`; its layers must not be replaced afterwards.
         optimizer: The optimizer of its parameters.
         clip_norm: The largest norm of the gradient; larger gradients are scaled down to it. The members of an ensemble
             are clipped one by one. None does not clip.

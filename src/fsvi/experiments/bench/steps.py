@@ -208,7 +208,6 @@ def training_action(method: Method, x: Inputs) -> Callable[[], None]:
     method.train()
     own = method.own_optimizer(LEARNING_RATE)
     optimizer = own or make_optimizer(check_optimizer("adam"), method.parameter_groups(LEARNING_RATE))
-
     step = Stepper(method, optimizer)
 
     def act() -> None:

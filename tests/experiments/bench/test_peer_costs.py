@@ -8,10 +8,11 @@ import pytest
 
 from fsvi.experiments.bench import peer_costs, peers, predictions, run_peer_bench, steps
 from fsvi.experiments.bench.benchmark import Case
+from fsvi.experiments.bench.by_hand import plain_forward, plain_step
 from fsvi.experiments.bench.growth import GROWTHS
 from fsvi.experiments.bench.memory import Memory
 from fsvi.experiments.bench.peer_costs import PeerPlan
-from fsvi.experiments.bench.peers import Peer, plain_forward, plain_step
+from fsvi.experiments.bench.peers import Peer
 from fsvi.experiments.results import read_document
 
 TINY = PeerPlan(
@@ -29,11 +30,17 @@ def broken(work):
     raise ValueError("layers of this kind are unknown.\nSee the manual.")
 
 
+def with_context(work):
+    assert len(work.points()) == work.num_context == 2
+    return plain_step(work)
+
+
 WORKING = Peer("torch", "torch", "plain", "mfvi", "It draws nothing.", plain_step)
 LIBRARIES = {
     "working": WORKING,
     "missing": replace(WORKING, library="absent-library", module="absent_library"),
     "broken": replace(WORKING, library="broken-library", make=broken),
+    "with context": replace(WORKING, against="last_layer", make=with_context),
 }
 
 
@@ -54,8 +61,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_steps_and_predictions_of_both_are_measured(out: Path) -> None:
     sections = read_document(out / "peers.json")
     trained, predicted = (sections[name]["rows"] for name in ("mlp 100", "mlp 100 predictions"))
-    ours = ["plain", "jvp", "conditional", "last_layer", "map", "mfvi", "ivon"]
-    assert [row["method"] for row in trained] == [*ours, "working"]
+    ours = ["plain", "jvp", "conditional", "last_layer", "map", "mfvi", "ivon", "mc_dropout"]
+    assert [row["method"] for row in trained] == [*ours, "working", "with context"]
+    assert {row["method"]: row["num_context"] for row in trained[-2:]} == {"working": 0, "with context": 2}
     assert {row["method"] for row in predicted} >= {"forward", "last_layer", "laplace", "passes"}
     dropout = {row["network"] for row in predicted if row["method"] == "mc_dropout"}
     assert dropout == {"mlp 100 with dropout"}

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fsvi.errors import InvalidInputError
+from fsvi.experiments.bench.by_hand import plain_forward
 from fsvi.experiments.bench.goals import method_goals
-from fsvi.experiments.bench.peers import plain_forward
 from fsvi.experiments.bench.predictions import end_training
 from fsvi.experiments.bench.rendering import empty_table, goal_table, show
 from fsvi.experiments.bench.steps import NETWORKS, PLAIN, BenchStep, training_action

@@ -22,7 +22,7 @@ from fsvi.experiments.bench.step_costs import measure_steps
 from fsvi.experiments.bench.steps import FSVI_METHODS, NETWORKS, BenchStep, dropping
 from fsvi.validation import first_line
 
-_OURS = ("map", "mfvi", "ivon")
+_OURS = ("map", "mfvi", "ivon", "mc_dropout")
 """Other steps of fsvi."""
 _OUR_PREDICTIONS = (
     ("last_layer", 10),
@@ -133,10 +133,10 @@ def _measure_predictions(network: str, plan: PeerPlan, console: Console) -> dict
 
 
 def _steps(case: Case) -> Iterator[BenchStep]:
-    for name in FSVI_METHODS:
-        yield BenchStep(case.network, name, case.batch_size, case.num_context)
-    for name in (*_OURS, *peers.STEPS):
-        yield BenchStep(case.network, name, case.batch_size, 0)
+    for name in (*FSVI_METHODS, *_OURS, *peers.STEPS):
+        purpose = peers.STEPS[name].against if name in peers.STEPS else name
+        num_context = case.num_context if purpose in FSVI_METHODS else 0
+        yield BenchStep(case.network, name, case.batch_size, num_context)
 
 
 def _predictions(network: str, num_inputs: int) -> Iterator[BenchPrediction]:

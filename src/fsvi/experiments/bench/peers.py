@@ -18,36 +18,20 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from fsvi.experiments.bench import by_hand
+from fsvi.experiments.bench.by_hand import (
+    LEARNING_RATE,
+    NUM_DATA,
+    Action,
+    Work,
+    adam_step,
+    averaging,
+    dropout_prediction,
+    dropout_step,
+    predicting,
+)
 from fsvi.inputs import Inputs
 from fsvi.validation import first_line
-
-_CHUNK = 512
-"""Inputs per forward pass of a prediction, as in `predict`."""
-LEARNING_RATE = 1e-4
-NUM_DATA = 60_000
-
-Action = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a library is given.
-
-    Attributes:
-        net: The network, which the library may change.
-        x: Inputs in the network's memory layout.
-        y: Their classes.
-        num_samples: Draws per prediction.
-    """
-
-    net: nn.Module
-    x: Inputs
-    y: Tensor
-    num_samples: int = 1
-
-    def outputs(self) -> Tensor:
-        """The network's outputs."""
-        return call(self.net, self.x)
 
 
 @dataclass(frozen=True)
@@ -72,12 +56,6 @@ class Peer:
     differs: str
     make: Callable[[Work], Action]
     num_samples: int = 1
-
-
-def call(net: nn.Module, x: Inputs) -> Tensor:
-    """The network's outputs at inputs that are a tensor, or a dictionary of arguments."""
-    outputs: Tensor = net(x) if isinstance(x, Tensor) else net(**x.tree)
-    return outputs
 
 
 def why_missing(peer: Peer) -> str | None:
@@ -105,58 +83,9 @@ def _module(name: str) -> Any:
         return import_module(name)
 
 
-# Plain PyTorch --------------------------------------------------------------------------------------------------------
-
-
-def plain_step(work: Work) -> Action:
-    """A training step written by hand, with `torch.optim`: what all others are compared with."""
-    return _adam_step(work.net, lambda: F.cross_entropy(work.outputs(), work.y))
-
-
-def plain_forward(work: Work) -> Action:
-    """A forward pass of the network."""
-    return _predicting(work, lambda x: call(work.net, x))
-
-
-def _adam_step(net: nn.Module, loss: Callable[[], Tensor]) -> Action:
-    optimizer = torch.optim.Adam(net.parameters(), lr=LEARNING_RATE, fused=True)
-    net.train()
-
-    def act() -> None:
-        optimizer.zero_grad()
-        loss().backward()
-        optimizer.step()
-
-    return act
-
-
-def _predicting(work: Work, outputs: Callable[[Inputs], Tensor]) -> Action:
-    """A prediction for all inputs, chunk by chunk."""
-    work.net.eval()
-
-    def act() -> Tensor:
-        with torch.no_grad():
-            return torch.cat([outputs(chunk) for chunk in work.x.split(_CHUNK)])
-
-    return act
-
-
-def _averaging(work: Work, net: nn.Module) -> Callable[[Inputs], Tensor]:
-    """Class probabilities, averaged over passes of a network that is random."""
-
-    def average(x: Inputs) -> Tensor:
-        return torch.stack([call(net, x).softmax(-1) for _ in range(work.num_samples)]).mean(0)
-
-    return average
-
-
-def _dropout_prediction(work: Work) -> Action:
-    """Passes with the network's dropout layers on, written by hand."""
-    act = _predicting(work, _averaging(work, work.net))
-    for layer in work.net.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.train()
-    return act
+def _training(make_loss: Callable[[Work], Callable[[], Tensor]]) -> Callable[[Work], Action]:
+    """A function that makes training steps on a loss."""
+    return lambda work: adam_step(work.net, make_loss(work))
 
 
 # bayesian-torch -------------------------------------------------------------------------------------------------------
@@ -178,11 +107,11 @@ def _bayesian_torch_network(work: Work) -> nn.Module:
 
 def _bayesian_torch_step(work: Work) -> Action:
     library, net = _module("bayesian_torch.models.dnn_to_bnn"), _bayesian_torch_network(work)
-    return _adam_step(net, lambda: F.cross_entropy(work.outputs(), work.y) + library.get_kl_loss(net) / NUM_DATA)
+    return adam_step(net, lambda: F.cross_entropy(work.outputs(), work.y) + library.get_kl_loss(net) / NUM_DATA)
 
 
 def _bayesian_torch_prediction(work: Work) -> Action:
-    return _predicting(work, _averaging(work, _bayesian_torch_network(work)))
+    return predicting(work, averaging(work, _bayesian_torch_network(work)))
 
 
 def _arranged_like(work: Work) -> nn.Module:
@@ -245,7 +174,7 @@ def _torch_uncertainty_step(work: Work) -> Action:
     loss = _module("torch_uncertainty.losses").ELBOLoss(
         _with_bayesian_layers(work), nn.CrossEntropyLoss(), kl_weight=1 / NUM_DATA, num_samples=1
     )
-    return _adam_step(work.net, lambda: loss(work.x, work.y))
+    return adam_step(work.net, lambda: loss(work.x, work.y))
 
 
 def _with_bayesian_layers(work: Work) -> nn.Module:
@@ -265,7 +194,7 @@ def _with_bayesian_layers(work: Work) -> nn.Module:
 def _torch_uncertainty_dropout(work: Work) -> Action:
     wrap = _module("torch_uncertainty.methods").mc_dropout
     net = wrap(work.net, num_estimators=work.num_samples, on_batch=True).eval()
-    act = _predicting(work, lambda x: net(x).unflatten(0, (work.num_samples, -1)).softmax(-1).mean(0))
+    act = predicting(work, lambda x: net(x).unflatten(0, (work.num_samples, -1)).softmax(-1).mean(0))
     net.eval()
     return act
 
@@ -281,7 +210,7 @@ def _laplace_prediction(structure: str) -> Callable[[Work], Action]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(DataLoader(TensorDataset(work.x[few], work.y[few]), batch_size=128))
-        return _predicting(work, lambda x: model(x, pred_type="glm", link_approx="probit"))
+        return predicting(work, lambda x: model(x, pred_type="glm", link_approx="probit"))
 
     return make
 
@@ -290,7 +219,32 @@ def _laplace_prediction(structure: str) -> Callable[[Work], Action]:
 
 _LAST_LAYER = "It keeps less of the last layer's curvature, {}; fsvi keeps all of it, with covariances between outputs."
 
+_BY_HAND = "The formula, with autograd for every gradient, and no checks of the gradient or of the loss."
+
 STEPS: Mapping[str, Peer] = {
+    **{
+        f"{against} by hand": Peer(
+            library="torch",
+            module="torch",
+            title=f"FSVI, {title}, written by hand",
+            against=against,
+            differs=_BY_HAND,
+            make=_training(loss),
+        )
+        for against, title, loss in (
+            ("jvp", "`torch.func.jvp`", by_hand.jvp_loss),
+            ("conditional", "`conditional`", by_hand.conditional_loss),
+            ("last_layer", "last layer", by_hand.last_layer_loss),
+        )
+    },
+    "dropout by hand": Peer(
+        library="torch",
+        module="torch",
+        title="MC dropout, `F.dropout`",
+        against="mc_dropout",
+        differs="It has no prior over the weights.",
+        make=dropout_step,
+    ),
     "bayesian-torch": Peer(
         library="bayesian-torch",
         module="bayesian_torch.models.dnn_to_bnn",
@@ -358,7 +312,7 @@ PREDICTIONS: Mapping[str, Peer] = {
         title="MC dropout, passes in a loop",
         against="mc_dropout",
         differs="It draws new masks for every input, so that a draw is not one function.",
-        make=_dropout_prediction,
+        make=dropout_prediction,
         num_samples=10,
     ),
     "torch-uncertainty": Peer(

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from fsvi.experiments.bench.peers import PREDICTIONS, plain_forward
+from fsvi.experiments.bench.by_hand import plain_forward
+from fsvi.experiments.bench.peers import PREDICTIONS
 from fsvi.experiments.bench.steps import BenchStep, training_action
 from fsvi.experiments.bench.timing import Spread, interleave
 from fsvi.inputs import Inputs

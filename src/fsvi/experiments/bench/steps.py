@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from fsvi.experiments.bench.by_hand import LEARNING_RATE, NUM_DATA, Work, plain_step
 from fsvi.experiments.bench.jacobian import JacobianFSVI
-from fsvi.experiments.bench.peers import LEARNING_RATE, NUM_DATA, STEPS, Work, plain_step
+from fsvi.experiments.bench.peers import STEPS
 from fsvi.functions.contexts import Dataset
 from fsvi.inputs import Bundle, Inputs
 from fsvi.likelihoods import Categorical
@@ -180,7 +181,8 @@ class BenchStep:
         """
         network = Network(NETWORKS[self.network].make(), channels_last=self.channels_last).copied()
         y = torch.randint(_CLASSES, (num,))
-        return Work(network.module, network.arranged(self.inputs(num)), y, num_samples)
+        context = network.arranged(self.inputs(_CONTEXT_INPUTS)) if self.num_context else None
+        return Work(network.module, network.arranged(self.inputs(num)), y, num_samples, context, self.num_context)
 
     def inputs(self, num: int) -> Inputs:
         """Random inputs of the network's shape; texts are token ids and a mask."""

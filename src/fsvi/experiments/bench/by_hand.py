@@ -1,0 +1,255 @@
+"""Steps and predictions in plain PyTorch, as one would write them by hand for one network.
+
+A plain step is what all others are compared with. FSVI's steps written by hand follow its formula line by line, with
+autograd for every gradient: they show what the formula costs in PyTorch without a library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+from torch.nn import functional as F
+
+from fsvi.inputs import Inputs, concatenate
+
+LEARNING_RATE = 1e-4
+NUM_DATA = 60_000
+
+_CHUNK = 512
+"""Inputs per forward pass of a prediction, as in `predict`."""
+_VARIANCE, _NUGGET = 0.5, 1e-2
+"""The prior and the nugget that FSVI has by default."""
+_LOG_STD = -4.0
+_RATE = 0.1
+"""The dropout rate that MC dropout has by default."""
+
+Action = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a library is given.
+
+    Attributes:
+        net: The network, which the library may change.
+        x: Inputs in the network's memory layout.
+        y: Their classes.
+        num_samples: Draws per prediction.
+        context: Inputs among which context points are drawn, for steps that need them.
+        num_context: The number of context points.
+    """
+
+    net: nn.Module
+    x: Inputs
+    y: Tensor
+    num_samples: int = 1
+    context: Inputs | None = None
+    num_context: int = 0
+
+    def outputs(self) -> Tensor:
+        """The network's outputs."""
+        return call(self.net, self.x)
+
+    def points(self) -> Inputs:
+        """New context points."""
+        assert self.context is not None
+        drawn: Inputs = self.context[torch.randperm(len(self.context))[: self.num_context]]
+        return drawn
+
+
+def call(net: nn.Module, x: Inputs, tensors: dict[str, Tensor] | None = None) -> Tensor:
+    """The network's outputs at inputs that are a tensor, or a dictionary of arguments.
+
+    Args:
+        net: The network.
+        x: The inputs.
+        tensors: What replaces parameters of those names.
+    """
+    args, kwargs = ((x,), {}) if isinstance(x, Tensor) else ((), x.tree)
+    outputs: Tensor = net(*args, **kwargs) if tensors is None else functional_call(net, tensors, args, kwargs)
+    return outputs
+
+
+# Point estimates ------------------------------------------------------------------------------------------------------
+
+
+def plain_step(work: Work) -> Action:
+    """A training step of maximum likelihood."""
+    return adam_step(work.net, lambda: F.cross_entropy(work.outputs(), work.y))
+
+
+def dropout_step(work: Work) -> Action:
+    """The same with PyTorch's dropout before every dense layer and convolution except the first."""
+    layers = [layer for layer in work.net.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
+    for layer in layers[1:]:
+        layer.register_forward_pre_hook(lambda _, args: F.dropout(args[0], _RATE))
+    return plain_step(work)
+
+
+def plain_forward(work: Work) -> Action:
+    """A forward pass of the network."""
+    return predicting(work, lambda x: call(work.net, x))
+
+
+def dropout_prediction(work: Work) -> Action:
+    """Passes with the network's dropout layers on."""
+    act = predicting(work, averaging(work, work.net))
+    for layer in work.net.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.train()
+    return act
+
+
+def adam_step(net: nn.Module, loss: Callable[[], Tensor]) -> Action:
+    """A step of Adam on all parameters of `net`."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=LEARNING_RATE, fused=True)
+    net.train()
+
+    def act() -> None:
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+    return act
+
+
+def predicting(work: Work, outputs: Callable[[Inputs], Tensor]) -> Action:
+    """A prediction for all inputs, chunk by chunk."""
+    work.net.eval()
+
+    def act() -> Tensor:
+        with torch.no_grad():
+            return torch.cat([outputs(chunk) for chunk in work.x.split(_CHUNK)])
+
+    return act
+
+
+def averaging(work: Work, net: nn.Module) -> Callable[[Inputs], Tensor]:
+    """Class probabilities, averaged over passes of a network that is random."""
+
+    def average(x: Inputs) -> Tensor:
+        return torch.stack([call(net, x).softmax(-1) for _ in range(work.num_samples)]).mean(0)
+
+    return average
+
+
+# FSVI -----------------------------------------------------------------------------------------------------------------
+
+
+def last_layer_loss(work: Work) -> Callable[[], Tensor]:
+    """FSVI's loss with a random last layer; minibatch and context go through the network together."""
+    random = _RandomNetwork(work.net, [name for name, _ in _head(work.net)])
+
+    def loss() -> Tensor:
+        num = len(work.y)
+        features, outputs = random.features_and_outputs(concatenate([work.x, work.points()]))
+        features = F.pad(features, (0, 1), value=1.0)
+        variance = random.head_variance()
+        std = (features[:num].square() @ variance.T).sqrt()
+        nll = F.cross_entropy(outputs[:num] + std * torch.randn_like(std), work.y)
+        return nll + function_kl(outputs[num:], features[num:], variance) / NUM_DATA
+
+    return loss
+
+
+def conditional_loss(work: Work) -> Callable[[], Tensor]:
+    """FSVI's loss with all layers random, and one draw for the likelihood and the features of the context."""
+    random = _RandomNetwork(work.net, [name for name, _ in work.net.named_parameters()])
+
+    def loss() -> Tensor:
+        num, shifts = len(work.y), random.draw()
+        features, outputs = random.features_and_outputs(concatenate([work.x, work.points()]), random.moved(shifts))
+        return F.cross_entropy(outputs[:num], work.y) + random.head_kl(features[num:]) / NUM_DATA
+
+    return loss
+
+
+def jvp_loss(work: Work) -> Callable[[], Tensor]:
+    """FSVI's loss with all layers random, and features linearized along the draw by `torch.func.jvp`."""
+    random = _RandomNetwork(work.net, [name for name, _ in work.net.named_parameters()])
+
+    def loss() -> Tensor:
+        shifts, points = random.draw(), work.points()
+        nll = F.cross_entropy(call(work.net, work.x, random.moved(shifts)), work.y)
+        at_points = partial(random.features_and_outputs, points)
+        features, change = jvp(lambda tensors: at_points(tensors)[0], (random.means,), (shifts,))[:2]
+        return nll + random.head_kl(features, change) / NUM_DATA
+
+    return loss
+
+
+def function_kl(mean: Tensor, features: Tensor, variance: Tensor) -> Tensor:
+    """Σₖ KL(N(mean[:, k], Φ diag(variance[k]) Φᵀ + nugget·I) ‖ N(0, (v + nugget)·I)), in float64.
+
+    Args:
+        mean: The means at K points, (K, Q).
+        features: Φ, (K, R).
+        variance: The variances of the last layer's weights, (Q, R).
+    """
+    mean, features, variance = mean.double(), features.double(), variance.double()
+    covariance = (features * variance[:, None]) @ features.T
+    covariance.diagonal(dim1=-2, dim2=-1).add_(_NUGGET)
+    prior = _VARIANCE + _NUGGET
+    quadratic = (covariance.diagonal(dim1=-2, dim2=-1).sum() + mean.square().sum()) / prior
+    logs = 2 * torch.linalg.cholesky(covariance).diagonal(dim1=-2, dim2=-1).log().sum()
+    return 0.5 * (quadratic + mean.numel() * (math.log(prior) - 1) - logs).float()
+
+
+class _RandomNetwork:
+    """A network some of whose parameters have standard deviations, which become parameters of the network, too."""
+
+    def __init__(self, net: nn.Module, names: list[str]) -> None:
+        if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules()):
+            raise ValueError("it was not written for BatchNorm, whose statistics context points must not move")
+        if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in net.modules()):
+            raise ValueError("it was not written for dropout, which must be off at context points")
+        self.net = net
+        self.head = [parameter for _, parameter in _head(net)]
+        self.means = {name: net.get_parameter(name) for name in names}
+        self.logs = [nn.Parameter(torch.full_like(mean, _LOG_STD)) for mean in self.means.values()]
+        for number, log_std in enumerate(self.logs):
+            net.register_parameter(f"log_std_{number}", log_std)
+        self._inputs: list[Tensor] = []
+        _last_linear(net)[1].register_forward_pre_hook(lambda _, args: self._inputs.append(args[0]))
+
+    def draw(self) -> dict[str, Tensor]:
+        """A draw of the parameters minus their means."""
+        pairs = zip(self.means.items(), self.logs, strict=True)
+        return {name: log.exp() * torch.randn_like(mean) for (name, mean), log in pairs}
+
+    def moved(self, shifts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The means plus `shifts`."""
+        return {name: mean + shifts[name] for name, mean in self.means.items()}
+
+    def features_and_outputs(self, x: Inputs, tensors: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The inputs of the last layer, and the outputs."""
+        self._inputs.clear()
+        outputs = call(self.net, x, tensors)
+        return self._inputs[-1], outputs
+
+    def head_variance(self) -> Tensor:
+        """The variances of the last layer's weights and biases, (Q, R)."""
+        weight, bias = self.logs[-2:]
+        return (2 * torch.cat([weight, bias[:, None]], 1)).exp()
+
+    def head_kl(self, features: Tensor, change: Tensor | None = None) -> Tensor:
+        """The KL at context points with these features; their `change` moves the means only."""
+        mean = F.linear(features if change is None else features + change, *self.head)
+        return function_kl(mean, F.pad(features, (0, 1), value=1.0), self.head_variance())
+
+
+def _last_linear(net: nn.Module) -> tuple[str, nn.Linear]:
+    return [(name, layer) for name, layer in net.named_modules() if isinstance(layer, nn.Linear)][-1]
+
+
+def _head(net: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The last dense layer's weight and bias, with their names in the network."""
+    name, layer = _last_linear(net)
+    return ((f"{name}.{own}", parameter) for own, parameter in layer.named_parameters())

@@ -115,7 +115,7 @@ _DESK_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 _FINE_TUNING: dict[str, dict[str, Any]] = {
-    "fsvi": {"epochs": 3, "lr": 2.5e-4, "optimizer": "adam", "schedule": "cosine"},
+    "fsvi": {"epochs": 3, "lr": 1.25e-4, "optimizer": "adam", "schedule": "cosine"},
     "mc-dropout": {"epochs": 3, "lr": 0.05, "schedule": "cosine"},
     "swag": {"epochs": 3, "lr": 0.05, "schedule": None},
 }

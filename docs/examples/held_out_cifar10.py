@@ -3,7 +3,7 @@
     FSVI_DATA=... python docs/examples/held_out_cifar10.py studies/cifar10.desk.rates.json WORK_FOLDER
 
 MAP trains for eight epochs (25 to 50 minutes on one core that has bfloat16 in hardware), and every row starts from its
-network (10 to 20 minutes). Rows in the file are not made again, and an interrupted MAP resumes. No test set is used:
+network (10 to 20 minutes). Rows in the file are not made again; MAP resumes from WORK_FOLDER. No test set is used:
 the images of other kinds are training images of MNIST and FashionMNIST, enlarged and given random colors.
 """
 
@@ -61,7 +61,7 @@ def main(path: Path, work: Path) -> None:
     normalize = data.Normalize.of(data.load(NAME, "train").x)
     others = {name: normalize(colored(name)) for name in ("mnist", "fashion-mnist")}
 
-    def keep(name: str, method: fsvi.Method, history: fsvi.History) -> None:
+    def keep(name: str, method: fsvi.Method, history: fsvi.History, rest: tuple[Tensor, Tensor]) -> None:
         rows[name] = {**measure(method, *rest, others), "seconds": round(history.seconds)}
         path.write_text(json.dumps(rows, indent=1) + "\n")
         print(name, rows[name], flush=True)
@@ -70,12 +70,12 @@ def main(path: Path, work: Path) -> None:
     start = experiment.build(seed=0)
     history = experiment.train(start, seed=0, checkpoint=work / "map", resume=True, progress=False)
     if "MAP" not in rows:
-        keep("MAP", start, history)
+        keep("MAP", start, history, rest)
     for name, rate in RATES.items():
         if name not in rows:
             experiment, rest = held_out_experiment("fsvi", lr=rate)
             method = experiment.build(seed=0, started=[start])
-            keep(name, method, experiment.train(method, seed=0, progress=False))
+            keep(name, method, experiment.train(method, seed=0, progress=False), rest)
 
 
 if __name__ == "__main__":

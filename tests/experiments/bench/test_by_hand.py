@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import fsvi
 from fsvi.experiments.bench import by_hand
 from fsvi.experiments.bench.by_hand import (
+    NotWrittenError,
     Work,
     call,
     conditional_loss,
@@ -22,8 +23,10 @@ from fsvi.experiments.bench.by_hand import (
     plain_forward,
     plain_step,
 )
+from fsvi.experiments.bench.peers import STEPS
 from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.inputs import Bundle
+from fsvi.variational import MeanField
 
 
 def work(*layers: nn.Module, num_samples: int = 1) -> Work:
@@ -71,16 +74,23 @@ def test_dropout_in_a_loop_averages_random_passes():
 
 def test_dropout_by_hand_drops_the_inputs_of_all_layers_but_the_first():
     torch.manual_seed(0)
-    given = work()
+    given = work(nn.Linear(8, 8), nn.ReLU())
     net = copy.deepcopy(given.net)
     act = dropout_step(given)
     torch.manual_seed(1)
     outputs = given.outputs()
     torch.manual_seed(1)
-    torch.testing.assert_close(outputs, net[2](F.dropout(net[1](net[0](given.x)), 0.1)))
+    hidden = net[3](net[2](F.dropout(net[1](net[0](given.x)), 0.1)))
+    torch.testing.assert_close(outputs, net[4](F.dropout(hidden, 0.1)))
     before = given.net[0].weight.detach().clone()
     act()
     assert not torch.equal(before, given.net[0].weight)
+
+
+def test_dropout_by_hand_is_the_networks_own_if_it_has_any():
+    given = work(nn.Dropout(0.5))
+    dropout_step(given)
+    assert not any(layer._forward_pre_hooks for layer in given.net.modules())
 
 
 def test_the_divergence_by_hand_is_that_of_the_library():
@@ -92,34 +102,60 @@ def test_the_divergence_by_hand_is_that_of_the_library():
     torch.testing.assert_close(function_kl(mean, features, variance), expected.float())
 
 
-@pytest.mark.parametrize(
-    ("make_loss", "settings"),
-    [
-        (last_layer_loss, {"stochastic": "last_layer"}),
-        (conditional_loss, {"linearize": "conditional"}),
-        (jvp_loss, {"linearize": "jvp"}),
-    ],
-)
-def test_the_loss_by_hand_is_that_of_the_library(make_loss, settings, monkeypatch):
-    """Every set has all context points, the divergence weighs as much as the likelihood, and draws are averaged out."""
+CASES = [
+    (last_layer_loss, {"stochastic": "last_layer"}),
+    (conditional_loss, {"linearize": "conditional"}),
+    (jvp_loss, {"linearize": "jvp"}),
+]
+
+
+@pytest.mark.parametrize(("make_loss", "settings"), CASES)
+def test_the_loss_by_hand_and_its_gradient_are_those_of_the_library(make_loss, settings, monkeypatch):
+    """With the same random numbers, and a divergence that weighs as much as the likelihood."""
     monkeypatch.setattr(by_hand, "NUM_DATA", 10)
     monkeypatch.setattr(by_hand, "_LOG_STD", -1.5)
     torch.manual_seed(0)
     given = work()
     method = fsvi.FSVI(given.net, fsvi.Categorical(), fsvi.contexts.Dataset(given.context), num_context=4, **settings)
     method.begin(given.x, 10)
-    method.posterior.set_stds(dict.fromkeys(method.posterior.layout.shapes, math.exp(-1.5)))
+    q = method.posterior
+    q.set_stds(dict.fromkeys(q.layout.shapes, math.exp(-1.5)))
+    noise = torch.randn_like(q.mean)
+    monkeypatch.setattr(MeanField, "noise", lambda self, generator=None: noise)
+    own = q.layout.views(noise)
+    monkeypatch.setattr(
+        by_hand._RandomNetwork, "draw", lambda self: {n: log.exp() * own[n] for n, log in self.logs.items()}
+    )
+    names = [name for name, _ in given.net.named_parameters()]
+    torch.manual_seed(1)
+    terms = method.backward(given.x, given.y)
     loss = make_loss(given)
-    rounds = 1_000
-    with torch.no_grad():
-        ours = torch.stack([sum(method.terms(given.x, given.y).values()) for _ in range(rounds)])
-        theirs = torch.stack([loss() for _ in range(rounds)])
-    error = ((ours.var() + theirs.var()) / rounds).sqrt()
-    assert abs(ours.mean() - theirs.mean()) < 4 * error
-    assert error < 0.01 * ours.mean()
+    torch.manual_seed(1)
+    value = loss()
+    value.backward()
+    torch.testing.assert_close(value.detach(), sum(terms.values()).detach().float())
+    means = {**q.layout.views(q.mean.grad), **q.point_layout.views(q.point.grad)}
+    for name in names:
+        torch.testing.assert_close(given.net.get_parameter(name).grad, means[name], rtol=1e-4, atol=1e-6)
+    logs = list(q.layout.views(q.log_std.grad).values())
+    for number, log_std in enumerate(logs):
+        found = given.net.get_parameter(f"log_std_{number}").grad
+        torch.testing.assert_close(found, log_std, rtol=1e-4, atol=1e-6)
+    assert len(list(given.net.parameters())) == len(names) + len(logs)
+
+
+@pytest.mark.parametrize(("make_loss", "settings"), CASES)
+def test_a_step_by_hand_moves_every_parameter_and_standard_deviation(make_loss, settings):
+    torch.manual_seed(0)
+    given = work()
+    act = STEPS[f"{settings.get('stochastic', settings.get('linearize'))} by hand"].make(given)
+    before = [parameter.detach().clone() for parameter in given.net.parameters()]
+    assert len(before) == 6 if make_loss is last_layer_loss else 8
+    act()
+    assert not any(torch.equal(old, new) for old, new in zip(before, given.net.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(8), nn.Dropout(0.1)])
 def test_networks_that_fsvi_by_hand_was_not_written_for_are_refused(layer):
-    with pytest.raises(ValueError, match="not written for"):
+    with pytest.raises(NotWrittenError, match="BatchNorm or dropout"):
         last_layer_loss(work(layer))

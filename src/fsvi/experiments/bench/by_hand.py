@@ -27,6 +27,7 @@ _CHUNK = 512
 _VARIANCE, _NUGGET = 0.5, 1e-2
 """The prior and the nugget that FSVI has by default."""
 _LOG_STD = -4.0
+"""Where log standard deviations start; costs do not depend on it."""
 _RATE = 0.1
 """The dropout rate that MC dropout has by default."""
 
@@ -35,10 +36,10 @@ Action = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Work:
-    """What a library is given.
+    """What a step or a prediction is given.
 
     Attributes:
-        net: The network, which the library may change.
+        net: The network, which it may change.
         x: Inputs in the network's memory layout.
         y: Their classes.
         num_samples: Draws per prediction.
@@ -60,8 +61,8 @@ class Work:
     def points(self) -> Inputs:
         """New context points."""
         assert self.context is not None
-        drawn: Inputs = self.context[torch.randperm(len(self.context))[: self.num_context]]
-        return drawn
+        chosen = torch.randperm(len(self.context))[: self.num_context]
+        return self.context.index_select(0, chosen) if isinstance(self.context, Tensor) else self.context[chosen]
 
 
 def call(net: nn.Module, x: Inputs, tensors: dict[str, Tensor] | None = None) -> Tensor:
@@ -86,9 +87,9 @@ def plain_step(work: Work) -> Action:
 
 
 def dropout_step(work: Work) -> Action:
-    """The same with PyTorch's dropout before every dense layer and convolution except the first."""
+    """The same with PyTorch's dropout: the network's own, or before every dense layer and convolution but the first."""
     layers = [layer for layer in work.net.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
-    for layer in layers[1:]:
+    for layer in [] if _drops(work.net) else layers[1:]:
         layer.register_forward_pre_hook(lambda _, args: F.dropout(args[0], _RATE))
     return plain_step(work)
 
@@ -179,7 +180,8 @@ def jvp_loss(work: Work) -> Callable[[], Tensor]:
         shifts, points = random.draw(), work.points()
         nll = F.cross_entropy(call(work.net, work.x, random.moved(shifts)), work.y)
         at_points = partial(random.features_and_outputs, points)
-        features, change = jvp(lambda tensors: at_points(tensors)[0], (random.means,), (shifts,))[:2]
+        starts, directions = ({name: each[name] for name in random.feature_names} for each in (random.means, shifts))
+        features, change = jvp(lambda tensors: at_points(tensors)[0], (starts,), (directions,))[:2]
         return nll + random.head_kl(features, change) / NUM_DATA
 
     return loss
@@ -202,27 +204,33 @@ def function_kl(mean: Tensor, features: Tensor, variance: Tensor) -> Tensor:
     return 0.5 * (quadratic + mean.numel() * (math.log(prior) - 1) - logs).float()
 
 
+class NotWrittenError(Exception):
+    """FSVI by hand is not written for this network; the message is a sentence for the page."""
+
+
 class _RandomNetwork:
-    """A network some of whose parameters have standard deviations, which become parameters of the network, too."""
+    """A network some of whose parameters have standard deviations, which become parameters of the network, too.
+
+    The last layer is random and has a bias. Networks with BatchNorm or dropout would need a pass in eval mode for the
+    context points.
+    """
 
     def __init__(self, net: nn.Module, names: list[str]) -> None:
-        if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules()):
-            raise ValueError("it was not written for BatchNorm, whose statistics context points must not move")
-        if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in net.modules()):
-            raise ValueError("it was not written for dropout, which must be off at context points")
+        if _drops(net) or any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules()):
+            raise NotWrittenError("Not written for networks with BatchNorm or dropout.")
         self.net = net
-        self.head = [parameter for _, parameter in _head(net)]
+        self.head = dict(_head(net))
         self.means = {name: net.get_parameter(name) for name in names}
-        self.logs = [nn.Parameter(torch.full_like(mean, _LOG_STD)) for mean in self.means.values()]
-        for number, log_std in enumerate(self.logs):
+        self.feature_names = [name for name in names if name not in self.head]
+        self.logs = {name: nn.Parameter(torch.full_like(mean, _LOG_STD)) for name, mean in self.means.items()}
+        for number, log_std in enumerate(self.logs.values()):
             net.register_parameter(f"log_std_{number}", log_std)
         self._inputs: list[Tensor] = []
         _last_linear(net)[1].register_forward_pre_hook(lambda _, args: self._inputs.append(args[0]))
 
     def draw(self) -> dict[str, Tensor]:
         """A draw of the parameters minus their means."""
-        pairs = zip(self.means.items(), self.logs, strict=True)
-        return {name: log.exp() * torch.randn_like(mean) for (name, mean), log in pairs}
+        return {name: log_std.exp() * torch.randn_like(log_std) for name, log_std in self.logs.items()}
 
     def moved(self, shifts: dict[str, Tensor]) -> dict[str, Tensor]:
         """The means plus `shifts`."""
@@ -236,13 +244,17 @@ class _RandomNetwork:
 
     def head_variance(self) -> Tensor:
         """The variances of the last layer's weights and biases, (Q, R)."""
-        weight, bias = self.logs[-2:]
+        weight, bias = (self.logs[name] for name in self.head)
         return (2 * torch.cat([weight, bias[:, None]], 1)).exp()
 
     def head_kl(self, features: Tensor, change: Tensor | None = None) -> Tensor:
         """The KL at context points with these features; their `change` moves the means only."""
-        mean = F.linear(features if change is None else features + change, *self.head)
+        mean = F.linear(features if change is None else features + change, *self.head.values())
         return function_kl(mean, F.pad(features, (0, 1), value=1.0), self.head_variance())
+
+
+def _drops(net: nn.Module) -> bool:
+    return any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in net.modules())
 
 
 def _last_linear(net: nn.Module) -> tuple[str, nn.Linear]:

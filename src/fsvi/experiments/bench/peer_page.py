@@ -26,7 +26,7 @@ _NETWORKS = {
     "transformer": "A transformer encoder",
 }
 _TITLES = {
-    PLAIN: "a step written by hand",
+    PLAIN: "maximum likelihood, written by hand",
     FORWARD: "a forward pass",
     "map": "MAP",
     "jvp": "FSVI, `jvp`",
@@ -137,7 +137,7 @@ def _rows(section: Mapping[str, Any], libraries: Mapping[str, Peer]) -> list[Row
     rows = [_row(row, measured, libraries, has_memory) for row in measured]
     empty = "" if has_memory else None
     return rows + [
-        Row(libraries[name].library, libraries[name].title, "", "", empty, reason)
+        Row(_library(libraries[name].library), libraries[name].title, "", "", empty, reason)
         for name, reason in section["missing"].items()
         if name in libraries
     ]
@@ -148,17 +148,22 @@ def _row(
 ) -> Row:
     method, ratio = row["method"], Spread(**row["ratio"])
     peer = libraries.get(method)
-    library = peer.library if peer is not None else "PyTorch" if method in (PLAIN, FORWARD) else "fsvi"
+    library = peer.library if peer is not None else "torch" if method in (PLAIN, FORWARD) else "fsvi"
     title = peer.title if peer is not None else _TITLES[method]
     draws = row.get("num_samples", 1)
     return Row(
-        library={"torch": "PyTorch"}.get(library, library),
+        library=_library(library),
         title=f"{title}, {draws} draws" if draws > 1 else title,
         ms=f"{row['ms']['median']:.1f}",
         ratio=show(ratio),
         memory=f"{row['memory_ratio']:.2f}" if has_memory else None,
         note=_limit(row) if peer is None else _ahead(peer, ratio, measured),
     )
+
+
+def _library(name: str) -> str:
+    """A library's name for readers."""
+    return "PyTorch" if name == "torch" else name
 
 
 def _limit(row: Mapping[str, Any]) -> str:

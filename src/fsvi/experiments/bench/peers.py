@@ -1,6 +1,6 @@
-"""Other libraries that the benchmark compares fsvi with: what they do in a training step and in a prediction.
+"""What the benchmark compares fsvi with: steps and predictions of other libraries, and some in plain PyTorch.
 
-None of them is needed: each is imported when it is measured. Every adapter follows the library's own tutorial.
+No other library is needed: each is imported when it is measured. Every adapter follows the library's own tutorial.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fsvi.validation import first_line
 
 @dataclass(frozen=True)
 class Peer:
-    """A training step or a prediction of another library.
+    """A training step or a prediction of another library, or of plain PyTorch.
 
     Attributes:
         library: The library's name.
@@ -219,7 +219,7 @@ def _laplace_prediction(structure: str) -> Callable[[Work], Action]:
 
 _LAST_LAYER = "It keeps less of the last layer's curvature, {}; fsvi keeps all of it, with covariances between outputs."
 
-_BY_HAND = "The formula, with autograd for every gradient, and no checks of the gradient or of the loss."
+_BY_HAND = "It is the same loss, but neither the loss nor the gradient is checked for NaN."
 
 STEPS: Mapping[str, Peer] = {
     **{
@@ -242,7 +242,7 @@ STEPS: Mapping[str, Peer] = {
         module="torch",
         title="MC dropout, `F.dropout`",
         against="mc_dropout",
-        differs="It has no prior over the weights.",
+        differs="It has no prior over the weights, and neither the loss nor the gradient is checked for NaN.",
         make=dropout_step,
     ),
     "bayesian-torch": Peer(

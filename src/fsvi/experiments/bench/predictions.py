@@ -48,7 +48,7 @@ class BenchPrediction:
         step = BenchStep(self.network, self.method, _BATCH_SIZE, _NUM_CONTEXT)
         if self.method == FORWARD or self.method in PREDICTIONS:
             make = plain_forward if self.method == FORWARD else PREDICTIONS[self.method].make
-            return make(step.make_work(self.num_inputs, self.num_samples))
+            return make(replace(step, num_context=0).make_work(self.num_inputs, self.num_samples))
         method, x = step.make_method(), step.inputs(_BATCH_SIZE)
         training_action(method, x)()
         end_training(method, x)

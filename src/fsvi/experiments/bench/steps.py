@@ -173,7 +173,7 @@ class BenchStep:
         return training_action(self.make_method(), self.inputs(self.batch_size))
 
     def make_work(self, num: int, num_samples: int = 1) -> Work:
-        """The network and `num` inputs in the step's memory layout, for code that knows nothing of fsvi.
+        """The network, `num` inputs and a pool of context points in the step's memory layout, for code outside of fsvi.
 
         Args:
             num: The number of inputs.

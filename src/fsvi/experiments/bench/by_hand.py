@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,11 @@ _LOG_STD = -4.0
 _RATE = 0.1
 """The dropout rate that MC dropout has by default."""
 
+_NORMS = nn.modules.batchnorm._BatchNorm
+
 Action = Callable[[], Any]
+_Pass: TypeAlias = tuple[Tensor, Tensor]
+"""Features and outputs."""
 
 
 @dataclass(frozen=True)
@@ -145,42 +149,39 @@ def averaging(work: Work, net: nn.Module) -> Callable[[Inputs], Tensor]:
 
 
 def last_layer_loss(work: Work) -> Callable[[], Tensor]:
-    """FSVI's loss with a random last layer; minibatch and context go through the network together."""
+    """FSVI's loss with a random last layer."""
     random = _RandomNetwork(work.net, [name for name, _ in _head(work.net)])
 
     def loss() -> Tensor:
-        num = len(work.y)
-        features, outputs = random.features_and_outputs(concatenate([work.x, work.points()]))
-        features = F.pad(features, (0, 1), value=1.0)
+        (features, outputs), (others, means) = random.two_passes(work.x, work.points())
         variance = random.head_variance()
-        std = (features[:num].square() @ variance.T).sqrt()
-        nll = F.cross_entropy(outputs[:num] + std * torch.randn_like(std), work.y)
-        return nll + function_kl(outputs[num:], features[num:], variance) / NUM_DATA
+        std = (_with_ones(features).square() @ variance.T).sqrt()
+        nll = F.cross_entropy(outputs + std * torch.randn_like(std), work.y)
+        return nll + function_kl(means, _with_ones(others), variance) / NUM_DATA
 
     return loss
 
 
 def conditional_loss(work: Work) -> Callable[[], Tensor]:
     """FSVI's loss with all layers random, and one draw for the likelihood and the features of the context."""
-    random = _RandomNetwork(work.net, [name for name, _ in work.net.named_parameters()])
+    random = _RandomNetwork(work.net, _random_names(work.net))
 
     def loss() -> Tensor:
-        num, shifts = len(work.y), random.draw()
-        features, outputs = random.features_and_outputs(concatenate([work.x, work.points()]), random.moved(shifts))
-        return F.cross_entropy(outputs[:num], work.y) + random.head_kl(features[num:]) / NUM_DATA
+        (_, outputs), (features, _) = random.two_passes(work.x, work.points(), random.moved(random.draw()))
+        return F.cross_entropy(outputs, work.y) + random.head_kl(features) / NUM_DATA
 
     return loss
 
 
 def jvp_loss(work: Work) -> Callable[[], Tensor]:
     """FSVI's loss with all layers random, and features linearized along the draw by `torch.func.jvp`."""
-    random = _RandomNetwork(work.net, [name for name, _ in work.net.named_parameters()])
+    random = _RandomNetwork(work.net, _random_names(work.net))
 
     def loss() -> Tensor:
         shifts, points = random.draw(), work.points()
         nll = F.cross_entropy(call(work.net, work.x, random.moved(shifts)), work.y)
-        at_points = partial(random.features_and_outputs, points)
         starts, directions = ({name: each[name] for name in random.feature_names} for each in (random.means, shifts))
+        at_points = partial(random.context_pass, points)
         features, change = jvp(lambda tensors: at_points(tensors)[0], (starts,), (directions,))[:2]
         return nll + random.head_kl(features, change) / NUM_DATA
 
@@ -204,21 +205,16 @@ def function_kl(mean: Tensor, features: Tensor, variance: Tensor) -> Tensor:
     return 0.5 * (quadratic + mean.numel() * (math.log(prior) - 1) - logs).float()
 
 
-class NotWrittenError(Exception):
-    """FSVI by hand is not written for this network; the message is a sentence for the page."""
-
-
 class _RandomNetwork:
     """A network some of whose parameters have standard deviations, which become parameters of the network, too.
 
-    The last layer is random and has a bias. Networks with BatchNorm or dropout would need a pass in eval mode for the
-    context points.
+    The last layer is random and has a bias. Context points are seen in eval mode: they neither move the statistics of
+    BatchNorm nor lose inputs to dropout. In other networks, they join the minibatch.
     """
 
     def __init__(self, net: nn.Module, names: list[str]) -> None:
-        if _drops(net) or any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules()):
-            raise NotWrittenError("Not written for networks with BatchNorm or dropout.")
         self.net = net
+        self.joins = not _drops(net) and not any(isinstance(layer, _NORMS) for layer in net.modules())
         self.head = dict(_head(net))
         self.means = {name: net.get_parameter(name) for name in names}
         self.feature_names = [name for name in names if name not in self.head]
@@ -236,8 +232,24 @@ class _RandomNetwork:
         """The means plus `shifts`."""
         return {name: mean + shifts[name] for name, mean in self.means.items()}
 
-    def features_and_outputs(self, x: Inputs, tensors: dict[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """The inputs of the last layer, and the outputs."""
+    def two_passes(self, x: Inputs, points: Inputs, tensors: dict[str, Tensor] | None = None) -> tuple[_Pass, _Pass]:
+        """Features and outputs of the minibatch, and those of the context points."""
+        if not self.joins:
+            return self._pass(x, tensors), self.context_pass(points, tensors)
+        features, outputs = self._pass(concatenate([x, points]), tensors)
+        num = len(x)
+        return (features[:num], outputs[:num]), (features[num:], outputs[num:])
+
+    def context_pass(self, points: Inputs, tensors: dict[str, Tensor] | None = None) -> _Pass:
+        """Features and outputs of the context points alone."""
+        if self.joins:
+            return self._pass(points, tensors)
+        self.net.eval()
+        result = self._pass(points, tensors)
+        self.net.train()
+        return result
+
+    def _pass(self, x: Inputs, tensors: dict[str, Tensor] | None) -> _Pass:
         self._inputs.clear()
         outputs = call(self.net, x, tensors)
         return self._inputs[-1], outputs
@@ -250,7 +262,18 @@ class _RandomNetwork:
     def head_kl(self, features: Tensor, change: Tensor | None = None) -> Tensor:
         """The KL at context points with these features; their `change` moves the means only."""
         mean = F.linear(features if change is None else features + change, *self.head.values())
-        return function_kl(mean, F.pad(features, (0, 1), value=1.0), self.head_variance())
+        return function_kl(mean, _with_ones(features), self.head_variance())
+
+
+def _with_ones(features: Tensor) -> Tensor:
+    """The features, and a one for the bias."""
+    return F.pad(features, (0, 1), value=1.0)
+
+
+def _random_names(net: nn.Module) -> list[str]:
+    """All parameters but BatchNorm's, which FSVI trains as points."""
+    fixed = {id(p) for layer in net.modules() if isinstance(layer, _NORMS) for p in layer.parameters()}
+    return [name for name, p in net.named_parameters() if id(p) not in fixed]
 
 
 def _drops(net: nn.Module) -> bool:

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from fsvi.experiments.bench import peers
 from fsvi.experiments.bench.benchmark import Case, make_console
-from fsvi.experiments.bench.by_hand import NotWrittenError
 from fsvi.experiments.bench.growth import GROWTHS
 from fsvi.experiments.bench.peer_page import predicting, write_page
 from fsvi.experiments.bench.peers import Peer, why_missing
@@ -171,8 +170,6 @@ def _failure(what: BenchStep | BenchPrediction, peer: Peer) -> str | None:
     """A sentence about the error with which a library fails on the network; None if it works."""
     try:
         what.make_action()()
-    except NotWrittenError as error:
-        return str(error)
     except Exception as error:  # other libraries fail in any way
         return f"{peer.library} fails on this network: {first_line(error)}."
     return None

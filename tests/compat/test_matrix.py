@@ -152,7 +152,10 @@ def test_other_methods_take_the_same_inputs(name, method):
     assert made_method.predict(x, num_samples=3).mean.shape == (y.numel(), CLASSES)
 
 
-@pytest.mark.parametrize("method", [fsvi.Laplace, fsvi.VOGN, fsvi.SPG, fsvi.DUQ, fsvi.FBNN, fsvi.Rank1])
+NEED_ONE_OUTPUT = [fsvi.Laplace, fsvi.VOGN, fsvi.IVON, fsvi.SPG, fsvi.DUQ, fsvi.FBNN, fsvi.Rank1, fsvi.VBLL, fsvi.FSEB]
+
+
+@pytest.mark.parametrize("method", [*NEED_ONE_OUTPUT, fsvi.SFSVI])
 def test_methods_that_need_one_output_per_input_say_so(method):
     _, net, x, y = made("tagger")
     with pytest.raises(fsvi.HeadError, match="positions"):

@@ -54,6 +54,7 @@ class SFSVI(FSVI):
         stds: How the standard deviations start and learn; None is `Stds()`.
     """
 
+    takes_positions = False
     _drawn: Sequence[int] = ()
     """How many of the last points of the latest set were kept from each earlier task; the others concern all heads."""
 

@@ -87,6 +87,11 @@ def test_fsvi_stands_for_itself_with_its_default_context():
     assert found[0].comparisons[0].fsvi.label == "fsvi (kmnist)"
 
 
+def test_fsvi_has_the_context_with_the_most_seeds():
+    results = runs("fsvi", [0.9, 0.9], context="monochrome") + runs("fsvi", [0.95], context="kmnist")
+    assert only(results + runs("map", [0.92, 0.92])).gain == pytest.approx(-2.0)
+
+
 def test_measures_are_counted_by_section():
     metrics = {"accuracy": 0.93, "ece_15": 0.03}
     results = [make_result("fsvi", metrics=metrics), make_result("map")]

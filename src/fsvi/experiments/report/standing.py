@@ -3,7 +3,8 @@
 Two methods are compared by every measure of a task that has a better direction, at the most complete profile that both
 were run with. If both were run with the same seeds, the differences are paired, since a seed also determines the split
 of the data. A win or a loss is a difference whose 95% confidence interval leaves out zero, by Student's t: few seeds
-say little about their own spread, so they need more standard errors. One seed alone only says who is ahead.
+say little about their own spread, so they need more standard errors. One seed alone only says who is ahead. If FSVI was
+run with several contexts, the one with the most seeds counts.
 """
 
 from __future__ import annotations
@@ -130,11 +131,11 @@ def _compare(table: Table) -> Iterable[Comparison]:
 
 
 def _reference(table: Table) -> TableRow | None:
-    """FSVI with the task's default context; without results for it, FSVI with the first other context."""
+    """FSVI with the context that has the most seeds; of several, the task's default, or the first by name."""
     rows = [row for row in table.rows if row.results and row.results[0].method in _FSVI]
     task = TASKS.get(table.layout.tasks[0])
     default = None if task is None else task.context
-    return min(rows, key=lambda row: (row.results[0].context != default, row.label), default=None)
+    return min(rows, key=lambda row: (-len(row.results), row.results[0].context != default, row.label), default=None)
 
 
 def _is_fsvi(row: TableRow) -> bool:

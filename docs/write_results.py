@@ -54,7 +54,7 @@ class Runs:
         return listed(self.values(metric), digits)
 
     def mean(self, metric: str, digits: int = 2, factor: float = 100) -> str:
-        """The mean over seeds, in percent."""
+        """The mean over seeds, in percent; a factor of 1 leaves it as it is."""
         return shown(factor * fmean(self.values(metric)), digits)
 
     def below(self, other: Runs, metric: str, digits: int = 2) -> str:

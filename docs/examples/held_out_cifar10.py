@@ -26,7 +26,7 @@ from fsvi.experiments.tuning.study import held_out
 
 EPOCHS = 8
 OTHERS = 5_000
-RATES = {"rate 1.25e-4": 1.25e-4, "rate 2.5e-4": 2.5e-4, "rate 6e-5": 6e-5}
+RATES = {"rate 1.25e-4": 1.25e-4, "rate 2.5e-4": 2.5e-4}
 
 
 def colored(name: str) -> Tensor:

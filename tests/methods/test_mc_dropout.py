@@ -10,7 +10,6 @@ from torch import Tensor, nn
 import fsvi
 import scenarios
 from conftest import HeadFirst, Transformer
-from fsvi.methods.mc_dropout import drop
 
 X, Y = scenarios.points(32)
 
@@ -132,28 +131,6 @@ def test_names_are_those_of_the_network_and_the_network_stays_as_it_was():
     assert m.state_dict().keys() == fsvi.MAP(net, fsvi.Categorical()).state_dict().keys()
     assert all(torch.equal(p, before[name]) for name, p in net.state_dict().items())
     assert not any(module._forward_pre_hooks for module in m.net.modules())
-
-
-def test_dropping_is_that_of_torch_in_distribution():
-    num, rate = 200_000, 0.3
-    h = torch.rand(num, dtype=torch.float64) + 1
-    dropped = drop(h, rate)
-    is_kept = dropped != 0
-    torch.testing.assert_close(dropped[is_kept], h[is_kept] / (1 - rate), rtol=2**-15, atol=0)
-    assert abs(is_kept.double().mean() - (1 - rate)) < 5 * math.sqrt(rate * (1 - rate) / num)
-    for lag in (1, 2, 3, 4, 5):  # four entries share one random word
-        both = (is_kept[lag:] & is_kept[:-lag]).double().mean()
-        assert abs(both - (1 - rate) ** 2) < 5 * math.sqrt(0.25 / num)
-
-
-def test_dropping_keeps_memory_layout_and_the_gradient_is_the_mask():
-    h = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
-    dropped = drop(h, 0.5)
-    assert dropped.stride() == h.stride()
-    dropped.sum().backward()
-    torch.testing.assert_close(h.grad * h, dropped)
-    assert h[:, :, ::2].shape == drop(h[:, :, ::2], 0.5).shape
-    assert not drop(h, 1.0).any() and torch.equal(drop(h, 0.0), h)
 
 
 # What a mask is ------------------------------------------------------------------------------------------------------

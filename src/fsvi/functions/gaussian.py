@@ -54,9 +54,12 @@ class FunctionGaussian:
         rows = (points[:, None] * self.outputs_joined + outputs).flatten()
         return FunctionGaussian(self.mean[rows], self.factor[rows], self.weight, self.diagonal, len(outputs))
 
-    def rows(self, rows: slice) -> FunctionGaussian:
-        """The same Gaussian at consecutive points, for Gaussians whose outputs are not joined."""
-        return FunctionGaussian(self.mean[rows], self.factor[rows], self.weight, self.diagonal)
+    def split(self, num: int) -> tuple[FunctionGaussian, FunctionGaussian]:
+        """The same Gaussian at the first `num` points and at the others, where outputs are not joined."""
+        sizes = [num, len(self.mean) - num]
+        pairs = zip(self.mean.split(sizes), self.factor.split(sizes), strict=True)
+        first, rest = (FunctionGaussian(mean, factor, self.weight, self.diagonal) for mean, factor in pairs)
+        return first, rest
 
     def prepared(self, nugget: float) -> FunctionGaussian:
         """The same Gaussian in float64, with `nugget` added to the diagonal."""
@@ -65,11 +68,12 @@ class FunctionGaussian:
 
     def covariance(self) -> Tensor:
         """(Q or 1, K, K)"""
-        points, wide = len(self.factor), len(self.weight) > len(self.factor)
-        if wide:  # with many outputs, no tensor of outputs × points × rank entries
-            product = (self.weight @ _outer(self.factor).T).unflatten(1, (points, points))
-        else:
-            product = (self.factor * self.weight[:, None, :]) @ self.factor.T
+        points, outputs = len(self.factor), len(self.weight)
+        if outputs > points:  # no tensor of outputs × points × rank entries
+            product = (self.weight @ _outer(self.factor).T).view(outputs, points, points)
+        else:  # one product for all outputs
+            scaled = (self.factor * self.weight[:, None, :]).flatten(0, 1)
+            product = (self.factor @ scaled.T).view(points, outputs, points).transpose(0, 1)
         product.diagonal(dim1=-2, dim2=-1).add_(self.diagonal)
         return product
 
@@ -187,6 +191,8 @@ def _kl_and_gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor,
     With Gₖ = Σp⁻¹ − Σq⁻¹ for output k, the last two are Σₖ Gₖ U diag(wₖ), and half the diagonals of Uᵀ Gₖ U. The
     value and the gradient need the same products, which are computed once.
     """
+    if not p.factor.shape[1]:
+        return _kl_and_gradients_from_constant(q, p)
     columns = _columns(q.mean - p.mean, p)
     solved = p.solve(columns)
     (by_prior, from_prior), (by_own, from_own) = (_products(each, q) for each in (p, q))
@@ -195,6 +201,21 @@ def _kl_and_gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor,
     if len(q.weight) == 1:  # all outputs share it
         by_weight = q.mean.shape[1] // len(by_weight) * by_weight.sum(0, keepdim=True)
     return _sum_terms(q, p, from_prior, columns, solved), (by_mean, by_prior - by_own, by_weight)
+
+
+def _kl_and_gradients_from_constant(
+    q: FunctionGaussian, p: FunctionGaussian
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """The same for Σp = d·I, with whole sums instead of sums per output: the default prior, in half the calls."""
+    (points, outputs), difference, diagonal = q.mean.shape, q.mean - p.mean, p.diagonal
+    repeats = outputs // len(q.weight)
+    total, norms = q.weight.sum(0), q.factor.square().sum(0)
+    by_own, from_own = _products(q, q)
+    squares = repeats * torch.dot(total, norms) + difference.square().sum()
+    constant = points * outputs * (q.diagonal / diagonal - 1 + math.log(diagonal))
+    value = 0.5 * (squares / diagonal + constant - repeats * q.log_determinant().sum())
+    by_factor = q.factor * (total * (repeats / diagonal)) - by_own
+    return value, (difference / diagonal, by_factor, (0.5 * repeats) * (norms / diagonal - from_own))
 
 
 def _products(g: FunctionGaussian, q: FunctionGaussian) -> tuple[Tensor, Tensor]:

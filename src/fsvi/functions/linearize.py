@@ -53,14 +53,16 @@ def linearize_jvp(network: Network, q: Parameters, x: Tensor, shift: Tensor | No
     """The paper's estimator: features linearized about their means along `shift`, last layer in closed form."""
     params = q.params()
     if shift is None or not has_stochastic_features(network, q):
-        return last_layer(network, q, params, _features(network, params, x))
+        return last_layer(network, q, *_with_outputs(network, params, x))
     features, change = features_jvp(network, params, q.directions(shift), x)
-    return last_layer(network, q, params, features, change)
+    moved = features if change is None else features + change
+    return last_layer(network, q, features, mean_outputs(network, q, moved))
 
 
 def linearize_conditional(network: Network, q: Parameters, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
     """Features of the real network at mean + `shift`, last layer in closed form about its mean."""
-    return last_layer(network, q, q.params(), _features(network, q.params(shift), x))
+    features, _ = _with_outputs(network, q.params(shift), x)
+    return last_layer(network, q, features, mean_outputs(network, q, features))
 
 
 def linearize_exact(network: Network, q: Parameters, x: Tensor, shift: Tensor | None = None) -> FunctionGaussian:
@@ -149,23 +151,30 @@ def features_jvp(
     return value, change
 
 
-def _features(network: Network, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _with_outputs(network: Network, params: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Features and outputs in eval mode."""
     with evaluating(network.module):
-        features, _ = network.with_features(x, {**params, **_buffers(network)})
-    return features
+        return network.with_features(x, {**params, **_buffers(network)})
 
 
-def last_layer(
-    network: Network, q: Parameters, params: Mapping[str, Tensor], features: Tensor, change: Tensor | None = None
-) -> FunctionGaussian:
-    """Mean (Φ + dΦ) Wᵀ + b and, for output k, covariance Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ."""
-    names = network.head_names
-    weight, *bias = (params[name] for name in names)
-    logs = [log_std.reshape(len(weight), -1) for log_std in q.log_stds(names)]
-    mean = apply_head(features if change is None else features + change, weight, *bias)
-    if not bias:
-        return FunctionGaussian(mean, features, (2 * logs[0]).exp())
-    return FunctionGaussian(mean, pad(features, (0, 1), value=1.0), (2 * torch.cat(logs, dim=1)).exp())
+def mean_outputs(network: Network, q: Parameters, features: Tensor) -> Tensor:
+    """Φ Wᵀ + b with the means of the last layer."""
+    params = q.params()
+    return apply_head(features, *(params[name] for name in network.head_names))
+
+
+def last_layer(network: Network, q: Parameters, features: Tensor, mean: Tensor) -> FunctionGaussian:
+    """For output k, N(mean[:, k], Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ)."""
+    variances = head_variances(network, q)
+    if variances.shape[1] > features.shape[1]:
+        features = pad(features, (0, 1), value=1.0)
+    return FunctionGaussian(mean, features, variances)
+
+
+def head_variances(network: Network, q: Parameters) -> Tensor:
+    """The variances of the last layer's weights, (outputs, features), and a column for the bias if there is one."""
+    logs = q.log_stds(network.head_names)
+    return (2 * torch.cat([log_std.reshape(len(logs[0]), -1) for log_std in logs], dim=1)).exp()
 
 
 def _buffers(network: Network) -> dict[str, Tensor]:

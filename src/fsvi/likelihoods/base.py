@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
+from fsvi.networks.functional import is_transformed
 from fsvi.predictive import Predictive
 from fsvi.serialization import Configurable
 
@@ -111,6 +112,9 @@ class NumberLikelihood(Likelihood):
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """Summed over the targets that are present, averaged over examples that have any."""
         missing = y.isnan()
+        # On an accelerator, the question would wait for the answer.
+        if y.device.type == "cpu" and not is_transformed() and not bool(missing.any()):
+            return self.average(self.losses(f, y).sum(-1))
         losses = self.losses(f, torch.where(missing, 0.0, y))
         losses = torch.where(missing, 0.0, losses).sum(-1)
         return self.average(losses, ~missing.all(-1))

@@ -458,6 +458,11 @@ def sum_terms(terms: dict[str, Tensor]) -> Tensor:
     return sum(others, first)
 
 
+def mean_of(tensors: Sequence[Tensor]) -> Tensor:
+    """The mean of tensors of one shape; a single one is returned as it is."""
+    return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)).mean(0)
+
+
 def differentiate(loss: Tensor, scale: float = 1.0) -> None:
     """Add the gradient of `loss`, times `scale`, to the `grad` of everything it depends on."""
     (loss if scale == 1 else scale * loss).backward()

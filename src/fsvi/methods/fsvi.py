@@ -20,11 +20,11 @@ from fsvi.functions import (
 )
 from fsvi.functions.contexts import Context
 from fsvi.functions.divergences import KL, Divergence
-from fsvi.functions.linearize import Parameters, check_linearization
+from fsvi.functions.linearize import Parameters, check_linearization, mean_outputs
 from fsvi.functions.priors import Constant, Empirical, Prior
 from fsvi.inputs import Inputs, concatenate, example_shape
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method, differentiate, sum_terms
+from fsvi.methods.base import Method, differentiate, mean_of, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds, last_layer_names, named_layers
@@ -239,9 +239,8 @@ class FSVI(NetworkMethod):
         if self._is_random:
             values = self._function_values(q, x, draws)
         else:
-            params = q.params()
-            features = self.network.with_features(x, params)[0]
-            f = last_layer(self.network, q, params, features.flatten(0, -2))
+            features, outputs = self.network.with_features(x, q.params())
+            f = last_layer(self.network, q, features.flatten(0, -2), outputs.flatten(0, -2))
             values = self._local_draws(f).unflatten(1, features.shape[:-1])
         yield "nll", self.likelihood.nll(values, y)
         yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
@@ -272,10 +271,11 @@ class FSVI(NetworkMethod):
             return dict(self._each_term(q, x, y, ([] if draw is None else [draw], [points])))
         features, outputs = network.with_features(concatenate([x, points]), params)
         if draw is None:
-            f = last_layer(network, q, params, features)
-            values, f = self._local_draws(f.rows(slice(len(x)))), f.rows(slice(len(x), None))
+            own, f = last_layer(network, q, features, outputs).split(len(x))
+            values = self._local_draws(own)
         else:
-            values, f = outputs[None, : len(x)], last_layer(network, q, q.params(), features[len(x) :])
+            others = features[len(x) :]
+            values, f = outputs[None, : len(x)], last_layer(network, q, others, mean_outputs(network, q, others))
         nll = self.likelihood.nll(values, y)
         (p,) = self._priors(q, points, [draw])
         return {"nll": nll, "kl": self._weight(x) * self._divergence(f, p)}
@@ -327,7 +327,7 @@ class FSVI(NetworkMethod):
     ) -> Tensor:
         """The divergence at one context set, averaged over draws of the feature layers."""
         values = [self._linearizer(self.network, q, x, None if draw is None else draw.shift) for draw in draws]
-        return torch.stack([self._divergence(each, p) for each, p in zip(values, priors, strict=True)]).mean()
+        return mean_of([self._divergence(each, p) for each, p in zip(values, priors, strict=True)])
 
     def _divergence(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
         return self.divergence.between(q, p if p.mean.shape == q.mean.shape else p.joint())

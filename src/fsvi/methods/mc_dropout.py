@@ -17,15 +17,13 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.drawing import Draw
 from fsvi.methods.map import PointEstimate
 from fsvi.networks.devices import forked_random, seed_random
-from fsvi.networks.functional import is_transformed
+from fsvi.networks.dropout import drop
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.shared_start import SharedStart
 from fsvi.validation import check_fraction
 
 _WEIGHT_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
-_LEVELS = 2**16
-"""How many values 16 random bits have."""
 
 
 class MCDropout(PointEstimate):
@@ -175,26 +173,6 @@ def called_layers(network: Network, x: Tensor) -> list[nn.Module]:
     with torch.no_grad(), evaluating(network.module), changing_inputs(layers, record):
         network(x)
     return list(dict.fromkeys(calls))
-
-
-def drop(h: Tensor, rate: float) -> Tensor:
-    """Dropout as in training: entries of `h` become 0 with this probability, the others are divided by 1 − rate.
-
-    On a CPU, a mask takes 16 random bits per entry, which makes it several times faster than `F.dropout`. The rate is
-    then rounded to a multiple of 2⁻¹⁶.
-
-    Args:
-        h: A tensor.
-        rate: The probability of dropping an entry.
-    """
-    dropped = round(rate * _LEVELS)
-    if h.device.type != "cpu" or dropped == _LEVELS or is_transformed():
-        return nn.functional.dropout(h, rate)
-    bits = torch.empty(-(-h.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    mask = torch.empty_like(h, requires_grad=False)
-    # In place, the comparison gives 0 and 1 in the type of the bits, several times faster than a boolean tensor.
-    mask.as_strided((h.numel(),), (1,)).copy_(bits[: h.numel()].ge_(dropped - _LEVELS // 2))
-    return h * mask.mul_(_LEVELS / (_LEVELS - dropped))
 
 
 def _affine(layer: nn.Module, h: Tensor) -> tuple[Tensor, Tensor]:

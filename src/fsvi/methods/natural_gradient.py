@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
+from fsvi.methods.base import mean_of
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight
 from fsvi.methods.mean_field import RandomWeights, Stds
 from fsvi.methods.network_method import NetworkMethod
@@ -96,7 +97,7 @@ class NaturalGradientVI(NetworkMethod):
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """Compute the terms, and store gradient and curvature as the gradients of the means and of `scale`."""
         draws = [self.differentiate(x, y, shift) for shift in self._draws()]
-        nll, *gradients = (_mean(parts) for parts in zip(*draws, strict=True))
+        nll, *gradients = map(mean_of, zip(*draws, strict=True))
         for parameter, gradient in zip((self.posterior.mean, self.scale, *self.points()), gradients, strict=True):
             share = gradient if scale == 1 else scale * gradient
             parameter.grad = share if parameter.grad is None else parameter.grad + share
@@ -130,10 +131,6 @@ class NaturalGradientVI(NetworkMethod):
     def _draws(self) -> list[Tensor]:
         q = self.posterior
         return [q.shift(q.noise()) for _ in range(self.num_samples)]
-
-
-def _mean(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)
 
 
 class NaturalGradient(torch.optim.Adam):

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Graphs, Inputs
-from fsvi.networks.compiling import call_with, compiled
+from fsvi.networks.compiling import compiled
+from fsvi.networks.dropout import fast_dropout
+from fsvi.networks.functional import functional_call
 
 Output = str | int | Callable[[Any], Tensor]
 """Where a model's outputs are in what it returns: a key, an attribute, an index, or a function."""
@@ -21,9 +23,11 @@ _LOGITS = "logits"
 def call(module: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None) -> Any:
     """What the module returns for `x`, with `tensors` in place of its parameters and buffers of those names."""
     args, kwargs = ((x,), {}) if isinstance(x, Tensor) else _arguments(module, x)
-    if tensors is None and compiled(module) is None:
-        return module(*args, **kwargs)
-    return call_with(module, tensors or {}, args, kwargs)
+    run = compiled(module)
+    if run is not None:
+        return functional_call(module, tensors or {}, args, kwargs, run)
+    with fast_dropout(module):
+        return module(*args, **kwargs) if tensors is None else functional_call(module, tensors, args, kwargs)
 
 
 def check_arguments(module: nn.Module, x: Inputs) -> None:

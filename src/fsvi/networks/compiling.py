@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
-from fsvi.networks.functional import functional_call, is_transformed
+from fsvi.networks.functional import is_transformed
 
 INDUCTOR = "inductor"
 _COMPILERS = ("g++", "clang++", "c++")
@@ -47,8 +47,8 @@ class Compiled:
 
         # torch counts compilations per code object; with one of its own, other networks do not use up the limit
         own = FunctionType(run.__code__.replace(), run.__globals__, "run", None, run.__closure__)
-        # "fallback_random" draws dropout masks from the same random numbers as without compilation. Shapes are not
-        # symbols, so that a result does not depend on which shapes came before.
+        # "fallback_random" draws dropout masks from torch's generator, as `F.dropout` does. Shapes are not symbols, so
+        # that a result does not depend on which shapes came before.
         options: dict[str, Any] | None = {"fallback_random": True} if backend == INDUCTOR else None
         self._run: Callable[..., Any] = torch.compile(own, backend=backend, dynamic=False, options=options)
 
@@ -123,13 +123,6 @@ def timing_compilation(add: Callable[[float], None]) -> Iterator[None]:
     finally:
         callback_handler.remove_start_callback(start)
         callback_handler.remove_end_callback(end)
-
-
-def call_with(
-    module: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-) -> Any:
-    """As `functional_call`, compiled if the module is and this pass can be."""
-    return functional_call(module, tensors, args, kwargs, compiled(module))
 
 
 def _is_intercepted() -> bool:

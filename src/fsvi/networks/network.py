@@ -83,6 +83,8 @@ class Network:
         self.channels_last = _check_flag("channels_last", channels_last)
         self.head = head if head is not None else guess_head(layers)
         """The last linear layer: given, found, or for now the one registered last."""
+        self.head_names = self._names_of(self.head)
+        """The names of the head's parameters in the network, weight first."""
         self.is_reused = False
         """Whether the model also calls the head before the end, as far as was seen."""
         self.layout = Layout()
@@ -228,11 +230,10 @@ class Network:
         """The number of outputs."""
         return out_features(self.linear)
 
-    @property
-    def head_names(self) -> list[str]:
-        """The names of the head's parameters in the network, weight first."""
-        prefix = f"{self.head}." if self.head else ""
-        return [prefix + name for name, _ in self.linear.named_parameters()]
+    def _names_of(self, head: str) -> list[str]:
+        """The names of the parameters of the layer `head` in the network."""
+        prefix = f"{head}." if head else ""
+        return [prefix + name for name, _ in self.module.get_submodule(head).named_parameters()]
 
     @property
     def is_tied(self) -> bool:
@@ -250,7 +251,7 @@ class Network:
         if self._is_head_given and name != self.head:
             raise HeadError(f"head={self.head!r} does not compute the network's output; {name!r} does.")
         other = copy.copy(self)
-        other.head, other.layout = name, layout
+        other.head, other.head_names, other.layout = name, self._names_of(name), layout
         other._check_untouched(outputs, x)
         other.is_reused = sum(called == name for called, *_ in calls) > 1
         other._check_plain(x)

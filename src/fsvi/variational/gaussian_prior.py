@@ -44,10 +44,17 @@ def add_normal_gradient(parameters: Sequence[Tensor], variance: float, weight: f
         weight: A factor on the gradient.
     """
     own = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]
-    sums = torch._foreach_add(own, list(parameters), alpha=weight / variance)  # not in place: `own` may share memory
-    for parameter, gradient in zip(parameters, sums, strict=True):
+    if len({gradient.untyped_storage()._cdata for gradient in own}) < len(own):  # some share memory
+        own = [gradient.clone() for gradient in own]
+    torch._foreach_add_(own, list(parameters), alpha=weight / variance)
+    for parameter, gradient in zip(parameters, own, strict=True):
         parameter.grad = gradient
-    return negative_log_normal(parameters, variance)
+    return 0.5 / variance * _squared_norm(parameters)
+
+
+def _squared_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Σ t² over the entries of all tensors; a norm, in one pass, would lose accuracy in large networks."""
+    return torch.stack([tensor.square().sum() for tensor in tensors]).sum()
 
 
 class _SquaredNorm(torch.autograd.Function):
@@ -61,7 +68,7 @@ class _SquaredNorm(torch.autograd.Function):
     @staticmethod
     def forward(*tensors: Tensor) -> Tensor:
         """Σ t²"""
-        return torch.stack([tensor.square().sum() for tensor in tensors]).sum()
+        return _squared_norm(tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

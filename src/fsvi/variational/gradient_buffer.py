@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cached_property
 from types import TracebackType
 
 import torch
@@ -67,7 +66,8 @@ class GradientBuffer:
     def shift(self, noise: Tensor) -> Tensor:
         """θ − mean for ε = `noise`, without a graph: its gradient is collected by `params` and `directions`."""
         with torch.no_grad():
-            return self.posterior.shift(noise)
+            shift = self.posterior.log_std.exp().mul_(noise)  # a large vector less than `MeanField.shift`
+            return shift if self.posterior.free is None else shift.mul_(self.posterior.free)
 
     def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:
         """The trainable parameters by name: mean + `shift`, or their means."""
@@ -80,7 +80,7 @@ class GradientBuffer:
 
     def log_stds(self, names: Collection[str]) -> list[Tensor]:
         """The log standard deviations of the named stochastic parameters."""
-        return [self._logs.tensors[name] for name in names]
+        return [self._logs[name] for name in names]
 
     @torch.no_grad()
     def _add_gradients(self) -> None:
@@ -88,9 +88,11 @@ class GradientBuffer:
         mean, log_std = None, None
         for draw in self._draws.values():
             gradient, along = draw.params.gradient(), draw.directions.gradient()
-            along = gradient if along is None else along if gradient is None else along.add_(gradient)
-            log_std = _sum(log_std, None if along is None else along * draw.shift)
-            mean = _sum(mean, gradient)
+            if along is not None:
+                along = (along if gradient is None else along.add_(gradient)).mul_(draw.shift)
+            elif gradient is not None:
+                along = gradient * draw.shift
+            log_std, mean = _sum(log_std, along), _sum(mean, gradient)
         _add(self.posterior.mean, self._means.gradient(mean))
         if self.posterior.free is not None and self.posterior.mean.grad is not None:
             self.posterior.mean.grad.mul_(self.posterior.free)
@@ -116,21 +118,27 @@ class _Leaves:
 
     def __init__(self, layout: Layout, vector: Tensor) -> None:
         self._layout, self._vector = layout, vector.detach()
+        self._used: dict[str, Tensor] = {}
 
-    @cached_property
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._used:
+            self._used[name] = self._layout.view(self._vector, name).requires_grad_()
+        return self._used[name]
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
-        """The leaves, by name."""
-        return {name: self._layout.view(self._vector, name).requires_grad_() for name in self._layout.shapes}
+        """All leaves, by name."""
+        return {name: self[name] for name in self._layout.shapes}
 
     def gradient(self, total: Tensor | None = None) -> Tensor | None:
         """The leaves' gradients as one vector plus `total`, which is overwritten; None if there are none."""
-        used = self.tensors if "tensors" in self.__dict__ else {}
-        found = {name: leaf.grad for name, leaf in used.items() if leaf.grad is not None}
-        if total is None and len(found) == len(self._layout.shapes):
-            return self._layout.flatten(found) if found else None
-        if found:
-            total = torch.zeros_like(self._vector) if total is None else total
-            torch._foreach_add_([self._layout.view(total, name) for name in found], list(found.values()))
+        found = {name: leaf.grad for name, leaf in self._used.items() if leaf.grad is not None}
+        if not found:
+            return total
+        if total is None:
+            rest = {name: torch.zeros_like(self[name]) for name in self._layout.shapes if name not in found}
+            return self._layout.flatten({**found, **rest})
+        torch._foreach_add_([self._layout.view(total, name) for name in found], list(found.values()))
         return total
 
 

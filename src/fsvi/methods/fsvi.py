@@ -307,7 +307,8 @@ class FSVI(NetworkMethod):
         """
         tiny = torch.finfo(f.mean.dtype).tiny
         std = (f.variance().T + tiny).sqrt()
-        return f.mean + std * torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
+        noise = torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
+        return torch.addcmul(f.mean, std, noise)
 
     # The divergence -------------------------------------------------------------------------------------------------
 

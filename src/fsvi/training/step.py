@@ -186,13 +186,11 @@ class Stepper:
             return [[p.grad for g in self.optimizer.param_groups for p in g["params"] if p.grad is not None]]
         return [[p.grad for p in learner.parameters() if p.grad is not None] for learner in self.method.learners()]
 
-    def _check(self, gradients: Sequence[Tensor]) -> Tensor | None:
-        """A number that is finite only if the gradients are: their norm if they are to be clipped, or their sum."""
-        if not gradients:
-            return None
-        if self.clip_norm is None:
-            return torch.stack([gradient.sum() for gradient in gradients]).sum()
-        return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]))
+    def _check(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Numbers that are finite only if the gradients are: their norm if they are to be clipped, or their sums."""
+        if self.clip_norm is None or not gradients:
+            return [gradient.sum() for gradient in gradients]
+        return [torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]))]
 
     def _find_problem(self, terms: Mapping[str, float], checks: Sequence[float], epoch: int) -> bool:
         """Refuse a step that would spoil the parameters; whether the gradient merely overflows in fp16."""
@@ -266,12 +264,11 @@ class LossScale:
             self.value, self.good_steps = 2 * self.value, 0
 
 
-def _read(terms: Mapping[str, Tensor], checks: Sequence[Tensor | None]) -> tuple[dict[str, float], list[float]]:
-    """The numbers of a step in one transfer from the device; a group without gradients has the check 0."""
-    known = [check for check in checks if check is not None]
-    values: list[float] = torch.stack([*terms.values(), *known]).tolist()
+def _read(terms: Mapping[str, Tensor], checks: Sequence[Sequence[Tensor]]) -> tuple[dict[str, float], list[float]]:
+    """The terms and the sum of each group's checks, in one transfer from the device."""
+    values: list[float] = torch.stack([*terms.values(), *(check for group in checks for check in group)]).tolist()
     rest = iter(values[len(terms) :])
-    return dict(zip(terms, values, strict=False)), [0.0 if check is None else next(rest) for check in checks]
+    return dict(zip(terms, values, strict=False)), [sum(next(rest) for _ in group) for group in checks]
 
 
 @contextmanager

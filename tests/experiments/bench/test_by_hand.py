@@ -20,6 +20,7 @@ from fsvi.experiments.bench.by_hand import (
     function_kl,
     jvp_loss,
     last_layer_loss,
+    longer_step,
     plain_forward,
     plain_step,
 )
@@ -47,6 +48,16 @@ def test_a_plain_step_is_a_step_of_adam_on_the_cross_entropy():
         optimizer.step()
     for ours, theirs in zip(given.net.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_a_longer_step_sees_the_context_points_as_further_examples():
+    torch.manual_seed(0)
+    given, seen = work(), []
+    given.net.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    longer_step(given)()
+    (x,) = seen
+    assert torch.equal(x[:6], given.x) and len(x) == 10
+    assert {tuple(row) for row in x[6:].tolist()} == {tuple(row) for row in given.context.tolist()}
 
 
 def test_a_forward_pass_is_that_of_the_network_in_eval_mode():

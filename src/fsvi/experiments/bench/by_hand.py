@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -88,6 +88,12 @@ def call(net: nn.Module, x: Inputs, tensors: dict[str, Tensor] | None = None) ->
 def plain_step(work: Work) -> Action:
     """A training step of maximum likelihood."""
     return adam_step(work.net, lambda: F.cross_entropy(work.outputs(), work.y))
+
+
+def longer_step(work: Work) -> Action:
+    """The same with as many further examples as there are context points: what the passes of FSVI alone cost."""
+    x, y = concatenate([work.x, work.points()]), torch.cat([work.y, work.y[: work.num_context]])
+    return plain_step(replace(work, x=x, y=y))
 
 
 def dropout_step(work: Work) -> Action:

@@ -65,7 +65,7 @@ FULL = PeerPlan(
         Case("cnn", 128, 32, rounds=100),
         Case("mlp 100", 128, 32, rounds=100),
         Case("resnet18", 32, 8, rounds=20),
-        Case("transformer", 32, 8, rounds=50),
+        Case("transformer", 32, 8, rounds=100),
     ),
     memory_repeats=3,
     predicting=("cnn", "mlp 100"),

@@ -28,6 +28,7 @@ from fsvi.experiments.bench.by_hand import (
     averaging,
     dropout_prediction,
     dropout_step,
+    longer_step,
     predicting,
 )
 from fsvi.inputs import Inputs
@@ -237,6 +238,14 @@ STEPS: Mapping[str, Peer] = {
             ("last_layer", "last layer", by_hand.last_layer_loss),
         )
     },
+    "longer by hand": Peer(
+        library="torch",
+        module="torch",
+        title="maximum likelihood with B + K examples, written by hand",
+        against="last_layer",
+        differs="It has K more examples instead of context points, and no FSVI: what the passes alone cost.",
+        make=longer_step,
+    ),
     "dropout by hand": Peer(
         library="torch",
         module="torch",

@@ -150,10 +150,10 @@ def test_moments_equal_the_dense_ones(rank):
 
 
 @pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
-@pytest.mark.parametrize("rank", [3, 8])
+@pytest.mark.parametrize(("rank", "prior_rank"), [(3, 3), (8, 8), (3, 0), (8, 0)])
 @pytest.mark.parametrize(("outputs", "shared"), [(2, False), (2, True), (7, False)])
-def test_gradients(divergence, rank, outputs, shared):
-    p = gaussian(5, rank, outputs, seed=1)
+def test_gradients(divergence, rank, prior_rank, outputs, shared):
+    p = gaussian(5, prior_rank, outputs, shared=not prior_rank, seed=1)
     q = gaussian(5, rank, outputs, shared)
     inputs = [t.requires_grad_() for t in (q.mean, q.factor, q.weight)]
 
@@ -184,8 +184,10 @@ def test_gradients_of_a_stack_are_those_of_its_members(rank):
 def test_a_covariance_of_zeros_is_refused(rank):
     zero = FunctionGaussian(torch.zeros(5, 1), torch.zeros(5, rank), torch.ones(1, rank))
     for q, p in ((zero, gaussian(5, 8, 1)), (gaussian(5, 8, 1), zero)):
-        with pytest.raises(SingularCovarianceError, match="nugget"):
-            gaussian_kl(q, p, 0.0)
+        for learns in (False, True):
+            q.mean.requires_grad_(learns)
+            with pytest.raises(SingularCovarianceError, match="nugget"):
+                gaussian_kl(q, p, 0.0)
 
 
 @pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])

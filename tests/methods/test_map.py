@@ -62,24 +62,28 @@ def test_a_step_has_the_gradient_of_the_loss(make, method, name, prior_variance,
 
 
 class Odd(torch.nn.Module):
-    """Sparse gradients, an unused parameter, and gradients that share memory."""
+    """Sparse gradients, an unused parameter, and gradients that share memory, also with one that has no prior."""
 
-    def __init__(self):
+    def __init__(self, has_norm):
         super().__init__()
         self.words, self.head = torch.nn.Embedding(5, 3, sparse=True), torch.nn.Linear(3, 2)
         self.first, self.second, self.unused = (torch.nn.Parameter(torch.randn(9)) for _ in range(3))
+        self.norm = torch.nn.BatchNorm1d(9) if has_norm else None
 
     def forward(self, x):
-        return self.head(self.words(x) @ (self.first.view(3, 3) + self.second.view(3, 3)))
+        second = self.second if self.norm is None else self.norm.weight
+        return self.head(self.words(x) @ (self.first.view(3, 3) + second.view(3, 3)))
 
 
-def test_a_step_has_the_gradient_of_the_loss_also_where_gradients_are_odd():
-    method, x = fsvi.MAP(Odd().double(), fsvi.Categorical(), prior_variance=0.5), torch.tensor([0, 1, 1, 0])
+@pytest.mark.parametrize("has_norm", [False, True])
+def test_a_step_has_the_gradient_of_the_loss_also_where_gradients_are_odd(has_norm):
+    method, x = fsvi.MAP(Odd(has_norm).double(), fsvi.Categorical(), prior_variance=0.5), torch.tensor([0, 1, 1, 0])
     method.loss(x, LABELS).backward()
-    expected = [p.grad.to_dense() for p in method.parameters()]
+    expected = [None if p.grad is None else p.grad.to_dense() for p in method.parameters()]
     method.zero_grad()
     method.backward(x, LABELS)
-    torch.testing.assert_close([p.grad for p in method.parameters()], expected)
+    for parameter, gradient in zip(method.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
 
 
 @pytest.mark.parametrize("method", [fsvi.MAP, fsvi.MCDropout, fsvi.SWAG, fsvi.Laplace, fsvi.Rank1])

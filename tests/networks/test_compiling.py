@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import fsvi
-from fsvi.networks import calling
 from fsvi.networks.compiling import Compiled, compile_module
+from fsvi.training import step
 
 BACKEND = "aot_eager"
 
@@ -35,7 +35,7 @@ def test_a_compiled_training_equals_a_plain_one_and_resumes_exactly(make, tmp_pa
     options = {"batch_size": 10, "progress": False, "checkpoint_interval": 0.0}
     plain, whole, halves = method(make), method(make), method(make)
     with monkeypatch.context() as patch:
-        patch.setattr(calling, "fast_dropout", nullcontext)  # compiled passes draw PyTorch's masks
+        patch.setattr(step, "fast_dropout", nullcontext)  # compiled passes draw PyTorch's masks
         fsvi.fit(plain, data(), epochs=4, **options)
     assert not calls
     history = fsvi.fit(whole, data(), epochs=4, compile=BACKEND, **options)

@@ -191,7 +191,7 @@ def _kl_and_gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor,
     With Gₖ = Σp⁻¹ − Σq⁻¹ for output k, the last two are Σₖ Gₖ U diag(wₖ), and half the diagonals of Uᵀ Gₖ U. The
     value and the gradient need the same products, which are computed once.
     """
-    if not p.factor.shape[1]:
+    if p._is_low_rank and not p.factor.shape[1]:
         return _kl_and_gradients_from_constant(q, p)
     columns = _columns(q.mean - p.mean, p)
     solved = p.solve(columns)

@@ -56,13 +56,15 @@ def linearize_jvp(network: Network, q: Parameters, x: Tensor, shift: Tensor | No
         return last_layer(network, q, *_with_outputs(network, params, x))
     features, change = features_jvp(network, params, q.directions(shift), x)
     moved = features if change is None else features + change
-    return last_layer(network, q, features, mean_outputs(network, q, moved))
+    return last_layer(network, q, features, head_outputs(network, params, moved))
 
 
 def linearize_conditional(network: Network, q: Parameters, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
     """Features of the real network at mean + `shift`, last layer in closed form about its mean."""
+    if shift is None:
+        return linearize_jvp(network, q, x, None)
     features, _ = _with_outputs(network, q.params(shift), x)
-    return last_layer(network, q, features, mean_outputs(network, q, features))
+    return last_layer(network, q, features, head_outputs(network, q.params(), features))
 
 
 def linearize_exact(network: Network, q: Parameters, x: Tensor, shift: Tensor | None = None) -> FunctionGaussian:
@@ -88,8 +90,8 @@ def linearized_outputs(network: Network, q: Parameters, x: Tensor, shift: Tensor
     """
     params, directions, names = q.params(), q.directions(shift), network.head_names
     features, change = features_jvp(network, params, directions, x)
-    value = apply_head(features, *(params[name] for name in names))
-    moved = apply_head(features, *(directions[name] for name in names))
+    value = head_outputs(network, params, features)
+    moved = head_outputs(network, directions, features)
     return value, moved if change is None else moved + apply_head(change, params[names[0]])
 
 
@@ -157,24 +159,17 @@ def _with_outputs(network: Network, params: Mapping[str, Tensor], x: Tensor) -> 
         return network.with_features(x, {**params, **_buffers(network)})
 
 
-def mean_outputs(network: Network, q: Parameters, features: Tensor) -> Tensor:
-    """Φ Wᵀ + b with the means of the last layer."""
-    params = q.params()
+def head_outputs(network: Network, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    """Φ Wᵀ + b with the last layer's parameters in `params`."""
     return apply_head(features, *(params[name] for name in network.head_names))
 
 
 def last_layer(network: Network, q: Parameters, features: Tensor, mean: Tensor) -> FunctionGaussian:
     """For output k, N(mean[:, k], Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ)."""
-    variances = head_variances(network, q)
-    if variances.shape[1] > features.shape[1]:
-        features = pad(features, (0, 1), value=1.0)
-    return FunctionGaussian(mean, features, variances)
-
-
-def head_variances(network: Network, q: Parameters) -> Tensor:
-    """The variances of the last layer's weights, (outputs, features), and a column for the bias if there is one."""
     logs = q.log_stds(network.head_names)
-    return (2 * torch.cat([log_std.reshape(len(logs[0]), -1) for log_std in logs], dim=1)).exp()
+    variances = (2 * torch.cat([log_std.reshape(len(logs[0]), -1) for log_std in logs], dim=1)).exp()
+    has_bias = len(logs) > 1
+    return FunctionGaussian(mean, pad(features, (0, 1), value=1.0) if has_bias else features, variances)
 
 
 def _buffers(network: Network) -> dict[str, Tensor]:

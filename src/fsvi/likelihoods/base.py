@@ -112,7 +112,7 @@ class NumberLikelihood(Likelihood):
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """Summed over the targets that are present, averaged over examples that have any."""
         missing = y.isnan()
-        # On an accelerator, the question would wait for the answer.
+        # On an accelerator, this check would wait for the device.
         if y.device.type == "cpu" and not is_transformed() and not bool(missing.any()):
             return self.average(self.losses(f, y).sum(-1))
         losses = self.losses(f, torch.where(missing, 0.0, y))

@@ -20,7 +20,7 @@ from fsvi.functions import (
 )
 from fsvi.functions.contexts import Context
 from fsvi.functions.divergences import KL, Divergence
-from fsvi.functions.linearize import Parameters, check_linearization, mean_outputs
+from fsvi.functions.linearize import Parameters, check_linearization, head_outputs
 from fsvi.functions.priors import Constant, Empirical, Prior
 from fsvi.inputs import Inputs, concatenate, example_shape
 from fsvi.likelihoods import Likelihood
@@ -275,7 +275,7 @@ class FSVI(NetworkMethod):
             values = self._local_draws(own)
         else:
             others = features[len(x) :]
-            values, f = outputs[None, : len(x)], last_layer(network, q, others, mean_outputs(network, q, others))
+            values, f = outputs[None, : len(x)], last_layer(network, q, others, head_outputs(network, q.params(), others))
         nll = self.likelihood.nll(values, y)
         (p,) = self._priors(q, points, [draw])
         return {"nll": nll, "kl": self._weight(x) * self._divergence(f, p)}

@@ -53,14 +53,15 @@ class PointEstimate(NetworkMethod):
         is_overridden = type(self).terms is not PointEstimate.terms
         if self.prior_variance is None or is_overridden:
             return super().backward(x, y, scale)
-        own = dict(self.net.named_parameters())
-        chosen = [own[name] for name in prior_names(self.net)]
+        others = dict(self.net.named_parameters())
+        chosen = [others.pop(name) for name in prior_names(self.net)]
         if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in chosen):
             return super().backward(x, y, scale)  # hooks, such as those of padding rows, see whole gradients
         terms = self.terms_without_prior(x, y)
         differentiate(sum_terms(terms), scale)
         num_data = self.num_data or len(x)
-        return {**terms, "prior": add_normal_gradient(chosen, self.prior_variance, scale / num_data) / num_data}
+        prior = add_normal_gradient(chosen, self.prior_variance, scale / num_data, others.values())
+        return {**terms, "prior": prior / num_data}
 
     def prior_terms(self, parameters: Mapping[str, Tensor], num: int) -> dict[str, Tensor]:
         """The negative log prior divided by N, if there is a prior.

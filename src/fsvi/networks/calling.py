@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Graphs, Inputs
 from fsvi.networks.compiling import compiled
-from fsvi.networks.dropout import fast_dropout
 from fsvi.networks.functional import functional_call
 
 Output = str | int | Callable[[Any], Tensor]
@@ -24,10 +23,9 @@ def call(module: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None) -> 
     """What the module returns for `x`, with `tensors` in place of its parameters and buffers of those names."""
     args, kwargs = ((x,), {}) if isinstance(x, Tensor) else _arguments(module, x)
     run = compiled(module)
-    if run is not None:
-        return functional_call(module, tensors or {}, args, kwargs, run)
-    with fast_dropout(module):
-        return module(*args, **kwargs) if tensors is None else functional_call(module, tensors, args, kwargs)
+    if tensors is None and run is None:
+        return module(*args, **kwargs)
+    return functional_call(module, tensors or {}, args, kwargs, run)
 
 
 def check_arguments(module: nn.Module, x: Inputs) -> None:

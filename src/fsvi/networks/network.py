@@ -110,6 +110,7 @@ class Network:
         """The same statements about another module of the same architecture."""
         other = copy.copy(self)
         other.module = module
+        other.head_names = other._names_of(other.head)
         return other
 
     def frozen(self, freeze: bool | Sequence[str]) -> Network:

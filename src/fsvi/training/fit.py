@@ -92,8 +92,8 @@ def fit(
         compile: Whether torch.compile compiles the network's passes in training. A compilation takes 20 seconds or more
             for each shape of inputs, which `History.compile_seconds` reports. On a CPU, small networks were slower
             afterwards; measure a few epochs of yours first. It needs a C++ compiler on a CPU. The name of a backend of
-            torch.compile means that backend. Results equal those without compilation up to rounding, except that the
-            masks of dropout layers are other draws.
+            torch.compile means that backend. Results equal those without compilation up to rounding, except that
+            dropout masks differ for the same seed.
         callbacks: Callbacks (`fsvi.Callback`), loggers (`fsvi.loggers`) or functions of the training's state, which are
             called at the end of each epoch. They can stop training by `state.stop()`.
         seed: The seed of all random numbers: the order of the data, the draws of weights and context points.

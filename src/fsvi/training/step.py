@@ -15,6 +15,7 @@ from fsvi.errors import InvalidInputError, NonFiniteLossError
 from fsvi.likelihoods import weighted
 from fsvi.methods.base import Method
 from fsvi.networks.compiling import INDUCTOR, compile_module, is_compilation_used, uncompile_module
+from fsvi.networks.dropout import fast_dropout, plain_dropouts
 from fsvi.networks.parameters import batch_norms
 from fsvi.validation import check_choice, check_positive
 
@@ -94,6 +95,7 @@ class Stepper:
         self.compile = check_compile(method, compile)
         self._is_first = True
         self._norms = batch_norms(method)
+        self._dropouts = plain_dropouts(method) if self.compile is None else []
         for learner in method.learners():
             if self.compile is None:
                 uncompile_module(learner.net)  # what a run that ended early may have left
@@ -166,7 +168,7 @@ class Stepper:
     def _backward_one(self, x: Any, y: Tensor, share: float) -> dict[str, Tensor]:
         scale = share if self._scale is None else share * self._scale.value
         try:
-            with self._autocast():
+            with self._autocast(), fast_dropout(self._dropouts):
                 return self.method.backward(x, y) if scale == 1 else self.method.backward(x, y, scale)
         except ValueError as error:
             if len(y) == 1 and str(error).startswith(_BATCH_NORM_OF_ONE):
@@ -188,7 +190,9 @@ class Stepper:
 
     def _check(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Numbers that are finite only if the gradients are: their norm if they are to be clipped, or their sums."""
-        if self.clip_norm is None or not gradients:
+        if not gradients:
+            return []
+        if self.clip_norm is None:
             return [gradient.sum() for gradient in gradients]
         return [torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]))]
 

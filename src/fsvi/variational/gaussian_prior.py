@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,16 +35,20 @@ def negative_log_normal(tensors: Sequence[Tensor], variance: float) -> Tensor:
 
 
 @torch.no_grad()
-def add_normal_gradient(parameters: Sequence[Tensor], variance: float, weight: float) -> Tensor:
+def add_normal_gradient(
+    parameters: Sequence[Tensor], variance: float, weight: float, others: Iterable[Tensor] = ()
+) -> Tensor:
     """−log N(·; 0, variance·I) as in `negative_log_normal`; `weight` times its gradient is added to every `grad`.
 
     Args:
         parameters: Leaves of the graph.
         variance: The prior's variance.
         weight: A factor on the gradient.
+        others: Leaves without this prior, whose gradients may share memory with those of `parameters`.
     """
     own = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]
-    if len({gradient.untyped_storage()._cdata for gradient in own}) < len(own):  # some share memory
+    every = [*own, *(p.grad for p in others if p.grad is not None and not p.grad.is_sparse)]
+    if len({gradient.untyped_storage()._cdata for gradient in every}) < len(every):  # some share memory
         own = [gradient.clone() for gradient in own]
     torch._foreach_add_(own, list(parameters), alpha=weight / variance)
     for parameter, gradient in zip(parameters, own, strict=True):

@@ -66,7 +66,7 @@ class GradientBuffer:
     def shift(self, noise: Tensor) -> Tensor:
         """θ − mean for ε = `noise`, without a graph: its gradient is collected by `params` and `directions`."""
         with torch.no_grad():
-            shift = self.posterior.log_std.exp().mul_(noise)  # a large vector less than `MeanField.shift`
+            shift = self.posterior.log_std.exp().mul_(noise)  # in place: saves a vector as long as the network
             return shift if self.posterior.free is None else shift.mul_(self.posterior.free)
 
     def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -27,7 +26,6 @@ from fsvi.experiments.bench.by_hand import (
 from fsvi.experiments.bench.peers import STEPS
 from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.inputs import Bundle
-from fsvi.networks import calling
 from fsvi.variational import MeanField
 
 
@@ -136,7 +134,6 @@ def test_the_loss_by_hand_and_its_gradient_are_those_of_the_library(make_loss, s
     q.set_stds(dict.fromkeys(q.layout.shapes, math.exp(-1.5)))
     noise = torch.randn_like(q.mean)
     monkeypatch.setattr(MeanField, "noise", lambda self, generator=None: noise)
-    monkeypatch.setattr(calling, "fast_dropout", nullcontext)  # PyTorch's masks
     own = q.layout.views(noise)
     monkeypatch.setattr(
         by_hand._RandomNetwork, "draw", lambda self: {n: log.exp() * own[n] for n, log in self.logs.items()}

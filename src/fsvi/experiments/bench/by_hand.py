@@ -90,18 +90,18 @@ def plain_step(work: Work) -> Action:
     return adam_step(work.net, lambda: F.cross_entropy(work.outputs(), work.y))
 
 
-def longer_step(work: Work) -> Action:
-    """The same with as many further examples as there are context points: what the passes of FSVI alone cost."""
-    x, y = concatenate([work.x, work.points()]), torch.cat([work.y, work.y[: work.num_context]])
-    return plain_step(replace(work, x=x, y=y))
-
-
 def dropout_step(work: Work) -> Action:
     """The same with PyTorch's dropout: the network's own, or before every dense layer and convolution but the first."""
     layers = [layer for layer in work.net.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
     for layer in [] if _drops(work.net) else layers[1:]:
         layer.register_forward_pre_hook(lambda _, args: F.dropout(args[0], _RATE))
     return plain_step(work)
+
+
+def longer_step(work: Work) -> Action:
+    """A training step of maximum likelihood on the minibatch and as many more examples as there are context points."""
+    more = work.y[torch.arange(work.num_context) % len(work.y)]
+    return plain_step(replace(work, x=concatenate([work.x, work.points()]), y=torch.cat([work.y, more])))
 
 
 def plain_forward(work: Work) -> Action:

@@ -243,7 +243,7 @@ STEPS: Mapping[str, Peer] = {
         module="torch",
         title="maximum likelihood with B + K examples, written by hand",
         against="last_layer",
-        differs="It has K more examples instead of context points, and no FSVI: what the passes alone cost.",
+        differs="It has K more examples instead of context points, and no FSVI: about what the passes alone cost.",
         make=longer_step,
     ),
     "dropout by hand": Peer(

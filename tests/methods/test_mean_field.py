@@ -160,3 +160,31 @@ def test_stds_that_are_not_an_object_are_refused(cls):
     """A number is the old way to give the initial standard deviation."""
     with pytest.raises(InvalidInputError, match=r"fsvi\.Stds"):
         cls(nn.Linear(2, 2), fsvi.Categorical(), stds=0.1)
+
+
+class Scaled(nn.Module):
+    """A network with a parameter that is a single number."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.head = nn.Parameter(torch.tensor(2.0)), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(self.scale * x)
+
+
+@every_method
+def test_a_parameter_can_be_a_single_number(method_class):
+    method = method_class(Scaled(), fsvi.Categorical())
+    fsvi.fit(method, (torch.randn(4, 3), LABELS), epochs=2)
+    assert method.posterior.means()["scale"].shape == () and method.net.scale != 2.0
+
+
+@every_method
+def test_the_network_shares_the_memory_of_the_means(method_class, make):
+    net, x = make("mlp")
+    method = method_class(net, fsvi.Categorical())
+    fsvi.fit(method, (x, LABELS), epochs=1)
+    storages = {p.untyped_storage().data_ptr() for p in method.net.parameters()}
+    assert storages == {method.posterior.mean.untyped_storage().data_ptr()}
+    assert not storages & {p.untyped_storage().data_ptr() for p in net.parameters()}

@@ -275,7 +275,10 @@ class FSVI(NetworkMethod):
             values = self._local_draws(own)
         else:
             others = features[len(x) :]
-            values, f = outputs[None, : len(x)], last_layer(network, q, others, head_outputs(network, q.params(), others))
+            values, f = (
+                outputs[None, : len(x)],
+                last_layer(network, q, others, head_outputs(network, q.params(), others)),
+            )
         nll = self.likelihood.nll(values, y)
         (p,) = self._priors(q, points, [draw])
         return {"nll": nll, "kl": self._weight(x) * self._divergence(f, p)}

@@ -93,13 +93,13 @@ class RandomWeights(Part):
         names = self._names(network)
         self.posterior = self._family(network.module, names, network.channels_last)
         self.posterior.set_stds(self._stds.initial(names, network))
+        self.settle()
 
     def settle(self) -> None:
-        """Copy the means into the network."""
-        means = self.posterior.means()
-        with torch.no_grad():
-            for name, p in self.network.module.named_parameters():
-                p.copy_(means[name])
+        """Let the network's parameters be views of the means, which saves as much memory as the network needs."""
+        own = dict(self.network.module.named_parameters())
+        for name, mean in self.posterior.params().items():
+            own[name].data = mean.data
 
     def learning_rates(self) -> Iterator[tuple[nn.Parameter, float]]:
         """`log_std`, which has its own scale."""

@@ -77,4 +77,4 @@ class Layout:
         if self.channels_last and len(shape) == 4:
             out, channels, height, width = shape
             return row.reshape(*lead, out, height, width, channels).movedim(-1, -3)
-        return row.reshape(*lead, *shape)
+        return row.reshape((*lead, *shape))

@@ -131,8 +131,12 @@ class _Leaves:
         return {name: self[name] for name in self._layout.shapes}
 
     def gradient(self, total: Tensor | None = None) -> Tensor | None:
-        """The leaves' gradients as one vector plus `total`, which is overwritten; None if there are none."""
+        """The leaves' gradients as one vector plus `total`, which is overwritten; None if there are none.
+
+        The leaves are given up, because a large network's need as much memory as the vector.
+        """
         found = {name: leaf.grad for name, leaf in self._used.items() if leaf.grad is not None}
+        self._used.clear()
         if not found:
             return total
         if total is None:

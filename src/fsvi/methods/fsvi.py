@@ -212,11 +212,13 @@ class FSVI(NetworkMethod):
             if self._joins:
                 terms = self._joined_terms(q, x, y)
                 differentiate(sum_terms(terms), scale)
+                terms = {name: term.detach() for name, term in terms.items()}
                 return terms
             terms = {}
             for name, term in self._each_term(q, x, y):
                 differentiate(term, scale)
                 terms[name] = term.detach()
+                del term  # its graph holds on to the leaves, whose memory the sum of their gradients needs
         return terms
 
     def function_kl(self, x_context: Any) -> Tensor:

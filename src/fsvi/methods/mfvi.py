@@ -68,8 +68,9 @@ class MFVI(ParameterSpaceVI):
             shifts = [q.shift(q.noise()) for _ in range(self.num_samples)]
             nll = self.likelihood.nll(torch.stack([self.network(x, q.params(shift)) for shift in shifts]), y)
             differentiate(nll, scale)
+            nll = nll.detach()
             kl = add_normal_kl_gradient(q.mean, q.log_std, self.prior_variance, scale * weight)
-        return {"nll": nll.detach(), "kl": weight * kl}
+        return {"nll": nll, "kl": weight * kl}
 
     def kl(self, shifts: list[Tensor]) -> Tensor:
         """KL(q(θ) ‖ p(θ)), exactly."""

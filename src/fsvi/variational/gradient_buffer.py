@@ -133,15 +133,17 @@ class _Leaves:
     def gradient(self, total: Tensor | None = None) -> Tensor | None:
         """The leaves' gradients as one vector plus `total`, which is overwritten; None if there are none.
 
-        The leaves are given up, because a large network's need as much memory as the vector.
+        The leaves are given up, because those of a large network need as much memory as the vector.
         """
         found = {name: leaf.grad for name, leaf in self._used.items() if leaf.grad is not None}
+        rest = {name: shape for name, shape in self._layout.shapes.items() if name not in found}
+        zeros = self._vector.new_zeros(())
         self._used.clear()
+        del self._vector
         if not found:
             return total
         if total is None:
-            rest = {name: torch.zeros_like(self[name]) for name in self._layout.shapes if name not in found}
-            return self._layout.flatten({**found, **rest})
+            return self._layout.flatten({**found, **{name: zeros.expand(shape) for name, shape in rest.items()}})
         torch._foreach_add_([self._layout.view(total, name) for name in found], list(found.values()))
         return total
 

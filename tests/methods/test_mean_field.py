@@ -1,7 +1,5 @@
 """What MFVI and RadialMFVI share: the loss, its closed-form optimum, BatchNorm, frozen parameters, settings."""
 
-import pickle
-
 import pytest
 import torch
 from torch import nn
@@ -180,18 +178,3 @@ def test_a_parameter_can_be_a_single_number(method_class):
     method = method_class(Scaled(), fsvi.Categorical())
     fsvi.fit(method, (torch.randn(4, 3), LABELS), epochs=2)
     assert method.posterior.means()["scale"].shape == () and method.net.scale != 2.0
-
-
-@every_method
-def test_the_network_shares_the_memory_of_the_means_during_training_only(method_class, make):
-    net, x = make("mlp")
-    method, shared = method_class(net, fsvi.Categorical()), []
-
-    def look(state):
-        shared.append({p.untyped_storage().data_ptr() for p in method.net.parameters()})
-
-    fsvi.fit(method, (x, LABELS), epochs=1, callbacks=[look])
-    assert shared == [{method.posterior.mean.untyped_storage().data_ptr()}]
-    size = sum(p.numel() * p.element_size() for p in method.parameters())
-    assert not shared[0] & {p.untyped_storage().data_ptr() for p in (*net.parameters(), *method.net.parameters())}
-    assert len(pickle.dumps(method.net)) < size + 10_000

@@ -73,7 +73,7 @@ def check_stds(stds: Stds | None, default: Stds) -> Stds:
 class RandomWeights(Part):
     """A mean-field Gaussian over a network's parameters, with its draws and its state in files.
 
-    After training, the network itself holds the means. During training it shares their memory.
+    After training, the network itself holds the means.
 
     Args:
         stds: How the standard deviations start and learn.
@@ -94,20 +94,12 @@ class RandomWeights(Part):
         self.posterior = self._family(network.module, names, network.channels_last)
         self.posterior.set_stds(self._stds.initial(names, network))
 
-    def begin(self, x: Tensor) -> None:
-        """Let the network's parameters share the memory of the means during training."""
-        for parameter, mean in self._pairs():
-            parameter.data = mean
-
     def settle(self) -> None:
         """Copy the means into the network."""
-        for parameter, mean in self._pairs():
-            parameter.data = mean.clone()
-
-    def _pairs(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """The network's trainable parameters, each with its mean."""
-        own = dict(self.network.module.named_parameters())
-        return ((own[name], mean.data) for name, mean in self.posterior.params().items())
+        means = self.posterior.means()
+        with torch.no_grad():
+            for name, p in self.network.module.named_parameters():
+                p.copy_(means[name])
 
     def learning_rates(self) -> Iterator[tuple[nn.Parameter, float]]:
         """`log_std`, which has its own scale."""

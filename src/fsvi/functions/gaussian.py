@@ -206,7 +206,7 @@ def _kl_and_gradients(q: FunctionGaussian, p: FunctionGaussian) -> tuple[Tensor,
 def _kl_and_gradients_from_constant(
     q: FunctionGaussian, p: FunctionGaussian
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """The same for Σp = d·I, with whole sums instead of sums per output: the default prior, in half the calls."""
+    """The same for Σp = d·I, with whole sums instead of sums per output: the default prior, in fewer calls."""
     (points, outputs), difference, diagonal = q.mean.shape, q.mean - p.mean, p.diagonal
     repeats = outputs // len(q.weight)
     total, norms = q.weight.sum(0), q.factor.square().sum(0)

@@ -86,7 +86,9 @@ def test_a_step_has_the_gradient_of_the_loss_also_where_gradients_are_odd(has_no
         torch.testing.assert_close(parameter.grad, gradient)
 
 
-@pytest.mark.parametrize("method", [fsvi.MAP, fsvi.MCDropout, fsvi.SWAG, fsvi.Laplace, fsvi.Rank1])
+@pytest.mark.parametrize(
+    "method", [fsvi.MAP, fsvi.MCDropout, fsvi.SWAG, fsvi.Laplace, fsvi.Rank1, fsvi.MFVI, fsvi.RadialMFVI]
+)
 def test_padding_rows_stay(method):
     words = torch.nn.Embedding(5, 3, padding_idx=0)
     torch.nn.init.constant_(words.weight, 0.7)

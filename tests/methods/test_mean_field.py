@@ -1,5 +1,7 @@
 """What MFVI and RadialMFVI share: the loss, its closed-form optimum, BatchNorm, frozen parameters, settings."""
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -178,3 +180,45 @@ def test_a_parameter_can_be_a_single_number(method_class):
     method = method_class(Scaled(), fsvi.Categorical())
     fsvi.fit(method, (torch.randn(4, 3), LABELS), epochs=2)
     assert method.posterior.means()["scale"].shape == () and method.net.scale != 2.0
+
+
+@every_method
+def test_the_network_shares_the_memory_of_the_means_during_training_only(method_class, make, tmp_path):
+    net, x = make("mlp")
+    shared = []
+
+    def look(state):
+        shared.append({p.untyped_storage().data_ptr() for p in state.method.net.parameters()})
+        assert shared[-1] == {state.method.posterior.mean.untyped_storage().data_ptr()}
+        if len(shared) == 2:
+            raise KeyboardInterrupt
+
+    settings = {"epochs": 2, "callbacks": [look], "checkpoint": tmp_path, "checkpoint_interval": 0.0, "resume": True}
+    with pytest.raises(KeyboardInterrupt):
+        fsvi.fit(method_class(net, fsvi.Categorical()), (x, LABELS), **settings)
+    method = method_class(net, fsvi.Categorical())
+    fsvi.fit(method, (x, LABELS), **settings)
+    assert len(shared) == 3
+    own = {p.untyped_storage().data_ptr() for p in (*net.parameters(), *method.net.parameters())}
+    size = sum(p.numel() * p.element_size() for p in method.net.parameters())
+    assert not shared[-1] & own
+    assert len(pickle.dumps(method.net)) < size + 10_000
+
+
+@every_method
+def test_every_learned_number_is_listed_once(method_class, make):
+    net, x = make("mlp")
+    method = method_class(net, fsvi.Categorical())
+    names = {f"a.weights.posterior.{name}" for name in ("mean", "log_std", "point")}
+    assert {name for name, _ in method.named_parameters("a")} == names
+    assert len(list(fsvi.Ensemble(lambda: method_class(net, fsvi.Categorical()), 2).parameters())) == 6
+
+    def halve(state):
+        before = {name: mean / 2 for name, mean in method.posterior.means().items()}
+        with torch.no_grad():
+            for p in state.method.parameters():
+                p.mul_(0.5)
+        for name, p in method.net.named_parameters():
+            torch.testing.assert_close(p.detach(), before[name])
+
+    fsvi.fit(method, (x, LABELS), epochs=1, callbacks=[halve])

@@ -423,6 +423,15 @@ class Method(Configurable, nn.Module, ABC):
         """Tensors of `state_dict` that follow from others and are not saved."""
         return set()
 
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """As in `nn.Module`, without those that follow from others: every number that is learned is listed once."""
+        start = f"{prefix}." if prefix else ""
+        redundant = {start + name for name in self.redundant_names()}
+        every = super().named_parameters(prefix, recurse, remove_duplicate)
+        return ((name, parameter) for name, parameter in every if name not in redundant)
+
     @abstractmethod
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Load what `tensors` returned in this or another process."""

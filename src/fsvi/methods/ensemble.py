@@ -245,6 +245,11 @@ class Ensemble(Method):
         """The members' checksums."""
         return [member.fingerprint() for member in self.members]
 
+    def redundant_names(self) -> set[str]:
+        """The members'."""
+        members = enumerate(self.members)
+        return {f"_members.{index}.{name}" for index, member in members for name in member.redundant_names()}
+
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the members have learned."""
         parts = enumerate(member.tensors() for member in self.members)

@@ -212,13 +212,14 @@ class FSVI(NetworkMethod):
             if self._joins:
                 terms = self._joined_terms(q, x, y)
                 differentiate(sum_terms(terms), scale)
-                terms = {name: term.detach() for name, term in terms.items()}
-                return terms
+                return {name: term.detach() for name, term in terms.items()}
             terms = {}
             for name, term in self._each_term(q, x, y):
                 differentiate(term, scale)
                 terms[name] = term.detach()
-                del term  # its graph holds on to the leaves, whose memory the sum of their gradients needs
+                del term  # its graph holds on to the draw's memory
+                if self.linearize != "conditional":  # where the context goes through the same draw
+                    q.add_draws()
         return terms
 
     def function_kl(self, x_context: Any) -> Tensor:
@@ -238,13 +239,7 @@ class FSVI(NetworkMethod):
     ) -> Iterator[tuple[str, Tensor]]:
         """The terms one after the other, with the draws and the context sets given or new ones."""
         draws, sets = self._draw_all(q, x) if drawn is None else drawn
-        if self._is_random:
-            values = self._function_values(q, x, draws)
-        else:
-            features, outputs = self.network.with_features(x, q.params())
-            f = last_layer(self.network, q, features.flatten(0, -2), outputs.flatten(0, -2))
-            values = self._local_draws(f).unflatten(1, features.shape[:-1])
-        yield "nll", self.likelihood.nll(values, y)
+        yield "nll", self.likelihood.nll(self._training_values(q, x, draws), y)
         yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
 
     def _draw_all(self, q: Parameters, x: Inputs) -> tuple[list[Draw], list[Any]]:
@@ -258,6 +253,14 @@ class FSVI(NetworkMethod):
     def _points(self, x: Inputs) -> Any:
         """A set of context points for the minibatch `x`."""
         return self.function_space.points(x)
+
+    def _training_values(self, q: Parameters, x: Inputs, draws: Sequence[Draw]) -> Tensor:
+        """The function values of the likelihood, (M, n, outputs)."""
+        if self._is_random:
+            return self._function_values(q, x, draws)
+        features, outputs = self.network.with_features(x, q.params())
+        f = last_layer(self.network, q, features.flatten(0, -2), outputs.flatten(0, -2))
+        return self._local_draws(f).unflatten(1, features.shape[:-1])
 
     def _function_values(self, q: Parameters, x: Inputs, draws: Sequence[Draw]) -> Tensor:
         """The real network's outputs for these draws of its parameters, (M, n, outputs)."""

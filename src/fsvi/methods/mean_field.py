@@ -73,7 +73,7 @@ def check_stds(stds: Stds | None, default: Stds) -> Stds:
 class RandomWeights(Part):
     """A mean-field Gaussian over a network's parameters, with its draws and its state in files.
 
-    After training, the network itself holds the means.
+    During training, the network's own parameters share the memory of the means; after it, they hold a copy.
 
     Args:
         stds: How the standard deviations start and learn.
@@ -94,12 +94,25 @@ class RandomWeights(Part):
         self.posterior = self._family(network.module, names, network.channels_last)
         self.posterior.set_stds(self._stds.initial(names, network))
 
+    def begin(self, x: Tensor) -> None:
+        """Let the network's parameters share the memory of the means: a vector as long as the network is saved."""
+        for parameter, mean in self._pairs():
+            parameter.data = mean
+
     def settle(self) -> None:
         """Copy the means into the network."""
-        means = self.posterior.means()
-        with torch.no_grad():
-            for name, p in self.network.module.named_parameters():
-                p.copy_(means[name])
+        for parameter, mean in self._pairs():
+            parameter.data.copy_(mean)
+
+    def finish(self) -> None:
+        """Give the network memory of its own, with the means in it."""
+        for parameter, mean in self._pairs():
+            parameter.data = mean.clone()
+
+    def _pairs(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """The network's trainable parameters, each with its mean."""
+        own = dict(self.network.module.named_parameters())
+        return ((own[name], mean.data) for name, mean in self.posterior.params().items())
 
     def learning_rates(self) -> Iterator[tuple[nn.Parameter, float]]:
         """`log_std`, which has its own scale."""

@@ -122,11 +122,9 @@ class NetworkMethod(Method):
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """All learned parameters at `lr`, then the parameters of parts that have their own rates."""
-        skip = self.redundant_names()
         own = [(p, factor) for part in self.parts.values() for p, factor in part.learning_rates()]
         special = {id(p) for p, _ in own}
-        learned = {name: p for name, p in self.named_parameters() if p.requires_grad and p.numel() and name not in skip}
-        common = [p for p in learned.values() if id(p) not in special]
+        common = [p for p in self.parameters() if p.requires_grad and p.numel() and id(p) not in special]
         return [{"params": common, "lr": lr}, *({"params": [p], "lr": factor * lr} for p, factor in own)]
 
     def point_parameters(self) -> list[nn.Parameter]:
@@ -136,7 +134,7 @@ class NetworkMethod(Method):
     def finish(self, batches: DataPass) -> None:
         """Let the parts finish, too."""
         for part in self.parts.values():
-            part.settle()
+            part.finish()
 
     # Prediction -----------------------------------------------------------------------------------------------------
 

@@ -15,16 +15,16 @@ from fsvi.variational.mean_field import MeanField
 class GradientBuffer:
     """A posterior's tensors as leaves of the graph, for one training step.
 
-    It has the methods of `MeanField` that a loss needs. The tensors it hands out are cut off from the posterior;
-    after the block, the gradients that they collected are added to those of the posterior:
+    It has the methods of `MeanField` that a loss needs. The tensors that it hands out are cut off from the posterior,
+    and their gradients are views of one vector, to which autograd adds in place:
 
         with GradientBuffer(posterior) as q:
             loss(q).backward()
 
     With θ = mean + d and d = exp(log_std)·ε, the gradients summed over draws are g_mean = Σ g_θ + g_μ and
-    g_log_std = Σ (g_θ + g_d)·d + g. These are two sums at the end, where autograd would create a vector
-    as long as the network every time a tensor is used. A term of the loss can be differentiated, and its graph freed,
-    before the next one is computed.
+    g_log_std = Σ (g_θ + g_d)·d + g. Autograd alone would create a vector as long as the network every time a tensor is
+    used. A term of the loss can be differentiated, and the memory of its draws freed by `add_draws`, before the next
+    one is computed.
 
     Args:
         posterior: The distribution whose parameters receive the gradients.
@@ -41,8 +41,14 @@ class GradientBuffer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is None:
-            self._add_gradients()
+        if error is not None:
+            return
+        self.add_draws()
+        for parameter in (self.mean, self.log_std, self.point):
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self.posterior.free is not None and self.mean.grad is not None:
+            self.mean.grad.mul_(self.posterior.free)
 
     @property
     def mean(self) -> nn.Parameter:
@@ -71,7 +77,7 @@ class GradientBuffer:
 
     def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:
         """The trainable parameters by name: mean + `shift`, or their means."""
-        leaves = self._means if shift is None else self._draw(shift).params
+        leaves = self._means if shift is None else self._draw(shift).params(self.mean)
         return {**leaves.tensors, **self._points.tensors}
 
     def directions(self, shift: Tensor) -> dict[str, Tensor]:
@@ -83,46 +89,55 @@ class GradientBuffer:
         return [self._logs[name] for name in names]
 
     @torch.no_grad()
-    def _add_gradients(self) -> None:
-        """Add what the leaves have collected to the `grad` of the posterior's vectors."""
-        mean, log_std = None, None
+    def add_draws(self) -> None:
+        """Add the gradients of draws to those of the posterior, and free their memory: their graph must be gone."""
         for draw in self._draws.values():
-            gradient, along = draw.params.gradient(), draw.directions.gradient()
-            if along is not None:
-                along = (along if gradient is None else along.add_(gradient)).mul_(draw.shift)
-            elif gradient is not None:
-                along = gradient * draw.shift
-            log_std, mean = _sum(log_std, along), _sum(mean, gradient)
-        _add(self.posterior.mean, self._means.gradient(mean))
-        if self.posterior.free is not None and self.posterior.mean.grad is not None:
-            self.posterior.mean.grad.mul_(self.posterior.free)
-        _add(self.posterior.log_std, self._logs.gradient(log_std))
-        _add(self.posterior.point, self._points.gradient())
+            for leaves in draw.used():
+                if self.log_std.grad is None:
+                    self.log_std.grad = leaves.gradient * draw.shift
+                else:
+                    self.log_std.grad.addcmul_(leaves.gradient, draw.shift)
+            if draw.theta is not None:
+                self.mean.grad = _sum(self.mean.grad, draw.theta.gradient)
+        self._draws.clear()
 
     def _draw(self, shift: Tensor) -> _Draw:
         if id(shift) not in self._draws:
-            self._draws[id(shift)] = _Draw(self.layout, self.posterior.mean.detach() + shift, shift)
+            self._draws[id(shift)] = _Draw(self.layout, shift)
         return self._draws[id(shift)]
 
 
 class _Draw:
     """One draw of the parameters; it keeps `shift` alive, so that no other tensor gets its id."""
 
-    def __init__(self, layout: Layout, vector: Tensor, shift: Tensor) -> None:
-        self.shift = shift
-        self.params, self.directions = _Leaves(layout, vector), _Leaves(layout, shift)
+    def __init__(self, layout: Layout, shift: Tensor) -> None:
+        self.shift, self._layout = shift, layout
+        self.directions = _Leaves(layout, shift.detach())
+        self.theta: _Leaves | None = None
+
+    def params(self, mean: Tensor) -> _Leaves:
+        """mean + shift"""
+        if self.theta is None:
+            self.theta = _Leaves(self._layout, mean.detach() + self.shift)
+        return self.theta
+
+    def used(self) -> list[_Leaves]:
+        """The parameters, the directions, or both."""
+        return [leaves for leaves in (self.theta, self.directions) if leaves is not None and leaves.is_used]
 
 
 class _Leaves:
-    """The tensors of a flat vector as leaves of the graph."""
+    """The tensors of a flat vector as leaves of the graph; their gradients are views of the vector's `grad`."""
 
     def __init__(self, layout: Layout, vector: Tensor) -> None:
-        self._layout, self._vector = layout, vector.detach()
+        self._layout, self._vector = layout, vector
         self._used: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._used:
-            self._used[name] = self._layout.view(self._vector, name).requires_grad_()
+            leaf = self._layout.view(self._vector.detach(), name).requires_grad_()
+            leaf.grad = self._layout.view(self.gradient, name)
+            self._used[name] = leaf
         return self._used[name]
 
     @property
@@ -130,32 +145,19 @@ class _Leaves:
         """All leaves, by name."""
         return {name: self[name] for name in self._layout.shapes}
 
-    def gradient(self, total: Tensor | None = None) -> Tensor | None:
-        """The leaves' gradients as one vector plus `total`, which is overwritten; None if there are none.
+    @property
+    def is_used(self) -> bool:
+        """Whether there are leaves."""
+        return bool(self._used)
 
-        The leaves are given up, because those of a large network need as much memory as the vector.
-        """
-        found = {name: leaf.grad for name, leaf in self._used.items() if leaf.grad is not None}
-        rest = {name: shape for name, shape in self._layout.shapes.items() if name not in found}
-        zeros = self._vector.new_zeros(())
-        self._used.clear()
-        del self._vector
-        if not found:
-            return total
-        if total is None:
-            return self._layout.flatten({**found, **{name: zeros.expand(shape) for name, shape in rest.items()}})
-        torch._foreach_add_([self._layout.view(total, name) for name in found], list(found.values()))
-        return total
+    @property
+    def gradient(self) -> Tensor:
+        """The vector's gradient."""
+        if self._vector.grad is None:
+            self._vector.grad = torch.zeros_like(self._vector)
+        return self._vector.grad
 
 
-def _add(parameter: nn.Parameter, gradient: Tensor | None) -> None:
-    """Add to the `grad` of `parameter`, which is zero if there is no gradient at all."""
-    if gradient is not None:
-        parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-    elif parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-
-
-def _sum(total: Tensor | None, part: Tensor | None) -> Tensor | None:
-    """total + part, in the memory of `total`; either may be missing."""
-    return part if total is None else total if part is None else total.add_(part)
+def _sum(total: Tensor | None, part: Tensor) -> Tensor:
+    """total + part, in the memory of `total`, if there is a total."""
+    return part if total is None else total.add_(part)

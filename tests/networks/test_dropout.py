@@ -22,6 +22,8 @@ def test_dropping_is_that_of_torch_in_distribution():
     for lag in (1, 2, 3, 4, 5):  # four entries share one random word
         both = (is_kept[lag:] & is_kept[:-lag]).double().mean()
         assert abs(both - (1 - rate) ** 2) < 5 * math.sqrt(0.25 / num)
+    both = (is_kept & (drop(h, rate) != 0)).double().mean()  # the next mask is another one
+    assert abs(both - (1 - rate) ** 2) < 5 * math.sqrt(0.25 / num)
 
 
 def test_dropping_keeps_memory_layout_and_the_gradient_is_the_mask():

@@ -69,6 +69,7 @@ class MFVI(ParameterSpaceVI):
             nll = self.likelihood.nll(torch.stack([self.network(x, q.params(shift)) for shift in shifts]), y)
             differentiate(nll, scale)
             nll = nll.detach()
+            q.add_draws()
             kl = add_normal_kl_gradient(q.mean, q.log_std, self.prior_variance, scale * weight)
         return {"nll": nll, "kl": weight * kl}
 

@@ -124,11 +124,13 @@ def add_normal_kl_gradient(mean: Tensor, log_std: Tensor, prior_variance: float,
         weight: A factor on the gradient.
     """
     variance = log_std.exp().square_()
-    value = centred_kl(mean, log_std, variance, prior_variance)
-    _add_gradient(mean, mean * (weight / prior_variance))
-    _add_gradient(log_std, variance.mul_(weight / prior_variance).sub_(weight))
-    return value
+    _gradient(mean).add_(mean, alpha=weight / prior_variance)
+    _gradient(log_std).add_(variance, alpha=weight / prior_variance).sub_(weight)
+    return centred_kl(mean, log_std, variance, prior_variance)
 
 
-def _add_gradient(leaf: Tensor, gradient: Tensor) -> None:
-    leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
+def _gradient(leaf: Tensor) -> Tensor:
+    """The gradient of a leaf, zero if it has none yet."""
+    if leaf.grad is None:
+        leaf.grad = torch.zeros_like(leaf)
+    return leaf.grad

@@ -31,8 +31,13 @@ _SIZES = BenchStep("cnn", "map", batch_size=128, num_context=0)
 _CONTEXT_IMAGES = 512
 _PREDICTION_ROUNDS = 15
 """The most rounds of predictions, which take longer than steps."""
-_SETTINGS: dict[str, dict[str, Any]] = {"spg": {"num_prior_steps": 1}, "ensemble:map": {"size": 5}}
-"""Settings other than the defaults: SPG fits its prior before training, which is not part of a step."""
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "spg": {"num_prior_steps": 1},
+    "fbnn": {"num_samples": 10},
+    "ensemble:map": {"size": 5},
+}
+"""Settings other than the defaults: SPG fits its prior before training, which is not part of a step. FBNN has the ten
+draws of the image tasks."""
 
 
 @dataclass(frozen=True)

@@ -194,15 +194,16 @@ def test_the_network_shares_the_memory_of_the_means_during_training_only(method_
             raise KeyboardInterrupt
 
     settings = {"epochs": 2, "callbacks": [look], "checkpoint": tmp_path, "checkpoint_interval": 0.0, "resume": True}
+    interrupted, method = (method_class(net, fsvi.Categorical()) for _ in range(2))
     with pytest.raises(KeyboardInterrupt):
-        fsvi.fit(method_class(net, fsvi.Categorical()), (x, LABELS), **settings)
-    method = method_class(net, fsvi.Categorical())
+        fsvi.fit(interrupted, (x, LABELS), **settings)
     fsvi.fit(method, (x, LABELS), **settings)
     assert len(shared) == 3
-    own = {p.untyped_storage().data_ptr() for p in (*net.parameters(), *method.net.parameters())}
-    size = sum(p.numel() * p.element_size() for p in method.net.parameters())
-    assert not shared[-1] & own
-    assert len(pickle.dumps(method.net)) < size + 10_000
+    for each in (interrupted, method):
+        own = {p.untyped_storage().data_ptr() for p in (*net.parameters(), *each.net.parameters())}
+        assert not own & {each.posterior.mean.untyped_storage().data_ptr()}
+        size = sum(p.numel() * p.element_size() for p in each.net.parameters())
+        assert len(pickle.dumps(each.net)) < size + 10_000
 
 
 @every_method

@@ -59,7 +59,8 @@ class Probe:
         self._method.train()
         groups = self._method.parameter_groups(_RATE)
         self._optimizer = self._method.own_optimizer(_RATE) or torch.optim.Adam(groups, fused=True)
-        self._meter = Meter([*self._method.parameters(), *self._method.buffers()])
+        own = [p for module in self._method.modules() for p in module.parameters(recurse=False)]
+        self._meter = Meter([*own, *self._method.buffers()])
         self.held = self._meter.held
 
     def step(self, batch_size: int, num_context: int) -> MeteredStep:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from fsvi.networks.parameters import matching_names
 from fsvi.serialization import Configurable
 from fsvi.validation import check_count, check_positive, check_type
 from fsvi.variational import MeanField, prior_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _FEATURE_STD = 0.01
 
@@ -73,7 +76,7 @@ def check_stds(stds: Stds | None, default: Stds) -> Stds:
 class RandomWeights(Part):
     """A mean-field Gaussian over a network's parameters, with its draws and its state in files.
 
-    During training, the network's own parameters share the memory of the means; after it, they hold a copy.
+    In training mode, the network's own parameters share the memory of the means; otherwise they hold a copy.
 
     Args:
         stds: How the standard deviations start and learn.
@@ -94,20 +97,20 @@ class RandomWeights(Part):
         self.posterior = self._family(network.module, names, network.channels_last)
         self.posterior.set_stds(self._stds.initial(names, network))
 
-    def begin(self, x: Tensor) -> None:
-        """Let the network's parameters share the memory of the means: a vector as long as the network is saved."""
+    def train(self, mode: bool = True) -> Self:
+        """In training mode, let the network share the memory of the means, which saves a vector as long as it is."""
+        super().train(mode)
         for parameter, mean in self._pairs():
-            parameter.data = mean
+            if mode:
+                parameter.data = mean
+            elif parameter.data_ptr() == mean.data_ptr():
+                parameter.data = mean.clone()
+        return self
 
     def settle(self) -> None:
         """Copy the means into the network."""
         for parameter, mean in self._pairs():
             parameter.data.copy_(mean)
-
-    def finish(self) -> None:
-        """Give the network memory of its own, with the means in it."""
-        for parameter, mean in self._pairs():
-            parameter.data = mean.clone()
 
     def _pairs(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """The network's trainable parameters, each with its mean."""
@@ -124,7 +127,7 @@ class RandomWeights(Part):
 
     def redundant_names(self) -> set[str]:
         """The network's own parameters, whose values the posterior holds."""
-        return {f"net.{name}" for name in self.posterior.params()}
+        return {f"net.{name}" for name in (*self.posterior.layout.names, *self.posterior.point_layout.names)}
 
     def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:
         """The network's outputs at mean + shift, (M, n, outputs).

@@ -134,7 +134,7 @@ class NetworkMethod(Method):
     def finish(self, batches: DataPass) -> None:
         """Let the parts finish, too."""
         for part in self.parts.values():
-            part.finish()
+            part.settle()
 
     # Prediction -----------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ class Part(nn.Module):
 
     1. `bind` when the network's last layer is known, and again if example inputs show that it is another one;
     2. `begin` when training starts;
-    3. `settle` when the parameters were given their values: by a file, or by a checkpoint;
-    4. `finish` when training ends, which settles, too.
+    3. `settle` when the parameters have new values that were not learned step by step: from a file or a checkpoint, and
+       at the end of training.
     """
 
     network: Network
@@ -32,11 +32,7 @@ class Part(nn.Module):
         """Training starts; `x` are training inputs, all of them or a sample."""
 
     def settle(self) -> None:
-        """The parameters were given new values; make what follows from them."""
-
-    def finish(self) -> None:
-        """Training has ended."""
-        self.settle()
+        """The parameters have new values; make what follows from them."""
 
     def learning_rates(self) -> Iterator[tuple[nn.Parameter, float]]:
         """Parameters that do not learn at the common rate, each with its factor."""

@@ -30,7 +30,7 @@ def drop(h: Tensor, rate: float) -> Tensor:
     dropped = round(rate * _LEVELS)
     if h.device.type != "cpu" or type(h) is not Tensor or dropped == _LEVELS or is_transformed():
         return nn.functional.dropout(h, rate)
-    seed = int(torch.empty((), dtype=torch.int64).random_())
+    seed = int(torch.empty((), dtype=torch.int64, device=h.device).random_())
     bits = torch.from_numpy(np.random.SFC64(seed).random_raw(-(-h.numel() // 4)).view(np.int16))
     mask = torch.empty_like(h, requires_grad=False)
     # In place, the comparison gives 0 and 1 in the type of the bits, several times faster than a boolean tensor.

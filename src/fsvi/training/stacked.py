@@ -172,8 +172,7 @@ def _stack_rest(methods: Sequence[Method], trained: Collection[str]) -> Tensors:
     rest = []
     for method in methods:
         own = (*method.named_parameters(), *method.named_buffers())
-        left_out = {*trained, *method.redundant_names()}
-        rest.append({name: tensor.detach() for name, tensor in own if name not in left_out})
+        rest.append({name: tensor.detach() for name, tensor in own if name not in trained})
     stacked = {name: torch.stack([own[name] for own in rest]) for name in rest[0]}
     return {name: values for name, values in stacked.items() if bool((values != values[0]).any())}
 

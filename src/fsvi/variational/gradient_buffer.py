@@ -24,7 +24,7 @@ class GradientBuffer:
     With θ = mean + d and d = exp(log_std)·ε, the gradients summed over draws are g_mean = Σ g_θ + g_μ and
     g_log_std = Σ (g_θ + g_d)·d + g. Autograd alone would create a vector as long as the network every time a tensor is
     used. A term of the loss can be differentiated, and the memory of its draws freed by `add_draws`, before the next
-    one is computed.
+    one is computed. An error inside the block leaves a part of the gradient behind.
 
     Args:
         posterior: The distribution whose parameters receive the gradients.
@@ -44,11 +44,9 @@ class GradientBuffer:
         if error is not None:
             return
         self.add_draws()
-        for parameter in (self.mean, self.log_std, self.point):
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        if self.posterior.free is not None and self.mean.grad is not None:
-            self.mean.grad.mul_(self.posterior.free)
+        mean, *_ = (leaves.gradient for leaves in (self._means, self._logs, self._points))  # zero where there is none
+        if self.posterior.free is not None:
+            mean.mul_(self.posterior.free)
 
     @property
     def mean(self) -> nn.Parameter:

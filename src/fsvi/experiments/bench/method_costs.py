@@ -76,6 +76,9 @@ def run_method_bench(out: Path, names: Sequence[str], quick: bool, console: Cons
     title = f"Methods: B = 128, predictions of {num_images} images with {num_samples} draws"
     console.print(_method_table(title, costs))
     console.print(goal_table("Goals", method_goals({cost.name: cost.step_ratio.median for cost in costs})))
+    for name in (cost.name for cost in costs if cost.name in _SETTINGS):
+        values = ", ".join(f"{setting}={value}" for setting, value in _SETTINGS[name].items())
+        console.print(f"{name} has {values} instead of its default.")
     path = out / "methods.json"
     write_bytes(path, json.dumps([asdict(cost) for cost in costs], indent=1).encode())
     console.print(f"Written to {path}.")

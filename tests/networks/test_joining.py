@@ -1,3 +1,4 @@
+import copy
 import random
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fsvi.networks.joining import is_joinable
+from fsvi.networks.joining import is_joinable, split_norms
 from fsvi.networks.network import Network
 
 
@@ -73,7 +74,8 @@ def test_found_by_what_the_network_does(name, training):
     ("name", "expected"),
     [
         *((name, True) for name in ("mlp", "tied_features", "lstm", "transformer", "group_norm", "layer_norm")),
-        *((name, False) for name in ("dropout", "transformer_dropout", "batch_norm", "resnet18")),
+        *((name, True) for name in ("batch_norm", "resnet18")),
+        *((name, False) for name in ("dropout", "transformer_dropout")),
     ],
 )
 def test_networks_of_all_kinds(make, name, expected):
@@ -88,3 +90,35 @@ def test_features_of_zero_say_nothing():
     nn.init.zeros_(net[0].weight)
     nn.init.zeros_(net[0].bias)
     assert not is_joinable(Network(net, "1"), torch.randn(2, 3), torch.randn(2, 3))
+
+
+def test_batch_norm_learns_from_the_first_rows_and_treats_the_others_as_in_eval_mode():
+    layer, x, others = nn.BatchNorm1d(3), torch.randn(8, 3), torch.randn(5, 3) + 4
+    twin = copy.deepcopy(layer)
+    with split_norms(nn.Sequential(layer), 8):
+        joined = layer(torch.cat([x, others]))
+        frozen = layer.eval()(others)
+    torch.testing.assert_close(joined, torch.cat([twin(x), twin.eval()(others)]))
+    torch.testing.assert_close(frozen, twin(others))
+    torch.testing.assert_close(layer.running_var, twin.running_var)
+    assert "forward" not in vars(layer) and layer.num_batches_tracked == 1
+
+
+def test_a_batch_norm_that_is_called_twice_has_the_gradient_of_two_passes():
+    """Its statistics change between the two calls, and the backward pass of the first one must not see it."""
+    layer, x, others = nn.BatchNorm1d(3).double(), torch.randn(8, 3).double(), torch.randn(5, 3).double() + 4
+    gradients = []
+    for joined in (True, False):
+        own, inputs = copy.deepcopy(layer), others.clone().requires_grad_()
+        if joined:
+            with split_norms(nn.Sequential(own), 8):
+                values = own(own(torch.cat([x, inputs])).sin())[8:]
+        else:  # the statistics of each call, in turn
+            first = copy.deepcopy(own)
+            h = first(x).sin()
+            second = copy.deepcopy(first)
+            second(h)
+            values = second.eval()(first.eval()(inputs).sin())
+        values.square().sum().backward()
+        gradients.append(inputs.grad)
+    torch.testing.assert_close(*gradients)

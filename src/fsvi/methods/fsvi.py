@@ -30,9 +30,11 @@ from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds, last_layer_names, named_layers
 from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.parts import shared
+from fsvi.networks.compiling import compiled
 from fsvi.networks.devices import forked_random
-from fsvi.networks.joining import is_joinable
+from fsvi.networks.joining import is_joinable, split_norms
 from fsvi.networks.network import Network
+from fsvi.networks.parameters import batch_norms
 from fsvi.validation import check_choice, check_count, check_type
 from fsvi.variational import GradientBuffer, MeanField
 
@@ -88,7 +90,7 @@ class FSVI(NetworkMethod):
 
     takes_positions = True
     _is_joinable = False
-    """Whether the network treats every example by itself, in training and in evaluation, on the inputs tried."""
+    """Whether minibatch and context can go through the network as one batch, on the inputs tried."""
 
     def __init__(
         self,
@@ -200,7 +202,8 @@ class FSVI(NetworkMethod):
         sets.
         """
         q = self.posterior
-        return self._joined_terms(q, x, y) if self._joins else dict(self._each_term(q, x, y))
+        joins = self._joins and not batch_norms(self.net)  # a checkpoint's backward pass would not find them split
+        return self._joined_terms(q, x, y) if joins else dict(self._each_term(q, x, y))
 
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """As in `Method`, but gradients are summed by a `GradientBuffer`.
@@ -210,8 +213,9 @@ class FSVI(NetworkMethod):
         """
         with GradientBuffer(self.posterior) as q:
             if self._joins:
-                terms = self._joined_terms(q, x, y)
-                differentiate(sum_terms(terms), scale)
+                with split_norms(self.net, len(x)):
+                    terms = self._joined_terms(q, x, y)
+                    differentiate(sum_terms(terms), scale)
                 return {name: term.detach() for name, term in terms.items()}
             terms = {}
             for name, term in self._each_term(q, x, y):
@@ -298,8 +302,13 @@ class FSVI(NetworkMethod):
 
     @property
     def _joins(self) -> bool:
-        """Whether one pass through the network serves minibatch and context."""
-        return self._is_joinable and self._shares_features
+        """Whether one pass through the network serves minibatch and context.
+
+        Not where all layers are random and there is BatchNorm: it would take more memory and hardly less time.
+        """
+        if not self._is_joinable or not self._shares_features:
+            return False
+        return not batch_norms(self.net) or not (self._is_random or compiled(self.net))
 
     @property
     def _shares_features(self) -> bool:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fsvi.inputs import Inputs, concatenate
 from fsvi.networks.devices import forked_random, random_state
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
+from fsvi.networks.parameters import batch_norms
 
 _TOLERANCE = 1e-4
 """The largest difference that rounding may cause between batches of two sizes, relative to the largest feature."""
@@ -20,31 +24,68 @@ _TOLERANCE = 1e-4
 
 @torch.no_grad()
 def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
-    """Whether one pass in training mode gives the features that two passes in eval mode give.
+    """Whether one pass under `split_norms` gives the features of two: `x` in training mode, `others` in eval mode.
 
-    This is tried on a few examples. It fails for BatchNorm and dropout, for a mean over the batch, for buffers that
-    learn from the inputs, for networks that draw random numbers in training, and for networks that raise an error. A
-    few examples cannot show everything: a layer that is still multiplied by zero is missed.
+    This is tried on a few examples. It fails for dropout, for a mean over the batch, for buffers that learn from the
+    inputs (but for BatchNorm's), for networks that draw random numbers in training, and for networks that raise an
+    error. A few examples cannot show everything: a layer that is still multiplied by zero is missed.
 
     Args:
         network: The network.
         x: Training inputs.
         others: Context points.
     """
-    copies = [{name: buffer.clone() for name, buffer in network.module.named_buffers()} for _ in range(3)]
+    one, two = ({name: buffer.clone() for name, buffer in network.module.named_buffers()} for _ in range(2))
     with forked_random(network.device):
-        with evaluating(network.module):
-            alone = torch.cat([network.with_features(part, copies[i])[0] for i, part in enumerate((x, others))])
         before = _random_states(network)
         try:
             with _training(network):
-                joined = network.with_features(concatenate([x, others]), copies[2])[0]
+                own = network.with_features(x, two)[0]
+                with split_norms(network.module, len(x)):
+                    joined = network.with_features(concatenate([x, others]), one)[0]
         except Exception:  # the model may check what it gets in any way
             return False
         drawn = before != _random_states(network)
-    changed = any(not torch.equal(buffer, copies[2][name]) for name, buffer in network.module.named_buffers())
+        with evaluating(network.module):
+            alone = torch.cat([own, network.with_features(others, two)[0]])
+    statistics = {id(buffer) for layer in batch_norms(network.module) for buffer in layer.buffers(recurse=False)}
+    unchanged = all(
+        torch.allclose(one[name], two[name]) if id(buffer) in statistics else torch.equal(one[name], buffer)
+        for name, buffer in network.module.named_buffers()
+    )
     size = alone.abs().max()
-    return not drawn and not changed and bool(size > 0) and bool((joined - alone).abs().max() <= _TOLERANCE * size)
+    return not drawn and unchanged and bool(size > 0) and bool((joined - alone).abs().max() <= _TOLERANCE * size)
+
+
+@contextmanager
+def split_norms(net: nn.Module, num: int) -> Iterator[None]:
+    """A context in which BatchNorm layers in training mode learn from, and normalize by, the first `num` rows alone.
+
+    The other rows are treated as in eval mode, with the statistics that include the first rows.
+
+    Args:
+        net: The network.
+        num: The number of rows that come first.
+    """
+    layers = [layer for layer in batch_norms(net) if "forward" not in vars(layer)]  # not those that the user replaced
+    try:
+        for layer in layers:
+            layer.forward = partial(_split_forward, layer, num)  # type: ignore[method-assign]
+        yield
+    finally:
+        for layer in layers:
+            vars(layer).pop("forward", None)
+
+
+def _split_forward(layer: nn.modules.batchnorm._BatchNorm, num: int, input: Tensor) -> Tensor:
+    if not layer.training or len(input) <= num:
+        return type(layer).forward(layer, input)
+    own, others = input.split([num, len(input) - num])
+    own = type(layer).forward(layer, own)
+    # copies, because the backward pass reads them, and a layer that is called twice changes its own
+    mean, var = (None if each is None else each.clone() for each in (layer.running_mean, layer.running_var))
+    others = F.batch_norm(others, mean, var, layer.weight, layer.bias, mean is None, 0.0, layer.eps)
+    return torch.cat([own, others])
 
 
 def _random_states(network: Network) -> list[Any]:

@@ -41,8 +41,8 @@ def take_step(
     This is the step of `fit`, for a training loop of your own. The loop's other duties, in order: call
     `method.begin(x, num_data)` and `method.fit_prior(x, y)` with training examples, make an optimizer of
     `method.parameter_groups(lr)`, switch to `method.train()`, take steps on batches that `method.check_batch` has
-    checked, call `method.after_epoch(batches)` after each epoch, and `method.finish(batches)` and `method.eval()` at the
-    end. `batches` is a function that goes through the training data once more. `Stepper` has more options.
+    checked, call `method.after_epoch(batches)` after each epoch, and `method.finish(batches)` and `method.eval()` at
+    the end. `batches` is a function that goes through the training data once more. `Stepper` has more options.
 
     Args:
         method: A method in training mode, after `method.begin`.

@@ -44,9 +44,9 @@ class GradientBuffer:
         if error is not None:
             return
         self.add_draws()
-        mean, *_ = (leaves.gradient for leaves in (self._means, self._logs, self._points))  # zero where there is none
+        gradients = [leaves.gradient for leaves in (self._means, self._logs, self._points)]  # zero where there is none
         if self.posterior.free is not None:
-            mean.mul_(self.posterior.free)
+            gradients[0].mul_(self.posterior.free)
 
     @property
     def mean(self) -> nn.Parameter:

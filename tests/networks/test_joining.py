@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from fsvi.networks.joining import is_joinable, split_norms
 from fsvi.networks.network import Network
@@ -104,21 +105,28 @@ def test_batch_norm_learns_from_the_first_rows_and_treats_the_others_as_in_eval_
     assert "forward" not in vars(layer) and layer.num_batches_tracked == 1
 
 
-def test_a_batch_norm_that_is_called_twice_has_the_gradient_of_two_passes():
-    """Its statistics change between the two calls, and the backward pass of the first one must not see it."""
-    layer, x, others = nn.BatchNorm1d(3).double(), torch.randn(8, 3).double(), torch.randn(5, 3).double() + 4
+def test_a_checkpoint_computes_again_with_the_same_statistics():
+    """Its second forward pass, while gradients are taken, changes the layer's statistics once more."""
+    layer, x = nn.BatchNorm1d(3).double(), torch.randn(8, 3).double()
     gradients = []
-    for joined in (True, False):
-        own, inputs = copy.deepcopy(layer), others.clone().requires_grad_()
-        if joined:
-            with split_norms(nn.Sequential(own), 8):
-                values = own(own(torch.cat([x, inputs])).sin())[8:]
-        else:  # the statistics of each call, in turn
-            first = copy.deepcopy(own)
-            h = first(x).sin()
-            second = copy.deepcopy(first)
-            second(h)
-            values = second.eval()(first.eval()(inputs).sin())
-        values.square().sum().backward()
+    for checkpointed in (True, False):
+        own = copy.deepcopy(layer)
+        inputs = (torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).double() + 4).requires_grad_()
+        rows = torch.cat([x, inputs])
+        with split_norms(nn.Sequential(own), 8):
+            values = checkpoint(own, rows, use_reentrant=False) if checkpointed else own(rows)
+            values.pow(3).sum().backward()
         gradients.append(inputs.grad)
     torch.testing.assert_close(*gradients)
+
+
+class Scaled(nn.BatchNorm1d):
+    def forward(self, input):
+        return 2 * super().forward(input)
+
+
+def test_layers_that_do_more_than_normalize_are_not_split():
+    x = torch.randn(4, 3)
+    for layer, expected in ((nn.BatchNorm1d(5), True), (Scaled(5), False)):
+        net = nn.Sequential(nn.Linear(3, 5), layer, nn.Linear(5, 2))
+        assert is_joinable(Network(net).examined(x), x[:2], x[2:]) == expected

@@ -22,7 +22,7 @@ from fsvi.functions.contexts import Context
 from fsvi.functions.divergences import KL, Divergence
 from fsvi.functions.linearize import Parameters, check_linearization, head_outputs
 from fsvi.functions.priors import Constant, Empirical, Prior
-from fsvi.inputs import Inputs, concatenate, example_shape
+from fsvi.inputs import Graphs, Inputs, concatenate, example_shape
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method, differentiate, mean_of, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
@@ -190,7 +190,8 @@ class FSVI(NetworkMethod):
         if self._shares_features:
             with forked_random(self.device):
                 points = self._points(x[: min(len(x), 128)])
-            if not self.network.is_dense and example_shape(points) == example_shape(x):
+            cuts_graphs = isinstance(x, Graphs) and batch_norms(self.net)  # whose rows are nodes
+            if not self.network.is_dense and not cuts_graphs and example_shape(points) == example_shape(x):
                 self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
@@ -202,7 +203,7 @@ class FSVI(NetworkMethod):
         sets.
         """
         q = self.posterior
-        joins = self._joins and not batch_norms(self.net)  # a checkpoint's backward pass would not find them split
+        joins = self._joins and not batch_norms(self.net)  # a checkpoint would compute again outside of `split_norms`
         return self._joined_terms(q, x, y) if joins else dict(self._each_term(q, x, y))
 
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fsvi.inputs import Inputs, concatenate
 from fsvi.networks.devices import forked_random, random_state
@@ -20,6 +21,8 @@ from fsvi.networks.parameters import batch_norms
 
 _TOLERANCE = 1e-4
 """The largest difference that rounding may cause between batches of two sizes, relative to the largest feature."""
+
+_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
 @torch.no_grad()
@@ -35,6 +38,8 @@ def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
         x: Training inputs.
         others: Context points.
     """
+    if any(type(layer).forward not in _FORWARDS for layer in batch_norms(network.module)):
+        return False  # layers that do more than normalize
     one, two = ({name: buffer.clone() for name, buffer in network.module.named_buffers()} for _ in range(2))
     with forked_random(network.device):
         before = _random_states(network)
@@ -61,7 +66,8 @@ def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
 def split_norms(net: nn.Module, num: int) -> Iterator[None]:
     """A context in which BatchNorm layers in training mode learn from, and normalize by, the first `num` rows alone.
 
-    The other rows are treated as in eval mode, with the statistics that include the first rows.
+    The other rows are treated as in eval mode, with the statistics that include the first rows. A layer is called once
+    in this context; a second call is that of a checkpoint (`torch.utils.checkpoint`), and has the same statistics.
 
     Args:
         net: The network.
@@ -70,20 +76,21 @@ def split_norms(net: nn.Module, num: int) -> Iterator[None]:
     layers = [layer for layer in batch_norms(net) if "forward" not in vars(layer)]  # not those that the user replaced
     try:
         for layer in layers:
-            layer.forward = partial(_split_forward, layer, num)  # type: ignore[method-assign]
+            layer.forward = partial(_split_forward, layer, num, [])  # type: ignore[method-assign]
         yield
     finally:
         for layer in layers:
             vars(layer).pop("forward", None)
 
 
-def _split_forward(layer: nn.modules.batchnorm._BatchNorm, num: int, input: Tensor) -> Tensor:
+def _split_forward(layer: _BatchNorm, num: int, kept: list[Tensor | None], input: Tensor) -> Tensor:
     if not layer.training or len(input) <= num:
         return type(layer).forward(layer, input)
     own, others = input.split([num, len(input) - num])
     own = type(layer).forward(layer, own)
-    # copies, because the backward pass reads them, and a layer that is called twice changes its own
-    mean, var = (None if each is None else each.clone() for each in (layer.running_mean, layer.running_var))
+    if not kept:  # copies, because the backward pass reads them, and a second call changes the layer's own
+        kept += [None if each is None else each.clone() for each in (layer.running_mean, layer.running_var)]
+    mean, var = kept
     others = F.batch_norm(others, mean, var, layer.weight, layer.bias, mean is None, 0.0, layer.eps)
     return torch.cat([own, others])
 

@@ -65,12 +65,13 @@ class MFVI(ParameterSpaceVI):
             return super().backward(x, y, scale)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
         with GradientBuffer(self.posterior) as q:
-            shifts = [q.shift(q.noise()) for _ in range(self.num_samples)]
+            std = q.log_std.detach().exp()
+            shifts = [q.shift(q.noise(), std) for _ in range(self.num_samples)]
             nll = self.likelihood.nll(torch.stack([self.network(x, q.params(shift)) for shift in shifts]), y)
             differentiate(nll, scale)
             nll = nll.detach()
             q.add_draws()
-            kl = add_normal_kl_gradient(q.mean, q.log_std, self.prior_variance, scale * weight)
+            kl = add_normal_kl_gradient(q.mean, q.log_std, std.square_(), self.prior_variance, scale * weight)
         return {"nll": nll, "kl": weight * kl}
 
     def kl(self, shifts: list[Tensor]) -> Tensor:

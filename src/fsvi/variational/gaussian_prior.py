@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.networks.parameters import deterministic_names
+
+_PART = 2**18
+"""How many squares are summed in one go; the rounding errors of longer sums would add up."""
 
 
 def prior_names(net: nn.Module) -> list[str]:
@@ -31,7 +33,7 @@ def negative_log_normal(tensors: Sequence[Tensor], variance: float) -> Tensor:
         tensors: The tensors.
         variance: The prior's variance.
     """
-    return 0.5 / variance * _SquaredNorm.apply(*tensors)
+    return 0.5 / variance * _squared_norm(tensors)
 
 
 @torch.no_grad()
@@ -56,36 +58,6 @@ def add_normal_gradient(
     return 0.5 / variance * _squared_norm(parameters)
 
 
-def _squared_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Σ t² over the entries of all tensors; a norm, in one pass, would lose accuracy in large networks."""
-    return torch.stack([tensor.square().sum() for tensor in tensors]).sum()
-
-
-class _SquaredNorm(torch.autograd.Function):
-    """The sum of the squares of all entries. Its gradient takes one pass over the tensors, that of a norm four.
-
-    It has no derivative in forward mode.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*tensors: Tensor) -> Tensor:
-        """Σ t²"""
-        return _squared_norm(tensors)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Keep the tensors."""
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        """2 t"""
-        factor = 2 * gradients[0]
-        return tuple(factor * tensor for tensor in ctx.saved_tensors)
-
-
 def normal_kl(mean: Tensor, log_std: Tensor, prior_mean: Tensor | float, prior_variance: float) -> Tensor:
     """KL(N(mean, diag(exp(log_std)²)) ‖ N(prior_mean, prior_variance·I)), a scalar.
 
@@ -106,24 +78,25 @@ def centred_kl(mean: Tensor, log_std: Tensor, variance: Tensor, prior_variance: 
         variance: The variances, exp(log_std)².
         prior_variance: The variance of the prior.
     """
-    squares = variance.sum() + mean.square().sum()
+    squares = variance.sum() + _squared_norm([mean])
     return 0.5 * (squares / prior_variance + mean.numel() * (math.log(prior_variance) - 1)) - log_std.sum()
 
 
 @torch.no_grad()
-def add_normal_kl_gradient(mean: Tensor, log_std: Tensor, prior_variance: float, weight: float) -> Tensor:
-    """KL(N(mean, diag(exp(log_std)²)) ‖ N(0, prior_variance·I)); `weight` times its gradient is added to the `grad` of
-    the mean and of the log standard deviations:
+def add_normal_kl_gradient(
+    mean: Tensor, log_std: Tensor, variance: Tensor, prior_variance: float, weight: float
+) -> Tensor:
+    """`centred_kl`; `weight` times its gradient is added to the `grad` of the mean and of the log standard deviations:
 
-        ∂KL/∂mean = mean / prior_variance,    ∂KL/∂log_std = exp(log_std)² / prior_variance − 1.
+        ∂KL/∂mean = mean / prior_variance,    ∂KL/∂log_std = variance / prior_variance − 1.
 
     Args:
         mean: The mean, a leaf of the graph.
         log_std: The log standard deviations, a leaf too.
+        variance: The variances, exp(log_std)².
         prior_variance: The variance of the prior.
         weight: A factor on the gradient.
     """
-    variance = log_std.exp().square_()
     _gradient(mean).add_(mean, alpha=weight / prior_variance)
     _gradient(log_std).add_(variance, alpha=weight / prior_variance).sub_(weight)
     return centred_kl(mean, log_std, variance, prior_variance)
@@ -134,3 +107,9 @@ def _gradient(leaf: Tensor) -> Tensor:
     if leaf.grad is None:
         leaf.grad = torch.zeros_like(leaf)
     return leaf.grad
+
+
+def _squared_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Σ t² over the entries of all tensors."""
+    parts = [part for tensor in tensors for part in tensor.flatten().split(_PART)]
+    return torch.stack([torch.dot(part, part) for part in parts]).sum()

@@ -67,11 +67,16 @@ class GradientBuffer:
         """As in `MeanField`."""
         return self.posterior.noise(generator)
 
-    def shift(self, noise: Tensor) -> Tensor:
-        """θ − mean for ε = `noise`, without a graph: its gradient is collected by `params` and `directions`."""
-        with torch.no_grad():
-            shift = self.posterior.log_std.exp().mul_(noise)  # in place: saves a vector as long as the network
-            return shift if self.posterior.free is None else shift.mul_(self.posterior.free)
+    @torch.no_grad()
+    def shift(self, noise: Tensor, std: Tensor | None = None) -> Tensor:
+        """θ − mean for ε = `noise`, without a graph: its gradient is collected by `params` and `directions`.
+
+        Args:
+            noise: ε.
+            std: exp(log_std), if it is known.
+        """
+        shift = self.log_std.exp().mul_(noise) if std is None else std * noise
+        return shift if self.posterior.free is None else shift.mul_(self.posterior.free)
 
     def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:
         """The trainable parameters by name: mean + `shift`, or their means."""

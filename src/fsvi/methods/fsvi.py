@@ -22,7 +22,7 @@ from fsvi.functions.contexts import Context
 from fsvi.functions.divergences import KL, Divergence
 from fsvi.functions.linearize import Parameters, check_linearization, head_outputs
 from fsvi.functions.priors import Constant, Empirical, Prior
-from fsvi.inputs import Graphs, Inputs, concatenate, example_shape
+from fsvi.inputs import Inputs, concatenate, example_shape
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method, differentiate, mean_of, sum_terms
 from fsvi.methods.function_space import FunctionSpace, check_learnable
@@ -190,21 +190,16 @@ class FSVI(NetworkMethod):
         if self._shares_features:
             with forked_random(self.device):
                 points = self._points(x[: min(len(x), 128)])
-            cuts_graphs = isinstance(x, Graphs) and batch_norms(self.net)  # whose rows are nodes
-            if not self.network.is_dense and not cuts_graphs and example_shape(points) == example_shape(x):
-                self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
+            self._is_joinable = is_joinable(self.network, self.network.arranged(x[:2]), points[:2])
 
     def fit_prior(self, x: Tensor, y: Tensor) -> None:
         """Fit the prior if it is a Gaussian process with `learn=True`."""
         self.function_space.fit_prior(x, y, self.likelihood)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood over M draws, and the weighted divergence at the worst of S context
-        sets.
-        """
-        q = self.posterior
-        joins = self._joins and not batch_norms(self.net)  # a checkpoint would compute again outside of `split_norms`
-        return self._joined_terms(q, x, y) if joins else dict(self._each_term(q, x, y))
+        """The mean negative log-likelihood of M draws, and the weighted divergence at the worst of S context sets."""
+        joined = self._joins and not batch_norms(self.net)  # a checkpoint would compute again outside of `split_norms`
+        return dict(self._each_term(self.posterior, x, y, joined))
 
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """As in `Method`, but gradients are summed by a `GradientBuffer`.
@@ -212,14 +207,14 @@ class FSVI(NetworkMethod):
         Where minibatch and context go through the network one after the other, each term's graph is freed before the
         next is computed, which takes less memory.
         """
+        terms = {}
         with GradientBuffer(self.posterior) as q:
             if self._joins:
                 with split_norms(self.net, len(x)):
-                    terms = self._joined_terms(q, x, y)
+                    terms = dict(self._each_term(q, x, y, joined=True))
                     differentiate(sum_terms(terms), scale)
                 return {name: term.detach() for name, term in terms.items()}
-            terms = {}
-            for name, term in self._each_term(q, x, y):
+            for name, term in self._each_term(q, x, y, joined=False):
                 differentiate(term, scale)
                 terms[name] = term.detach()
                 del term  # its graph holds on to the draw's memory
@@ -239,17 +234,19 @@ class FSVI(NetworkMethod):
         draws = self._feature_draws(self.posterior, [])
         return self._mean_divergence(self.posterior, x, draws, self._priors(self.posterior, x, draws))
 
-    def _each_term(
-        self, q: Parameters, x: Inputs, y: Tensor, drawn: tuple[list[Draw], list[Any]] | None = None
-    ) -> Iterator[tuple[str, Tensor]]:
-        """The terms one after the other, with the draws and the context sets given or new ones."""
-        draws, sets = self._draw_all(q, x) if drawn is None else drawn
-        yield "nll", self.likelihood.nll(self._training_values(q, x, draws), y)
-        yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
-
-    def _draw_all(self, q: Parameters, x: Inputs) -> tuple[list[Draw], list[Any]]:
+    def _each_term(self, q: Parameters, x: Inputs, y: Tensor, joined: bool) -> Iterator[tuple[str, Tensor]]:
+        """The terms one after the other, with one pass of minibatch and context through the network if `joined`."""
         draws = [self._draw(q) for _ in range(self.num_samples)] if self._is_random else []
-        return draws, [self._points(x) for _ in range(self.num_context_sets)]
+        sets = [self._points(x) for _ in range(self.num_context_sets)]
+        if joined and example_shape(sets[0]) == example_shape(x):  # texts may have different lengths
+            values, f = self._joined_values(q, x, sets[0], draws)
+            yield "nll", self.likelihood.nll(values, y)
+            (p,) = self._priors(q, sets[0], draws or [None])
+            divergence = self._divergence(f, p)
+        else:
+            yield "nll", self.likelihood.nll(self._training_values(q, x, draws), y)
+            divergence = self._largest_divergence(q, sets, draws)
+        yield "kl", self._weight(x) * divergence
 
     def _draw(self, q: Parameters) -> Draw:
         noise = q.noise()
@@ -271,27 +268,18 @@ class FSVI(NetworkMethod):
         """The real network's outputs for these draws of its parameters, (M, n, outputs)."""
         return torch.stack([self.network(x, q.params(draw.shift)) for draw in draws])
 
-    def _joined_terms(self, q: Parameters, x: Inputs, y: Tensor) -> dict[str, Tensor]:
-        """The terms with one pass of minibatch and context through the network, which saves calls and small kernels."""
-        network = self.network
-        draw = self._draw(q) if self._is_random else None
-        params = q.params(None if draw is None else draw.shift)
-        points = self._points(x)
-        if example_shape(points) != example_shape(x):  # texts of different lengths
-            return dict(self._each_term(q, x, y, ([] if draw is None else [draw], [points])))
-        features, outputs = network.with_features(concatenate([x, points]), params)
-        if draw is None:
-            own, f = last_layer(network, q, features, outputs).split(len(x))
-            values = self._local_draws(own)
-        else:
-            others = features[len(x) :]
-            values, f = (
-                outputs[None, : len(x)],
-                last_layer(network, q, others, head_outputs(network, q.params(), others)),
-            )
-        nll = self.likelihood.nll(values, y)
-        (p,) = self._priors(q, points, [draw])
-        return {"nll": nll, "kl": self._weight(x) * self._divergence(f, p)}
+    def _joined_values(
+        self, q: Parameters, x: Inputs, points: Inputs, draws: Sequence[Draw]
+    ) -> tuple[Tensor, FunctionGaussian]:
+        """The likelihood's function values at `x`, and their distribution at `points`, for at most one draw."""
+        params = q.params(draws[0].shift if draws else None)
+        features, outputs = self.network.with_features(concatenate([x, points]), params)
+        if not draws:
+            own, f = last_layer(self.network, q, features, outputs).split(len(x))
+            return self._local_draws(own), f
+        features = features[len(x) :]
+        f = last_layer(self.network, q, features, head_outputs(self.network, q.params(), features))
+        return outputs[None, : len(x)], f
 
     def _weight(self, x: Inputs) -> float:
         return self.function_space.weight(self.num_data or len(x))
@@ -303,19 +291,21 @@ class FSVI(NetworkMethod):
 
     @property
     def _joins(self) -> bool:
-        """Whether one pass through the network serves minibatch and context.
+        """Whether minibatch and context go through the network together.
 
-        Not where all layers are random and there is BatchNorm: it would take more memory and hardly less time.
+        With BatchNorm not if all layers are random, where it takes more memory and hardly less time, nor if the network
+        is compiled, which `split_norms` does not reach.
         """
-        if not self._is_joinable or not self._shares_features:
-            return False
-        return not batch_norms(self.net) or not (self._is_random or compiled(self.net))
+        is_possible = self._is_joinable and self._shares_features
+        return is_possible and not (batch_norms(self.net) and (self._is_random or compiled(self.net)))
 
     @property
     def _shares_features(self) -> bool:
         """Whether minibatch and context need the same features, and need them once."""
-        conditional = self.linearize == "conditional" and self.num_samples == self.divergence.num_draws == 1
-        return self.num_context_sets == 1 and (conditional or not self._is_random)
+        if self.num_context_sets > 1 or self.network.is_dense:
+            return False
+        one_draw = self.linearize == "conditional" and self.num_samples == self.divergence.num_draws == 1
+        return one_draw or not self._is_random
 
     def _local_draws(self, f: FunctionGaussian) -> Tensor:
         """M function values at every example, (M, n, outputs), where the last layer alone is stochastic.
@@ -334,11 +324,11 @@ class FSVI(NetworkMethod):
         """The largest divergence over the sets; only this one needs a gradient."""
         shared_draws = self._feature_draws(q, draws)
         priors = [self._priors(q, x, shared_draws) for x in sets]
-        if len(sets) == 1:
-            return self._mean_divergence(q, sets[0], shared_draws, priors[0])
-        with torch.no_grad():
-            values = [self._mean_divergence(q, x, shared_draws, p) for x, p in zip(sets, priors, strict=True)]
-        worst = int(torch.stack(values).argmax())
+        worst = 0
+        if len(sets) > 1:
+            with torch.no_grad():
+                values = [self._mean_divergence(q, x, shared_draws, p) for x, p in zip(sets, priors, strict=True)]
+            worst = int(torch.stack(values).argmax())
         return self._mean_divergence(q, sets[worst], shared_draws, priors[worst])
 
     def _mean_divergence(
@@ -384,16 +374,9 @@ class FSVI(NetworkMethod):
             return self.draw_functions(self.weights.draws(num_samples, generator), x, batch_size)
         means = q.params()
         features = self.batched(lambda b: self.network.with_features(b, means)[0].flatten(0, -2), x, batch_size)
-        shifts = torch.stack([q.shift(q.noise(generator)) for _ in range(num_samples)])
-        return self._head_outputs(features, shifts)
-
-    def _head_outputs(self, features: Tensor, shifts: Tensor) -> Tensor:
-        """Outputs for draws of the last layer alone, (M, n, outputs), by one matrix product."""
-        weight, *bias = (self.posterior.layout.views(self.posterior.mean + shifts)[n] for n in self.network.head_names)
-        weight = weight.flatten(2)
-        draws, outputs, width = weight.shape
-        values = features @ weight.reshape(-1, width).T
-        values = values.view(len(features), draws, outputs).transpose(0, 1)
+        heads = q.layout.views(q.mean + torch.stack([q.shift(q.noise(generator)) for _ in range(num_samples)]))
+        weight, *bias = (heads[name] for name in self.network.head_names)
+        values = torch.tensordot(features, weight.flatten(2), ([1], [2])).transpose(0, 1)
         return values + bias[0][:, None] if bias else values
 
     def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.networks.functional import is_transformed
+from fsvi.networks.modes import replacing_forward
 
 _LEVELS = 2**16
 """How many values 16 random bits have."""
@@ -38,21 +39,13 @@ def drop(h: Tensor, rate: float) -> Tensor:
     return h * mask.mul_(_LEVELS / (_LEVELS - dropped))
 
 
-@contextmanager
-def fast_dropout(layers: Iterable[nn.Dropout]) -> Iterator[None]:
+def fast_dropout(layers: Iterable[nn.Dropout]) -> AbstractContextManager[None]:
     """A context in which these layers, if they are in training mode, call `drop`.
 
     Args:
         layers: What `plain_dropouts` found.
     """
-    chosen = [layer for layer in layers if "forward" not in vars(layer)]  # not those that the user has replaced
-    try:
-        for layer in chosen:
-            layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
-        yield
-    finally:
-        for layer in chosen:
-            vars(layer).pop("forward", None)
+    return replacing_forward(layers, lambda layer: partial(_forward, layer))
 
 
 def plain_dropouts(module: nn.Module) -> list[nn.Dropout]:

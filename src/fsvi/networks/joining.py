@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fsvi.inputs import Inputs, concatenate
+from fsvi.inputs import Graphs, Inputs, concatenate, example_shape
 from fsvi.networks.devices import forked_random, random_state
-from fsvi.networks.modes import evaluating
+from fsvi.networks.modes import evaluating, replacing_forward
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
 
@@ -38,8 +38,12 @@ def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
         x: Training inputs.
         others: Context points.
     """
-    if any(type(layer).forward not in _FORWARDS for layer in batch_norms(network.module)):
-        return False  # layers that do more than normalize
+    norms = batch_norms(network.module)
+    cuts_graphs = norms and isinstance(x, Graphs)  # rows of features are nodes, not graphs
+    if cuts_graphs or example_shape(x) != example_shape(others):
+        return False
+    if any(type(layer).forward not in _FORWARDS for layer in norms):  # layers that do more than normalize
+        return False
     one, two = ({name: buffer.clone() for name, buffer in network.module.named_buffers()} for _ in range(2))
     with forked_random(network.device):
         before = _random_states(network)
@@ -53,7 +57,7 @@ def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
         drawn = before != _random_states(network)
         with evaluating(network.module):
             alone = torch.cat([own, network.with_features(others, two)[0]])
-    statistics = {id(buffer) for layer in batch_norms(network.module) for buffer in layer.buffers(recurse=False)}
+    statistics = {id(buffer) for layer in norms for buffer in layer.buffers(recurse=False)}
     unchanged = all(
         torch.allclose(one[name], two[name]) if id(buffer) in statistics else torch.equal(one[name], buffer)
         for name, buffer in network.module.named_buffers()
@@ -62,8 +66,7 @@ def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
     return not drawn and unchanged and bool(size > 0) and bool((joined - alone).abs().max() <= _TOLERANCE * size)
 
 
-@contextmanager
-def split_norms(net: nn.Module, num: int) -> Iterator[None]:
+def split_norms(net: nn.Module, num: int) -> AbstractContextManager[None]:
     """A context in which BatchNorm layers in training mode learn from, and normalize by, the first `num` rows alone.
 
     The other rows are treated as in eval mode, with the statistics that include the first rows. A layer is called once
@@ -73,14 +76,7 @@ def split_norms(net: nn.Module, num: int) -> Iterator[None]:
         net: The network.
         num: The number of rows that come first.
     """
-    layers = [layer for layer in batch_norms(net) if "forward" not in vars(layer)]  # not those that the user replaced
-    try:
-        for layer in layers:
-            layer.forward = partial(_split_forward, layer, num, [])  # type: ignore[method-assign]
-        yield
-    finally:
-        for layer in layers:
-            vars(layer).pop("forward", None)
+    return replacing_forward(batch_norms(net), lambda layer: partial(_split_forward, layer, num, []))
 
 
 def _split_forward(layer: _BatchNorm, num: int, kept: list[Tensor | None], input: Tensor) -> Tensor:

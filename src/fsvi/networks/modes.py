@@ -1,26 +1,36 @@
-"""Temporarily switch a network's layers between training and evaluation."""
+"""Temporarily change a network's layers: their modes, and what they compute."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from torch import nn
 
 from fsvi.networks.parameters import batch_norms
 
 
-@contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
+def evaluating(net: nn.Module) -> AbstractContextManager[None]:
     """Put `net` into eval mode: no dropout, BatchNorm uses its running statistics. Each layer's mode is restored."""
-    training = [module for module in net.modules() if module.training]
-    for module in training:
-        module.training = False
+    return _switched(net.modules(), False)
+
+
+def dropping(net: nn.Module) -> AbstractContextManager[None]:
+    """Switch dropout on in a network in eval mode."""
+    return _switched((m for m in net.modules() if isinstance(m, nn.modules.dropout._DropoutNd)), True)
+
+
+@contextmanager
+def _switched(modules: Iterable[nn.Module], training: bool) -> Iterator[None]:
+    changed = [module for module in modules if module.training != training]
+    for module in changed:
+        module.training = training
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module in changed:
+            module.training = not training
 
 
 @contextmanager
@@ -46,13 +56,18 @@ def averaging_statistics(net: nn.Module, frozen: Collection[nn.Module] = ()) -> 
 
 
 @contextmanager
-def dropping(net: nn.Module) -> Iterator[None]:
-    """Switch dropout on in a network in eval mode."""
-    layers = [module for module in net.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
-    for layer in layers:
-        layer.training = True
+def replacing_forward(layers: Iterable[nn.Module], forward: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
+    """A context in which layers have another `forward`; those whose `forward` the user has replaced keep it.
+
+    Args:
+        layers: The layers.
+        forward: Makes the new `forward` of a layer.
+    """
+    chosen = [layer for layer in layers if "forward" not in vars(layer)]
     try:
+        for layer in chosen:
+            layer.forward = forward(layer)
         yield
     finally:
-        for layer in layers:
-            layer.training = False
+        for layer in chosen:
+            vars(layer).pop("forward", None)

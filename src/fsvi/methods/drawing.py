@@ -68,8 +68,7 @@ def parameter_draws(network: Network, draws: Iterable[Mapping[str, Tensor]]) -> 
     pair = list(islice(waiting, 2))
     random = _random_names(pair)
     for params in chain(pair, waiting):
-        tensors = [params[name] for name in random]
-        yield Draw(partial(_with_parameters, network, params, tensors), partial(_count, tensors))
+        yield _parameter_draw(network, params, [params[name] for name in random])
 
 
 def evaluate_stacked(network: Network, draws: Iterable[Mapping[str, Tensor]], batches: Sequence[Any]) -> Tensor:
@@ -109,15 +108,12 @@ def _random_names(draws: Sequence[Mapping[str, Tensor]]) -> list[str]:
     return [name for name in draws[0] if not is_shared({params[name].data_ptr() for params in draws})]
 
 
-def _with_parameters(
-    network: Network, params: Mapping[str, Tensor], random: Sequence[Tensor], x: Any, start: SharedStart
-) -> Tensor:
-    start.watch(random)
-    return network(x, params)
+def _parameter_draw(network: Network, params: Mapping[str, Tensor], random: Sequence[Tensor]) -> Draw:
+    def function(x: Any, start: SharedStart) -> Tensor:
+        start.watch(random)
+        return network(x, params)
 
-
-def _count(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() for tensor in tensors)
+    return Draw(function, lambda: sum(tensor.numel() for tensor in random))
 
 
 def _taken(waiting: Iterator[Draw], group: list[Draw]) -> Iterator[Draw]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -54,23 +54,23 @@ class MCDropout(PointEstimate):
     ) -> None:
         super().__init__(net, likelihood, prior_variance)
         self.rate = check_fraction("rate", rate)
-        self._own = [module for module in self.net.modules() if _drops(module)]
+        self._own = [m for m in self.net.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0]
         self._sites: dict[nn.Module, nn.Module] = {}
         self.build(self.network)
 
     def see(self, x: Tensor) -> None:
         """Find where dropout acts: the order in which layers are called is known only now."""
         super().see(x)
-        if self._own:
-            self._sites = {layer: _active(layer) for layer in self._own}
+        if self._own:  # copies of these layers that are always on
+            self._sites = {layer: copy.deepcopy(layer).train() for layer in self._own}
         elif self.rate > 0:
             layers = called_layers(self.network, self.network.arranged(x))
             self._sites = dict.fromkeys(layers[1:], nn.Dropout(self.rate))
 
     def terms_without_prior(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The negative log-likelihood under random masks."""
-        inserted = self.training and not self._own
-        with changing_inputs(self._sites, lambda layer, h: drop(h, self.rate)) if inserted else nullcontext():
+        inserted = self._sites if self.training and not self._own else {}
+        with changing_inputs(inserted, lambda layer, h: drop(h, self.rate)):
             return super().terms_without_prior(x, y)
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
@@ -181,12 +181,3 @@ def _affine(layer: nn.Module, h: Tensor) -> tuple[Tensor, Tensor]:
     with forked_random(h.device):
         shift = layer(zeros)
     return layer(zeros + 1) - shift, shift
-
-
-def _drops(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-
-
-def _active(layer: nn.Module) -> nn.Module:
-    """A dropout layer of the same kind that is always on."""
-    return copy.deepcopy(layer).train()

@@ -146,10 +146,6 @@ def _attention(
     return ((scores + attn_mask.masked_fill(empty, 0.0)).softmax(-1) * (~empty).to(scores.dtype)) @ value
 
 
-def _embedding(func: Callable[..., Any], weight: Dual, *args: Any) -> Dual:
-    return Dual(func(weight.value, *args), func(weight.change, *args))
-
-
 def _max_pool(func: Callable[..., Any], x: Dual, *args: Any, return_indices: bool = False, **options: Any) -> Any:
     """The change of what is largest"""
     value, places = F.max_pool2d(x.value, *args, return_indices=True, **options)
@@ -176,7 +172,8 @@ _CONSTANT = """size dim numel stride is_contiguous is_floating_point is_complex 
 _LINEAR = """view reshape flatten unflatten permute transpose t swapaxes movedim squeeze unsqueeze expand contiguous
     clone to float double half bfloat16 sum mean cumsum neg flip roll narrow select unbind chunk split split_with_sizes
     tensor_split __getitem__ index_select gather repeat repeat_interleave avg_pool1d avg_pool2d avg_pool3d
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d upsample_nearest2d upsample_bilinear2d"""
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d upsample_nearest2d upsample_bilinear2d
+    embedding"""
 _AFFINE = "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"
 
 RULES.update(
@@ -201,7 +198,6 @@ RULES.update(
         "softmax": _softmax,
         "batch_norm": _batch_norm,
         "scaled_dot_product_attention": _attention,
-        "embedding": _embedding,
         "max_pool2d": _max_pool,
         "dropout": _unless_dropping,
     }

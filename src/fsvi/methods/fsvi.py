@@ -207,13 +207,13 @@ class FSVI(NetworkMethod):
         Where minibatch and context go through the network one after the other, each term's graph is freed before the
         next is computed, which takes less memory.
         """
-        terms = {}
         with GradientBuffer(self.posterior) as q:
             if self._joins:
                 with split_norms(self.net, len(x)):
                     terms = dict(self._each_term(q, x, y, joined=True))
                     differentiate(sum_terms(terms), scale)
                 return {name: term.detach() for name, term in terms.items()}
+            terms = {}
             for name, term in self._each_term(q, x, y, joined=False):
                 differentiate(term, scale)
                 terms[name] = term.detach()
@@ -293,8 +293,7 @@ class FSVI(NetworkMethod):
     def _joins(self) -> bool:
         """Whether minibatch and context go through the network together.
 
-        With BatchNorm not if all layers are random, where it takes more memory and hardly less time, nor if the network
-        is compiled, which `split_norms` does not reach.
+        Not with BatchNorm if all layers are random (more memory, hardly less time) or the network is compiled.
         """
         is_possible = self._is_joinable and self._shares_features
         return is_possible and not (batch_norms(self.net) and (self._is_random or compiled(self.net)))
@@ -374,9 +373,10 @@ class FSVI(NetworkMethod):
             return self.draw_functions(self.weights.draws(num_samples, generator), x, batch_size)
         means = q.params()
         features = self.batched(lambda b: self.network.with_features(b, means)[0].flatten(0, -2), x, batch_size)
-        heads = q.layout.views(q.mean + torch.stack([q.shift(q.noise(generator)) for _ in range(num_samples)]))
-        weight, *bias = (heads[name] for name in self.network.head_names)
-        values = torch.tensordot(features, weight.flatten(2), ([1], [2])).transpose(0, 1)
+        shifts = torch.stack([q.shift(q.noise(generator)) for _ in range(num_samples)])
+        weight, *bias = (q.layout.views(q.mean + shifts)[name] for name in self.network.head_names)
+        values = features @ weight.flatten(2).flatten(0, 1).T  # one matrix product for all draws
+        values = values.unflatten(1, (num_samples, -1)).transpose(0, 1)
         return values + bias[0][:, None] if bias else values
 
     def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -133,7 +133,7 @@ class _Pass(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self._has_ended and any(id(each) in self.watched for each in tree_iter((args, kwargs))):
+        if not self._has_ended and (self._is_watched(args) or self._is_watched(kwargs)):
             self.end()
         if self._has_ended or func in _STATE:
             return func(*args, **kwargs)
@@ -160,6 +160,13 @@ class _Pass(TorchFunctionMode):
         if call is None or call.function != func:
             raise _DifferentCallsError
         return call.result
+
+    def _is_watched(self, value: Any) -> bool:
+        if isinstance(value, Tensor):
+            return id(value) in self.watched
+        if isinstance(value, (tuple, list)):
+            return any(map(self._is_watched, value))
+        return isinstance(value, Mapping) and any(map(self._is_watched, value.values()))
 
     def _get_random_state(self) -> list[Tensor]:
         own = random_state(self._device)

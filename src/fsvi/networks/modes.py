@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from torch import nn
 
+from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.parameters import batch_norms
 
 
-@contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
+def evaluating(net: nn.Module) -> AbstractContextManager[None]:
     """Put `net` into eval mode: no dropout, BatchNorm uses its running statistics. Each layer's mode is restored."""
+    return repeatable(lambda: _evaluating(net))
+
+
+@contextmanager
+def _evaluating(net: nn.Module) -> Iterator[None]:
     training = [module for module in net.modules() if module.training]
     for module in training:
         module.training = False

@@ -102,7 +102,7 @@ class NaturalGradientVI(NetworkMethod):
             share = gradient if scale == 1 else scale * gradient
             parameter.grad = share if parameter.grad is None else parameter.grad + share
         q = self.posterior
-        kl = centred_kl(q.mean, q.log_std, q.log_std.exp().square_(), self.prior_variance)
+        kl = centred_kl(q.mean.detach(), q.log_std, q.log_std.exp().square_(), self.prior_variance)
         return {"nll": nll, "kl": self.weight(len(x)) * kl}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:

@@ -168,7 +168,9 @@ class Full(Curvature):
         """Σₙ (Σ g gᵀ) ⊗ ã ãᵀ."""
         a, g = patches[:, 0, 0], positions[:, :, 0, 0]
         outer = torch.einsum("mno,mnp->nop", g, g)
-        self.basis += torch.einsum("nop,nd,ne->odpe", outer, a, a).reshape(self.basis.shape)
+        blocks = torch.einsum("nop,nd->nopd", outer, a).flatten(1).T @ a
+        outputs, inputs = outer.shape[1], a.shape[1]
+        self.basis += blocks.reshape(outputs, outputs, inputs, inputs).transpose(1, 2).reshape(self.basis.shape)
 
     def decompose(self) -> None:
         """The eigenvalues and eigenvectors of H."""

@@ -213,7 +213,7 @@ class Recording(LayerMode):
         """
         for layer, calls in self._by_layer(gradients).items():
             if len(calls) == 1 and layer.is_convolution and layer.groups == 1:
-                (call, gradient), *_ = calls
+                call, gradient = calls[0]
                 yield _convolution_moments(layer, call.input.to(dtype), gradient.to(dtype), call.settings)
             else:
                 patches, positions = _pair(layer, [(call, gradient[None]) for call, gradient in calls])

@@ -287,8 +287,8 @@ def _patches(layer: WeightLayer, input: Tensor, settings: Settings) -> Tensor:
     if not layer.is_convolution:
         patches = input.reshape(input.shape[0], 1, -1, input.shape[-1])
     else:
-        windows = _windows(layer, input, settings).unflatten(1, (layer.groups, -1))
-        patches = windows.permute(0, 1, 3, 4, 2, 5, 6).flatten(4).flatten(2, 3)
+        columns = _windows(layer, input, settings).movedim((4, 5), (2, 3)).flatten(4)
+        patches = columns.reshape(len(input), layer.groups, -1, columns.shape[-1]).mT
     return patches if layer.bias is None else torch.cat([patches, torch.ones_like(patches[..., :1])], dim=-1)
 
 

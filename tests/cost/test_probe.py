@@ -39,3 +39,17 @@ def test_targets_of_any_likelihood_are_made() -> None:
         torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Flatten(), torch.nn.Linear(8, 3)), fsvi.Categorical()
     )
     assert Probe(tokens, torch.zeros(2, 2, dtype=torch.int64)).step(2, 4).work > 0
+
+
+def test_memory_that_is_held_counts_the_network_of_the_prior_and_shared_memory_once() -> None:
+    net = fsvi.networks.mlp(3, (50,), 2)
+    own, head = (sum(p.numel() * p.element_size() for p in module.parameters()) for module in (net, net[-1]))
+
+    def held(prior: fsvi.priors.Prior) -> int:
+        method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), prior=prior)
+        return Probe(method, torch.randn(5, 3)).held
+
+    # In training the network shares the memory of the means. The prior has its network, the means of all of that
+    # network's parameters, and the standard deviations of its last layer.
+    assert held(fsvi.priors.Constant()) == 2 * own
+    assert held(fsvi.priors.Induced()) == 2 * own + 2 * own + head

@@ -26,12 +26,7 @@ class PointEstimate(NetworkMethod):
         prior_variance: The variance of the Gaussian prior over parameters; None leaves it out.
     """
 
-    def __init__(
-        self,
-        net: nn.Module | Network,
-        likelihood: Likelihood,
-        prior_variance: float | None,
-    ) -> None:
+    def __init__(self, net: nn.Module | Network, likelihood: Likelihood, prior_variance: float | None) -> None:
         super().__init__(net, likelihood)
         self.prior_variance = None if prior_variance is None else check_positive("prior_variance", prior_variance)
 

@@ -16,6 +16,7 @@ from fsvi.inputs import num_rows
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.drawing import Draw
 from fsvi.methods.map import PointEstimate
+from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.devices import forked_random, seed_random
 from fsvi.networks.dropout import drop
 from fsvi.networks.modes import evaluating
@@ -69,8 +70,9 @@ class MCDropout(PointEstimate):
 
     def terms_without_prior(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The negative log-likelihood under random masks."""
-        inserted = self._sites if self.training and not self._own else {}
-        with changing_inputs(inserted, lambda layer, h: drop(h, self.rate)):
+        if self._own or not self.training:
+            return super().terms_without_prior(x, y)
+        with repeatable(lambda: changing_inputs(self._sites, lambda layer, h: drop(h, self.rate))):
             return super().terms_without_prior(x, y)
 
     def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:

@@ -9,6 +9,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import differentiate
 from fsvi.methods.kl_weight import KLWeight, kl_weight_value
 from fsvi.methods.mean_field import ParameterSpaceVI, Stds
+from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.network import Network
 from fsvi.variational import GradientBuffer, LocalReparametrization, add_normal_kl_gradient, normal_kl
 
@@ -79,5 +80,6 @@ class MFVI(ParameterSpaceVI):
         return normal_kl(self.posterior.mean, self.posterior.log_std, 0.0, self.prior_variance)
 
     def _local_outputs(self, x: Tensor, params: dict[str, Tensor]) -> Tensor:
-        with LocalReparametrization(self.posterior, params):
+        mode = LocalReparametrization(self.posterior, params)
+        with repeatable(lambda: mode):
             return self.network(x, params)

@@ -96,13 +96,13 @@ class NaturalGradientVI(NetworkMethod):
 
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """Compute the terms, and store gradient and curvature as the gradients of the means and of `scale`."""
+        q = self.posterior
         draws = [self.differentiate(x, y, shift) for shift in self._draws()]
         nll, *gradients = map(mean_of, zip(*draws, strict=True))
-        for parameter, gradient in zip((self.posterior.mean, self.scale, *self.points()), gradients, strict=True):
+        for parameter, gradient in zip((q.mean, self.scale, *self.points()), gradients, strict=True):
             share = gradient if scale == 1 else scale * gradient
             parameter.grad = share if parameter.grad is None else parameter.grad + share
-        q = self.posterior
-        kl = centred_kl(q.mean, q.log_std, q.log_std.exp().square_(), self.prior_variance)
+        kl = centred_kl(q.mean.detach(), q.log_std, q.log_std.exp().square_(), self.prior_variance)
         return {"nll": nll, "kl": self.weight(len(x)) * kl}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:

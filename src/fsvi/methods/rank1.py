@@ -14,6 +14,7 @@ from fsvi.methods.drawing import Draw
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import PointEstimate
 from fsvi.methods.mean_field import Stds, check_stds
+from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.network import Network
 from fsvi.networks.shared_start import SharedStart
 from fsvi.validation import check_count, check_positive, check_seed
@@ -120,5 +121,6 @@ class Rank1(PointEstimate):
         return Draw(function, factors.numel)
 
     def _outputs(self, x: Tensor, factors: Tensor) -> Tensor:
-        with self.factors.scaling(self.net, factors):
+        scaling = self.factors.scaling(self.net, factors)
+        with repeatable(lambda: scaling):
             return self.network(x)

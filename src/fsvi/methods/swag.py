@@ -121,7 +121,7 @@ class SWAG(PointEstimate):
         if count == 0:
             return
         if self._norms.shapes:
-            for row, index in zip(self.statistics, range(self.num_models), strict=True):
+            for index, row in enumerate(self.statistics):
                 row.copy_(self._compute_statistics(self._settled_draw(index), batches()))
             self.settled.fill_(True)
             self._compute_statistics(self.gaussian.mean, batches())

@@ -153,12 +153,11 @@ class VOGN(NaturalGradientVI):
         params = {**q.layout.views((q.mean + shift).detach()), **q.point_layout.views(q.point)}
         outputs, recording = record(self.network, params, self._layers, x)
         nll = self.likelihood.nll(outputs, y)
-        wanted: list[Any] = [*recording.edges, *self.points()]
-        found = torch.autograd.grad(nll, wanted, allow_unused=True)
-        count = len(recording.edges)
-        points = zip(found[count:], self.points(), strict=True)
-        others = [torch.zeros_like(point) if each is None else each for each, point in points]
-        gradients = recording.filled(found[:count])
+        edges: list[Any] = recording.edges
+        points = self.points()
+        found = torch.autograd.grad(nll, [*edges, *points], allow_unused=True)
+        gradients = recording.filled(found[: len(edges)])
+        others = [torch.zeros_like(p) if g is None else g for g, p in zip(found[len(edges) :], points, strict=True)]
         return [nll.detach(), *self._moments(recording, gradients, self.likelihood.num_observed(y)), *others]
 
     def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int | Tensor) -> tuple[Tensor, Tensor]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from fsvi.networks.checkpoints import repeatable
+
+_Place = tuple[str, dict[str, Any], str, Tensor]
+"""A name, where the tensor of that name is kept and how it is called there, and what replaces it."""
 
 
 def functional_call(
@@ -31,14 +37,8 @@ def functional_call(
     places = _places(net, tensors)
     if run is not None:
         return run({full: tensor for full, _, _, tensor in places}, args, kwargs or {})
-    own = [store[name] for _, store, name, _ in places]
-    try:
-        for _, store, name, tensor in places:
-            store[name] = tensor
+    with repeatable(lambda: _replaced(places)):
         return net(*args, **(kwargs or {}))
-    finally:
-        for (_, store, name, _), tensor in zip(places, own, strict=True):
-            store[name] = tensor
 
 
 def is_transformed() -> bool:
@@ -46,7 +46,20 @@ def is_transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def _places(net: nn.Module, tensors: Mapping[str, Tensor]) -> list[tuple[str, dict[str, Any], str, Tensor]]:
+@contextmanager
+def _replaced(places: Sequence[_Place]) -> Iterator[None]:
+    """Put the tensors in their places."""
+    own = [store[name] for _, store, name, _ in places]
+    try:
+        for _, store, name, tensor in places:
+            store[name] = tensor
+        yield
+    finally:
+        for (_, store, name, _), tensor in zip(places, own, strict=True):
+            store[name] = tensor
+
+
+def _places(net: nn.Module, tensors: Mapping[str, Tensor]) -> list[_Place]:
     """Every place in the network that holds a tensor of those names: its full name, where it is, and what replaces it.
 
     A place of a module with two names occurs once.

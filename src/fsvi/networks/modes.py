@@ -8,12 +8,13 @@ from typing import Any
 
 from torch import nn
 
+from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.parameters import batch_norms
 
 
 def evaluating(net: nn.Module) -> AbstractContextManager[None]:
     """Put `net` into eval mode: no dropout, BatchNorm uses its running statistics. Each layer's mode is restored."""
-    return _switched(net.modules(), False)
+    return repeatable(lambda: _switched(net.modules(), False))
 
 
 def dropping(net: nn.Module) -> AbstractContextManager[None]:

@@ -77,7 +77,11 @@ class Curvature(Precise, ABC):
             positions: g for each of the Q outputs, (Q, n, groups, T, O).
             draws: What `draw` returned.
         """
-        return _change(*self.rotate(patches, positions), draws)
+        a, g = self.rotate(patches, positions)
+        if a.shape[2] > 1:  # with several positions, forming J is the cheaper way
+            return torch.einsum("nqgod,sgod->nsq", _jacobian(a, g), draws)
+        moved = torch.einsum("sgod,ngtd->nsgto", draws, a)
+        return torch.einsum("nsgto,qngto->nsq", moved, g)
 
     def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
         """J (H + δI)⁻¹ Jᵀ, (n, Q, Q).
@@ -299,14 +303,6 @@ class GaussNewton(Precise):
         block = self.blocks[self.layers.index(layer)]
         assert isinstance(block, Curvature)
         return block
-
-
-def _change(patches: Tensor, positions: Tensor, draws: Tensor) -> Tensor:
-    """⟨J, draw⟩ of one layer, (n, num, Q); where it has several positions, forming J is the cheaper way."""
-    if patches.shape[2] > 1:
-        return torch.einsum("nqgod,sgod->nsq", _jacobian(patches, positions), draws)
-    moved = torch.einsum("sgod,ngtd->nsgto", draws, patches)
-    return torch.einsum("nsgto,qngto->nsq", moved, positions)
 
 
 def _jacobian(patches: Tensor, positions: Tensor) -> Tensor:

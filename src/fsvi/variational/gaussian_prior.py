@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.networks.parameters import deterministic_names
+from fsvi.variational.gradient_buffer import gradient_of
 
 _PART = 2**18
 """How many squares are summed in one go; the rounding errors of longer sums would add up."""
@@ -55,7 +56,7 @@ def add_normal_gradient(
     torch._foreach_add_(own, list(parameters), alpha=weight / variance)
     for parameter, gradient in zip(parameters, own, strict=True):
         parameter.grad = gradient
-    return 0.5 / variance * _squared_norm(parameters)
+    return negative_log_normal(parameters, variance)
 
 
 def normal_kl(mean: Tensor, log_std: Tensor, prior_mean: Tensor | float, prior_variance: float) -> Tensor:
@@ -63,14 +64,11 @@ def normal_kl(mean: Tensor, log_std: Tensor, prior_mean: Tensor | float, prior_v
 
     ½ Σᵢ [(stdᵢ² + (meanᵢ − prior_meanᵢ)²) / prior_variance − 1 + log prior_variance − 2 log_stdᵢ]
     """
-    squares = (2 * log_std).exp().sum() + (mean - prior_mean).square().sum()
-    logs = mean.numel() * (math.log(prior_variance) - 1) - 2 * log_std.sum()
-    return 0.5 * (squares / prior_variance + logs)
+    return centred_kl(mean - prior_mean, log_std, (2 * log_std).exp(), prior_variance)
 
 
-@torch.no_grad()
 def centred_kl(mean: Tensor, log_std: Tensor, variance: Tensor, prior_variance: float) -> Tensor:
-    """`normal_kl` with a prior mean of zero, without a graph and in few passes.
+    """`normal_kl` with a prior mean of zero, where the variances are known.
 
     Args:
         mean: The mean.
@@ -97,16 +95,9 @@ def add_normal_kl_gradient(
         prior_variance: The variance of the prior.
         weight: A factor on the gradient.
     """
-    _gradient(mean).add_(mean, alpha=weight / prior_variance)
-    _gradient(log_std).add_(variance, alpha=weight / prior_variance).sub_(weight)
+    gradient_of(mean).add_(mean, alpha=weight / prior_variance)
+    gradient_of(log_std).add_(variance, alpha=weight / prior_variance).sub_(weight)
     return centred_kl(mean, log_std, variance, prior_variance)
-
-
-def _gradient(leaf: Tensor) -> Tensor:
-    """The gradient of a leaf, zero if it has none yet."""
-    if leaf.grad is None:
-        leaf.grad = torch.zeros_like(leaf)
-    return leaf.grad
 
 
 def _squared_norm(tensors: Sequence[Tensor]) -> Tensor:

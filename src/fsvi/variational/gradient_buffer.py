@@ -6,7 +6,7 @@ from collections.abc import Collection
 from types import TracebackType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fsvi.variational.flat_vector import Layout
 from fsvi.variational.mean_field import MeanField
@@ -26,6 +26,8 @@ class GradientBuffer:
     used. A term of the loss can be differentiated, and the memory of its draws freed by `add_draws`, before the next
     one is computed. An error inside the block leaves a part of the gradient behind.
 
+    `mean`, `log_std` and `point` are the posterior's own parameters; autograd adds their gradients directly.
+
     Args:
         posterior: The distribution whose parameters receive the gradients.
     """
@@ -33,9 +35,11 @@ class GradientBuffer:
     def __init__(self, posterior: MeanField) -> None:
         self.posterior = posterior
         self.layout, self.point_layout = posterior.layout, posterior.point_layout
-        self._means, self._logs = _Leaves(self.layout, posterior.mean), _Leaves(self.layout, posterior.log_std)
-        self._points = _Leaves(self.point_layout, posterior.point)
-        self._draws: dict[int, _Draw] = {}
+        self.mean, self.log_std, self.point = posterior.mean, posterior.log_std, posterior.point
+        self._means, self._logs = _Leaves(self.layout, self.mean), _Leaves(self.layout, self.log_std)
+        self._points = _Leaves(self.point_layout, self.point)
+        self._thetas: dict[Tensor, _Leaves] = {}  # by shift, as are the directions
+        self._directions: dict[Tensor, _Leaves] = {}
 
     def __enter__(self) -> GradientBuffer:
         return self
@@ -47,21 +51,6 @@ class GradientBuffer:
         gradients = [leaves.gradient for leaves in (self._means, self._logs, self._points)]  # zero where there is none
         if self.posterior.free is not None:
             gradients[0].mul_(self.posterior.free)
-
-    @property
-    def mean(self) -> nn.Parameter:
-        """The posterior's own mean; autograd adds its gradient directly."""
-        return self.posterior.mean
-
-    @property
-    def log_std(self) -> nn.Parameter:
-        """The posterior's own log standard deviations; autograd adds their gradient directly."""
-        return self.posterior.log_std
-
-    @property
-    def point(self) -> nn.Parameter:
-        """The posterior's own deterministic parameters; autograd adds their gradient directly."""
-        return self.posterior.point
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """As in `MeanField`."""
@@ -80,12 +69,14 @@ class GradientBuffer:
 
     def params(self, shift: Tensor | None = None) -> dict[str, Tensor]:
         """The trainable parameters by name: mean + `shift`, or their means."""
-        leaves = self._means if shift is None else self._draw(shift).params(self.mean)
+        if shift is not None and shift not in self._thetas:
+            self._thetas[shift] = _Leaves(self.layout, self.mean.detach() + shift)
+        leaves = self._means if shift is None else self._thetas[shift]
         return {**leaves.tensors, **self._points.tensors}
 
     def directions(self, shift: Tensor) -> dict[str, Tensor]:
         """`shift` by name."""
-        return self._draw(shift).directions.tensors
+        return self._directions.setdefault(shift, _Leaves(self.layout, shift.detach())).tensors
 
     def log_stds(self, names: Collection[str]) -> list[Tensor]:
         """The log standard deviations of the named stochastic parameters."""
@@ -94,39 +85,15 @@ class GradientBuffer:
     @torch.no_grad()
     def add_draws(self) -> None:
         """Add the gradients of draws to those of the posterior, and free their memory: their graph must be gone."""
-        for draw in self._draws.values():
-            for leaves in draw.used():
-                if self.log_std.grad is None:
-                    self.log_std.grad = leaves.gradient * draw.shift
-                else:
-                    self.log_std.grad.addcmul_(leaves.gradient, draw.shift)
-            if draw.theta is not None:
-                self.mean.grad = _sum(self.mean.grad, draw.theta.gradient)
-        self._draws.clear()
-
-    def _draw(self, shift: Tensor) -> _Draw:
-        if id(shift) not in self._draws:
-            self._draws[id(shift)] = _Draw(self.layout, shift)
-        return self._draws[id(shift)]
-
-
-class _Draw:
-    """One draw of the parameters; it keeps `shift` alive, so that no other tensor gets its id."""
-
-    def __init__(self, layout: Layout, shift: Tensor) -> None:
-        self.shift, self._layout = shift, layout
-        self.directions = _Leaves(layout, shift.detach())
-        self.theta: _Leaves | None = None
-
-    def params(self, mean: Tensor) -> _Leaves:
-        """mean + shift"""
-        if self.theta is None:
-            self.theta = _Leaves(self._layout, mean.detach() + self.shift)
-        return self.theta
-
-    def used(self) -> list[_Leaves]:
-        """The parameters, the directions, or both."""
-        return [leaves for leaves in (self.theta, self.directions) if leaves is not None and leaves.is_used]
+        for shift, leaves in (*self._thetas.items(), *self._directions.items()):
+            if self.log_std.grad is None:
+                self.log_std.grad = leaves.gradient * shift
+            else:
+                self.log_std.grad.addcmul_(leaves.gradient, shift)
+        for leaves in self._thetas.values():
+            self.mean.grad = leaves.gradient if self.mean.grad is None else self.mean.grad.add_(leaves.gradient)
+        self._thetas.clear()
+        self._directions.clear()
 
 
 class _Leaves:
@@ -149,18 +116,13 @@ class _Leaves:
         return {name: self[name] for name in self._layout.shapes}
 
     @property
-    def is_used(self) -> bool:
-        """Whether there are leaves."""
-        return bool(self._used)
-
-    @property
     def gradient(self) -> Tensor:
         """The vector's gradient."""
-        if self._vector.grad is None:
-            self._vector.grad = torch.zeros_like(self._vector)
-        return self._vector.grad
+        return gradient_of(self._vector)
 
 
-def _sum(total: Tensor | None, part: Tensor) -> Tensor:
-    """total + part, in the memory of `total`, if there is a total."""
-    return part if total is None else total.add_(part)
+def gradient_of(leaf: Tensor) -> Tensor:
+    """The gradient of a leaf of the graph, zero if it has none yet."""
+    if leaf.grad is None:
+        leaf.grad = torch.zeros_like(leaf)
+    return leaf.grad

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -15,6 +15,15 @@ from fsvi.variational.mean_field import MeanField
 
 _LAYERS: tuple[Any, ...] = (F.linear, F.conv1d, F.conv2d, F.conv3d)
 _LEAST_VARIANCE = 1e-16
+
+
+def is_weight_layer(module: Any, kinds: tuple[type[nn.Module], ...]) -> bool:
+    """Whether it has a trainable weight and is of one of these kinds.
+
+    The projections inside `nn.MultiheadAttention` are not, because it uses their weights in its own way.
+    """
+    inside_attention = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
+    return isinstance(module, kinds) and not inside_attention and bool(module.weight.requires_grad)
 
 
 class LayerMode(TorchFunctionMode, ABC):

@@ -55,14 +55,12 @@ class LowRank(nn.Module):
     def draw(self, generator: torch.Generator) -> Tensor:
         """mean + diag(variances)^½ z₁/√2 + D z₂/√(2(K − 1)), with z₁ and z₂ standard normal."""
         num = min(int(self.count), len(self.deviations))
-        diagonal, low_rank = (self._normal(size, generator) for size in (len(self.squares), num))
+        like = generator, self.mean.dtype, self.mean.device
+        diagonal, low_rank = normal(self.squares.shape, *like), normal((num,), *like)
         shift = (0.5 * self.variances).sqrt() * diagonal
         if num > 1:
             shift += (2 * (num - 1)) ** -0.5 * low_rank @ self.deviations[:num]
         return torch.cat([self.mean[: len(shift)] + shift, self.mean[len(shift) :]])
-
-    def _normal(self, size: int, generator: torch.Generator) -> Tensor:
-        return normal((size,), generator, self.mean.dtype, self.mean.device)
 
 
 def _state(value: Tensor) -> nn.Parameter:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import num_rows
 from fsvi.networks.network import Network
-from fsvi.variational.layer_modes import LayerMode
+from fsvi.variational.layer_modes import LayerMode, is_weight_layer
 
 _ROWS_AT_ONCE = 2**24
 """The most numbers that the gradients of several examples may have together."""
@@ -86,16 +87,12 @@ def weight_layers(net: nn.Module, among: Iterable[nn.Module] | None = None) -> l
         among: Consider these modules only; None considers all.
     """
     names = {id(p): name for name, p in net.named_parameters()}
-    modules = [module for module in (net.modules() if among is None else among) if _is_weight_layer(module)]
+    candidates = net.modules() if among is None else among
+    modules = [module for module in candidates if is_weight_layer(module, (nn.Linear, nn.Conv2d))]
     if not modules:
         raise InvalidInputError("no dense layer or convolution that would carry the uncertainty is trainable.")
     _check_unshared(net, modules, names)
     return [_describe(module, names) for module in modules]
-
-
-def _is_weight_layer(module: nn.Module) -> bool:
-    inside_attention = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
-    return isinstance(module, (nn.Linear, nn.Conv2d)) and module.weight.requires_grad and not inside_attention
 
 
 def _describe(module: Any, names: Mapping[int, str]) -> WeightLayer:
@@ -114,20 +111,29 @@ def _check_unshared(net: nn.Module, layers: Sequence[nn.Module], names: Mapping[
         )
 
 
+class Settings(NamedTuple):
+    """The arguments of a convolution besides its tensors, as in `F.conv2d`; a dense layer has none."""
+
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: int = 1
+
+
 class Call(NamedTuple):
     """A call of a layer.
 
     Attributes:
+        layer: The layer.
         input: The layer's input.
-        args: The other arguments of a convolution, such as the stride.
-        kwargs: The same, by name.
+        settings: The other arguments of a convolution, such as the stride.
         edge: Where in the graph its output is, whatever is done to the output in place.
         output: A tensor of the output's shape and type.
     """
 
+    layer: WeightLayer
     input: Tensor
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    settings: Settings
     edge: GradientEdge
     output: Tensor
 
@@ -147,18 +153,17 @@ class Recording(LayerMode):
         super().__init__()
         self._num = num
         self._layers = {id(params[layer.weight]): layer for layer in layers}
-        self._calls: dict[WeightLayer, list[int]] = {}
-        self._all: list[Call] = []
+        self._calls: list[Call] = []
 
     @property
     def edges(self) -> list[GradientEdge]:
         """Where the outputs are in the graph, in the order of the calls."""
-        return [call.edge for call in self._all]
+        return [call.edge for call in self._calls]
 
     @property
     def num_outputs(self) -> int:
         """How many numbers the recorded layers return together."""
-        return sum(call.output.numel() for call in self._all)
+        return sum(call.output.numel() for call in self._calls)
 
     def layer(
         self,
@@ -174,16 +179,16 @@ class Recording(LayerMode):
         layer = self._layers.get(id(weight))
         if layer is not None:
             self._check_examples(layer, input)
-            self._calls.setdefault(layer, []).append(len(self._all))
             like = output.detach().new_empty(()).expand(output.shape)
-            self._all.append(Call(input.detach(), args, kwargs, get_gradient_edge(output), like))
+            settings = Settings(*args, **kwargs)
+            self._calls.append(Call(layer, input.detach(), settings, get_gradient_edge(output), like))
             if output._is_view():  # a later change in place of a view would take its edge out of the graph
                 return output.clone()
         return output
 
     def filled(self, gradients: Sequence[Tensor | None]) -> list[Tensor]:
         """Gradients by every edge, with zeros for those that do not matter."""
-        pairs = zip(gradients, self._all, strict=True)
+        pairs = zip(gradients, self._calls, strict=True)
         return [torch.zeros_like(call.output) if each is None else each for each, call in pairs]
 
     def gradients(self, values: Tensor, cotangents: Tensor) -> list[Tensor]:
@@ -206,14 +211,13 @@ class Recording(LayerMode):
             gradients: A gradient by each edge.
             dtype: The type to sum in.
         """
-        for layer, indices in self._calls.items():
-            call, gradient = self._all[indices[0]], gradients[indices[0]]
-            if len(indices) == 1 and layer.is_convolution and layer.groups == 1:
-                settings = _settings(*call.args, **call.kwargs)
-                yield _convolution_moments(layer, call.input.to(dtype), gradient.to(dtype), settings)
+        for layer, calls in self._by_layer(gradients).items():
+            if len(calls) == 1 and layer.is_convolution and layer.groups == 1:
+                call, gradient = calls[0]
+                yield _convolution_moments(layer, call.input.to(dtype), gradient.to(dtype), call.settings)
             else:
-                patches, columns = self._pair(layer, [each[None] for each in gradients])
-                total, squares = gradient_moments(patches.to(dtype), columns[0].to(dtype))
+                patches, positions = _pair(layer, [(call, gradient[None]) for call, gradient in calls])
+                total, squares = gradient_moments(patches.to(dtype), positions[0].to(dtype))
                 yield layer.tensors(total), layer.tensors(squares)
 
     def pairs(self, gradients: Sequence[Tensor]) -> Iterator[tuple[WeightLayer, Tensor, Tensor]]:
@@ -221,13 +225,15 @@ class Recording(LayerMode):
 
         `gradients` are m gradients with respect to each of `edges`. Several calls of a layer are several positions.
         """
-        for layer in self._calls:
-            yield layer, *self._pair(layer, gradients)
+        for layer, calls in self._by_layer(gradients).items():
+            yield layer, *_pair(layer, calls)
 
-    def _pair(self, layer: WeightLayer, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        calls = [(self._all[index], gradients[index]) for index in self._calls[layer]]
-        patches = [_patches(layer, call.input, _settings(*call.args, **call.kwargs)) for call, _ in calls]
-        return torch.cat(patches, dim=2), torch.cat([_positions(layer, gradient) for _, gradient in calls], dim=3)
+    def _by_layer(self, gradients: Sequence[Tensor]) -> dict[WeightLayer, list[tuple[Call, Tensor]]]:
+        """The calls of every layer, each with its gradient."""
+        found: dict[WeightLayer, list[tuple[Call, Tensor]]] = {}
+        for call, gradient in zip(self._calls, gradients, strict=True):
+            found.setdefault(call.layer, []).append((call, gradient))
+        return found
 
     def _check_examples(self, layer: WeightLayer, input: Tensor) -> None:
         if input.shape[0] != self._num:
@@ -271,17 +277,9 @@ def linearize(
     return values.detach(), recording, recording.gradients(values, units[:, None].expand(-1, values.shape[0], -1))
 
 
-class Settings(NamedTuple):
-    """The arguments of a convolution besides its tensors, and of a dense layer none, as in `F.conv2d`."""
-
-    stride: Any
-    padding: Any
-    dilation: Any
-    groups: int
-
-
-def _settings(stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Settings:
-    return Settings(stride, padding, dilation, groups)
+def _pair(layer: WeightLayer, calls: Sequence[tuple[Call, Tensor]]) -> tuple[Tensor, Tensor]:
+    patches = [_patches(layer, call.input, call.settings) for call, _ in calls]
+    return torch.cat(patches, dim=2), torch.cat([_positions(layer, gradients) for _, gradients in calls], dim=3)
 
 
 def _patches(layer: WeightLayer, input: Tensor, settings: Settings) -> Tensor:
@@ -289,10 +287,8 @@ def _patches(layer: WeightLayer, input: Tensor, settings: Settings) -> Tensor:
     if not layer.is_convolution:
         patches = input.reshape(input.shape[0], 1, -1, input.shape[-1])
     else:
-        kernel = layer.shape[2:]
-        padded = _padded(input, kernel, settings.padding, settings.dilation)
-        columns = F.unfold(padded, kernel, settings.dilation, stride=settings.stride)
-        patches = columns.reshape(input.shape[0], settings.groups, -1, columns.shape[-1]).mT
+        columns = _windows(layer, input, settings).movedim((4, 5), (2, 3)).flatten(4)
+        patches = columns.reshape(len(input), layer.groups, -1, columns.shape[-1]).mT
     return patches if layer.bias is None else torch.cat([patches, torch.ones_like(patches[..., :1])], dim=-1)
 
 
@@ -304,7 +300,7 @@ def _convolution_moments(
     Both make patches cheap: they are copied in long runs, and stay in the processor's cache.
     """
     columns = gradient.movedim(1, -1).flatten(1, 2)
-    windows = _windows(layer, input, gradient.shape[2:], settings)
+    windows = _windows(layer, input, settings).permute(0, 2, 3, 4, 5, 1)
     total = squares = torch.zeros((), dtype=input.dtype, device=input.device)
     for g, a in zip(columns.split(_EXAMPLES_AT_ONCE), windows.split(_EXAMPLES_AT_ONCE), strict=True):
         rows = g.mT @ a.flatten(3).flatten(1, 2)
@@ -317,13 +313,13 @@ def _convolution_moments(
     return first, second
 
 
-def _windows(layer: WeightLayer, input: Tensor, size: Sequence[int], settings: Settings) -> Tensor:
-    """What each of the `size` output positions sees, as a view (n, height, width, kernel height, width, channels)."""
-    (down, right), (below, beside) = _two(settings.stride), _two(settings.dilation)
-    padded = _padded(input, layer.shape[2:], settings.padding, settings.dilation).movedim(1, -1)
-    each, row, column, channel = padded.stride()
-    steps = (each, down * row, right * column, below * row, beside * column, channel)
-    return padded.as_strided((len(padded), *size, *layer.shape[2:], layer.shape[1]), steps, padded.storage_offset())
+def _windows(layer: WeightLayer, input: Tensor, settings: Settings) -> Tensor:
+    """What each output position sees, (n, channels, height, width, kernel height, kernel width)."""
+    kernel, strides, dilations = layer.shape[2:], _two(settings.stride), _two(settings.dilation)
+    windows = _padded(input, kernel, settings.padding, dilations)
+    for dim, size, stride, dilation in zip((2, 3), kernel, strides, dilations, strict=True):
+        windows = windows.unfold(dim, dilation * (size - 1) + 1, stride)[..., ::dilation]
+    return windows
 
 
 def _two(value: Any) -> Sequence[int]:
@@ -332,13 +328,13 @@ def _two(value: Any) -> Sequence[int]:
     return values if len(values) == 2 else values * 2
 
 
-def _padded(input: Tensor, kernel: Sequence[int], padding: Any, dilation: Any) -> Tensor:
+def _padded(input: Tensor, kernel: Sequence[int], padding: Any, dilations: Sequence[int]) -> Tensor:
     if padding == "valid":
         return input
     if padding != "same":
         vertical, horizontal = _two(padding)
         return F.pad(input, (horizontal, horizontal, vertical, vertical))
-    wholes = [step * (size - 1) for step, size in zip(_two(dilation), kernel, strict=True)]
+    wholes = [step * (size - 1) for step, size in zip(dilations, kernel, strict=True)]
     return F.pad(input, [side for whole in reversed(wholes) for side in (whole // 2, whole - whole // 2)])
 
 
@@ -368,8 +364,8 @@ def gradient_moments(patches: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor
         gradients: g, (n, groups, T, O).
     """
     if patches.shape[2] == 1:
-        a, g = patches[:, :, 0], gradients[:, :, 0]
-        return _outer(g, a), _outer(g.square(), a.square())
+        outer = partial(torch.einsum, "ngto,ngtd->god")
+        return outer(gradients, patches), outer(gradients.square(), patches.square())
     size = gradients[0, :, 0].numel() * patches.shape[-1]
     step = max(1, _ROWS_AT_ONCE // size)
     chunks = zip(patches.split(step), gradients.split(step), strict=True)
@@ -377,7 +373,3 @@ def gradient_moments(patches: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor
     sums = [torch.stack([part.sum(0), part.square().sum(0)]) for part in rows]
     total, squares = torch.stack(sums).sum(0)
     return total, squares
-
-
-def _outer(g: Tensor, a: Tensor) -> Tensor:
-    return torch.einsum("ngo,ngd->god", g, a)

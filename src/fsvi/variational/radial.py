@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fsvi.networks.devices import normal
 from fsvi.variational.mean_field import MeanField
@@ -21,10 +21,6 @@ class Radial(MeanField):
     single parameter in a tensor of D parameters has the standard deviation exp(log_std)/√D.
     """
 
-    def __init__(self, net: nn.Module, stochastic: Collection[str], channels_last: bool = True) -> None:
-        super().__init__(net, stochastic, channels_last)
-        self._repeats = torch.tensor(self.layout.sizes)
-
     def set_stds(self, stds: Mapping[str, float]) -> None:
         """Set the standard deviation of every parameter of a stochastic tensor, by name."""
         super().set_stds({name: std * math.sqrt(self.layout.shapes[name].numel()) for name, std in stds.items()})
@@ -36,12 +32,9 @@ class Radial(MeanField):
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """(ε/‖ε‖)·r for every tensor, as one flat vector."""
         directions = super().noise(generator)
-        sizes = self.layout.sizes
-        radii = normal((len(sizes),), generator, directions.dtype, directions.device)
-        norms = torch.stack([torch.linalg.vector_norm(part) for part in directions.split(sizes)])
-        if self._repeats.device != directions.device:
-            self._repeats = self._repeats.to(directions.device)
-        return directions * (radii / norms).repeat_interleave(self._repeats, output_size=len(directions))
+        parts = directions.split(self.layout.sizes)
+        radii = normal((len(parts),), generator, directions.dtype, directions.device)
+        return torch.cat([part * (r / torch.linalg.vector_norm(part)) for part, r in zip(parts, radii, strict=True)])
 
     def entropy(self) -> Tensor:
         """H[q] = Σᵢ log_stdᵢ + Σ over tensors of H[(ε/‖ε‖)·r]."""

@@ -15,7 +15,7 @@ from fsvi.networks.devices import normal
 from fsvi.networks.functional import is_transformed
 from fsvi.variational.flat_vector import Layout
 from fsvi.variational.gaussian_prior import normal_kl
-from fsvi.variational.layer_modes import LayerMode
+from fsvi.variational.layer_modes import LayerMode, is_weight_layer
 
 
 class RankOne(nn.Module):
@@ -38,12 +38,15 @@ class RankOne(nn.Module):
     def __init__(self, net: nn.Module, num_components: int, init_std: float, random_signs: bool, seed: int) -> None:
         super().__init__()
         # Layers that share a weight share its factors.
-        layers = {layer.weight: (name, layer) for name, layer in net.named_modules() if _has_factors(layer)}.values()
-        sizes = {name: _sizes(layer) for name, layer in layers}
-        self.layers = list(sizes)
-        self.layout = Layout(
-            {f"{end} of {name}": torch.Size([size]) for name, ends in sizes.items() for end, size in ends}
-        )
+        kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        layers: dict[Any, tuple[str, nn.Module]] = {
+            layer.weight: (name, layer) for name, layer in net.named_modules() if is_weight_layer(layer, kinds)
+        }
+        shapes = {}
+        for weight, (name, layer) in layers.items():
+            shapes[f"r of {name}"] = torch.Size([weight.shape[1] * getattr(layer, "groups", 1)])
+            shapes[f"s of {name}"] = weight.shape[:1]
+        self.layers, self.layout = [name for name, _ in layers.values()], Layout(shapes)
         centre = torch.ones(num_components, sum(self.layout.sizes))
         if random_signs:
             centre.bernoulli_(0.5, generator=torch.Generator().manual_seed(seed)).mul_(2).sub_(1)
@@ -152,18 +155,6 @@ def _scaled(values: Tensor, factor: Tensor, bias: Tensor | None, last: bool) -> 
     if is_transformed():  # torch.func does not follow functions with a backward pass of their own
         return values * factor if shift is None else values * factor + shift
     return _Scaled.apply(values, factor, shift)
-
-
-def _has_factors(layer: nn.Module) -> bool:
-    inside_attention = isinstance(layer, nn.modules.linear.NonDynamicallyQuantizableLinear)
-    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return isinstance(layer, kinds) and layer.weight.requires_grad and not inside_attention
-
-
-def _sizes(layer: Any) -> tuple[tuple[str, int], tuple[str, int]]:
-    if isinstance(layer, nn.Linear):
-        return ("r", layer.in_features), ("s", layer.out_features)
-    return ("r", layer.in_channels), ("s", layer.out_channels)
 
 
 def _broadcast(factor: Tensor, dim: int, last: bool) -> Tensor:

@@ -65,6 +65,8 @@ class Dual(Tensor):
             raise NotImplementedError(f"{name} is called without gradients, as in a function with its own backward.")
         if isinstance(func, FunctionType) and func.__module__ in _IN_PYTHON:
             return _written_out(func)(*args, **kwargs)
+        if name == "requires_grad_":  # transformers asks this of embeddings; a tensor that moves has a graph already
+            return args[0]
         if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
             return _in_place(func, args, kwargs)
         rule = RULES.get(name)

@@ -1,0 +1,158 @@
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import fsvi
+from fsvi.networks import checkpoints
+from fsvi.networks.checkpoints import repeatable
+from fsvi.networks.functional import functional_call
+from fsvi.networks.modes import evaluating
+
+
+class _Net(nn.Module):
+    """Two blocks, in checkpoints or not; one checkpoint can be inside another."""
+
+    def __init__(self, layer: nn.Module, kind: str) -> None:
+        super().__init__()
+        self.start = nn.Linear(4, 8)
+        self.inner = nn.Sequential(nn.Linear(8, 8), layer, nn.Tanh())
+        self.outer = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        self.head = nn.Linear(8, 3)
+        self.kind = kind
+
+    def forward(self, x):
+        x = self.start(x)
+        if self.kind == "none":
+            return self.head(self.outer(self.inner(x)))
+        reentrant = self.kind == "reentrant"
+        if self.kind == "nested":
+            return self.head(checkpoint(self._both, x, use_reentrant=False))
+        x = checkpoint(self.inner, x, use_reentrant=reentrant)
+        return self.head(checkpoint(self.outer, x, use_reentrant=reentrant))
+
+    def _both(self, x):
+        return self.outer(checkpoint(self.inner, x, use_reentrant=False))
+
+
+_CONTEXT = fsvi.contexts.Uniform(low=-2.0, high=2.0)
+_METHODS = {
+    "MFVI": lambda net: fsvi.MFVI(net, fsvi.Categorical(), num_samples=2),
+    "MFVI, local": lambda net: fsvi.MFVI(net, fsvi.Categorical(), local_reparametrization=True),
+    "radial": lambda net: fsvi.RadialMFVI(net, fsvi.Categorical()),
+    "IVON": lambda net: fsvi.IVON(net, fsvi.Categorical()),
+    "VOGN": lambda net: fsvi.VOGN(net, fsvi.Categorical()),
+    "Rank1": lambda net: fsvi.Rank1(net, fsvi.Categorical()),
+    "MCDropout": lambda net: fsvi.MCDropout(net, fsvi.Categorical()),
+    "FBNN": lambda net: fsvi.FBNN(net, fsvi.Categorical(), _CONTEXT, num_samples=3),
+    "jvp": lambda net: fsvi.FSVI(net, fsvi.Categorical(), _CONTEXT, linearize="jvp"),
+    "conditional": lambda net: fsvi.FSVI(net, fsvi.Categorical(), _CONTEXT, linearize="conditional", num_samples=2),
+    "joined": lambda net: fsvi.FSVI(
+        net, fsvi.Categorical(), _CONTEXT, linearize="conditional", num_samples=1, num_context_sets=1
+    ),
+    "last layer": lambda net: fsvi.FSVI(net, fsvi.Categorical(), _CONTEXT, stochastic="last_layer"),
+}
+_LAYERS = {
+    "no layer": nn.Identity,
+    "dropout": lambda: nn.Dropout(0.5),
+    # as in plain PyTorch, statistics would learn from a checkpoint's batch twice
+    "BatchNorm": lambda: nn.BatchNorm1d(8, momentum=0.0),
+}
+
+
+def _gradient(make, layer, kind):
+    torch.manual_seed(0)
+    method = make(_Net(layer(), kind).double())
+    x, y = method.check_batch(torch.randn(10, 4, dtype=torch.float64), torch.randint(3, (10,)))
+    method.begin(x, 100)
+    method.fit_prior(x, y)
+    method.train()
+    torch.manual_seed(1)
+    method.backward(x, y)
+    return {name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("kind", ["plain", "nested", "reentrant"])
+@pytest.mark.parametrize("layer", _LAYERS.values(), ids=_LAYERS)
+@pytest.mark.parametrize("make", _METHODS.values(), ids=_METHODS)
+def test_checkpoints_do_not_change_the_gradient(make, layer, kind):
+    if make is _METHODS["jvp"] and kind == "nested":
+        with pytest.raises(fsvi.InvalidInputError, match="conditional"):
+            _gradient(make, layer, kind)
+        return
+    torch.testing.assert_close(_gradient(make, layer, kind), _gradient(make, layer, "none"))
+
+
+def _weight_gradient(net, weight, reentrant):
+    x = torch.randn(3, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    output = functional_call(_Checkpointed(net, reentrant), {"net.0.weight": weight}, (x,))
+    (output**2).sum().backward()
+    return weight.grad
+
+
+class _Checkpointed(nn.Module):
+    def __init__(self, net, reentrant):
+        super().__init__()
+        self.net, self.reentrant = net, reentrant
+
+    def forward(self, x):
+        return checkpoint(self.net, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_replaced_parameters_come_back_for_the_second_call_and_go_again(reentrant):
+    net = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
+    own, weight = net[0].weight, torch.randn(2, 2, requires_grad=True)
+    gradient = _weight_gradient(net, weight, reentrant)
+    assert net[0].weight is own
+    x = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
+    again = weight.detach().clone().requires_grad_()
+    (torch.func.functional_call(net, {"0.weight": again}, (x,)) ** 2).sum().backward()
+    torch.testing.assert_close(gradient, again.grad)
+
+
+def test_eval_mode_comes_back_for_the_second_call():
+    modes = []
+
+    class Recorder(nn.Linear):
+        def forward(self, x):
+            modes.append(self.training)
+            return super().forward(x).sin()
+
+    net = Recorder(2, 2)
+    with evaluating(net):
+        output = checkpoint(net, torch.randn(3, 2), use_reentrant=False)
+    assert net.training
+    output.sum().backward()
+    assert modes == [False, False] and net.training
+
+
+def test_a_context_is_not_entered_twice_at_once():
+    entered = []
+
+    class Context:
+        def __enter__(self):
+            entered.append(1)
+
+        def __exit__(self, *error):
+            entered.append(-1)
+
+    x = torch.randn(2, requires_grad=True)
+    with repeatable(Context):
+        output = checkpoint(torch.sin, x, use_reentrant=True)
+    assert entered == [1, -1]
+    output.sum().backward()
+    assert entered == [1, -1, 1, -1]
+
+
+def test_checkpoints_outside_of_any_context_are_as_before():
+    with repeatable(lambda: evaluating(nn.Identity())):
+        pass
+    assert checkpoints._ACTIVE.get() == ()
+    assert checkpoints._repeated(torch.sin) is torch.sin
+    for reentrant in (False, True):
+        x = torch.randn(4, requires_grad=True)
+        output = checkpoint(torch.sin, x, use_reentrant=reentrant)
+        assert (type(output.grad_fn).__name__ == "CheckpointFunctionBackward") == reentrant
+        output.sum().backward()
+        torch.testing.assert_close(x.grad, x.detach().cos())

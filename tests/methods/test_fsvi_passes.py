@@ -42,7 +42,7 @@ def test_one_pass_of_minibatch_and_context_gives_the_terms_and_gradients_of_two(
         for buffer, value in zip(method.net.buffers(), before, strict=True):
             buffer.copy_(value)
         results.append([*terms.values(), method.loss(x, LABELS), *gradients, *buffers])
-    joined = [4, 4, 4, 4] if has_norm and "linearize" in settings else [8, 4, 4] if has_norm else [8, 8]
+    joined = [4, 4, 4, 4] if has_norm and "linearize" in settings else [8, 8]
     assert sizes == [*joined, 4, 4, 4, 4]
     for one, two in zip(*results, strict=True):
         torch.testing.assert_close(one, two)

@@ -198,8 +198,7 @@ class FSVI(NetworkMethod):
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The mean negative log-likelihood of M draws, and the weighted divergence at the worst of S context sets."""
-        joined = self._joins and not batch_norms(self.net)  # a checkpoint would compute again outside of `split_norms`
-        return dict(self._each_term(self.posterior, x, y, joined))
+        return dict(self._each_term(self.posterior, x, y, self._joins))
 
     def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
         """As in `Method`, but gradients are summed by a `GradientBuffer`.
@@ -209,9 +208,8 @@ class FSVI(NetworkMethod):
         """
         with GradientBuffer(self.posterior) as q:
             if self._joins:
-                with split_norms(self.net, len(x)):
-                    terms = dict(self._each_term(q, x, y, joined=True))
-                    differentiate(sum_terms(terms), scale)
+                terms = dict(self._each_term(q, x, y, joined=True))
+                differentiate(sum_terms(terms), scale)
                 return {name: term.detach() for name, term in terms.items()}
             terms = {}
             for name, term in self._each_term(q, x, y, joined=False):
@@ -273,7 +271,8 @@ class FSVI(NetworkMethod):
     ) -> tuple[Tensor, FunctionGaussian]:
         """The likelihood's function values at `x`, and their distribution at `points`, for at most one draw."""
         params = q.params(draws[0].shift if draws else None)
-        features, outputs = self.network.with_features(concatenate([x, points]), params)
+        with split_norms(self.net, len(x)):
+            features, outputs = self.network.with_features(concatenate([x, points]), params)
         if not draws:
             own, f = last_layer(self.network, q, features, outputs).split(len(x))
             return self._local_draws(own), f

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fsvi.inputs import Graphs, Inputs, concatenate, example_shape
+from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.devices import forked_random, random_state
 from fsvi.networks.modes import evaluating, replacing_forward
 from fsvi.networks.network import Network
@@ -76,7 +77,8 @@ def split_norms(net: nn.Module, num: int) -> AbstractContextManager[None]:
         net: The network.
         num: The number of rows that come first.
     """
-    return replacing_forward(batch_norms(net), lambda layer: partial(_split_forward, layer, num, []))
+    forwards = {layer: partial(_split_forward, layer, num, []) for layer in batch_norms(net)}
+    return repeatable(lambda: replacing_forward(forwards, forwards.__getitem__))
 
 
 def _split_forward(layer: _BatchNorm, num: int, kept: list[Tensor | None], input: Tensor) -> Tensor:

@@ -390,7 +390,6 @@ UNDIFFERENTIABLE = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")  # reentrant checkpointing says so
 @pytest.mark.parametrize("linearize", MODES)
 @pytest.mark.parametrize("name", UNDIFFERENTIABLE)
 def test_layers_without_a_second_derivative_are_refused_before_training(name, linearize):

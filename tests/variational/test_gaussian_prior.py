@@ -49,7 +49,7 @@ def test_the_gradient_of_the_density_is_the_normal_one_also_twice_and_for_many_a
 def test_the_density_of_many_weights_keeps_its_accuracy():
     weights = [torch.rand(2**23) + 1, torch.randn(8, 3, 5, 5).to(memory_format=torch.channels_last)]
     exact = 0.5 / 0.3 * sum(tensor.double().square().sum() for tensor in weights)
-    # one float32 sum of 2²³ squares is off by more than this
+    # one float32 dot product of 2²³ entries is off by more than this
     assert negative_log_normal(weights, 0.3).item() == pytest.approx(exact.item(), rel=1e-6)
 
 

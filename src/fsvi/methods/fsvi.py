@@ -240,11 +240,10 @@ class FSVI(NetworkMethod):
             values, f = self._joined_values(q, x, sets[0], draws)
             yield "nll", self.likelihood.nll(values, y)
             (p,) = self._priors(q, sets[0], draws or [None])
-            divergence = self._divergence(f, p)
+            yield "kl", self._weight(x) * self._divergence(f, p)
         else:
             yield "nll", self.likelihood.nll(self._training_values(q, x, draws), y)
-            divergence = self._largest_divergence(q, sets, draws)
-        yield "kl", self._weight(x) * divergence
+            yield "kl", self._weight(x) * self._largest_divergence(q, sets, draws)
 
     def _draw(self, q: Parameters) -> Draw:
         noise = q.noise()

@@ -129,7 +129,11 @@ class NewtonSteps(NaturalGradient):
         total = scale + prior
         change = scale.grad.sub_(scale)
         scale.add_(change, alpha=rate).addcdiv_(change.square_(), total, value=0.5 * rate**2)
+        torch.add(scale, prior, out=total)
         correction = 1 - beta ** float(state["step"])
         gradient = state["momentum"].lerp_(mean.grad, 1 - beta).add(mean, alpha=prior * correction)
-        limit = group["clip"] * correction
-        mean.sub_(gradient.div_(scale + prior).clamp_(-limit, limit), alpha=group["lr"] / correction)
+        if group["clip"] == math.inf:
+            mean.addcdiv_(gradient, total, value=-group["lr"] / correction)
+            return
+        step = gradient.div_(total).div_(correction).clamp_(-group["clip"], group["clip"])
+        mean.sub_(step, alpha=group["lr"])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Graphs, Inputs
+from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.compiling import compiled
 from fsvi.networks.functional import functional_call
 
@@ -24,7 +25,8 @@ def call(module: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None) -> 
     args, kwargs = ((x,), {}) if isinstance(x, Tensor) else _arguments(module, x)
     run = compiled(module)
     if tensors is None and run is None:
-        return module(*args, **kwargs)
+        with repeatable():
+            return module(*args, **kwargs)
     return functional_call(module, tensors or {}, args, kwargs, run)
 
 

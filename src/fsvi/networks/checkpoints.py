@@ -1,15 +1,14 @@
 """Gradient checkpoints (`torch.utils.checkpoint`) in passes with other parameters, modes or hooks than the network's.
 
-A checkpoint does not keep what a part of the network computes. It calls that part again during the backward pass, when
-a draw of the parameters or eval mode has long been taken back, so the gradient would silently be that of another pass.
+A checkpoint does not keep what a part of the network computes. It calls that part again during the backward pass, after
+drawn parameters or eval mode have been undone, so the gradient would silently belong to another pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
 from torch.utils import checkpoint
@@ -19,16 +18,16 @@ _ACTIVE: ContextVar[tuple[_Make, ...]] = ContextVar("active", default=())
 
 
 @contextmanager
-def repeatable(make: _Make) -> Iterator[None]:
+def repeatable(make: _Make = nullcontext, enter: bool = True) -> Iterator[None]:
     """The context `make()`, which is entered again when a checkpoint inside it computes its part again.
 
     Args:
         make: A function that makes the context, more than once if necessary.
+        enter: Whether to enter it now, too, or only when a part is computed again.
     """
-    _follow_checkpoints()
     token = _ACTIVE.set((*_ACTIVE.get(), make))
     try:
-        with make():
+        with make() if enter else nullcontext():
             yield
     finally:
         _ACTIVE.reset(token)
@@ -39,7 +38,7 @@ def _repeated(function: Callable[..., Any]) -> Callable[..., Any]:
     contexts = _ACTIVE.get()
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _ACTIVE.get() == contexts:  # the first call
+        if _ACTIVE.get() == contexts:  # the backward pass is inside of the contexts
             return function(*args, **kwargs)
         with ExitStack() as stack:
             for make in contexts:
@@ -49,22 +48,25 @@ def _repeated(function: Callable[..., Any]) -> Callable[..., Any]:
     return call if contexts else function
 
 
-@cache
 def _follow_checkpoints() -> None:
     """Let checkpoints know the contexts in which they are made; outside of any, they are as before.
 
-    Torch offers no place for this: only who calls `checkpoint` can give it a context. The older, reentrant kind works
-    with few of our gradients, so the newer kind replaces it in a context; both give the same numbers.
+    Torch offers no place for this: only the caller of `checkpoint` can give it a context. The older, reentrant kind
+    works with few of our gradients, so in a context the newer kind replaces it.
     """
-    keep, call_reentrant = checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction.apply
+    frame, reentrant = checkpoint._CheckpointFrame, checkpoint.CheckpointFunction
+    start = frame.__init__
 
-    def keep_repeated(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return keep(_repeated(function), *args, **kwargs)
+    def remember(self: Any, recompute: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        start(self, _repeated(recompute), *args, **kwargs)
 
-    def call(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-        if not _ACTIVE.get():
-            return call_reentrant(function, preserve, *args)
+    def apply(cls: Any, function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        if cls is not reentrant or not _ACTIVE.get():
+            return super(reentrant, cls).apply(function, preserve, *args)
         return checkpoint.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve)
 
-    checkpoint._checkpoint_without_reentrant_generator = keep_repeated  # type: ignore[assignment]
-    checkpoint.CheckpointFunction.apply = staticmethod(call)  # type: ignore[method-assign]
+    frame.__init__ = remember  # type: ignore[assignment, method-assign]
+    reentrant.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+
+
+_follow_checkpoints()

@@ -36,7 +36,8 @@ def functional_call(
     """
     places = _places(net, tensors)
     if run is not None:
-        return run({full: tensor for full, _, _, tensor in places}, args, kwargs or {})
+        with repeatable(lambda: _replaced(places), enter=False):
+            return run({full: tensor for full, _, _, tensor in places}, args, kwargs or {})
     with repeatable(lambda: _replaced(places)):
         return net(*args, **(kwargs or {}))
 

@@ -32,7 +32,8 @@ def is_joinable(network: Network, x: Inputs, others: Inputs) -> bool:
 
     This is tried on a few examples. It fails for dropout, for a mean over the batch, for buffers that learn from the
     inputs (but for BatchNorm's), for networks that draw random numbers in training, and for networks that raise an
-    error. A few examples cannot show everything: a layer that is still multiplied by zero is missed.
+    error. Inputs of two shapes, and graphs in networks with BatchNorm, are not joined. A few examples cannot show
+    everything: a layer that is still multiplied by zero is missed.
 
     Args:
         network: The network.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs, describe_inputs
 from fsvi.networks.calling import Output, call, check_arguments, unwrap
+from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.compiling import compiled
 from fsvi.networks.description import describe
 from fsvi.networks.devices import forked_random, moved
@@ -165,7 +166,7 @@ class Network:
         if compiled(self.module) is not None and not self.is_tied:
             return self._compiled_features(x, tensors or {})
         if self.layout.is_moved:  # what selects or averages the head's outputs then does so with features
-            with replacing_output(self.linear):
+            with repeatable(lambda: replacing_output(self.linear)):
                 features = channels_last(self._returned(x, tensors), axis)
             own = tensors if tensors is not None else {}
             return features, apply_head(features, *(own.get(name, p) for name, p in self._head_parameters()))

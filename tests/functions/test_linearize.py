@@ -13,7 +13,7 @@ from fsvi.functions import LINEARIZERS
 from fsvi.functions.linearize import features_jvp
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import deterministic_names
-from fsvi.variational import MeanField
+from fsvi.posteriors import MeanField
 
 PLAIN = ["mlp", "no_bias", "one_output", "dropout", "tied_features", "head_first"]
 FORWARD_MODE = [

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import fsvi
-from fsvi.variational import LocalReparametrization
+from fsvi.posteriors import LocalReparametrization
 
 LABELS = torch.tensor([0, 1, 1, 0])
 

@@ -7,7 +7,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.priors import Induced
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, matching_names
-from fsvi.variational import prior_names
+from fsvi.posteriors import prior_names
 
 CONTEXT = fsvi.contexts.Dataset(torch.randn(20, 3))
 

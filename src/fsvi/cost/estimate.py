@@ -22,7 +22,7 @@ from fsvi.methods.base import Method
 from fsvi.methods.map import MAP
 from fsvi.networks.devices import forked_random
 from fsvi.validation import check_count, check_inputs
-from fsvi.variational import MeanField, RankOne
+from fsvi.posteriors import MeanField, RankOne
 
 _B, _K = 2, 4
 """Examples and context points of the smallest step. More points than examples, because some contexts draw from the

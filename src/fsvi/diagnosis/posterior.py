@@ -11,7 +11,7 @@ from fsvi.diagnosis.evidence import Evidence
 from fsvi.diagnosis.findings import Finding
 from fsvi.methods import Method
 from fsvi.networks.parameters import batch_norms
-from fsvi.variational import MeanField
+from fsvi.posteriors import MeanField
 
 _COLLAPSED, _BLOWN_UP = 1e-4, 10.0
 """multiples of the weights"""

@@ -24,7 +24,7 @@ from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import is_dense
 from fsvi.validation import check_count, check_fraction, check_positive
-from fsvi.variational import MeanField
+from fsvi.posteriors import MeanField
 
 
 class FBNN(NetworkMethod):

@@ -20,7 +20,7 @@ from fsvi.networks.devices import precise_dtype
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.validation import check_choice, check_inputs, check_type
-from fsvi.variational import Curvature, Diagonal, Full, GaussNewton, Kronecker, WeightLayer, record, weight_layers
+from fsvi.posteriors import Curvature, Diagonal, Full, GaussNewton, Kronecker, WeightLayer, record, weight_layers
 
 Structure = Literal["last_layer", "kron", "diagonal"]
 Integral = Literal["mc", "probit"]

@@ -17,7 +17,7 @@ from fsvi.methods.mean_field import RandomWeights, Stds
 from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_fraction, check_positive
-from fsvi.variational import MeanField, centred_kl, normal_kl
+from fsvi.posteriors import MeanField, centred_kl, normal_kl
 
 
 class NaturalGradientVI(NetworkMethod):

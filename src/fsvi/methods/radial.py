@@ -11,7 +11,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.kl_weight import KLWeight
 from fsvi.methods.mean_field import ParameterSpaceVI, Stds
 from fsvi.networks.network import Network
-from fsvi.variational import Radial
+from fsvi.posteriors import Radial
 
 
 class RadialMFVI(ParameterSpaceVI):

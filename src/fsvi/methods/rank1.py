@@ -18,7 +18,7 @@ from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.network import Network
 from fsvi.networks.shared_start import SharedStart
 from fsvi.validation import check_count, check_positive, check_seed
-from fsvi.variational import RankOne
+from fsvi.posteriors import RankOne
 
 
 class Rank1(PointEstimate):

@@ -17,7 +17,7 @@ from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
 from fsvi.validation import check_count, check_fraction
-from fsvi.variational import Layout, LowRank, prior_names
+from fsvi.posteriors import Layout, LowRank, prior_names
 
 
 class SWAG(PointEstimate):

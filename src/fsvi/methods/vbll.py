@@ -19,7 +19,7 @@ from fsvi.methods.parts import Part
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
 from fsvi.validation import check_positive, check_type
-from fsvi.variational import negative_log_normal, prior_names
+from fsvi.posteriors import negative_log_normal, prior_names
 
 
 class DenseLastLayer(Part):

@@ -14,7 +14,7 @@ from fsvi.methods.kl_weight import KLWeight, Tempered, temperature
 from fsvi.methods.natural_gradient import NaturalGradient, NaturalGradientVI
 from fsvi.networks.network import Network
 from fsvi.validation import check_positive
-from fsvi.variational import Recording, record, weight_layers
+from fsvi.posteriors import Recording, record, weight_layers
 
 
 class VOGN(NaturalGradientVI):

@@ -13,7 +13,7 @@ Head = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class Layout(NamedTuple):
+class OutputLayout(NamedTuple):
     """How the outputs of a model relate to its head."""
 
     axis: int = -1

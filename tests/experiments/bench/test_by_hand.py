@@ -26,7 +26,7 @@ from fsvi.experiments.bench.by_hand import (
 from fsvi.experiments.bench.peers import STEPS
 from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.inputs import Bundle
-from fsvi.variational import MeanField
+from fsvi.posteriors import MeanField
 
 
 def work(*layers: nn.Module, num_samples: int = 1) -> Work:

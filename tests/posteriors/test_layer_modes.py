@@ -7,7 +7,7 @@ from torch.func import jacrev
 from torch.nn import functional as F
 
 from fsvi.networks.functional import functional_call
-from fsvi.variational import LocalReparametrization, MeanField
+from fsvi.posteriors import LocalReparametrization, MeanField
 
 NUM = 4000
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fsvi.variational import LowRank
+from fsvi.posteriors import LowRank
 
 
 def collected(vectors: torch.Tensor, size: int, rank: int) -> LowRank:

@@ -6,8 +6,8 @@ from scipy import integrate, stats
 from torch import nn
 from torch.distributions import Normal
 
-from fsvi.variational import Radial
-from fsvi.variational.radial import noise_entropy
+from fsvi.posteriors import Radial
+from fsvi.posteriors.radial import noise_entropy
 
 NUM = 4000
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fsvi.variational import MeanField
+from fsvi.posteriors import MeanField
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fsvi.networks.devices import Precise, in_float64, normal
 from fsvi.networks.network import Network
-from fsvi.variational.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearize
+from fsvi.posteriors.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearize
 
 _LARGEST_LOG_PRECISION = 20.0
 _BISECTIONS = 60

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from fsvi.variational.mean_field import MeanField
+from fsvi.posteriors.mean_field import MeanField
 
 _LAYERS: tuple[Any, ...] = (F.linear, F.conv1d, F.conv2d, F.conv3d)
 _LEAST_VARIANCE = 1e-16
@@ -71,7 +71,7 @@ class LocalReparametrization(LayerMode):
 
     def __init__(self, q: MeanField, params: Mapping[str, Tensor]) -> None:
         super().__init__()
-        means, variances = q.layout.views(q.mean), q.layout.views((2 * q.log_std).exp())
+        means, variances = q.means(), q.layout.views((2 * q.log_std).exp())
         self._params = params
         self._moments = {id(params[name]): (means[name], variances[name]) for name in means}
 

@@ -4,8 +4,8 @@ from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.networks import Network
-from fsvi.variational import gradient_moments, record, weight_layers
-from fsvi.variational.per_example import example_gradients
+from fsvi.posteriors import gradient_moments, record, weight_layers
+from fsvi.posteriors.per_example import example_gradients
 
 
 class TimeMajor(nn.Module):
@@ -123,7 +123,7 @@ def test_convolutions_of_every_kind_and_activations_in_place(name):
 
 @pytest.mark.parametrize("at_once", [1, 10**9])
 def test_moments_are_sums_over_examples(monkeypatch, at_once):
-    monkeypatch.setattr("fsvi.variational.per_example._ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr("fsvi.posteriors.per_example._ROWS_AT_ONCE", at_once)
     for positions in (1, 5):
         patches, gradients = torch.randn(4, 2, positions, 3), torch.randn(4, 2, positions, 6)
         rows = example_gradients(patches, gradients)

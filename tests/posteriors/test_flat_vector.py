@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fsvi.variational.flat_vector import Layout
+from fsvi.posteriors.layout import Layout
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.networks.devices import normal
 from fsvi.networks.functional import is_transformed
-from fsvi.variational.flat_vector import Layout
-from fsvi.variational.gaussian_prior import normal_kl
-from fsvi.variational.layer_modes import LayerMode, is_weight_layer
+from fsvi.posteriors.layout import Layout
+from fsvi.posteriors.gaussian_prior import normal_kl
+from fsvi.posteriors.layer_modes import LayerMode, is_weight_layer
 
 
 class RankOne(nn.Module):

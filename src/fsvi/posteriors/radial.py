@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fsvi.networks.devices import normal
-from fsvi.variational.mean_field import MeanField
+from fsvi.posteriors.mean_field import MeanField
 
 _EULER = 0.5772156649015329
 
@@ -21,9 +21,9 @@ class Radial(MeanField):
     single parameter in a tensor of D parameters has the standard deviation exp(log_std)/√D.
     """
 
-    def set_stds(self, stds: Mapping[str, float]) -> None:
-        """Set the standard deviation of every parameter of a stochastic tensor, by name."""
-        super().set_stds({name: std * math.sqrt(self.layout.shapes[name].numel()) for name, std in stds.items()})
+    def initial(self, stds: Mapping[str, float]) -> dict[str, float]:
+        """√D times the standard deviations of single parameters."""
+        return {name: std * math.sqrt(self.layout.shapes[name].numel()) for name, std in stds.items()}
 
     def stds(self) -> dict[str, Tensor]:
         """The standard deviation of every stochastic parameter, under its name in the network."""

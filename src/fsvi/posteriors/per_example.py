@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import num_rows
 from fsvi.networks.network import Network
-from fsvi.variational.layer_modes import LayerMode, is_weight_layer
+from fsvi.posteriors.layer_modes import LayerMode, is_weight_layer
 
 _ROWS_AT_ONCE = 2**24
 """The most numbers that the gradients of several examples may have together."""

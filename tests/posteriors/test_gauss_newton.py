@@ -7,7 +7,7 @@ from torch import nn
 from torch.func import functional_call, jacrev
 
 from fsvi.networks import Network
-from fsvi.variational import Diagonal, Full, GaussNewton, Kronecker, record, weight_layers
+from fsvi.posteriors import Diagonal, Full, GaussNewton, Kronecker, record, weight_layers
 
 OUTPUTS = 2
 

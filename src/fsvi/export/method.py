@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.export import Functions, check_path, trace, write_graph
+from fsvi.export.files import check_path, write_graph
+from fsvi.export.graph import trace
 from fsvi.inputs import Graphs, Inputs, num_rows
 from fsvi.networks.calling import input_names
 from fsvi.networks.devices import make_generator
-from fsvi.networks.modes import evaluating
 from fsvi.predictive import Predictive
 from fsvi.validation import check_count, check_inputs, check_seed
 
@@ -53,15 +53,14 @@ def export_method(
     """
     check_count("num_samples", num_samples)
     target, seed = check_path(path), check_seed(seed)
-    method = copy.deepcopy(method).cpu().eval()
+    method = copy.deepcopy(method).cpu().eval().requires_grad_(False)
     given = method.check_inputs(_made_up(method) if example is None else example)
     if isinstance(given, Graphs):
         raise InvalidInputError("batches of graphs cannot be exported, as their sizes differ: use predict_batches.")
     x, others = _repeated(given, _ROWS), _repeated(given, _OTHER_ROWS)
-    method.requires_grad_(False)
     labels = _check_labels(method, labels)
-    with torch.no_grad(), evaluating(method):
-        functions = method.fixed_draws(x, num_samples, make_generator(seed, method.device))
+    with torch.no_grad():
+        functions = method.functions(num_samples, make_generator(seed, method.device))
         summarize = _summary(method, functions, adjust or (lambda p: p))
         draws = len(functions(x))
         graph = trace(summarize, x, method.net, input_names(method.net, x))
@@ -79,7 +78,7 @@ def export_method(
     write_graph(target, graph, metadata if labels is None else {**metadata, "labels": json.dumps(labels)})
 
 
-def _summary(method: Method, functions: Functions, adjust: Adjust) -> Callable[[Inputs], Mapping[str, Tensor]]:
+def _summary(method: Method, functions: Callable[[Any], Tensor], adjust: Adjust) -> Callable[[Inputs], Mapping[str, Tensor]]:
     """The function to trace: from inputs to named outputs, with a row per input and the positions after it."""
 
     def summarize(x: Inputs) -> dict[str, Tensor]:
@@ -114,7 +113,7 @@ def _made_up(method: Method) -> Any:
     for dtype in (method.dtype, torch.long):
         x = _examples(shape, dtype)
         try:
-            method.network.position_shape(check_inputs(x, method.dtype))
+            method.network.outputs_at(check_inputs(x, method.dtype))
         except InvalidInputError:
             continue
         return x

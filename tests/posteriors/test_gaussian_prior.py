@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from fsvi.variational import centred_kl, negative_log_normal, normal_kl, prior_names
+from fsvi.posteriors import centred_kl, negative_log_normal, normal_kl, prior_names
 
 
 @pytest.mark.parametrize("prior_mean", [0.0, 1.0, torch.linspace(-1, 1, 7, dtype=torch.float64)])

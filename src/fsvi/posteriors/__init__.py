@@ -1,0 +1,1 @@
+"""Distributions over a network's parameters."""

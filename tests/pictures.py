@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fsvi import data
 from fsvi.data import DataSplit
-from fsvi.predictive import CategoricalPredictive
+from fsvi.likelihoods import CategoricalPredictive
 
 SHAPES = {
     "fashion-mnist": (1, 28, 10),

@@ -15,8 +15,8 @@ from fsvi.experiments.tasks.image_classifier import (
     predict,
 )
 from fsvi.experiments.tasks.registry import TASKS
+from fsvi.likelihoods import CategoricalPredictive
 from fsvi.networks import mlp
-from fsvi.predictive import CategoricalPredictive
 from pictures import pretend
 
 

@@ -27,9 +27,9 @@ from fsvi.experiments.tasks.image_effort import ImageEffort
 from fsvi.experiments.tasks.warm_starts import warm_started
 from fsvi.experiments.thinning import thin
 from fsvi.functions.priors import Constant
+from fsvi.likelihoods import CategoricalPredictive
 from fsvi.methods import Method
 from fsvi.networks import resnet18, resnet50, whitened_cnn
-from fsvi.predictive import CategoricalPredictive
 
 NAME = "retina"
 SHIFTED = "aptos"

@@ -19,9 +19,8 @@ from fsvi.experiments.tasks.image_effort import ImageEffort
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Constant
 from fsvi.inputs import Inputs
-from fsvi.likelihoods import Categorical
+from fsvi.likelihoods import Categorical, CategoricalPredictive
 from fsvi.methods import FSVI, Laplace, Method, make_method
-from fsvi.predictive import CategoricalPredictive
 
 _BATCH = 1000
 _ONE_PASS = 10

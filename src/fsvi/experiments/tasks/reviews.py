@@ -21,9 +21,9 @@ from fsvi.experiments.thinning import thin
 from fsvi.functions import contexts
 from fsvi.functions.priors import Constant
 from fsvi.inputs import Bundle
+from fsvi.likelihoods import CategoricalPredictive
 from fsvi.methods import Method
 from fsvi.networks import text_encoder
-from fsvi.predictive import CategoricalPredictive
 
 NAME = "reviews"
 IN_DOMAIN, SHIFTED = "imdb", "rotten-tomatoes"

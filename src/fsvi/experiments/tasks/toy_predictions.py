@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fsvi.likelihoods import Predictive
 from fsvi.methods import Method
-from fsvi.predictive import Predictive
 
 Array: TypeAlias = NDArray[np.float32]
 

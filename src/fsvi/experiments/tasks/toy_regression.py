@@ -17,10 +17,9 @@ from fsvi.experiments.tasks.toy_predictions import Band, Curve, array, as_lists,
 from fsvi.experiments.tasks.toy_sweep import TOY_SWEEP, toy_fit_settings
 from fsvi.functions.contexts import Context, Dataset, Mixture
 from fsvi.functions.priors import Constant
-from fsvi.likelihoods import Gaussian
+from fsvi.likelihoods import Gaussian, Predictive
 from fsvi.methods import Method, Stds, make_method
 from fsvi.networks import mlp
-from fsvi.predictive import Predictive
 
 _OUTSIDE = 4.0
 """How far outside the data the uncertainty is measured, in raw units."""

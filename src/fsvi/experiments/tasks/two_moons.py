@@ -14,10 +14,9 @@ from fsvi.experiments.task import Section, Task
 from fsvi.experiments.tasks.toy_predictions import Surface, array, as_lists, mean, predict
 from fsvi.experiments.tasks.toy_sweep import TOY_SWEEP, toy_fit_settings
 from fsvi.functions.contexts import Uniform
-from fsvi.likelihoods import Categorical
+from fsvi.likelihoods import Categorical, Predictive
 from fsvi.methods import Method, make_method
 from fsvi.networks import mlp
-from fsvi.predictive import Predictive
 
 NAME = "two-moons"
 

@@ -15,10 +15,9 @@ from fsvi.experiments.experiment import Experiment, Order, Outcome
 from fsvi.experiments.task import Section, Sweep, Task
 from fsvi.functions.contexts import Uniform
 from fsvi.functions.priors import Constant
-from fsvi.likelihoods import Gaussian
+from fsvi.likelihoods import Gaussian, GaussianPredictive
 from fsvi.methods import Method, Stds, make_method
 from fsvi.networks import mlp
-from fsvi.predictive import GaussianPredictive
 
 TABLES = ("boston", "concrete", "energy", "wine", "yacht", "protein")
 PREFIX = "uci-"

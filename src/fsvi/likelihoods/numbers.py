@@ -1,4 +1,4 @@
-"""Predictions of numbers: mixtures over draws of any `torch.distributions` family."""
+"""What all likelihoods and predictions of numbers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch import distributions as D
 
-from fsvi.predictive.base import Predictive, as_numbers, log_mean_exp, precise
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods.base import Likelihood, Predictive, as_numbers, check_defined, log_mean_exp, precise
+from fsvi.networks.functional import is_transformed
 from fsvi.validation import check_fraction
 
 _BISECTIONS = 60
@@ -21,11 +23,63 @@ _NODES = 200
 _LEVEL = 0.95
 
 
+class NumberLikelihood(Likelihood):
+    """Numbers, one per target, that are independent given the outputs. NaN is a missing target.
+
+    A class of your own needs `losses` and `predictive`. `check_targets` accepts all real numbers.
+    """
+
+    takes_weights = True
+    is_numeric = True
+
+    def num_targets(self, num_outputs: int) -> int:
+        """The number of targets per input; one per output."""
+        return num_outputs
+
+    @abstractmethod
+    def losses(self, f: Tensor, y: Tensor) -> Tensor:
+        """−log p(y|f) of every target by itself, (..., n, targets)."""
+
+    def nll(self, f: Tensor, y: Tensor) -> Tensor:
+        """Summed over the targets that are present, averaged over examples that have any."""
+        missing = y.isnan()
+        # On an accelerator, this check would wait for the device.
+        if y.device.type == "cpu" and not is_transformed() and not bool(missing.any()):
+            return self.average(self.losses(f, y).sum(-1))
+        losses = self.losses(f, torch.where(missing, 0.0, y))
+        losses = torch.where(missing, 0.0, losses).sum(-1)
+        return self.average(losses, ~missing.all(-1))
+
+    def observed(self, y: Tensor) -> Tensor | None:
+        """Examples with at least one target."""
+        return ~y.isnan().all(-1)
+
+    def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        """Targets as floats (n, targets)."""
+        if y.is_complex():
+            raise InvalidInputError(f"targets have type {y.dtype}; {type(self).__name__} needs real numbers.")
+        targets = self.num_targets(num_outputs)
+        y = y if y.is_floating_point() else y.float()
+        y = y.unsqueeze(1) if y.dim() == 1 else y
+        if y.dim() != 2 or y.shape[1] != targets:
+            raise InvalidInputError(f"targets have shape {tuple(y.shape)}; this network predicts (n, {targets}).")
+        if bool(y.isinf().any()):
+            raise InvalidInputError(f"targets have {int(y.isinf().sum())} infinite values: clean or drop those rows.")
+        if bool(y.isnan().all()):
+            raise InvalidInputError("all targets are NaN: at least one must be present.")
+        return y
+
+    def present(self, roots: Tensor, y: Tensor | None) -> Tensor:
+        """Diagonal roots (n, targets) of the Fisher information as matrices, 0 for targets that are missing."""
+        return (roots if y is None else torch.where(y.isnan(), 0.0, roots)).diag_embed()
+
+
 class NumericPredictive(Predictive):
     """Numbers; a class of your own needs `samples` and `given_function`."""
 
     score_name = "standard deviation"
     is_numeric = True
+    outputs_name = "targets"
 
     @abstractmethod
     def given_function(self) -> D.Distribution:
@@ -50,10 +104,8 @@ class NumericPredictive(Predictive):
 
     def distribution(self) -> D.MixtureSameFamily:
         """The mixture over draws of independent targets, with events (targets,)."""
-        moved = self.mapped(lambda values: values.movedim(0, 1))
-        components = D.Independent(moved.given_function(), 1)
-        weights = D.Categorical(logits=self.samples.new_zeros(len(self), self.num_draws), validate_args=False)
-        return D.MixtureSameFamily(weights, components, validate_args=False)
+        components = D.Independent(self.mapped(lambda values: values.movedim(0, -2)).given_function(), 1)
+        return D.MixtureSameFamily(equal_weights(self.samples), components, validate_args=False)
 
     def noisy(self, draws: Tensor, generator: torch.Generator) -> Tensor:
         """Targets per draw and input, (len(draws), n, targets)."""
@@ -83,7 +135,7 @@ class NumericPredictive(Predictive):
     def crps(self, y: Any) -> Tensor:
         """By Gauss–Legendre quadrature of F² below y and of (1 − F)² above, each half-line mapped to (0, 1)."""
         y = as_numbers(y, self.samples)
-        unit = self.variance.sqrt() + (y - self.mean).abs()
+        unit = self.std + (y - self.mean).abs()
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
         total = torch.zeros_like(y)
         for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
@@ -92,29 +144,35 @@ class NumericPredictive(Predictive):
             total = total + weight * slope * squares
         return total * unit
 
-    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+    def interval(self, level: float = _LEVEL) -> tuple[Tensor, Tensor]:
         """The central interval with probability `level`, (n, targets) each."""
         tail = (1 - check_fraction("level", level)) / 2
         return self.one_quantile(tail), self.one_quantile(1 - tail)
 
     def columns(self) -> dict[str, Tensor]:
         """The mean, the standard deviation with the noise, and the 95% interval of every target."""
-        mean, (lower, upper) = self.mean, self._bounds()
-        parts = {"mean": mean, "std": self.variance.sqrt(), "lower": lower, "upper": upper}
-        targets = mean.shape[1]
+        p = self.rows()
+        lower, upper = p.table_interval()
+        parts = {"mean": p.mean, "std": p.std, "lower": lower, "upper": upper}
+        targets = p.mean.shape[1]
         return {
             name if targets == 1 else f"{name}_{target}": values[:, target]
             for target in range(targets)
             for name, values in parts.items()
         }
 
+    def table_interval(self) -> tuple[Tensor, Tensor]:
+        """The interval in a table, (n, targets) each."""
+        return self.interval()
+
+    def check_variance(self) -> None:
+        """Refuse predictions whose mean or variance overflowed."""
+        if self.samples.numel() > 0:
+            check_defined(self.variance, axis=0)
+
     def graph_outputs(self) -> dict[str, Tensor]:
         """The mean of every target, and its standard deviation with the noise."""
-        return {"mean": self.mean, "std": self.variance.sqrt()}
-
-    def _bounds(self) -> tuple[Tensor, Tensor]:
-        """The interval in a table."""
-        return self.interval(_LEVEL)
+        return {"mean": self.mean, "std": self.std}
 
 
 class MixturePredictive(NumericPredictive):
@@ -132,12 +190,10 @@ class MixturePredictive(NumericPredictive):
 
     def __init__(self, family: Callable[..., D.Distribution], **parameters: Tensor) -> None:
         self.family = family
-        self._keep(parameters)
-
-    def _keep(self, parameters: dict[str, Tensor]) -> None:
-        """Give all parameters the shape (samples, n, targets)."""
         shape = torch.broadcast_shapes(*(values.shape for values in parameters.values()))
         self.parameters = {name: precise(values.detach()).expand(shape) for name, values in parameters.items()}
+        for values in self.parameters.values():
+            check_defined(values)
 
     @property
     def samples(self) -> Tensor:  # type: ignore[override]
@@ -147,3 +203,8 @@ class MixturePredictive(NumericPredictive):
     def given_function(self) -> D.Distribution:
         """The family with each draw's parameters."""
         return self.family(**self.parameters, validate_args=False)
+
+
+def equal_weights(values: Tensor) -> D.Categorical:
+    """The same weight for each draw of values (samples, n, outputs), with batch shape (n,)."""
+    return D.Categorical(logits=values.new_zeros(*values.shape[1:-1], len(values)), validate_args=False)

@@ -10,7 +10,7 @@ from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import as_numbers, precise
-from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood
+from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
 
 _TAIL = 1e-10
 """the probability of larger counts that the CRPS leaves out"""
@@ -43,7 +43,7 @@ class Poisson(NumberLikelihood):
         return self.present((0.5 * f).exp(), y)
 
 
-class PoissonPredictive(MixturePredictive):
+class PoissonPredictive(NumericPredictive):
     """Counts: a mixture over draws of Poisson distributions.
 
     Args:
@@ -51,8 +51,12 @@ class PoissonPredictive(MixturePredictive):
     """
 
     def __init__(self, log_rates: Tensor) -> None:
-        super().__init__(D.Poisson, rate=precise(log_rates).exp())
+        self.samples = precise(log_rates).exp()
         self.check_variance()
+
+    def given_function(self) -> D.Poisson:
+        """The Poisson distribution of each draw."""
+        return D.Poisson(self.samples, validate_args=False)
 
     def point(self) -> Tensor:
         """E[y], rounded to a count, (n, targets)."""

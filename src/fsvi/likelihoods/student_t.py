@@ -11,7 +11,7 @@ from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import as_numbers, precise
-from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood
+from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
 from fsvi.validation import check_positive
 
 _LEAST_DF = 2.0
@@ -98,7 +98,7 @@ class StudentT(NumberLikelihood):
                 self.register_buffer(name, values)
 
 
-class StudentTPredictive(MixturePredictive):
+class StudentTPredictive(NumericPredictive):
     """Real targets with heavy tails: a mixture over draws of Student's t distributions.
 
     The distribution function and quantiles are computed by SciPy on the CPU, because PyTorch does not have them.
@@ -110,46 +110,44 @@ class StudentTPredictive(MixturePredictive):
     """
 
     def __init__(self, samples: Tensor, scale: Tensor, df: Tensor) -> None:
-        samples = precise(samples)
-        super().__init__(D.StudentT, df=df.to(samples), loc=samples, scale=scale.to(samples))
+        self.samples = precise(samples)
+        self.scale, self.df = (values.to(self.samples).expand(samples.shape) for values in (scale, df))
         self.check_variance()
 
-    @property
-    def samples(self) -> Tensor:  # type: ignore[override]
-        """(samples, n, targets): each draw's location, which is its mean."""
-        return self.parameters["loc"]
+    def given_function(self) -> D.StudentT:
+        """The t distribution of each draw."""
+        return D.StudentT(self.df, self.samples, self.scale, validate_args=False)
 
     @property
     def variance(self) -> Tensor:
         """E[scale² df / (df − 2)] + Var[f], (n, targets)."""
-        scale, df = self.parameters["scale"], self.parameters["df"]
-        return (scale.square() * df / (df - 2)).mean(0) + self.function_variance
+        return (self.scale.square() * self.df / (self.df - 2)).mean(0) + self.function_variance
 
     def cdf(self, y: Any, below: bool = False) -> Tensor:
         """1/S Σₛ T((y − fₛ)/scale), (n, targets), with T the t distribution's own."""
         from scipy.special import stdtr  # takes long to import
 
         y = as_numbers(y, self.samples)
-        z = (y - self.parameters["loc"]) / self.parameters["scale"]
-        df, z = (values.detach().cpu().double().numpy() for values in (self.parameters["df"], z))
+        z = (y - self.samples) / self.scale
+        df, z = (values.detach().cpu().double().numpy() for values in (self.df, z))
         return torch.as_tensor(stdtr(df, z)).mean(0).to(y)
 
     def bracket(self, q: float) -> tuple[Tensor, Tensor]:
         """The least and the largest quantile over draws."""
         from scipy.special import stdtrit
 
-        loc, scale, df = (self.parameters[name] for name in ("loc", "scale", "df"))
-        quantiles = loc + scale * torch.as_tensor(stdtrit(df.detach().cpu().double().numpy(), q)).to(loc)
+        z = torch.as_tensor(stdtrit(self.df.detach().cpu().double().numpy(), q)).to(self.samples)
+        quantiles = self.samples + self.scale * z
         return quantiles.amin(0), quantiles.amax(0)
 
     def moved(self, samples: Tensor, factor: Any) -> StudentTPredictive:
         """The prediction with these locations of the draws, and noise whose scale is multiplied by `factor`."""
-        return StudentTPredictive(samples, self.parameters["scale"] * factor, self.parameters["df"])
+        return StudentTPredictive(samples, self.scale * factor, self.df)
 
     def constant_nll(self, y: Tensor) -> float | None:
         """That of one t distribution with these degrees of freedom, fitted by expectation maximization."""
         y = y.double().reshape(-1, y.shape[-1])
-        df = self.parameters["df"].flatten(0, -2).mean(0).double()
+        df = self.df.flatten(0, -2).mean(0).double()
         loc = y.nanmedian(0).values
         variance = (y - loc).square().nanmean(0).clamp_min(1e-12)
         for _ in range(_ITERATIONS):

@@ -96,7 +96,9 @@ def linearized_outputs(network: Network, shift: Mapping[str, Tensor], x: Any) ->
 def _difference(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple[Tensor, Tensor]:
     """`linearized_outputs` by a central difference in float64, because torch.export does not follow forward mode."""
     module = network.module
-    own = {name: t.double() for name, t in (*module.named_parameters(), *module.named_buffers()) if t.is_floating_point()}
+    own = {
+        name: t.double() for name, t in (*module.named_parameters(), *module.named_buffers()) if t.is_floating_point()
+    }
     double = lambda t: t.double() if t.is_floating_point() else t  # noqa: E731
     x = double(x) if isinstance(x, Tensor) else x.map(double)
     low, high = (

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods import Likelihood
+from fsvi.likelihoods import Likelihood, Predictive, mixture
 from fsvi.methods.base import Functions, Method
 from fsvi.networks.network import Network
-from fsvi.predictive import Predictive, mixture
 from fsvi.serialization import Configurable
 from fsvi.validation import check_count, check_type
 

@@ -173,6 +173,8 @@ class Coreset(nn.Module):
     def draw(self, num: int) -> tuple[Tensor, list[int]]:
         """Up to `num` random points of each task, task after task, and how many of each."""
         sizes = self.sizes.tolist()
-        rows = [start + torch.randperm(size)[:num] for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)]
+        rows = [
+            start + torch.randperm(size)[:num] for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)
+        ]
         index = torch.cat([torch.zeros(0, dtype=torch.long), *rows])
         return self.points[moved(index, self.points.device)], [len(each) for each in rows]

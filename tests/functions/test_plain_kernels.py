@@ -7,7 +7,7 @@ from torch import nn
 from torch.autograd.gradcheck import gradcheck
 from torch.func import jvp
 
-from fsvi.functions.forward_mode.kernels import plain_kernels
+from fsvi.functions.plain_kernels import plain_kernels
 
 
 def rand(*shape):

@@ -16,9 +16,10 @@ from fsvi.errors import InvalidInputError
 from fsvi.export.files import check_path, write_graph
 from fsvi.export.graph import trace
 from fsvi.inputs import Graphs, Inputs, num_rows
+from fsvi.likelihoods import Predictive
 from fsvi.networks.calling import input_names
 from fsvi.networks.devices import make_generator
-from fsvi.predictive import Predictive
+
 from fsvi.validation import check_count, check_inputs, check_seed
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def export_method(
     write_graph(target, graph, metadata if labels is None else {**metadata, "labels": json.dumps(labels)})
 
 
-def _summary(method: Method, functions: Callable[[Any], Tensor], adjust: Adjust) -> Callable[[Inputs], Mapping[str, Tensor]]:
+def _summary(
+    method: Method, functions: Callable[[Any], Tensor], adjust: Adjust
+) -> Callable[[Inputs], Mapping[str, Tensor]]:
     """The function to trace: from inputs to named outputs, with a row per input and the positions after it."""
 
     def summarize(x: Inputs) -> dict[str, Tensor]:

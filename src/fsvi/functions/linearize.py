@@ -13,6 +13,7 @@ Where only the last layer is stochastic, all three are the same closed form, and
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -30,6 +31,10 @@ from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.mean_field import Draw, MeanField
 from fsvi.validation import first_line
+
+_FORWARD_MODE = threading.RLock()
+"""Torch's levels of forward mode belong to the process, not to a thread."""
+_STEP = 1e-5
 
 Linearization = Literal["jvp", "conditional", "exact"]
 Linearizer: TypeAlias = Callable[[Network, MeanField, Any, Draw | None], FunctionGaussian]
@@ -80,10 +85,28 @@ def linearized_outputs(network: Network, shift: Mapping[str, Tensor], x: Any) ->
 
     One forward-mode pass gives both; J is the Jacobian by all stochastic parameters and is never formed.
     """
+    if torch.compiler.is_exporting():
+        return _difference(network, shift, x)
     features, change = features_jvp(network, shift, x)
     weight, *_ = network.linear.parameters()
     moved = apply_head(features, *(shift[name] for name in network.head_names)) + apply_head(change, weight)
     return head_outputs(network, features), moved
+
+
+def _difference(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple[Tensor, Tensor]:
+    """`linearized_outputs` by a central difference in float64, because torch.export does not follow forward mode."""
+    module = network.module
+    own = {
+        name: t.double() for name, t in (*module.named_parameters(), *module.named_buffers()) if t.is_floating_point()
+    }
+    double = lambda t: t.double() if t.is_floating_point() else t  # noqa: E731
+    x = double(x) if isinstance(x, Tensor) else x.map(double)
+    low, high = (
+        network(x, {**own, **{name: own[name] + step * change for name, change in shift.items()}})
+        for step in (-_STEP, _STEP)
+    )
+    like = next(iter(shift.values())).dtype
+    return (0.5 * (low + high)).to(like), ((high - low) / (2 * _STEP)).to(like)
 
 
 def check_linearization(linearize: str, network: Network, q: MeanField, x: Any) -> None:
@@ -120,7 +143,7 @@ def features_jvp(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple
         return network.with_features(x, {**means, **statistics})[0]
 
     # not `autograd.forward_ad`: there softmax works in place, and its derivative cannot be differentiated again
-    with evaluating(network.module), plain_kernels():
+    with _FORWARD_MODE, evaluating(network.module), plain_kernels():
         value, change = jvp(features, ({name: own[name] for name in moving},), (moving,))[:2]
     return value, change
 

@@ -218,7 +218,7 @@ class Induced(_NetworkPrior):
         with forked_random(network.device):
             seed_random(self.seed, network.device)
             initialize(net)
-        stds = dict.fromkeys(_last_layer_names(network), math.sqrt(self.variance))
+        stds = dict.fromkeys(network.head_names, math.sqrt(self.variance))
         if self.feature_variance > 0:
             skip = deterministic_names(net) | stds.keys()
             names = [name for name, _ in net.named_parameters() if name not in skip]
@@ -279,7 +279,7 @@ class Empirical(_NetworkPrior):
     def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
         """A copy of the source's network."""
         source, net = self._source[0], copy.deepcopy(network.module)
-        names = self.stochastic or _last_layer_names(network)
+        names = self.stochastic or network.head_names
         _check_stochastic(names, network)
         if source is not None:
             trained = _network_of(source)
@@ -300,14 +300,8 @@ def _check_stochastic(names: Sequence[str], network: Network) -> None:
         raise InvalidInputError(
             f"stochastic={unknown[0]!r} is no parameter of the network: there are {', '.join(known)}."
         )
-    if not set(_last_layer_names(network)) <= set(names):
+    if not set(network.head_names) <= set(names):
         raise InvalidInputError(f"stochastic={list(names)} leaves out the last layer, whose variance the prior needs.")
-
-
-def _last_layer_names(network: Network) -> list[str]:
-    """The last layer's parameters as `named_parameters` calls them: a tied one bears an earlier layer's name."""
-    names = {id(p): name for name, p in network.module.named_parameters()}
-    return [names[id(p)] for p in network.linear.parameters()]
 
 
 def _load(net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:

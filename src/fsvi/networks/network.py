@@ -213,9 +213,9 @@ class Network:
         return out_features(self.linear)
 
     def _names_of(self, head: str) -> list[str]:
-        """The names of the parameters of the layer `head` in the network."""
-        prefix = f"{head}." if head else ""
-        return [prefix + name for name, _ in self.module.get_submodule(head).named_parameters()]
+        """The names of the parameters of the layer `head`, as the network lists them: a tied one under its first."""
+        names = {id(p): name for name, p in self.module.named_parameters()}
+        return [names[id(p)] for p in self.module.get_submodule(head).parameters()]
 
     @property
     def is_small(self) -> bool:
@@ -225,9 +225,9 @@ class Network:
     @property
     def is_tied(self) -> bool:
         """Whether the features use one of the head's parameters too."""
-        names = dict(self.module.named_parameters(remove_duplicate=False))
-        own = {id(names[name]) for name in self.head_names}
-        return self.is_reused or any(id(p) in own and name not in self.head_names for name, p in names.items())
+        own = [id(p) for p in self.linear.parameters()]
+        places = [id(p) for _, p in self.module.named_parameters(remove_duplicate=False) if id(p) in own]
+        return self.is_reused or len(places) > len(own)
 
     def examined(self, x: Inputs) -> Network:
         """The network with its head found by a pass over example inputs `x`, and checked: head(features(x)) = f(x)."""

@@ -32,12 +32,24 @@ class Curvature(Precise, ABC):
         layer: The layer.
     """
 
+    sized_by_data: tuple[str, ...] = ("eigenvalues",)
     eigenvalues: Tensor
     """λ, (groups, O, D)"""
 
     def __init__(self, layer: WeightLayer) -> None:
         super().__init__()
-        self.register_buffer("eigenvalues", torch.zeros(layer.matrix_shape, dtype=torch.float64))
+        self._layer = layer
+        for name in self.sized_by_data:
+            self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
+
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tensors, by name."""
+        return {"eigenvalues": self._layer.matrix_shape}
+
+    def start(self) -> None:
+        """Make room for the sums."""
+        for name, shape in self.sizes().items():
+            setattr(self, name, getattr(self, name).new_zeros(shape))
 
     @abstractmethod
     def add(self, patches: Tensor, positions: Tensor) -> None:
@@ -68,6 +80,10 @@ class Curvature(Precise, ABC):
             precision: The prior's precision δ.
         """
         return noise * (self.eigenvalues + precision).rsqrt()
+
+    def shift(self, draws: Tensor) -> Tensor:
+        """θ − θ* of what `draw` returned."""
+        return draws
 
     def change(self, patches: Tensor, positions: Tensor, draws: Tensor) -> Tensor:
         """J (θ − θ*), (n, num, Q).
@@ -122,16 +138,16 @@ class Kronecker(Curvature):
         layer: The layer.
     """
 
+    sized_by_data = ("eigenvalues", "input_basis", "output_basis", "count")
     input_basis: Tensor
     output_basis: Tensor
     count: Tensor
 
-    def __init__(self, layer: WeightLayer) -> None:
-        super().__init__(layer)
-        groups, outputs, inputs = layer.matrix_shape
-        self.register_buffer("input_basis", torch.zeros(groups, inputs, inputs, dtype=torch.float64))
-        self.register_buffer("output_basis", torch.zeros(groups, outputs, outputs, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Those of A and G, too."""
+        groups, outputs, inputs = self._layer.matrix_shape
+        bases = {"input_basis": (groups, inputs, inputs), "output_basis": (groups, outputs, outputs), "count": ()}
+        return {**super().sizes(), **bases}
 
     def add(self, patches: Tensor, positions: Tensor) -> None:
         """Add the outer products of inputs and of gradients."""
@@ -149,6 +165,10 @@ class Kronecker(Curvature):
         """U_Aᵀ ã and U_Gᵀ g."""
         return patches @ self.input_basis.to(patches), positions @ self.output_basis.to(positions)
 
+    def shift(self, draws: Tensor) -> Tensor:
+        """U_G z U_Aᵀ"""
+        return self.output_basis.to(draws) @ draws @ self.input_basis.to(draws).mT
+
 
 class Full(Curvature):
     """All of H, for a layer with one position and one group, such as the last layer.
@@ -157,12 +177,13 @@ class Full(Curvature):
         layer: The layer.
     """
 
+    sized_by_data = ("eigenvalues", "basis")
     basis: Tensor
 
-    def __init__(self, layer: WeightLayer) -> None:
-        super().__init__(layer)
-        size = self.eigenvalues.numel()
-        self.register_buffer("basis", torch.zeros(size, size, dtype=torch.float64))
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """That of H, too."""
+        size = math.prod(self._layer.matrix_shape)
+        return {**super().sizes(), "basis": (size, size)}
 
     def add(self, patches: Tensor, positions: Tensor) -> None:
         """Σₙ (Σ g gᵀ) ⊗ ã ãᵀ."""
@@ -209,6 +230,27 @@ class GaussNewton(Precise):
         self.blocks = nn.ModuleList(kind(layer) for layer in layers)
         for name in ("log_likelihood", "squared_norm", "precision"):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the posterior has been computed, or read from a file."""
+        return bool(self.precision > 0)
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of random parameters."""
+        return sum(math.prod(layer.matrix_shape) for layer in self.layers)
+
+    def start(self) -> None:
+        """Make room for the sums over the data."""
+        for layer in self.layers:
+            self._block(layer).start()
+
+    def shifts(self, draws: Mapping[WeightLayer, Tensor]) -> list[dict[str, Tensor]]:
+        """θ − θ* of what `draw` returned, by the names of the parameters, draw by draw."""
+        parts = [layer.tensors(self._block(layer).shift(draw)) for layer, draw in draws.items()]
+        named = {name: tensor for part in parts for name, tensor in part.items()}
+        return [dict(zip(named, each, strict=True)) for each in zip(*named.values(), strict=True)]
 
     def add(self, recording: Recording, gradients: Sequence[Tensor]) -> None:
         """Add a batch.

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.networks.devices import normal
 from fsvi.networks.functional import is_transformed
-from fsvi.posteriors.layout import Layout
 from fsvi.posteriors.gaussian_prior import normal_kl
 from fsvi.posteriors.layer_modes import LayerMode, is_weight_layer
+from fsvi.posteriors.layout import FlatLayout
 
 
 class RankOne(nn.Module):
@@ -31,12 +31,16 @@ class RankOne(nn.Module):
         init_std: The initial standard deviation of the factors.
         random_signs: Whether the factors start at ±1.
         seed: The seed of the signs.
+        lr_scale: The learning rate of `log_std`, as a multiple of that of the means.
     """
 
     centre: Tensor
 
-    def __init__(self, net: nn.Module, num_components: int, init_std: float, random_signs: bool, seed: int) -> None:
+    def __init__(
+        self, net: nn.Module, num_components: int, init_std: float, random_signs: bool, seed: int, lr_scale: float = 1.0
+    ) -> None:
         super().__init__()
+        self.lr_scale = lr_scale
         # Layers that share a weight share its factors.
         kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
         layers: dict[Any, tuple[str, nn.Module]] = {
@@ -46,7 +50,7 @@ class RankOne(nn.Module):
         for weight, (name, layer) in layers.items():
             shapes[f"r of {name}"] = torch.Size([weight.shape[1] * getattr(layer, "groups", 1)])
             shapes[f"s of {name}"] = weight.shape[:1]
-        self.layers, self.layout = [name for name, _ in layers.values()], Layout(shapes)
+        self.layers, self.layout = [name for name, _ in layers.values()], FlatLayout(shapes)
         centre = torch.ones(num_components, sum(self.layout.sizes))
         if random_signs:
             centre.bernoulli_(0.5, generator=torch.Generator().manual_seed(seed)).mul_(2).sub_(1)
@@ -69,7 +73,7 @@ class RankOne(nn.Module):
         with torch.autocast(noise.device.type, enabled=False):  # half precision would round the means
             return select @ self.mean + (select @ self.log_std.exp()) * noise
 
-    def scaling(self, net: nn.Module, factors: Tensor) -> Scaling:
+    def scaling(self, net: nn.Module, factors: Tensor) -> FactorScaling:
         """The context in which `net` computes with these factors.
 
         Args:
@@ -78,14 +82,14 @@ class RankOne(nn.Module):
         """
         rows = iter(self.layout.views(factors).values())
         pairs = zip(self.layers, rows, rows, strict=True)
-        return Scaling({id(net.get_submodule(name).weight): (r, s) for name, r, s in pairs})
+        return FactorScaling({id(net.get_submodule(name).weight): (r, s) for name, r, s in pairs})
 
     def kl(self, prior_std: float) -> Tensor:
         """1/K Σₖ KL(N(meanₖ, diag(exp(log_stdₖ)²)) ‖ N(centreₖ, prior_std²·I)), an upper bound on the mixture's."""
-        return normal_kl(self.mean, self.log_std, self.centre, prior_std**2) / len(self.mean)
+        return normal_kl([self.mean - self.centre], self.log_std, prior_std**2) / len(self.mean)
 
 
-class Scaling(LayerMode):
+class FactorScaling(LayerMode):
     """A context in which the inputs and outputs of layers are scaled.
 
     Args:
@@ -95,11 +99,6 @@ class Scaling(LayerMode):
     def __init__(self, factors: Mapping[int, tuple[Tensor, Tensor]]) -> None:
         super().__init__()
         self._factors = factors
-
-    @property
-    def factors(self) -> list[Tensor]:
-        """All factors."""
-        return [factor for pair in self._factors.values() for factor in pair]
 
     def layer(
         self,

@@ -73,7 +73,6 @@ from fsvi.training import (
     fit,
     fit_tasks,
     sgd,
-    take_step,
 )
 
 if TYPE_CHECKING:
@@ -192,5 +191,4 @@ __all__ = [
     "predict_files",
     "priors",
     "sgd",
-    "take_step",
 ]

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 import fsvi
+from fsvi import ranks
 from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
 from fsvi.serialization import ESTIMATOR, file_kind
-from fsvi.training.distributed import leave_quietly, num_processes, process_number
 from fsvi.validation import check_fraction, first_line
 
 
@@ -297,19 +297,15 @@ def main() -> None:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        if isinstance(error, FSVIError) and error.is_told:
-            leave_quietly()
-        else:
+        if ranks.started()[0] == 0:
             _say(_sentence(error))
         raise SystemExit(1) from error
 
 
 def _check_processes() -> None:
     """Refuse commands that several processes would all do at the same time."""
-    if num_processes() > 1:
-        refused = FSVIError(f"{num_processes()} processes cannot share a command of fsvi: start it once.")
-        refused.is_told = process_number() > 0
-        raise refused
+    if ranks.started()[1] > 1:
+        raise FSVIError(f"{ranks.started()[1]} processes cannot share a command of fsvi: start it once.")
 
 
 def _sentence(error: Exception) -> str:

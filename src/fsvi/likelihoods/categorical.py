@@ -79,8 +79,6 @@ class Categorical(Likelihood):
         if self.ignore_index is None or y.is_floating_point():
             return check_labels(y, num_outputs)
         ignored = y == self.ignore_index
-        if bool(ignored.all()):
-            raise InvalidInputError(f"all labels are ignore_index={self.ignore_index}: at least one must be a class.")
         labels = check_labels(y.masked_fill(ignored, 0), num_outputs)
         return labels.masked_fill(ignored.reshape(labels.shape), self.ignore_index)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fsvi import ranks
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Functions, Method, network_functions
 from fsvi.methods.map import check_variance, prior_term
@@ -18,7 +19,6 @@ from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.gaussian_prior import prior_names
 from fsvi.posteriors.layout import FlatLayout
 from fsvi.posteriors.low_rank import LowRank
-from fsvi.ranks import all_sum, num_ranks
 from fsvi.validation import check_count, check_fraction
 
 
@@ -144,8 +144,8 @@ class SWAG(Method):
         with torch.no_grad(), averaging_statistics(self.net, self.network.frozen_norms()):
             for x, _ in batches:
                 self.network(x, params)
-        statistics = self._norms.flatten(dict(self.net.named_buffers())) / num_ranks()
-        all_sum([statistics])  # each process has seen its share of the data
+        statistics = self._norms.flatten(dict(self.net.named_buffers())) / ranks.size()
+        ranks.all_sum([statistics])  # each process has seen its share of the data
         self.net.load_state_dict(self._norms.views(statistics), strict=False)
         return statistics
 

@@ -200,9 +200,11 @@ def _begin(method: Method, batches: Batches) -> Batch:
         label = int(y.flatten()[0])
         message = f"all {y.numel()} labels checked are {label}: nothing can be learned about the other classes."
         warnings.warn(message, stacklevel=3)
-    share = num_observed(method.likelihood, y) / len(y)  # N counts the examples, or positions, that have a target
-    for each in {method, *method.learners()}:
-        each.num_data = max(1, round(batches.num_data * share))
+    observed = num_observed(method.likelihood, y)
+    if not observed:
+        raise InvalidInputError(f"no target is present in the {len(y)} examples checked: at least one is needed.")
+    for each in {method, *method.learners()}:  # N counts the examples, or positions, that have a target
+        each.num_data = max(1, round(batches.num_data * observed / len(y)))
     for learner in method.learners():
         learner.begin(x, y)
     return examples

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import fsvi
-from fsvi.posteriors import LocalReparametrization
+from fsvi.posteriors.layer_modes import LocalReparametrization
 
 LABELS = torch.tensor([0, 1, 1, 0])
 

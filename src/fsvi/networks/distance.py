@@ -92,8 +92,8 @@ class RandomFeatures(nn.Module):
 
     def extra_repr(self) -> str:
         """What two such layers may differ in besides their tensors."""
-        return f"{self.num_inputs}, {self.num_features}, {self.length_scale}, normalize={self.normalize}, "
-            f"keep_inputs={self.keep_inputs}"
+        sizes = f"{self.num_inputs}, {self.num_features}, {self.length_scale}"
+        return f"{sizes}, normalize={self.normalize}, keep_inputs={self.keep_inputs}"
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ def diagnose(
     *,
     folds: int | None = None,
     time: str | bool | None = None,
+    calibrate: float = 0.0,
 ) -> Diagnosis:
     """Check whether a model can be trusted.
 
@@ -45,6 +46,7 @@ def diagnose(
             and one part of larger tables. 0 measures the fitted model itself, on rows that it was not trained on.
         time: For tables, the column of dates or numbers that orders rows in time, so that later rows are held out;
             "rows" for the order of the rows. None takes the first column of dates, if there is one; False none.
+        calibrate: For tables, the share of training rows that calibrate the model instead, as `fsvi fit` does.
 
     Returns:
         The findings, each with a level, a sentence and numbers; and the verdict: "trust", "care" or "no".
@@ -52,7 +54,7 @@ def diagnose(
     if not isinstance(data, (tuple, list)) or len(data) < 2:
         raise InvalidInputError(f"data is a {type(data).__name__}; a pair (x, y) is needed.")
     if not isinstance(model, Method) and hasattr(model, "fit") and hasattr(model, "get_params"):
-        return diagnose_table(model, data, folds, time)
+        return diagnose_table(model, data, folds, time, calibrate)
     check_type("model", model, Method, "a trained method, such as fsvi.FSVI after fsvi.fit, or an estimator for tables")
     check_count("num_samples", num_samples)
     if is_structured(data[0]):

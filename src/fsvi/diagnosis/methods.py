@@ -23,11 +23,11 @@ from fsvi.diagnosis.statistics import (
 )
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
+from fsvi.likelihoods import Predictive
 from fsvi.methods import MAP, Method
 from fsvi.methods.kl_weight import temperature
 from fsvi.networks.modes import evaluating
 from fsvi.networks.parameters import batch_norms
-from fsvi.predictive import Predictive
 from fsvi.training import History
 from fsvi.validation import check_inputs
 from fsvi.variational import MeanField
@@ -246,8 +246,7 @@ def check_batch_norm(seen: Evidence) -> Finding | None:
     if initial:
         sentence = f"{initial} of {len(layers)} BatchNorm layers predict with the statistics that they were made with."
         return Finding("batch_norm", "no", sentence, "Train the method with fsvi.fit before it predicts.")
-    sentence = f"{len(layers)} BatchNorm layers predict with the statistics of training; their scales and shifts are not random."
-    return Finding("batch_norm", "ok", sentence)
+    return Finding("batch_norm", "ok", f"{len(layers)} BatchNorm layers predict with the statistics of training.")
 
 
 def _is_initial(mean: Tensor | None, variance: Tensor | None) -> bool:
@@ -300,7 +299,7 @@ def check_distance(seen: Evidence) -> Finding | None:
 
 
 def distances(points: Tensor, data: Tensor, own: bool = False) -> Tensor:
-    """The distance from each point to the nearest datum; `own` says that the points are the data and skip themselves."""
+    """The distance from each point to the nearest datum; with `own` the points are the data and skip themselves."""
     table = torch.cdist(points.double().flatten(1), data.double().flatten(1))
     return table.kthvalue(2 if own else 1, dim=1).values
 

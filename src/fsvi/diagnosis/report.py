@@ -12,19 +12,22 @@ from fsvi.serialization import write_bytes
 
 _MARKS = {"ok": "✓", "care": "!", "no": "✗"}
 _STYLE = """
-:root { --page: #f4f6f8; --card: #fff; --text: #1f2933; --soft: #5b6775; --line: #e1e6ec; --ok: #1a7f4b; --care: #b25a00; --no: #b3261e }
+:root { --page: #f4f6f8; --card: #fff; --text: #1f2933; --soft: #5b6775; --line: #e1e6ec;
+  --ok: #1a7f4b; --care: #b25a00; --no: #b3261e }
 @media (prefers-color-scheme: dark) { :root { --page: #0d1014; --card: #15191f; --text: #e6eaf0; --soft: #9aa6b5;
   --line: #2a313b; --ok: #5cc98d; --care: #f0a04b; --no: #ff8a80 } }
 * { box-sizing: border-box }
 body { margin: 0 auto; max-width: 60rem; padding: 1rem .75rem 3rem; background: var(--page); color: var(--text);
   font: 1.05rem/1.55 system-ui, sans-serif; overflow-wrap: anywhere }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 1.2rem; margin-bottom: 1.2rem }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 1.2rem;
+  margin-bottom: 1.2rem }
 h1 { font-size: clamp(1.4rem, 4vw, 2rem); line-height: 1.2; margin: 0 0 1rem; text-wrap: balance }
 h2 { font-size: 1.2rem; margin: 0 0 .6rem }
-.trust { border-left: 8px solid var(--ok) } .care { border-left: 8px solid var(--care) } .no { border-left: 8px solid var(--no) }
+section { border-left: 8px solid var(--tone, var(--card)) }
+.trust { --tone: var(--ok) } .care { --tone: var(--care) } .no { --tone: var(--no) }
 ul { list-style: none; padding: 0; margin: 0 }
 li { display: grid; grid-template-columns: 1.8rem 1fr; margin-bottom: .7rem }
-li > b.ok { color: var(--ok) } li > b.care { color: var(--care) } li > b.no { color: var(--no) }
+li > b { color: var(--tone) }
 small, th, footer { color: var(--soft) }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-size: .95rem }
@@ -65,7 +68,8 @@ def write_report(path: Path, diagnosis: Diagnosis, title: str, facts: Mapping[st
 def _item(finding: Finding) -> str:
     words = f"{finding.sentence} {finding.advice}".strip()
     name = finding.name.replace("_", " ").capitalize()
-    return f'<li><b class="{finding.level}">{_MARKS[finding.level]}</b><div>{escape(name)}<br><small>{escape(words)}</small></div></li>'
+    mark, tone = _MARKS[finding.level], "trust" if finding.level == "ok" else finding.level
+    return f'<li class="{tone}"><b>{mark}</b><div>{escape(name)}<br><small>{escape(words)}</small></div></li>'
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""The statistics of the verdict: functions of held-out predictions only, so that they can be tested without training."""
+"""The statistics of the verdict: functions of held-out predictions only, which can be tested without training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class HeldOut:
         loss: 1 for a wrong class, or the squared error.
         guess_loss: The same for the constant prediction.
         residuals: The truth minus the prediction, (n, classes) or (n, targets).
-        promises: What the model promised and whether it was kept, see `Promise`.
     """
 
     log_prob: Array
@@ -40,7 +39,6 @@ class HeldOut:
     loss: Array
     guess_loss: Array
     residuals: Array
-    promises: Sequence[Promise]
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,12 @@ def class_promises(confidence: Array, hits: Array) -> list[Promise]:
         hits: Whether it was right.
     """
     groups = np.array_split(np.argsort(confidence, kind="stable"), max(1, min(_BINS, len(hits) // _ROWS_PER_BIN)))
-    means = [float(confidence[group].mean()) for group in groups]
-    return [
-        Promise(f"classes with a probability of about {mean:.0%}", mean, float(hits[group].sum()), len(group))
-        for mean, group in zip(means, groups, strict=True)
-    ]
+    found = [Promise("predicted classes", float(confidence.mean()), float(hits.sum()), len(hits))]
+    for group in groups if len(groups) > 1 else []:
+        mean = float(confidence[group].mean())
+        words = f"classes with a probability of about {mean:.0%}"
+        found.append(Promise(words, mean, float(hits[group].sum()), len(group)))
+    return found
 
 
 def interval_promises(kept: dict[float, Array]) -> list[Promise]:
@@ -111,21 +110,18 @@ def check_calibration(promises: Sequence[Promise]) -> Finding:
         promises, key=lambda promise: (abs(promise.gap(alpha)), abs(promise.kept / promise.num - promise.promised))
     )
     gap, (low, high) = worst.gap(alpha), worst.interval(alpha)
+    kept = worst.kept / worst.num
     sentence = (
-        f"The {worst.words} hold for {worst.kept / worst.num:.1%} of {worst.num} rows "
+        f"The {worst.words} promise {worst.promised:.1%} and hold for {kept:.1%} of {worst.num} rows "
         f"({1 - alpha:.1%} interval {low:.1%} to {high:.1%})"
     )
-    numbers = {"promised": worst.promised, "kept": worst.kept / worst.num, "low": low, "high": high}
+    numbers = {"promised": worst.promised, "kept": kept, "low": low, "high": high}
     if gap == 0:
-        others = f", the worst of {len(promises)} checks" if len(promises) > 1 else ""
-        return Finding("calibration", "ok", f"{sentence}{others}: close to what was promised.", numbers=numbers)
-    level: Level = "no" if gap < -_SEVERE else "care"
-    kind, advice = (
-        ("too sure", "Calibrate it on held-out data.")
-        if gap < 0
-        else ("not sure enough", "Calibrate it on held-out data.")
-    )
-    return Finding("calibration", level, f"{sentence}: the model is {kind}.", advice, numbers)
+        sentence = f"Promises are kept; the least exact of {len(promises)}: {sentence[0].lower()}{sentence[1:]}."
+        return Finding("calibration", "ok", sentence, numbers=numbers)
+    level: Level = "no" if gap < 0 and worst.promised - kept > _SEVERE else "care"
+    kind = "too sure" if gap < 0 else "not sure enough"
+    return Finding("calibration", level, f"{sentence}: the model is {kind}.", "Calibrate it on held-out data.", numbers)
 
 
 @dataclass(frozen=True)

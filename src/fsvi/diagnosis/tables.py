@@ -29,10 +29,12 @@ from fsvi.diagnosis.statistics import (
 from fsvi.errors import InvalidInputError
 from fsvi.tables import Table, TableEncoder, as_table
 
-_PARTS = 5
+_PARTS, _LATER_PARTS = 5, 3
+"""Parts of the rows, and how many of them, at the end, are held out in turn where rows are split by time."""
 _ALL_PARTS_UP_TO = 2_000
 """With more rows, only one part is held out."""
 _MOST_TRAIN, _MOST_TEST, _MOST_MOVED, _MOST_LEAK = 10_000, 5_000, 200, 2_000
+_FEWEST_CALIBRATION = 20
 _SWAPS = 20
 _LEAST = 1e-12
 _REPEATED = 0.05
@@ -106,7 +108,30 @@ class _Rows:
         return _Rows(self.table.take(index), self.y[index], weights, self.order[index], self.groups[index])
 
 
-def diagnose_table(model: Any, data: Sequence[Any], folds: int | None, time: str | bool | None) -> Diagnosis:
+def train(model: Any, table: Table, y: Array, weights: Array | None, calibrate: float = 0.0) -> Any:
+    """Fit a model and calibrate it with a share of the rows.
+
+    Args:
+        model: The classifier or regressor.
+        table: The rows.
+        y: Their labels or targets.
+        weights: How many times each row counts, or None.
+        calibrate: The share of rows that are not for training but for `model.calibrate`; 0 leaves that out.
+    """
+    order = np.random.default_rng(0).permutation(len(y))
+    num = round(calibrate * len(y))
+    held_out, kept = np.split(order, [num if num >= _FEWEST_CALIBRATION else 0])
+    if hasattr(model, "predict_proba"):
+        is_new = ~np.isin(y[held_out], y[kept])
+        kept, held_out = np.append(kept, held_out[is_new]), held_out[~is_new]
+    kept, held_out = np.sort(kept), np.sort(held_out)
+    model.fit(table.take(kept), y[kept], *([] if weights is None else [weights[kept]]))
+    return model.calibrate(table.take(held_out), y[held_out]) if len(held_out) else model
+
+
+def diagnose_table(
+    model: Any, data: Sequence[Any], folds: int | None, time: str | bool | None, calibrate: float = 0.0
+) -> Diagnosis:
     """Check a model of a table; see `fsvi.diagnose`."""
     table, y = as_table(data[0]), np.asarray(data[1])
     weights = np.asarray(data[2], dtype=np.float64) if len(data) > 2 and data[2] is not None else None
@@ -129,12 +154,14 @@ def diagnose_table(model: Any, data: Sequence[Any], folds: int | None, time: str
         rows, repeated = _distinct(rows, columns, is_classes)
         moments, timed = _moments(columns, rows, time) if folds != 0 else (None, None)
         splits = [(None, np.arange(len(rows.y)))] if folds == 0 else list(_splits(rows, is_classes, moments, folds))
+        if not splits:
+            raise InvalidInputError("the rows cannot be split into training and later rows: check with time=False.")
         parts = []
-        for train, test in splits:
-            if train is not None:
-                seen = rows.take(train)
-                model = clone(model).fit(seen.table, seen.y, *([] if weights is None else [seen.weights]))
-            parts.append(_measure(model, rows.take(test), rows.y if train is None else rows.y[train]))
+        for kept, test in splits:
+            if kept is not None:
+                chosen = rows.take(kept)
+                model = train(clone(model), chosen.table, chosen.y, chosen.weights, calibrate)
+            parts.append(_measure(model, rows.take(test), rows.y if kept is None else rows.y[kept]))
         found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         far, single, moved = _far_away(model, scale, rows.take(splits[-1][1]).table, encoder, columns)
     promises = (
@@ -142,7 +169,7 @@ def diagnose_table(model: Any, data: Sequence[Any], folds: int | None, time: str
         if is_classes
         else interval_promises({0.5: found["in 50%"], 0.95: found["in 95%"]})
     )
-    held_out = HeldOut(*(found[name] for name in list(HeldOut.__dataclass_fields__)[:-1]), promises)
+    held_out = HeldOut(**{name: found[name] for name in HeldOut.__dataclass_fields__})
     targets = (rows.y[:, None] == np.unique(rows.y)).astype(float) if is_classes else rows.y.reshape(len(rows.y), -1)
     relation = strongest_relation(encoder.transform(rows.table, warn=False), targets, encoder.outputs)
     findings = [
@@ -176,7 +203,8 @@ def _distinct(rows: _Rows, columns: Sequence[_Column], is_classes: bool) -> tupl
     kept = _Rows(rows.table, rows.y, rows.weights, rows.order, groups).take(first)
     if len(first) == len(rows.y):
         return kept, Finding("duplicates", "ok", "No row repeats another.", numbers={"share": 0.0})
-    sentence = f"{len(rows.y) - len(first)} of {len(rows.y)} rows ({share:.1%}) repeat another row exactly; each was counted once."
+    count = f"{len(rows.y) - len(first)} of {len(rows.y)} rows ({share:.1%})"
+    sentence = f"{count} repeat another row exactly; each was counted once."
     advice = "Find out why: repeated rows make a random test look better than it is." if share > _REPEATED else ""
     return kept, Finding("duplicates", "care" if advice else "ok", sentence, advice, {"share": share})
 
@@ -218,6 +246,8 @@ def _splits(rows: _Rows, is_classes: bool, moments: Array | None, folds: int | N
     else:
         cuts = np.quantile(moments, np.arange(1, _PARTS + 1) / (_PARTS + 1))
         parts = np.searchsorted(cuts, moments, side="left") - 1  # −1 is for training only
+    if moments is not None:
+        wanted = min(wanted, _LATER_PARTS)
     for at in range(_PARTS - wanted, _PARTS):
         train = np.flatnonzero(parts != at if moments is None else parts < at)
         test = np.flatnonzero(parts == at)
@@ -300,7 +330,8 @@ def _interval(model: Any, table: Table, level: float, shape: tuple[int, ...]) ->
 def _score(found: Mapping[str, Array], is_classes: bool) -> str:
     own, guess = float(found["loss"].mean()), float(found["guess_loss"].mean())
     if is_classes:
-        return f"It is right for {1 - own:.1%} of {len(found['loss'])} rows; always guessing the most frequent class, {1 - guess:.1%}."
+        right = f"It is right for {1 - own:.1%} of {len(found['loss'])} rows"
+        return f"{right}; always guessing the most frequent class, {1 - guess:.1%}."
     return f"Its typical error is {shown(math.sqrt(own))}; always guessing the mean, {shown(math.sqrt(guess))}."
 
 
@@ -322,7 +353,7 @@ def _referral(found: Mapping[str, Array], is_classes: bool, lines: Array) -> dic
         kept.append({"referred": f"{tenth * 10}%", "error": f"{error:.1%}" if is_classes else shown(math.sqrt(error))})
     rows = []
     for at in order[::-1][:_REFERRED]:
-        row = {"line": int(lines[int(found["order"][at])])}
+        row: dict[str, Any] = {"line": int(lines[int(found["order"][at])])}
         if is_classes:
             row |= {"predicted": str(found["predicted"][at]), "probability": f"{found['confidence'][at]:.0%}"}
             row["actual"] = str(found["actual"][at])
@@ -352,7 +383,8 @@ def _leak(columns: Sequence[_Column], y: Array, is_classes: bool) -> Finding:
     name, best = max(skills.items(), key=lambda item: item[1], default=("", 0.0))
     numbers = {"skill": best}
     if best < _LEAK:
-        sentence = f"No column predicts the target nearly alone; {name!r}, the best, removes {max(best, 0.0):.0%} of the error."
+        removed = f"{name!r}, the best, removes {max(best, 0.0):.0%} of the error"
+        sentence = f"No column predicts the target nearly alone; {removed}."
         return Finding("leak", "ok", sentence, numbers=numbers)
     sentence = (
         f"Column {name!r} alone predicts the target nearly perfectly: it removes {best:.1%} of the error of guessing."
@@ -421,7 +453,8 @@ def _far_away(
     together = min(_uncertainty(model, scale, _moved(rows, movable, sign)) for sign in (1.0, -1.0))
     unit = "of the largest entropy" if is_classes else "of the targets' standard deviation"
     bar = _TOGETHER[is_classes]
-    sentence = f"With all columns {_FAR:g} standard deviations away, the uncertainty is {together:.2f} {unit}; on the data {on_data:.2f}."
+    reached = f"the uncertainty is {together:.2f} {unit}; on the data {on_data:.2f}"
+    sentence = f"With all columns {_FAR:g} standard deviations away, {reached}."
     numbers = {"on_data": on_data, "together": together, "needed": bar}
     advice = f"At least {bar:g} is needed: use the method 'fsvi'."
     far = (
@@ -438,7 +471,8 @@ def _far_away(
         for column in movable
     }
     missed = [name for name, level in alone.items() if level < needed]
-    sentence = f"With one column far away, the uncertainty is at least {min(alone.values()):.2f} {unit}; {needed:.2f} is needed."
+    reached = f"the uncertainty is at least {min(alone.values()):.2f} {unit}; {needed:.2f} is needed"
+    sentence = f"With one column far away, {reached}."
     if missed:
         sentence += f" It is less for {_listed(missed).lower()}."
     numbers = {"least": min(alone.values()), "needed": needed, "missed": float(len(missed))}

@@ -18,10 +18,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from fsvi.errors import InvalidInputError, ProcessLostError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 _CHECKSUM = 64
 """the length of a checksum, which says nothing to people"""
 
@@ -54,7 +57,10 @@ def joined() -> Iterator[None]:
     if not _is_open() and started()[1] > 1:
         # Imported after the group is made, this module would keep it alive, with threads that abort Python at its end.
         importlib.import_module("torch.distributed.nn.functional")
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        store, number, processes = next(rendezvous("env://"))
+        store = PrefixStore(f"fsvi/{os.environ.get(_RESTARTS, 0)}", store)  # a restart finds no addresses of the dead
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=store, rank=number, world_size=processes)
         atexit.register(lambda: dist.destroy_process_group() if _is_open() else None)
     try:
         with warnings.catch_warnings():
@@ -136,7 +142,7 @@ def run_name() -> str | None:
 
 def was_restarted() -> bool:
     """Whether torchrun has started this process again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return int(os.environ.get(_RESTARTS, 0)) > 0
 
 
 def mixed_seed(*parts: Any) -> int:

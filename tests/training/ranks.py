@@ -280,6 +280,7 @@ def cases(folder: Path) -> dict[str, Any]:
     made |= {f"wrong_{kind}": partial(wrong, kind) for kind in ("data", "settings", "few")}
     made |= {case.__name__: case for case in (other_start, uneven, validated, stopped, statistics)}
     made["options"] = partial(train, "jvp", accumulate=2, clip_norm=0.1, precision="bf16")
+    made["whole"] = partial(train, "jvp", epochs=12)
     made["interrupted"] = partial(continued, folder / "two")
     made["continued_by_two"] = partial(continued, folder / "one", resume=True)
     return made

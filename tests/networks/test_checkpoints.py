@@ -77,13 +77,18 @@ def _gradient(make, layer, kind):
     return {name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None}
 
 
-_CASES = [(m, list(_LAYERS)[i % 3], ["plain", "nested", "reentrant"][j]) for i, m in enumerate(_METHODS) for j in range(3)]
+_KINDS = ["plain", "nested", "reentrant"]
+_CASES = [(m, list(_LAYERS)[(i + j) % 3], kind) for i, m in enumerate(_METHODS) for j, kind in enumerate(_KINDS)]
+_PLAIN = ("MAP", "SWAG", "Laplace", "VBLL", "DUQ", "SPG", "FSEB", "last layer", "MCDropout", "VOGN")
+"""Methods that call the network as it is. There the reentrant kind has torch's own rules: it needs inputs with gradients."""
 
 
 @pytest.mark.parametrize(("method", "layer", "kind"), _CASES)
 def test_checkpoints_do_not_change_the_gradient(method, layer, kind):
     make, layer = _METHODS[method], _LAYERS[layer]
-    if make is _METHODS["jvp"] and kind == "nested":
+    if method in _PLAIN and kind == "reentrant":
+        pytest.skip("plain PyTorch has no gradient here either")
+    if method == "jvp":  # torch.func does not see a checkpoint's second pass
         with pytest.raises(fsvi.InvalidInputError, match="conditional"):
             _gradient(make, layer, kind)
         return

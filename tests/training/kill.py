@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 import fsvi
+from fsvi.training import checkpoints
 from reliability.kills import forked
 from scenarios import build
 
@@ -23,8 +24,7 @@ KILLS = 3
 
 def train(name: str, folder: Path, epochs: int = EPOCHS) -> None:
     method, data = build(name)
-    settings = {"batch_size": 10, "checkpoint": folder, "resume": True, "checkpoint_interval": 0.0}
-    fsvi.fit(method, data, epochs=epochs, **settings)
+    fsvi.fit(method, data, epochs=epochs, batch_size=10, checkpoint=folder, resume=True)
 
 
 def start(name: str, folder: Path) -> int:
@@ -50,6 +50,7 @@ def kill(name: str, folder: Path, moments: random.Random) -> None:
 
 def main(out: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
+    checkpoints.INTERVAL = 0.0
     for name in names:
         train(name, out / name / "warm", epochs=1)
         moments = random.Random(name)

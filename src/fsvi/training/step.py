@@ -70,6 +70,7 @@ class Stepper:
             observed = ranks.total(sum(batch.observed or 0 for batch in given))
         if not observed:
             return {}
+        given = [batch for batch in given if batch.observed] or given[:1]  # a process without targets takes part
         self.optimizer.zero_grad(set_to_none=True)
         with _restored_on_error(self._norms):
             terms = self._backward(given, observed)

@@ -5,7 +5,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from fsvi import calibration, data, loggers, networks
-from fsvi.cost import estimate_cost, keep_memory
 from fsvi.errors import (
     DataNotFoundError,
     FileFormatError,
@@ -83,6 +82,8 @@ if TYPE_CHECKING:
     from fsvi.scoring import ScoringReport, predict_files
 
 _LATER = {
+    "estimate_cost": "fsvi.cost",
+    "keep_memory": "fsvi.cost",
     "Diagnosis": "fsvi.diagnosis",
     "FSVIClassifier": "fsvi.estimators",
     "FSVIRegressor": "fsvi.estimators",

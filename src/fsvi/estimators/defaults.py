@@ -110,7 +110,7 @@ def widen(
         options: Further arguments of `fit`, such as `seed` and `progress`.
     """
     x, _, *weights = rows
-    chosen = fsvi_settings(start.likelihood, start.num_outputs, settings)
+    chosen = fsvi_settings(start.likelihood, start.network.num_outputs, settings)
     context = ShiftedRows() if context is None else context
     knows = knows_range(start.net)
     freeze = knows and chosen["stochastic"] == "last_layer"

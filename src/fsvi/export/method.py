@@ -147,8 +147,8 @@ def _check_labels(method: Method, labels: Sequence[str] | None) -> list[str] | N
     if labels is None:
         return None
     names = [str(label) for label in labels]
-    if method.likelihood.is_numeric or len(names) != method.num_outputs:
-        wanted = "real numbers" if method.likelihood.is_numeric else f"{method.num_outputs} classes"
+    if method.likelihood.is_numeric or len(names) != method.network.num_outputs:
+        wanted = "real numbers" if method.likelihood.is_numeric else f"{method.network.num_outputs} classes"
         raise InvalidInputError(f"there are {len(names)} labels, but the model predicts {wanted}.")
     return names
 

@@ -44,7 +44,8 @@ Linearizer: TypeAlias = Callable[[Network, MeanField, Any, Draw | None], Functio
 def linearize_jvp(network: Network, q: MeanField, x: Any, draw: Draw | None) -> FunctionGaussian:
     """The paper's estimator: features linearized about their means along the draw, last layer in closed form."""
     if draw is None:
-        return last_layer(network, q, *evaluated(network, x))
+        features = _features(network, x, {})
+        return last_layer(network, q, features, head_outputs(network, features))
     features, change = features_jvp(network, draw.shift, x)
     return last_layer(network, q, features, head_outputs(network, features + change))
 
@@ -53,7 +54,7 @@ def linearize_conditional(network: Network, q: MeanField, x: Any, draw: Draw | N
     """Features of the real network at the draw, last layer in closed form about its mean."""
     if draw is None:
         return linearize_jvp(network, q, x, None)
-    features, _ = evaluated(network, x, draw.params)
+    features = _features(network, x, draw.params)
     return last_layer(network, q, features, head_outputs(network, features))
 
 
@@ -140,7 +141,7 @@ def features_jvp(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple
     moving = {name: direction for name, direction in shift.items() if name not in network.head_names}
 
     def features(means: dict[str, Tensor]) -> Tensor:
-        return network.with_features(x, {**means, **statistics})[0]
+        return network.features(x, {**means, **statistics})
 
     # not `autograd.forward_ad`: there softmax works in place, and its derivative cannot be differentiated again
     with _FORWARD_MODE, evaluating(network.module), plain_kernels():
@@ -148,10 +149,10 @@ def features_jvp(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple
     return value, change
 
 
-def evaluated(network: Network, x: Any, params: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    """Features and outputs in eval mode, with `params` in place of the network's own."""
+def _features(network: Network, x: Any, params: Mapping[str, Tensor]) -> Tensor:
+    """Φ(x) in eval mode, with `params` in place of the network's own."""
     with evaluating(network.module):
-        return network.with_features(x, {**(params or {}), **_statistics(network)})
+        return network.features(x, {**params, **_statistics(network)})
 
 
 def head_outputs(network: Network, features: Tensor) -> Tensor:

@@ -28,14 +28,14 @@ def plain_kernels() -> Iterator[None]:
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), _Decomposed():
+        with _Decomposed():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 class _Decomposed(TorchFunctionMode):
-    """Normalizations, gates and `hardsigmoid` written out in elementary operations, and the LSTM that is not fused."""
+    """Attention and LSTM that are not fused; normalizations, gates and `hardsigmoid` in elementary operations."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -121,7 +121,17 @@ def _per_channel(vector: Tensor | None, x: Tensor) -> Tensor | None:
     return None if vector is None else vector.reshape(-1, *[1] * (x.dim() - 2))
 
 
+def _unfused(attention: Callable[..., Any]) -> Callable[..., Any]:
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with sdpa_kernel(SDPBackend.MATH):
+            return attention(*args, **kwargs)
+
+    return plain
+
+
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    F.scaled_dot_product_attention: _unfused(F.scaled_dot_product_attention),
+    F.multi_head_attention_forward: _unfused(F.multi_head_attention_forward),
     F.layer_norm: _layer_norm,
     F.group_norm: _group_norm,
     F.instance_norm: _instance_norm,

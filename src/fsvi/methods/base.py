@@ -420,7 +420,7 @@ def network_functions(network: Network, draws: Sequence[Mapping[str, Tensor]]) -
     if set(draws[0]) <= set(network.head_names) and draws[0] and not network.is_tied:
         own = dict(zip(network.head_names, network.linear.parameters(), strict=True))
         weight, *bias = (torch.stack([draw.get(name, own[name]) for draw in draws]) for name in network.head_names)
-        return lambda x: _head_values(network.with_features(x)[0], weight.flatten(2), *bias)
+        return lambda x: _head_values(network.features(x), weight.flatten(2), *bias)
     if len(draws) > 1 and network.is_small:
         stacked = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
         together = torch.vmap(lambda params, x: network(x, params), (0, None))

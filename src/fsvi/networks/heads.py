@@ -86,6 +86,28 @@ def recording(module: nn.Module) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
+class Reached(BaseException):
+    """A pass has reached the module where it was to stop; not an `Exception`, which a model might catch."""
+
+    def __init__(self, input: Tensor) -> None:
+        super().__init__()
+        self.input = input
+
+
+@contextmanager
+def stopping_at(module: nn.Module) -> Iterator[None]:
+    """End a pass where `module` is called, by raising `Reached` with its input."""
+
+    def stop(_: nn.Module, args: Any) -> None:
+        raise Reached(args[0])
+
+    handle = module.register_forward_pre_hook(stop)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 @contextmanager
 def replacing_output(module: nn.Module, value: Any = None) -> Iterator[None]:
     """Let `module` return `value`, or its input if that is None."""

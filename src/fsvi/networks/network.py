@@ -18,6 +18,7 @@ from fsvi.networks.devices import forked_random, moved
 from fsvi.networks.heads import (
     Head,
     OutputLayout,
+    Reached,
     apply_head,
     channels_last,
     guess_head,
@@ -28,6 +29,7 @@ from fsvi.networks.heads import (
     own_axis,
     recording,
     replacing_output,
+    stopping_at,
 )
 from fsvi.networks.modes import dropping, evaluating
 from fsvi.networks.parameters import freeze_parameters, frozen_norms, hold_padding_rows, initialize, is_dense_stack
@@ -174,6 +176,19 @@ class Network:
         if axis == -1:
             return inputs[-1], outputs
         return channels_last(inputs[-1], axis), channels_last(outputs, axis)
+
+    def features(self, x: Inputs | Positions, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The features Φ(x) alone: the pass ends where the head begins, if nothing else decides what they are."""
+        if self.layout.is_moved or self.is_reused:
+            return self.with_features(x, tensors)[0]
+        if isinstance(x, Positions):
+            return x.select(self.features(x.inputs, tensors))
+        try:
+            with stopping_at(self.linear):
+                self._returned(x, tensors)
+        except Reached as reached:
+            return channels_last(reached.input, self.layout.axis)
+        raise HeadError(f"the network did not call its last layer {self.head!r}.")
 
     def arranged(self, x: Any) -> Any:
         """`x` on the network's device, and images in its memory layout."""

@@ -60,7 +60,7 @@ class MeanField(nn.Module):
         own = {name: p for name, p in module.named_parameters() if name in stds}
         self.layout = FlatLayout({name: p.shape for name, p in own.items()}, channels_last)
         self.lr_scale = lr_scale
-        self._module = (module,)  # in a tuple, so that its parameters are listed once, under the method's `net`
+        self._owners = [_owner(module, name) for name in self.layout.shapes]
         like = next(iter(own.values()))
         self.log_std = nn.Parameter(self.layout.fill(self.initial(stds)).log().to(like))
         self.register_buffer("free", _free_entries(module, self.layout), persistent=False)
@@ -71,8 +71,8 @@ class MeanField(nn.Module):
 
     def means(self) -> dict[str, Tensor]:
         """The means, which are the network's own parameters, by name."""
-        own = dict(self._module[0].named_parameters())
-        return {name: own[name] for name in self.layout.shapes}
+        values = [layer._parameters[name] for layer, name in self._owners]
+        return dict(zip(self.layout.shapes, values, strict=True))  # type: ignore[arg-type]
 
     def stds(self) -> dict[str, Tensor]:
         """The standard deviations, by name."""
@@ -187,6 +187,12 @@ def mean_field(
         if stochastic != "all":
             names = matching_names(network.module, stochastic, names, network.head_names)
     return family(network.module, stds.initial(names, network), stds.lr_scale, network.channels_last)
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The layer that holds a parameter, and the parameter's name there."""
+    prefix, _, own = name.rpartition(".")
+    return module.get_submodule(prefix), own
 
 
 def _free_entries(module: nn.Module, layout: FlatLayout) -> Tensor | None:

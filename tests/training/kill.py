@@ -9,13 +9,13 @@ import random
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
 
 import fsvi
 from fsvi.training import checkpoints
-from reliability.kills import forked
 from scenarios import build
 
 EPOCHS = 20
@@ -28,7 +28,18 @@ def train(name: str, folder: Path, epochs: int = EPOCHS) -> None:
 
 
 def start(name: str, folder: Path) -> int:
-    return forked(lambda: train(name, folder))
+    """Train in a copy of this process."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            train(name, folder)
+            code = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
 
 
 def modified(path: Path) -> int:

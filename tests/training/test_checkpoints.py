@@ -20,12 +20,6 @@ from fsvi.training.checkpoints import Checkpoints, flatten
 from scenarios import FAST, box, build, classifier, copied, dense, points, same_bits
 
 
-@pytest.fixture(autouse=True)
-def every_epoch(monkeypatch):
-    """A checkpoint after every epoch."""
-    monkeypatch.setattr(checkpoints, "INTERVAL", 0.0)
-
-
 RUN = {"epochs": 3, "batch_size": 10, "lr": 1e-2}
 
 

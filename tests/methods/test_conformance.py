@@ -214,9 +214,9 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(name, task, tmp_path, monke
     killed = TASKS[task].make(name)
     kill_in_step(killed, 4, monkeypatch)  # the second of the second epoch
     with pytest.raises(InterruptedError):
-        train(killed, task, checkpoint=tmp_path, checkpoint_interval=0)
+        train(killed, task, checkpoint=tmp_path)
     resumed = TASKS[task].make(name, seed=1)
-    history = train(resumed, task, checkpoint=tmp_path, checkpoint_interval=0, resume=True)
+    history = train(resumed, task, checkpoint=tmp_path, resume=True)
     assert history.terms == terms
     assert scenarios.same_bits(resumed.tensors(), method.tensors())
     assert scenarios.same_bits(predictions(resumed, task), predictions(method, task))

@@ -193,7 +193,7 @@ def test_the_network_shares_the_memory_of_the_means_during_training_only(method_
         if len(shared) == 2:
             raise KeyboardInterrupt
 
-    settings = {"epochs": 2, "callbacks": [look], "checkpoint": tmp_path, "checkpoint_interval": 0.0, "resume": True}
+    settings = {"epochs": 2, "callbacks": [look], "checkpoint": tmp_path, "resume": True}
     interrupted, method = (method_class(net, fsvi.Categorical()) for _ in range(2))
     with pytest.raises(KeyboardInterrupt):
         fsvi.fit(interrupted, (x, LABELS), **settings)

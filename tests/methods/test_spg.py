@@ -185,7 +185,7 @@ def test_resuming_does_not_fit_the_generator_again(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     whole = run()
-    checkpoint = {"checkpoint": tmp_path, "resume": True, "checkpoint_interval": 0.0}
+    checkpoint = {"checkpoint": tmp_path, "resume": True}
     monkeypatch.setattr(fsvi.SPG, "after_epoch", die)
     with pytest.raises(KeyboardInterrupt):
         run(**checkpoint)

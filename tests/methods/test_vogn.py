@@ -208,7 +208,7 @@ def test_a_resumed_run_ends_the_same(make, tmp_path):
 
     parts.after_epoch = stop
     with pytest.raises(KeyboardInterrupt):
-        fsvi.fit(parts, data, epochs=4, batch_size=4, checkpoint=tmp_path, checkpoint_interval=0.0)
+        fsvi.fit(parts, data, epochs=4, batch_size=4, checkpoint=tmp_path)
     resumed = fsvi.VOGN(net, fsvi.Categorical())
     fsvi.fit(resumed, data, epochs=4, batch_size=4, checkpoint=tmp_path, resume=True)
     for name, tensor in whole.tensors().items():

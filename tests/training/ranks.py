@@ -129,10 +129,7 @@ def exact(name: str) -> Any:
     if name == "stream":
         settings, data = {**settings, "num_data": 23}, Stream(23, "plain")
     kinds = {"laplace": fsvi.Laplace, "duq": fsvi.DUQ, "vogn": fsvi.VOGN}
-    if name == "ensemble":
-        method = TOGETHER[name][0]()
-    else:
-        method = kinds.get(name, fsvi.MAP)(plain(), likelihood)
+    method = TOGETHER[name][0]() if name == "ensemble" else kinds.get(name, fsvi.MAP)(plain(), likelihood)
     fsvi.fit(quiet(method) if name == "vogn" else method, data, **settings)
     state = copied(method)
     if name == "laplace":  # its eigenvectors are known up to their signs

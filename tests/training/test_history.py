@@ -19,7 +19,7 @@ def test_history_is_the_terms_averaged_over_the_examples_seen():
     still = {"epochs": 2, "schedule": lambda done: 0.0}
     whole = plain(prior_variance=1.0)
     whole.num_data = 20
-    terms = {name: value.item() for name, value in whole.terms(x, y).items()}
+    terms = {name: value.item() for name, value in whole(x, y).items()}
     for data in ((x, y), DataLoader(TensorDataset(x, y), batch_size=8)):
         history = fsvi.fit(plain(prior_variance=1.0), data, batch_size=7, **still)
         assert history.terms.keys() == terms.keys()
@@ -28,7 +28,7 @@ def test_history_is_the_terms_averaged_over_the_examples_seen():
         np.testing.assert_allclose(history.loss, [sum(terms.values())] * 2, rtol=1e-5)
     dropping = DataLoader(TensorDataset(x, y), batch_size=8, drop_last=True)
     history = fsvi.fit(plain(prior_variance=1.0), dropping, **still)
-    np.testing.assert_allclose(history.terms["nll"], [whole.terms(x[:16], y[:16])["nll"].item()] * 2, rtol=1e-5)
+    np.testing.assert_allclose(history.terms["nll"], [whole(x[:16], y[:16])["nll"].item()] * 2, rtol=1e-5)
 
 
 def test_record_adds_an_epoch_to_every_column():

@@ -64,9 +64,9 @@ def test_the_learning_rate_follows_the_schedule_step_by_step(schedule, factor):
 
 
 def test_named_optimizers_are_what_they_say():
-    groups = [{"params": [nn.Parameter(torch.zeros(2))], "lr": 0.5}]
-    made = make_optimizer(check_optimizer("sgd"), groups)
+    method = fsvi.MAP(nn.Linear(2, 2), fsvi.Categorical())
+    made = make_optimizer(check_optimizer("sgd"), method, 0.5)
     assert isinstance(made, torch.optim.SGD) and made.param_groups[0]["momentum"] == 0.9
-    assert isinstance(make_optimizer(check_optimizer("adam"), groups), torch.optim.Adam)
+    assert isinstance(make_optimizer(check_optimizer("adam"), method, 0.5), torch.optim.Adam)
     for name in optimizers._OPTIMIZERS:
-        assert isinstance(make_optimizer(check_optimizer(name), groups), torch.optim.Optimizer)
+        assert isinstance(make_optimizer(check_optimizer(name), method, 0.5), torch.optim.Optimizer)

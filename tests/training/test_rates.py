@@ -6,6 +6,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import fsvi
+from fsvi.training.loop import Run
 from fsvi.training.rates import check_schedule
 from scenarios import classifier, points
 
@@ -48,7 +49,7 @@ def test_a_torch_scheduler_can_follow_the_steps():
 
 def test_a_plateau_is_found_in_the_validation_data(monkeypatch):
     values = iter([-1.0, -2.0, -3.0, -4.0])
-    monkeypatch.setattr(fsvi.training.batches.TensorBatches, "mean", lambda self, logs: next(values))
+    monkeypatch.setattr(Run, "_validate", lambda self: self.history.validation.append(next(values)))
     schedule = lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, factor=0.1)  # noqa: E731
     assert rates_of(schedule, validation=points()) == pytest.approx([1.0, 1.0, 1.0, 0.1])
 

@@ -62,13 +62,13 @@ def test_an_interrupted_sequence_continues_with_the_same_bits(kind, stop, tmp_pa
             raise KeyboardInterrupt
 
     resumed = False
-    settings = {**SETTINGS, "checkpoint": tmp_path, "checkpoint_interval": 0.0, "callbacks": [interrupt]}
+    settings = {**SETTINGS, "checkpoint": tmp_path, "callbacks": [interrupt]}
     with pytest.raises(KeyboardInterrupt):
         fsvi.fit_tasks(make(kind), TASKS, **settings)
     resumed, seen, method = True, [], make(kind)
     fsvi.fit_tasks(method, TASKS, resume=True, after_task=lambda _, number: seen.append(number), **settings)
     assert seen == [0, 1]
-    ours, theirs = method.tensors(), whole.tensors()
+    ours, theirs = method.state_dict(), whole.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 

@@ -78,9 +78,9 @@ from fsvi.training import (
 
 if TYPE_CHECKING:
     from fsvi import metrics
+    from fsvi.calibration import IntervalReferral, Referral, SetReferral
     from fsvi.diagnosis import Diagnosis, Finding, diagnose
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
-    from fsvi.referral import IntervalReferral, Referral, SetReferral
     from fsvi.scoring import ScoringReport, predict_files
 
 _LATER = {
@@ -88,10 +88,10 @@ _LATER = {
     "FSVIClassifier": "fsvi.estimators",
     "FSVIRegressor": "fsvi.estimators",
     "Finding": "fsvi.diagnosis",
-    "IntervalReferral": "fsvi.referral",
-    "Referral": "fsvi.referral",
+    "IntervalReferral": "fsvi.calibration",
+    "Referral": "fsvi.calibration",
     "ScoringReport": "fsvi.scoring",
-    "SetReferral": "fsvi.referral",
+    "SetReferral": "fsvi.calibration",
     "predict_files": "fsvi.scoring",
     "diagnose": "fsvi.diagnosis",
     "metrics": "fsvi.metrics",

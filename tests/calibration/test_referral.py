@@ -6,10 +6,17 @@ import scipy.stats
 import torch
 
 from calibration_cases import class_predictions, real_predictions
-from fsvi.calibration import LAC, Calibration, ConformalIntervals, TemperatureScaling
+from fsvi.calibration import (
+    LAC,
+    Calibration,
+    ConformalIntervals,
+    IntervalReferral,
+    Referral,
+    SetReferral,
+    TemperatureScaling,
+)
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import CategoricalPredictive
-from fsvi.referral import IntervalReferral, Referral, SetReferral
 from fsvi.serialization import Configurable
 
 

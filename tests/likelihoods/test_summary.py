@@ -3,7 +3,7 @@ import torch
 
 import fsvi
 from fsvi.errors import InvalidInputError
-from predictive_cases import KINDS, N, made, targets
+from likelihood_cases import KINDS, N, made, targets
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

@@ -5,7 +5,7 @@ import scipy.stats
 import torch
 
 import fsvi
-from predictive_cases import NUMERIC, N, Q, made, targets
+from likelihood_cases import NUMERIC, N, Q, made, targets
 
 every_kind = pytest.mark.parametrize("kind", NUMERIC)
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fsvi.calibration import Calibration
+from fsvi.calibration.calibrated import Calibration
 from fsvi.calibration.conformal import check_alpha
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
+from fsvi.metrics.checks import check_predictions, check_scores
 from fsvi.metrics.detection import UNCERTAINTIES, uncertainty
-from fsvi.metrics.inputs import check_predictions, check_scores
 from fsvi.serialization import Configurable
 from fsvi.validation import check_choice, check_count, check_fraction, check_positive, check_type
 
@@ -58,8 +58,9 @@ class Referral:
         score: str = "entropy",
     ) -> None:
         self._set(target_accuracy, confidence, score)
-        scores = check_scores("uncertainty of p_val", uncertainty(p_val, self.score))
-        probabilities, y = check_predictions(p_val, y_val)
+        scores = uncertainty(p_val, self.score).detach().cpu()
+        probabilities, y, observed = check_predictions(p_val, y_val)
+        scores = check_scores("uncertainty of p_val", scores[observed])
         wrong = probabilities.argmax(1) != y
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
         pilot, test = order.tensor_split([max(1, int(_PILOT * len(y)))])
@@ -71,7 +72,7 @@ class Referral:
         self.kept_accuracy = float((~wrong[test][scores[test] <= threshold]).double().mean())
 
     def decide(self, p: Predictive) -> Tensor:
-        """Whether to keep each prediction, (n,): True is keep, False is refer. NaN is referred.
+        """Whether to keep each prediction, (n,) or (n, positions...): True is keep, False is refer.
 
         Args:
             p: Predictions of classes.
@@ -151,8 +152,12 @@ class SetReferral(Configurable):
         self.max_size = check_count("max_size", max_size)
 
     def decide(self, p: Predictive) -> Tensor:
-        """Whether to keep each prediction, (n,): True is keep, False is refer. `p` is not calibrated yet."""
-        size = self.calibration.sets(p, self.alpha).sum(1)
+        """Whether to keep each prediction, (n,) or (n, positions...): True is keep, False is refer.
+
+        Args:
+            p: Predictions that are not calibrated yet.
+        """
+        size = self.calibration.sets(p, self.alpha).sum(-1)
         return (size >= 1) & (size <= self.max_size)
 
     def __str__(self) -> str:
@@ -183,8 +188,12 @@ class IntervalReferral(Configurable):
         self.alpha = float(check_alpha(alpha))
 
     def decide(self, p: Predictive) -> Tensor:
-        """Whether to keep each prediction, (n,): True is keep, False is refer. `p` is not calibrated yet."""
-        return (self.calibration.intervals(p, self.alpha).width <= self.max_width).all(1)
+        """Whether to keep each prediction, (n,) or (n, positions...): True is keep, False is refer.
+
+        Args:
+            p: Predictions that are not calibrated yet.
+        """
+        return (self.calibration.intervals(p, self.alpha).width <= self.max_width).all(-1)
 
     def __str__(self) -> str:
         return (

@@ -9,7 +9,7 @@ import torch
 import fsvi
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import CategoricalPredictive, GaussianPredictive, mixture
-from predictive_cases import KINDS, N, Q, S, made, targets
+from likelihood_cases import KINDS, N, Q, S, made, targets
 
 
 @pytest.fixture

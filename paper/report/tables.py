@@ -1,7 +1,6 @@
 """Tables that compare our results with the paper's: one row per method, one column per measure.
 
-`build_tables` makes a table for every layout and profile with results. A cell holds the paper's value, ours, and the
-difference. If one side lacks a value, its place stays empty.
+A cell holds the paper's value, ours, and the difference. If one side lacks a value, its place stays empty.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,9 @@ from paper.columns import Column, MeanOverSeeds, TableLayout, plain_layout
 from paper.experiment import PROFILES
 from paper.published import PAPER
 from paper.records import Result
+from paper.task import Section
 from paper.tasks.registry import TASKS
 from paper.tasks.uci_regression import PREFIX
-
-_DIFFER = "settings differ between seeds"
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ class Cell:
         """The difference with its sign."""
         if self.difference is None:
             return ""
-        sign = "+" if self.difference > 0 else ""
-        return sign + self.column.metric.show(self.difference + 0.0)
+        return ("+" if self.difference > 0 else "") + self.column.metric.show(self.difference + 0.0)
 
     @property
     def verdict(self) -> str:
@@ -66,13 +64,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table: a method, with its context if it has one.
-
-    Attributes:
-        label: The method and its context, as in results.
-        cells: One cell per column.
-        results: The results behind the cells.
-    """
+    """A method, with its context if it has one: its cells, and the results behind them."""
 
     label: str
     cells: tuple[Cell, ...]
@@ -94,27 +86,20 @@ class TableRow:
         """Differences from the paper that a reader of the numbers must know."""
         tasks: dict[str, dict[str, None]] = {}
         for result in self.results:
-            for note in (*_size_of_ensemble(result), *result.notes):
+            members = result.settings.get("method", {}).get("settings", {}).get("members")
+            for note in (*([f"{len(members)} members"] if members else []), *result.notes):
                 tasks.setdefault(note, {})[result.task] = None
         everywhere = len({result.task for result in self.results})
-        notes = [note if len(of) == everywhere else f"{_named(of)}: {note}" for note, of in tasks.items()]
-        return [*notes, _DIFFER] if self._settings_differ() else notes
-
-    def _settings_differ(self) -> bool:
+        names = {note: ", ".join(task.removeprefix(PREFIX) for task in of) for note, of in tasks.items()}
+        notes = [note if len(of) == everywhere else f"{names[note]}: {note}" for note, of in tasks.items()]
         first: dict[str, Mapping[str, Any]] = {}
-        return not all(_same(first.setdefault(each.task, each.settings), each.settings) for each in self.results)
+        same = all(_same(first.setdefault(each.task, each.settings), each.settings) for each in self.results)
+        return notes if same else [*notes, "settings differ between seeds"]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A layout filled with the results of one profile and the values of the paper.
-
-    Attributes:
-        layout: The layout.
-        profile: The profile.
-        columns: The columns that have values.
-        rows: One row per method.
-    """
+    """A layout filled with the results of one profile and the values of the paper."""
 
     layout: TableLayout
     profile: str
@@ -128,12 +113,6 @@ class Table:
         return next((table.source for table, name in printed if table and table.has(name)), "")
 
     @property
-    def detailed(self) -> bool:
-        """Whether cells hold more than our mean: a standard error, or the paper's value."""
-        ours = (cell.ours for row in self.rows for cell in row.cells)
-        return bool(self.source) or any(each is not None and each.error is not None for each in ours)
-
-    @property
     def remarks(self) -> tuple[str, ...]:
         """Differences from the paper that concern every row."""
         return self.layout.notes
@@ -144,28 +123,47 @@ class Table:
         return list(dict.fromkeys(note for row in self.rows for note in row.notes))
 
 
-def _size_of_ensemble(result: Result) -> list[str]:
-    members = result.settings.get("method", {}).get("settings", {}).get("members")
-    return [f"{len(members)} members"] if members else []
+@dataclass(frozen=True)
+class ProfilePart:
+    """One profile of a section: its tables and results."""
+
+    profile: str
+    tables: Sequence[Table]
+    results: Sequence[Result]
 
 
-def _named(tasks: Iterable[str]) -> str:
-    return ", ".join(task.removeprefix(PREFIX) for task in tasks)
+@dataclass(frozen=True)
+class FilledSection:
+    """A section of the report with its results by profile; `name` is its anchor on the page."""
+
+    name: str
+    title: str
+    about: str
+    parts: Sequence[ProfilePart]
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two results have the same settings; files of earlier versions name fewer method settings."""
-    rest = ({name: value for name, value in each.items() if name != "method"} for each in (one, other))
-    return next(rest) == next(rest) and _agree(one.get("method"), other.get("method"))
+def build_sections(results: Sequence[Result]) -> list[FilledSection]:
+    """Tables by task, then by profile."""
+    sections = []
+    for section, group in groupby(build_tables(results), _section_of):
+        tables = sorted(group, key=lambda table: PROFILES.index(table.profile))
+        parts = [_part(list(part)) for _, part in groupby(tables, lambda table: table.profile)]
+        tasks = [task for task in TASKS.values() if task.section == section]
+        name = section.title if not tasks else tasks[0].name if len(tasks) == 1 else tasks[0].sweep.name
+        sections.append(FilledSection(name, section.title, section.about, parts))
+    return sections
 
 
-def _agree(one: Any, other: Any) -> bool:
-    """Whether the values that both sides name are the same."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return all(_agree(one[name], other[name]) for name in one.keys() & other.keys())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_agree, one, other))
-    return bool(one == other)
+def _section_of(table: Table) -> Section:
+    """The section of the table's task; a plain one if the task is not registered."""
+    task = table.layout.tasks[0]
+    return TASKS[task].section if task in TASKS else Section(task, "", (table.layout,))
+
+
+def _part(tables: Sequence[Table]) -> ProfilePart:
+    found = {id(result): result for table in tables for row in table.rows for result in row.results}
+    results = sorted(found.values(), key=lambda result: (result.task, result.label, result.seed))
+    return ProfilePart(tables[0].profile, tables, results)
 
 
 def build_tables(results: Sequence[Result]) -> list[Table]:
@@ -184,27 +182,25 @@ def _table(layout: TableLayout, profile: str, results: Iterable[Result]) -> Tabl
     for result in results:
         if result.task in layout.tasks and result.profile == profile:
             ours.setdefault(result.label, []).append(result)
-    rows = [_row(label, layout.columns, ours.get(label, [])) for label in _labels(layout, list(ours))]
-    return _without_empty_columns(Table(layout, profile, layout.columns, tuple(_with_best(rows, layout.columns))))
-
-
-def _row(label: str, columns: Iterable[Column], results: Sequence[Result]) -> TableRow:
-    cells = tuple(_cell(column, label, results) for column in columns)
-    return TableRow(label, cells, tuple(results))
+    found = {label: ours.get(label, []) for label in _labels(layout, list(ours))}
+    cells = {label: [_cell(column, label, of) for column in layout.columns] for label, of in found.items()}
+    kept = [i for i in range(len(layout.columns)) if any(row[i].ours or row[i].paper for row in cells.values())]
+    for i in kept:
+        best = _best(layout.columns[i], [row[i].ours for row in cells.values()])
+        for row in cells.values():
+            ours_here = row[i].ours
+            row[i] = replace(row[i], best=ours_here is not None and row[i].column.rounded(ours_here.mean) == best)
+    rows = tuple(TableRow(label, tuple(cells[label][i] for i in kept), tuple(of)) for label, of in found.items())
+    return Table(layout, profile, tuple(layout.columns[i] for i in kept), rows)
 
 
 def _cell(column: Column, label: str, results: Sequence[Result]) -> Cell:
     ours, by_entropy = column.mean(results), column.mean_by_entropy(results)
     if ours is None or by_entropy is None or column.rounded(ours.mean) == column.rounded(by_entropy.mean):
         by_entropy = None
-    return Cell(column, _printed(column, label), ours, by_entropy)
-
-
-def _printed(column: Column, label: str) -> MeanOverSeeds | None:
-    """The paper's value for a method."""
     table = PAPER.get(column.task)
     row = table and table.row(label)
-    return table.rows[row].get(column.name) if table and row else None
+    return Cell(column, table.rows[row].get(column.name) if table and row else None, ours, by_entropy)
 
 
 def _labels(layout: TableLayout, ours: Sequence[str]) -> list[str]:
@@ -220,13 +216,6 @@ def _labels(layout: TableLayout, ours: Sequence[str]) -> list[str]:
     return sorted([*sorted(ours), *missing], key=place)
 
 
-def _with_best(rows: Sequence[TableRow], columns: Sequence[Column]) -> list[TableRow]:
-    best = [_best(column, [row.cells[i].ours for row in rows]) for i, column in enumerate(columns)]
-    return [
-        replace(row, cells=tuple(_marked(cell, top) for cell, top in zip(row.cells, best, strict=True))) for row in rows
-    ]
-
-
 def _best(column: Column, estimates: Iterable[MeanOverSeeds | None]) -> float | None:
     """The best of the values as they are shown; None if all are equal."""
     values = [column.rounded(each.mean) for each in estimates if each and math.isfinite(each.mean)]
@@ -235,11 +224,16 @@ def _best(column: Column, estimates: Iterable[MeanOverSeeds | None]) -> float | 
     return max(values) if column.better == "higher" else min(values)
 
 
-def _marked(cell: Cell, best: float | None) -> Cell:
-    return replace(cell, best=cell.ours is not None and cell.column.rounded(cell.ours.mean) == best)
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two results have the same settings; files of earlier versions name fewer method settings."""
+    rest = ({name: value for name, value in each.items() if name != "method"} for each in (one, other))
+    return next(rest) == next(rest) and _agree(one.get("method"), other.get("method"))
 
 
-def _without_empty_columns(table: Table) -> Table:
-    kept = [i for i in range(len(table.columns)) if any(row.cells[i].ours or row.cells[i].paper for row in table.rows)]
-    rows = tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
+def _agree(one: Any, other: Any) -> bool:
+    """Whether the values that both sides name are the same."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(_agree(one[name], other[name]) for name in one.keys() & other.keys())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_agree, one, other))
+    return bool(one == other)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import fsvi
 from fsvi import metrics
-from fsvi.cost import keep_memory
+from fsvi.machine import keep_memory
 from paper import data
 from paper.experiment import Compute, Experiment, Order
 from paper.tasks.cifar10 import NAME

@@ -5,7 +5,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from fsvi import calibration, data, loggers, networks
-from fsvi.cost import estimate_cost, keep_memory
 from fsvi.errors import (
     DataNotFoundError,
     FileFormatError,
@@ -35,6 +34,7 @@ from fsvi.likelihoods import (
     Summary,
     concatenate,
 )
+from fsvi.machine import keep_memory
 from fsvi.methods import (
     DUQ,
     FBNN,
@@ -177,7 +177,6 @@ __all__ = [
     "data",
     "diagnose",
     "divergences",
-    "estimate_cost",
     "every_step",
     "fit",
     "fit_tasks",

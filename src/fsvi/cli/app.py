@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 import fsvi
-from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
+from fsvi.machine import keep_memory
 from fsvi.serialization import ESTIMATOR, file_kind
 from fsvi.training.distributed import leave_quietly, num_processes, process_number
 from fsvi.validation import check_fraction, first_line

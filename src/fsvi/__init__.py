@@ -34,6 +34,7 @@ from fsvi.likelihoods import (
     Summary,
     concatenate,
 )
+from fsvi.machine import keep_memory
 from fsvi.methods import (
     DUQ,
     FBNN,
@@ -76,22 +77,20 @@ from fsvi.training import (
 
 if TYPE_CHECKING:
     from fsvi import metrics
+    from fsvi.calibration import IntervalReferral, Referral, SetReferral
     from fsvi.diagnosis import Diagnosis, Finding, diagnose
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
-    from fsvi.referral import IntervalReferral, Referral, SetReferral
     from fsvi.scoring import ScoringReport, predict_files
 
 _LATER = {
-    "estimate_cost": "fsvi.cost",
-    "keep_memory": "fsvi.cost",
     "Diagnosis": "fsvi.diagnosis",
     "FSVIClassifier": "fsvi.estimators",
     "FSVIRegressor": "fsvi.estimators",
     "Finding": "fsvi.diagnosis",
-    "IntervalReferral": "fsvi.referral",
-    "Referral": "fsvi.referral",
+    "IntervalReferral": "fsvi.calibration",
+    "Referral": "fsvi.calibration",
     "ScoringReport": "fsvi.scoring",
-    "SetReferral": "fsvi.referral",
+    "SetReferral": "fsvi.calibration",
     "predict_files": "fsvi.scoring",
     "diagnose": "fsvi.diagnosis",
     "metrics": "fsvi.metrics",
@@ -177,7 +176,6 @@ __all__ = [
     "data",
     "diagnose",
     "divergences",
-    "estimate_cost",
     "every_step",
     "fit",
     "fit_tasks",

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch.func import functional_call
 
 import fsvi
 from fsvi.errors import InvalidInputError

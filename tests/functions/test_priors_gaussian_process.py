@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.methods.files import load_tensors
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.functions import gaussian_kl
 from fsvi.functions.hyperparameters import fit_hyperparameters
 from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, median_distance, rbf_kernel
 from fsvi.functions.priors import GaussianProcess
+from fsvi.methods.files import load_tensors
 from fsvi.networks import Network
 
 

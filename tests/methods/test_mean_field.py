@@ -4,11 +4,11 @@ import pickle
 
 import pytest
 import torch
+from fsvi.methods.mean_field import ParameterSpaceVI
 from torch import nn
 
 import fsvi
 from fsvi.errors import InvalidInputError
-from fsvi.methods.mean_field import ParameterSpaceVI
 
 METHODS = [fsvi.MFVI, fsvi.RadialMFVI]
 every_method = pytest.mark.parametrize("method_class", METHODS)

@@ -6,7 +6,6 @@ from torch.nn import functional as F
 import fsvi
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.networks import Network
-from fsvi.serialization import read_tree, write_tree
 
 HEADS = {
     "mlp": "2",

@@ -19,7 +19,6 @@ from fsvi.training import checkpoints
 from fsvi.training.checkpoints import Checkpoints, flatten
 from scenarios import FAST, box, build, classifier, copied, dense, points, same_bits
 
-
 RUN = {"epochs": 3, "batch_size": 10, "lr": 1e-2}
 
 

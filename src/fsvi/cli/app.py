@@ -13,8 +13,8 @@ import typer
 
 import fsvi
 from fsvi import ranks
-from fsvi.cost import keep_memory
 from fsvi.errors import FSVIError
+from fsvi.machine import keep_memory
 from fsvi.serialization import ESTIMATOR, file_kind
 from fsvi.validation import check_fraction, first_line
 

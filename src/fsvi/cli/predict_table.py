@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fsvi.calibration import Referral
 from fsvi.cli.predict import Predictions
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier
 from fsvi.likelihoods import concatenate
-from fsvi.referral import Referral
 from fsvi.scoring.arrays import Sampling
 from fsvi.scoring.rows import predict_rows, row_columns, tell_once, unknown_columns
 from fsvi.serialization import building_from

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fsvi.calibration import Calibrated
+from fsvi.calibration import Calibrated, Referral
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.likelihoods import Predictive
 from fsvi.methods import Method, load
 from fsvi.networks.devices import find_device
-from fsvi.referral import Referral
 from fsvi.validation import first_line
 
 Trained = Method | Calibrated
@@ -135,7 +134,7 @@ def table_of(p: Predictive, referral: Referral | None) -> dict[str, np.ndarray]:
         referral: The rule that decides which of them to keep; None adds no such column.
     """
     table = {name: _array(column) for name, column in p.columns().items()}
-    decisions = {} if referral is None else {"decision": np.where(_array(referral.decide(p)), "keep", "refer")}
+    decisions = {} if referral is None else {"decision": np.where(_array(referral.decide(p)).ravel(), "keep", "refer")}
     return {**table, **decisions}
 
 

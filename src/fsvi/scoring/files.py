@@ -14,9 +14,9 @@ from typing import Any
 
 from filelock import Timeout
 
+from fsvi.calibration import Referral
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.parallel import Workers
-from fsvi.referral import Referral
 from fsvi.scoring.partitions import Partition, find_partitions
 from fsvi.scoring.progress import RowProgress
 from fsvi.scoring.rows import tell_once

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fsvi.calibration import Referral
 from fsvi.estimators.base import Estimator
 from fsvi.likelihoods import Predictive
 from fsvi.networks.devices import find_device
-from fsvi.referral import Referral
 from fsvi.scoring.arrays import Sampling, make_net, table_of
 
 _ALPHA = 0.05

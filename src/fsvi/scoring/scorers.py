@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fsvi.calibration import Referral
 from fsvi.errors import FileFormatError, InvalidInputError
-from fsvi.referral import Referral
 from fsvi.scoring.arrays import Sampling, Trained, as_inputs, load_model, table_of
 from fsvi.scoring.partitions import ARRAY_ENDINGS
 from fsvi.scoring.rows import load_estimator, row_columns, unknown_columns

@@ -16,7 +16,7 @@ help: ## list the targets
 
 demo: $(DEV) ## train on the four toy tasks, write demo/report.html
 	rm -rf demo
-	$(BIN)/fsvi demo --out demo
+	$(BIN)/python -m paper demo --out demo
 
 test: $(DEV) ## run the tests that need no data and no network (PYTEST_ARGS for more options)
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m "not data" $(PYTEST_ARGS)
@@ -25,7 +25,7 @@ test-data: $(DEV) ## run the tests on real data, which needs FSVI_DATA
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m data $(PYTEST_ARGS)
 
 reliability: $(DEV) ## kill 50 training runs, damage 200 files, and count the outcomes (a few minutes)
-	$(TEST_ENV) PYTHONPATH=tests $(BIN)/python -m reliability --out reliability
+	$(TEST_ENV) PYTHONPATH=.:tests $(BIN)/python -m reliability --out reliability
 
 lint: $(DEV) ## ruff, mypy and the import layers
 	$(BIN)/ruff check .
@@ -34,13 +34,13 @@ lint: $(DEV) ## ruff, mypy and the import layers
 	$(BIN)/lint-imports
 
 bench: $(DEV) ## measure step and prediction costs, write bench/
-	$(BIN)/fsvi bench --out bench
+	$(BIN)/python -m paper bench --out bench
 
 peers: $(PEERS) ## measure fsvi next to other libraries, write docs/peers/ (half an hour; ONLY="cnn,draws" for two sections)
-	$(BIN)/fsvi bench --peers --out docs/peers $(if $(ONLY),--only "$(ONLY)")
+	$(BIN)/python -m paper bench --peers --out docs/peers $(if $(ONLY),--only "$(ONLY)")
 
-docs: $(DOCS) ## write the results page from results/, build the documentation into site/
-	$(BIN)/python docs/write_results.py
+docs: $(DOCS) ## write the results page from paper/results/, build the documentation into site/
+	PYTHONPATH=. $(BIN)/python docs/write_results.py
 	$(BIN)/mkdocs build --strict --quiet
 
 figures: $(DEV) ## redraw the tutorials' pictures with the code on their pages
@@ -48,7 +48,7 @@ figures: $(DEV) ## redraw the tutorials' pictures with the code on their pages
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) demo bench reliability site build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find src paper tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -9,18 +9,18 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from fsvi.experiments.report.comparison import Table
-from fsvi.experiments.report.render import render
-from fsvi.experiments.report.write import report_values
-from fsvi.experiments.results import Result
 from fsvi.methods.registry import METHODS
+from paper.records import Result
+from paper.report.comparison import Table
+from paper.report.render import render
+from paper.report.write import report_values
 
 DOCS = Path(__file__).resolve().parent
 
 
 def results_page() -> str:
     """The page as it follows from the template and the results."""
-    values = report_values(DOCS.parent / "results")
+    values = report_values(DOCS.parent / "paper" / "results")
 
     def tables(section: str, profile: str) -> list[Table]:
         """The tables of a section of the report, by its anchor."""
@@ -85,7 +85,7 @@ def shown(value: float, digits: int) -> str:
 def studies(task: str, profile: str) -> list[dict[str, object]]:
     """The studies of `fsvi tune` on a task, best first: held-out log-likelihoods with the recipe and the best trial."""
     rows = []
-    for path in (DOCS.parent / "studies").glob(f"{task}.*.{profile}.0.json"):
+    for path in (DOCS.parent / "paper" / "studies").glob(f"{task}.*.{profile}.0.json"):
         study = json.loads(path.read_text("utf-8"))
         context = path.name.split(".")[1].removeprefix(study["method"]).lstrip("-")
         title = METHODS[study["method"]].title + (f" ({context})" if context else "")

@@ -6,7 +6,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive
+from fsvi.likelihoods import CategoricalPredictive, GaussianPredictive
 
 LEVELS = (0.2, 0.1, 0.05)
 """Chances of error at which coverage is tested: 80%, 90% and 95% sets."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, Predictive
+from fsvi.likelihoods import CategoricalPredictive, GaussianPredictive, Predictive
 
 
 class Known:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fsvi.experiments.results import Result
+from paper.records import Result
 
 
 def make_result(method: str = "map", context: str | None = None, seed: int = 0, **changes: Any) -> Result:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fsvi import data
-from fsvi.data import DataSplit
-from fsvi.predictive import CategoricalPredictive
+from fsvi.likelihoods import CategoricalPredictive
+from paper import data
+from paper.data import DataSplit
 
 SHAPES = {
     "fashion-mnist": (1, 28, 10),

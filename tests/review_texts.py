@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from fsvi.data import TextSplit
+from paper.data import TextSplit
 
 WORDS = ("the", "film", "plot", "actor", "scene", "and", "a", "with")
 

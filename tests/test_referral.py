@@ -8,7 +8,7 @@ import torch
 from calibration_cases import class_predictions, real_predictions
 from fsvi.calibration import LAC, Calibration, ConformalIntervals, TemperatureScaling
 from fsvi.errors import InvalidInputError
-from fsvi.predictive import CategoricalPredictive
+from fsvi.likelihoods import CategoricalPredictive
 from fsvi.referral import IntervalReferral, Referral, SetReferral
 from fsvi.serialization import Configurable
 
@@ -102,14 +102,6 @@ def test_scores(generator):
     y = torch.multinomial((2 * logits.mean(0)).softmax(-1), 1, generator=generator).squeeze(1)
     chosen = Referral(p, y, target_accuracy=0.6, score="mutual_information")
     assert torch.equal(chosen.decide(p), p.mutual_information().double() <= chosen.threshold)
-
-
-def test_a_prediction_that_is_nan_is_referred(generator):
-    referral = Referral(*draw(1000, generator))
-    assert referral.decide(CategoricalPredictive(torch.tensor([[[math.nan, 0.0], [9.0, 0.0]]]))).tolist() == [
-        False,
-        True,
-    ]
 
 
 def test_one_sentence(generator):

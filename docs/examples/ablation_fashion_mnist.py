@@ -18,10 +18,10 @@ from torch import Tensor, nn
 import fsvi
 from fsvi import metrics
 from fsvi.cost import keep_memory
-from fsvi.experiments.experiment import Compute, Order
-from fsvi.experiments.tasks.image_classifier import predict
-from fsvi.experiments.tasks.registry import TASKS
-from fsvi.experiments.tuning.study import held_out
+from paper.experiment import Compute, Order
+from paper.tasks.image_classifier import predict
+from paper.tasks.registry import TASKS
+from paper.tuning.study import held_out
 
 ROWS: dict[str, dict[str, Any]] = {
     "as in the table": {},

@@ -19,7 +19,6 @@ from sklearn.datasets import load_diabetes, load_digits
 
 import fsvi
 from fsvi.calibration import APS, LAC, Calibration, ConformalIntervals, TemperatureScaling, VarianceScaling
-from fsvi.predictive import select
 
 SPLITS = 200
 ALPHAS = (0.2, 0.1, 0.05)
@@ -54,8 +53,8 @@ def split(p: Any, y: Any, steps: list[Any], seed: int) -> tuple[int, list[tuple[
     """Rows of the conformal step; for each α the share of covered test rows and the mean size of sets or intervals."""
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     first, rest = order.tensor_split(2)
-    calibration = Calibration(steps).fit(select(p, first), y[first], seed)
-    test, targets, found = select(p, rest), y[rest], []
+    calibration = Calibration(steps).fit(p[first], y[first], seed)
+    test, targets, found = p[rest], y[rest], []
     for alpha in ALPHAS:
         if isinstance(calibration.conformal, ConformalIntervals):
             intervals = calibration.intervals(test, alpha)

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 import fsvi
-from fsvi import data, metrics
+from fsvi import metrics
 from fsvi.cost import keep_memory
-from fsvi.experiments.experiment import Compute, Experiment, Order
-from fsvi.experiments.tasks.cifar10 import NAME
-from fsvi.experiments.tasks.image_classifier import predict
-from fsvi.experiments.tasks.registry import TASKS
-from fsvi.experiments.tuning.study import held_out
+from paper import data
+from paper.experiment import Compute, Experiment, Order
+from paper.tasks.cifar10 import NAME
+from paper.tasks.image_classifier import predict
+from paper.tasks.registry import TASKS
+from paper.tuning.study import held_out
 
 EPOCHS = 8
 OTHERS = 5_000

@@ -10,9 +10,9 @@ import statistics
 import sys
 from pathlib import Path
 
-from fsvi.experiments.experiment import Order
-from fsvi.experiments.results import Result
-from fsvi.experiments.runner.runs import run
+from paper.experiment import Order
+from paper.records import Result
+from paper.runner.runs import run
 
 SEEDS = range(3)
 METHODS = {"map": None, "fsvi": "kmnist"}

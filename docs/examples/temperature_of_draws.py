@@ -17,8 +17,8 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 import fsvi
 from fsvi.calibration import TemperatureScaling
+from fsvi.likelihoods import CategoricalPredictive
 from fsvi.metrics import nll
-from fsvi.predictive import CategoricalPredictive
 
 
 def averaged(p: CategoricalPredictive) -> CategoricalPredictive:

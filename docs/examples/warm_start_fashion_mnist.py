@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import fsvi
-from fsvi import contexts, data, metrics, priors
+from fsvi import contexts, metrics, priors
+from paper import data
 
 trained = fsvi.load(sys.argv[1])
 fsvi.keep_memory()

@@ -17,7 +17,24 @@ from fsvi.errors import (
     SingularCovarianceError,
 )
 from fsvi.functions import contexts, divergences, kernels, priors
-from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, MultiHead, Poisson, StudentT
+from fsvi.likelihoods import (
+    Bernoulli,
+    BernoulliPredictive,
+    Categorical,
+    CategoricalPredictive,
+    Gaussian,
+    GaussianPredictive,
+    Likelihood,
+    MixturePredictive,
+    MultiHead,
+    Poisson,
+    PoissonPredictive,
+    Predictive,
+    StudentT,
+    StudentTPredictive,
+    Summary,
+    concatenate,
+)
 from fsvi.methods import (
     DUQ,
     FBNN,
@@ -45,17 +62,6 @@ from fsvi.methods import (
     method_names,
 )
 from fsvi.networks import Network
-from fsvi.predictive import (
-    BernoulliPredictive,
-    CategoricalPredictive,
-    GaussianPredictive,
-    MixturePredictive,
-    PoissonPredictive,
-    Predictive,
-    StudentTPredictive,
-    Summary,
-    concatenate,
-)
 from fsvi.training import (
     Callback,
     History,

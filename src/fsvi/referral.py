@@ -11,9 +11,9 @@ from torch import Tensor
 from fsvi.calibration import Calibration
 from fsvi.calibration.conformal import check_alpha
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Predictive
 from fsvi.metrics.detection import UNCERTAINTIES, uncertainty
 from fsvi.metrics.inputs import check_predictions, check_scores
-from fsvi.predictive import Predictive
 from fsvi.serialization import Configurable
 from fsvi.validation import check_choice, check_count, check_fraction, check_positive, check_type
 

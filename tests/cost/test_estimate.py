@@ -6,10 +6,10 @@ import fsvi
 import scenarios
 from fsvi.cost.estimate import _OVERHEAD, training_cost
 from fsvi.cost.probe import Probe
-from fsvi.experiments.bench.memory import step_memory
-from fsvi.experiments.bench.steps import FSVI_METHODS, BenchStep
 from fsvi.methods.registry import METHODS
 from fsvi.networks import mlp
+from paper.bench.memory import step_memory
+from paper.bench.steps import FSVI_METHODS, BenchStep
 
 
 @pytest.mark.parametrize("method", ["map", *FSVI_METHODS])

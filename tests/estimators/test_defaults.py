@@ -22,9 +22,9 @@ from fsvi.estimators.defaults import (
     reestimate_noise,
     widen,
 )
-from fsvi.experiments.bench.tables import Table, check_promises, measure_fit, measure_uncertainty
 from fsvi.methods.mean_field import Stds
 from fsvi.networks import table_mlp
+from paper.bench.tables import Table, check_promises, measure_fit, measure_uncertainty
 
 
 @pytest.mark.parametrize(

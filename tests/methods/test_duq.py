@@ -224,3 +224,12 @@ def test_options_that_its_loss_does_not_have_are_refused():
             fsvi.DUQ(nn.Linear(2, 2), likelihood)
     with pytest.raises(InvalidInputError, match="probabilities"):
         fsvi.DUQ(nn.Linear(2, 2), fsvi.Categorical()).loss(torch.randn(4, 2), torch.full((4, 2), 0.5))
+
+
+def test_inputs_whose_distances_overflow_are_near_no_class():
+    method = fsvi.DUQ(
+        torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)), fsvi.Categorical()
+    )
+    p = method.predict(torch.full((2, 2), 1e20))
+    torch.testing.assert_close(p.mean, torch.full((2, 3), 1 / 3))
+    assert bool((p.score == 0).all())

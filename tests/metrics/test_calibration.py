@@ -4,8 +4,8 @@ import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import CategoricalPredictive
 from fsvi.metrics import ece, reliability
-from fsvi.predictive import CategoricalPredictive
 
 
 @pytest.fixture

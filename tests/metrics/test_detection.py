@@ -6,9 +6,9 @@ import torch
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision, binary_roc
 
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import CategoricalPredictive
 from fsvi.methods.duq import KernelPredictive
 from fsvi.metrics import auroc, ood, roc, uncertainty
-from fsvi.predictive import CategoricalPredictive
 
 
 @pytest.fixture(params=["distinct", "tied"])

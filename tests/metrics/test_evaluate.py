@@ -6,8 +6,8 @@ import torch
 from fsvi import metrics
 from fsvi.data import Standardize
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import CategoricalPredictive, GaussianPredictive
 from fsvi.metrics import evaluate_classification, evaluate_ood, evaluate_regression
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive
 
 
 def test_classification():

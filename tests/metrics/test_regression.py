@@ -8,8 +8,8 @@ import torch
 
 from fsvi.data import Standardize
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import CategoricalPredictive, GaussianPredictive
 from fsvi.metrics import coverage, crps, log_likelihood, rmse, unstandardize
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive
 
 S, N, Q = 5, 6, 2
 

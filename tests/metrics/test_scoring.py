@@ -7,8 +7,8 @@ import torch
 from torchmetrics.functional.classification import multiclass_accuracy
 
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import CategoricalPredictive
 from fsvi.metrics import accuracy, brier, nll
-from fsvi.predictive import CategoricalPredictive
 
 CLASSES = 4
 

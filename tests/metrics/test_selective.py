@@ -5,9 +5,9 @@ import sklearn.metrics
 import torch
 
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import CategoricalPredictive
 from fsvi.methods.duq import KernelPredictive
 from fsvi.metrics import accuracy, aurc, referral_curve
-from fsvi.predictive import CategoricalPredictive
 
 # Four inputs, the least certain last; the second and the fourth are wrong.
 P = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])

@@ -8,7 +8,7 @@ import torch
 
 import fsvi
 from fsvi.errors import InvalidInputError
-from fsvi.predictive import CategoricalPredictive, GaussianPredictive, mixture, select
+from fsvi.likelihoods import CategoricalPredictive, GaussianPredictive, mixture
 from predictive_cases import KINDS, N, Q, S, made, targets
 
 
@@ -39,8 +39,8 @@ def test_class_probabilities_are_averaged_not_logits(classes, logits):
 
 def test_selected_rows_are_those_predictions(classes, real):
     rows = torch.tensor([3, 0])
-    assert torch.equal(select(classes, rows).mean, classes.mean[rows]) and len(select(classes, rows)) == 2
-    chosen = select(real, rows)
+    assert torch.equal(classes[rows].mean, classes.mean[rows]) and len(classes[rows]) == 2
+    chosen = real[rows]
     assert torch.equal(chosen.samples, real.samples[:, rows]) and torch.equal(chosen.variance, real.variance[rows])
 
 
@@ -305,7 +305,7 @@ def test_the_best_constant_is_not_beaten_by_any_other(kind):
         p = made(kind, seed=seed)[[0]].draws(slice(0, 1))
         same = fsvi.concatenate([p] * len(y))
         if kind == "student":  # the degrees of freedom are given
-            same.parameters["df"] = made(kind).parameters["df"][:1, :1].expand(1, len(y), Q)
+            same.df = made(kind).df[:1, :1].expand(1, len(y), Q)
         assert -float(same.log_prob(y).mean()) > best
 
 
@@ -317,3 +317,104 @@ def test_a_prediction_without_a_function_says_so():
     for q in (0.0, 1.0, -0.1):
         with pytest.raises(InvalidInputError, match="q="):
             p.quantile(q)
+
+
+# Outputs at every position --------------------------------------------------------------------------------------------
+
+
+def at_positions(p, shape):
+    """The same prediction with its N·… rows laid out as (n, positions...)."""
+    return p.mapped(lambda values: values.unflatten(1, shape))
+
+
+@every_kind
+def test_positions_are_predicted_as_rows_are(kind):
+    rows, y = made(kind), targets(kind)
+    p = at_positions(made(kind), (1, N, 1))
+    shaped = y.unflatten(0, (1, N, 1))
+    assert p.mean.shape == (1, N, 1, Q) and p.std.shape == p.variance.shape == p.mean.shape and len(p) == 1
+    for given, expected in (
+        (p.mean, rows.mean),
+        (p.std, rows.variance.sqrt()),
+        (p.score, rows.score),
+        (p.point(), rows.point()),
+        (p.log_prob(shaped), rows.log_prob(y)),
+        (p.cdf(shaped), rows.cdf(y)),
+        (p.quantile(0.3), rows.quantile(0.3)),
+        (p.distribution().log_prob(shaped), rows.log_prob(y)),
+        (p.sample(4, seed=1)[3], rows.sample(4, seed=1)[3]),
+        *zip(p.columns().values(), rows.columns().values(), strict=True),
+    ):
+        torch.testing.assert_close(given.reshape(expected.shape), expected)
+    assert p.log_prob(shaped).shape == p.score.shape == (1, N, 1)
+    assert p.constant_nll(shaped) == rows.constant_nll(y)
+    torch.testing.assert_close(p.summary().mean, p.mean)
+    torch.testing.assert_close(p.summary().rows().score, rows.score)
+    if p.is_numeric:
+        torch.testing.assert_close(p.crps(shaped).reshape(N, Q), rows.crps(y))
+    else:
+        torch.testing.assert_close(p.mutual_information().reshape(-1), rows.mutual_information())
+
+
+def test_targets_may_be_laid_out_as_images():
+    samples = torch.randn(S, 2, 4, 5, 3)
+    p = GaussianPredictive(samples, torch.ones(3))
+    y = torch.randn(2, 4, 5, 3)
+    assert torch.equal(p.log_prob(y.movedim(-1, 1)), p.log_prob(y))
+    with pytest.raises(InvalidInputError, match=r"\(2, 4, 5, 3\)"):
+        p.log_prob(y.reshape(2, 20, 3))
+
+
+def test_a_missing_label_at_a_position_does_not_count():
+    f = torch.randn(S, 2, 4, Q)
+    y = torch.tensor([[0, -100, 2, 1], [-100, 1, 1, 0]])
+    likelihood = fsvi.Categorical(ignore_index=-100)
+    p, observed = likelihood.predictive(f), y != -100
+    plain = fsvi.Categorical().predictive(f)
+    for one in (p, p.summary()):
+        torch.testing.assert_close(one.log_prob(y), plain.log_prob(y.clamp_min(0)) * observed)
+    assert likelihood.num_observed(y) == 6 and fsvi.Categorical().num_observed(y) == 8
+
+
+@pytest.mark.parametrize(
+    ("p", "said"),
+    [
+        (CategoricalPredictive(torch.zeros(S, 64, 3)), "Predictive(Categorical, 64 inputs, 3 classes, 7 draws)"),
+        (
+            CategoricalPredictive(torch.zeros(1, 1, 28, 27, 2)),
+            "Predictive(Categorical, 1 input, 28×27 positions, 2 classes, 1 draw)",
+        ),
+        (GaussianPredictive(torch.zeros(S, 5, 1), torch.ones(1)), "Predictive(Gaussian, 5 inputs, 1 target, 7 draws)"),
+        (fsvi.BernoulliPredictive(torch.zeros(2, 5, 4)).summary(), "Summary(Bernoulli, 5 inputs, 4 labels)"),
+    ],
+)
+def test_a_prediction_is_shown_in_one_line(p, said):
+    assert repr(p) == said
+
+
+# Numbers that overflow ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        fsvi.Categorical(),
+        fsvi.Bernoulli(),
+        fsvi.Gaussian(),
+        fsvi.Gaussian(heteroscedastic=True),
+        fsvi.Poisson(),
+        fsvi.StudentT(),
+    ],
+)
+@pytest.mark.parametrize("value", [1e3, 1e19, 3e38, math.inf, -math.inf, math.nan])
+def test_a_prediction_is_finite_or_one_sentence(likelihood, value):
+    likelihood.bind(2)
+    f = torch.zeros(3, 4, 2)
+    f[1, 2, 1] = value
+    try:
+        p = likelihood.predictive(f)
+    except InvalidInputError as error:
+        assert "at 1 of 4 inputs" in str(error) and not (value == 1e3 and type(likelihood) is fsvi.Categorical)
+        return
+    assert not math.isnan(value)
+    assert all(bool(values.isfinite().all()) for values in (p.mean, p.variance, p.score))

@@ -14,12 +14,11 @@ def in_scipy(p, kind):
     """The distributions of each draw in SciPy, (samples, n, targets)."""
     if kind == "gaussian":
         return scipy.stats.norm(p.samples.numpy(), p.noise_variance.sqrt().numpy())
-    values = {name: value.numpy() for name, value in p.parameters.items()}
     if kind == "counts":
-        return scipy.stats.poisson(values["rate"])
+        return scipy.stats.poisson(p.samples.numpy())
     if kind == "student":
-        return scipy.stats.t(values["df"], values["loc"], values["scale"])
-    return scipy.stats.laplace(values["loc"], values["scale"])
+        return scipy.stats.t(p.df.numpy(), p.samples.numpy(), p.scale.numpy())
+    return scipy.stats.laplace(p.parameters["loc"].numpy(), p.parameters["scale"].numpy())
 
 
 @every_kind

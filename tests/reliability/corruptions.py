@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 import fsvi
-from fsvi.experiments.experiment import Order
-from fsvi.experiments.report.write import write_report
-from fsvi.experiments.results import Result, checksum, read_result, result_path
-from fsvi.experiments.runner.diagnoses import diagnose_result
-from fsvi.experiments.runner.runs import model_path, run
-from fsvi.experiments.tasks.registry import TASKS
 from fsvi.serialization import read_tree, write_tree
+from paper.experiment import Order
+from paper.records import Result, checksum, read_result, result_path
+from paper.report.write import write_report
+from paper.runner.diagnoses import diagnose_result
+from paper.runner.runs import model_path, run
+from paper.tasks.registry import TASKS
 
 ORDER = Order("two-moons", "fsvi", "smoke")
 MARK = Path("code-was-run")

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import fsvi
-from fsvi.cli import main as command_line
 from fsvi.serialization import digest, read_tree
+from paper.__main__ import main as command_line
 from scenarios import build
 
 EPOCHS = 20
@@ -92,7 +92,7 @@ def fit(name: str) -> Training:
 
 
 def run(task: str, method: str, command: bool = False) -> Training:
-    """`fsvi run`, forked or as a `command` of its own."""
+    """`python -m paper run`, forked or as a `command` of its own."""
 
     def arguments(folder: Path) -> list[str]:
         return ["run", task, method, "--profile", "smoke", "--out", str(folder)]
@@ -145,7 +145,7 @@ def called(arguments: list[str]) -> None:
 
 def started(arguments: list[str]) -> int:
     """The command line as a process of its own."""
-    command = [sys.executable, "-c", "from fsvi.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from paper.__main__ import main; main()", *arguments]
     silent = (os.POSIX_SPAWN_OPEN, sys.stdout.fileno(), os.devnull, os.O_WRONLY, 0)
     return os.posix_spawn(sys.executable, command, os.environ, file_actions=[silent])
 

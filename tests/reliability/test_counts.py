@@ -20,7 +20,9 @@ KILLS, CORRUPTIONS = 4, 20
 def report(tmp_path_factory):
     """The program's report; a process of its own, since only one with a single thread may fork."""
     out = tmp_path_factory.mktemp("reliability")
-    path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(fsvi.__file__).parents[1])])
+    path = os.pathsep.join(
+        map(str, [Path(__file__).parents[1], Path(__file__).parents[2], Path(fsvi.__file__).parents[1]])
+    )
     command = [sys.executable, "-m", "reliability", "--kills", KILLS, "--corruptions", CORRUPTIONS]
     done = subprocess.run(
         [*map(str, command), "--out", str(out)],

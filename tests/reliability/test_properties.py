@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fsvi
-from fsvi.predictive import CategoricalPredictive, Predictive, mixture
+from fsvi.likelihoods import CategoricalPredictive, Predictive, mixture
 
 bounded = settings(
     max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)

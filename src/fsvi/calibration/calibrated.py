@@ -11,9 +11,9 @@ from torch import Tensor
 from fsvi.calibration.calibration import Calibration, Conformal
 from fsvi.calibration.intervals import Intervals
 from fsvi.calibration.scaling import Scaling
+from fsvi.likelihoods import Predictive, gathered
 from fsvi.methods.base import Method
 from fsvi.methods.exporting import export_method
-from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_seed, check_type
 

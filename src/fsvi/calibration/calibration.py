@@ -12,7 +12,7 @@ from fsvi.calibration.intervals import ConformalIntervals, Intervals
 from fsvi.calibration.scaling import Scaling
 from fsvi.calibration.sets import ConformalSets
 from fsvi.errors import InvalidInputError
-from fsvi.predictive import Predictive, select
+from fsvi.likelihoods import Predictive
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_fraction, check_seed, check_type
 
@@ -64,11 +64,11 @@ class Calibration(Configurable):
         if y.dim() == 0 or len(y) != len(p):
             raise InvalidInputError(f"there are {len(p)} predictions, but targets of shape {tuple(y.shape)}.")
         first, rest = self._divide(len(y), seed)
-        scaled, targets = select(p, first), y[first]
+        scaled, targets = p[first], y[first]
         for step in self.scalings:
             scaled = step.fit(scaled, targets)(scaled)
         if self.conformal is not None:
-            self.conformal.fit(self(select(p, rest)), y[rest])
+            self.conformal.fit(self(p[rest]), y[rest])
         return self
 
     def __call__(self, p: Any) -> Any:

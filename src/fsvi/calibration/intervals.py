@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fsvi.calibration.conformal import quantile
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Predictive
 from fsvi.metrics.regression import check_numeric, check_targets
-from fsvi.predictive import Predictive
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import CategoricalPredictive, Predictive
 from fsvi.metrics.inputs import check_prediction, check_predictions, check_scores
 from fsvi.metrics.regression import check_numeric, check_targets
-from fsvi.predictive import CategoricalPredictive, Predictive
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_positive
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fsvi.cli.files import Columns, read_examples, read_inputs
 from fsvi.errors import InvalidInputError
-from fsvi.predictive import Predictive, concatenate
+from fsvi.likelihoods import Predictive, concatenate
 from fsvi.referral import Referral
 from fsvi.scoring.arrays import Sampling, Trained, as_inputs, table_of
 from fsvi.serialization import building_from

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fsvi.cli.predict import Predictions
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier
-from fsvi.predictive import concatenate
+from fsvi.likelihoods import concatenate
 from fsvi.referral import Referral
 from fsvi.scoring.arrays import Sampling
 from fsvi.scoring.rows import predict_rows, row_columns, tell_once, unknown_columns

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 import fsvi
 from fsvi.estimators.assessment import Assessment, Growth
@@ -88,7 +88,7 @@ def write_report(
         model: The file with the model.
     """
     environment = Environment(
-        loader=ChoiceLoader([PackageLoader("fsvi.cli"), PackageLoader("fsvi.experiments.report")]),
+        loader=PackageLoader("fsvi.cli"),
         autoescape=select_autoescape(),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -14,8 +14,8 @@ from torch import Tensor
 from fsvi.cost.probe import members
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
+from fsvi.likelihoods import Predictive
 from fsvi.methods import Method
-from fsvi.predictive import Predictive
 from fsvi.training import History
 from fsvi.validation import check_inputs
 

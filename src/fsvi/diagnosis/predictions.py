@@ -10,8 +10,8 @@ from torch import Tensor
 from fsvi.diagnosis.evidence import Evidence
 from fsvi.diagnosis.findings import Finding, Severity
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Predictive
 from fsvi.metrics import coverage, reliability
-from fsvi.predictive import Predictive
 
 _GROUPS = 5
 _TOO_NOISY, _NOISY = 0.5, 0.25

@@ -21,8 +21,7 @@ from fsvi.estimators.defaults import HIDDEN
 from fsvi.estimators.files import labels_from, labels_tree
 from fsvi.estimators.rows import merge_rows
 from fsvi.functions.contexts import Context
-from fsvi.likelihoods import Categorical
-from fsvi.predictive import CategoricalPredictive
+from fsvi.likelihoods import Categorical, CategoricalPredictive
 from fsvi.validation import check_fraction
 
 

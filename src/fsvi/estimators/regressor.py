@@ -17,9 +17,8 @@ from fsvi.calibration import ConformalIntervals
 from fsvi.estimators.base import Estimator
 from fsvi.estimators.files import scaler_from, scaler_tree
 from fsvi.estimators.rows import merge_rows, weighted_scaler
-from fsvi.likelihoods import Gaussian
+from fsvi.likelihoods import Gaussian, GaussianPredictive
 from fsvi.metrics.regression import unstandardize
-from fsvi.predictive import GaussianPredictive
 from fsvi.validation import check_fraction
 
 _NOISE = 0.5

@@ -1,21 +1,34 @@
-"""p(y|f): how targets arise from the network's outputs."""
+"""p(y|f), how targets arise from the network's outputs, and the predictions that they give: one file per family."""
 
-from fsvi.likelihoods.base import Likelihood, NumberLikelihood, weighted
-from fsvi.likelihoods.bernoulli import Bernoulli
-from fsvi.likelihoods.categorical import Categorical
-from fsvi.likelihoods.gaussian import Gaussian
+from fsvi.likelihoods.base import Likelihood, Predictive, Summary, concatenate, gathered, mixture, weighted
+from fsvi.likelihoods.bernoulli import Bernoulli, BernoulliPredictive
+from fsvi.likelihoods.categorical import Categorical, CategoricalPredictive
+from fsvi.likelihoods.gaussian import Gaussian, GaussianPredictive
 from fsvi.likelihoods.multi_head import MultiHead
-from fsvi.likelihoods.poisson import Poisson
-from fsvi.likelihoods.student_t import StudentT
+from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood, NumericPredictive
+from fsvi.likelihoods.poisson import Poisson, PoissonPredictive
+from fsvi.likelihoods.student_t import StudentT, StudentTPredictive
 
 __all__ = [
     "Bernoulli",
+    "BernoulliPredictive",
     "Categorical",
+    "CategoricalPredictive",
     "Gaussian",
+    "GaussianPredictive",
     "Likelihood",
+    "MixturePredictive",
     "MultiHead",
     "NumberLikelihood",
+    "NumericPredictive",
     "Poisson",
+    "PoissonPredictive",
+    "Predictive",
     "StudentT",
+    "StudentTPredictive",
+    "Summary",
+    "concatenate",
+    "gathered",
+    "mixture",
     "weighted",
 ]

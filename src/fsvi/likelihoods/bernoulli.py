@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
 from torch import Tensor
+from torch import distributions as D
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import NumberLikelihood
-from fsvi.predictive import BernoulliPredictive
+from fsvi.likelihoods.base import Predictive, as_numbers, check_defined, log_mean_exp, named, precise
+from fsvi.likelihoods.categorical import mean_divergence
+from fsvi.likelihoods.numbers import NumberLikelihood, equal_weights
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Bernoulli(NumberLikelihood):
@@ -40,3 +49,136 @@ class Bernoulli(NumberLikelihood):
     def fisher_root(self, f: Tensor, y: Tensor | None = None) -> Tensor:
         """√(p (1 − p)) of every label."""
         return self.present((0.5 * (F.logsigmoid(f) + F.logsigmoid(-f))).exp(), y)
+
+
+class BernoulliPredictive(Predictive):
+    """The probability of each label; entropies are in nats and summed over labels.
+
+    With one label it has the class probabilities, entropies and log-probabilities of a `CategoricalPredictive` of two
+    classes. With several, `column(i)` is the prediction of one of them.
+
+    Args:
+        logits: The draws' outputs, (samples, n, labels).
+    """
+
+    score_name = "entropy"
+    outputs_name = "labels"
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = precise(logits)
+        check_defined(self.samples)
+
+    @property
+    def samples(self) -> Tensor:  # type: ignore[override]
+        """(samples, n, labels): each draw's probability that the label is present."""
+        return self.logits.sigmoid()
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance over draws of each label's probability, (n, labels): the epistemic part."""
+        return self.function_variance
+
+    def log_prob(self, y: Any) -> Tensor:
+        """log 1/S Σₛ Π_l p(y_l|fₛ(x)), (n,), for y of 0 and 1; labels that are NaN are left out."""
+        y = self._targets(y)
+        present = y.expand(self.logits.shape)
+        logs = torch.where(present.isnan(), 0.0, F.logsigmoid(torch.where(present == 1, self.logits, -self.logits)))
+        return log_mean_exp(logs.sum(-1))
+
+    def entropy(self) -> Tensor:
+        """Σ_l H[E p_l], (n,): total uncertainty."""
+        mean = self._pair().exp().mean(1)
+        return torch.special.entr(mean).sum((0, -1))
+
+    def expected_entropy(self) -> Tensor:
+        """Σ_l E H[p_l] over draws, (n,): what would remain if the function were known."""
+        pair = self._pair()
+        return -(pair.exp() * pair).nan_to_num(0.0).sum((0, -1)).mean(0)
+
+    def mutual_information(self) -> Tensor:
+        """Σ_l (H[E p_l] − E H[p_l]), (n,): the part due to the unknown function; exactly 0 where draws agree."""
+        parts = torch.stack([mean_divergence(each) for each in self._pair()])
+        return parts.sum((0, -1)).clamp_min(0.0)
+
+    @property
+    def score(self) -> Tensor:
+        """The predictive entropy, (n,)."""
+        return self.entropy()
+
+    def class_probabilities(self) -> Tensor:
+        """The probabilities of 0 and 1, (n, 2), of a single label."""
+        return self.class_log_probs().exp().mean(0)
+
+    def class_log_probs(self) -> Tensor:
+        """(samples, n, 2), of a single label."""
+        if self.logits.shape[-1] != 1:
+            raise InvalidInputError(
+                f"the prediction has {self.logits.shape[-1]} labels per input, but one class is needed: take one label "
+                "by p.column(i)."
+            )
+        return self._pair().squeeze(-1).movedim(0, -1)
+
+    def with_class_logits(self, logits: Tensor) -> Self:
+        """A copy with other logits of the two classes."""
+        other = copy.copy(self)
+        other.logits = logits[..., 1:] - logits[..., :1]
+        return other
+
+    def labels(self) -> Tensor:
+        """Whether each label is more probable than not, as 0 or 1, (n, labels), or (n,) for a single label."""
+        present = (self.mean > 0.5).long()
+        return present.squeeze(-1) if present.shape[-1] == 1 else present
+
+    def point(self) -> Tensor:
+        """The labels."""
+        return self.labels()
+
+    def distribution(self) -> D.MixtureSameFamily:
+        """The mixture over draws of independent labels, with events (labels,)."""
+        components = D.Independent(D.Bernoulli(logits=self.logits.movedim(0, -2), validate_args=False), 1)
+        return D.MixtureSameFamily(equal_weights(self.logits), components, validate_args=False)
+
+    def noisy(self, draws: Tensor, generator: torch.Generator) -> Tensor:
+        """Labels 0 and 1 per draw and input, (len(draws), n, labels)."""
+        device = self.logits.device
+        return torch.bernoulli(self.samples[draws.to(device)].cpu(), generator=generator).to(device)
+
+    def cdf(self, y: Any, below: bool = False) -> Tensor:
+        """P(Y ≤ y) for y of 0 and 1, (n, labels)."""
+        y, absent = self._targets(y), 1 - self.mean
+        return torch.where(y == 1, absent, 0.0) if below else torch.where(y == 1, 1.0, absent)
+
+    def one_quantile(self, q: float) -> Tensor:
+        """0 where the label is absent with a probability of at least `q`, (n, labels)."""
+        return (1 - self.mean < q).to(self.logits.dtype)
+
+    def columns(self) -> dict[str, Tensor]:
+        """As for two classes; with several labels, the probability that each is present."""
+        p = self.rows()
+        if p.logits.shape[-1] == 1:
+            own = {"label": p.labels(), "probability": p.class_probabilities().amax(-1)}
+        else:
+            own = named("probability", p.mean)
+        return own | {"entropy": p.entropy(), "mutual_information": p.mutual_information()}
+
+    def graph_outputs(self) -> dict[str, Tensor]:
+        """The probability that each label is present, entropy and mutual information."""
+        return {"mean": self.mean, "entropy": self.entropy(), "mutual_information": self.mutual_information()}
+
+    def constant_nll(self, y: Tensor) -> float | None:
+        """The sum over labels of the entropies of their frequencies."""
+        y = y.double().reshape(-1, y.shape[-1])
+        shares = y.nanmean(0)
+        entropies = torch.special.entr(shares) + torch.special.entr(1 - shares)
+        observed = (~y.isnan()).double().mean(0)
+        return float((entropies * observed).nansum())
+
+    def _pair(self) -> Tensor:
+        """Log-probabilities of absence and presence, (2, samples, n, labels)."""
+        return F.logsigmoid(torch.stack([-self.logits, self.logits]))
+
+    def _targets(self, y: Any) -> Tensor:
+        y = as_numbers(y, self.logits)
+        if not bool(((y == 0) | (y == 1) | y.isnan()).all()):
+            raise InvalidInputError("labels of a Bernoulli prediction must be 0 or 1, or NaN where there is none.")
+        return y

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch import distributions as D
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import Likelihood
-from fsvi.predictive import CategoricalPredictive
+from fsvi.likelihoods.base import Likelihood, Predictive, as_labels, check_defined, log_mean_exp, precise
 from fsvi.validation import as_tensor, check_fraction, check_labels
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _NO_LABEL = -100
 """PyTorch's default; labels are checked before, so none has it"""
@@ -100,6 +105,13 @@ class Categorical(Likelihood):
         """Examples whose label is not `ignore_index`."""
         return None if self.ignore_index is None or y.is_floating_point() else y != self.ignore_index
 
+    def num_observed(self, y: Tensor) -> int | Tensor:
+        """Labels, or rows of probabilities, that are not `ignore_index`."""
+        observed = self.observed(y)
+        if observed is None:
+            return y[..., 0].numel() if y.is_floating_point() else y.numel()
+        return observed.sum().clamp_min(1)
+
     def predictive(self, f: Tensor) -> CategoricalPredictive:
         """Class probabilities averaged over draws."""
         return CategoricalPredictive(f, self.ignore_index)
@@ -131,3 +143,133 @@ def _check_weights(weights: Sequence[float] | Tensor) -> Tensor:
     if values.dim() != 1 or not bool((values >= 0).all() and values.isfinite().all() and (values > 0).any()):
         raise InvalidInputError(f"class_weight={weights} must be finite numbers of at least 0, not all of them 0.")
     return values.clone()
+
+
+class CategoricalPredictive(Predictive):
+    """Class probabilities; all entropies are in nats.
+
+    Args:
+        logits: The draws' outputs, (samples, n, classes).
+        ignore_index: The label of inputs without a target, which `log_prob` counts as 0; None if there is none.
+    """
+
+    score_name = "entropy"
+    outputs_name = "classes"
+
+    def __init__(self, logits: Tensor, ignore_index: int | None = None) -> None:
+        self.log_probs = precise(logits).log_softmax(-1)
+        check_defined(self.samples)
+        if ignore_index is not None:
+            self.ignore_index = ignore_index
+
+    @property
+    def samples(self) -> Tensor:  # type: ignore[override]
+        """(samples, n, classes): each draw's class probabilities."""
+        return self.log_probs.exp()
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance over draws of each class's probability, (n, classes): the epistemic part."""
+        return self.function_variance
+
+    def log_prob(self, y: Any) -> Tensor:
+        """log 1/S Σₛ p(y|fₛ(x)) for integer labels, (n,); 0 where the label is `ignore_index`."""
+        y, observed = as_labels(y, self.log_probs[0], self.ignore_index)
+        chosen = self.log_probs.gather(-1, y.expand(self.log_probs.shape[:-1])[..., None]).squeeze(-1)
+        return log_mean_exp(chosen).masked_fill(~observed, 0.0)
+
+    def entropy(self) -> Tensor:
+        """Predictive entropy H[E p], (n,): total uncertainty."""
+        return torch.special.entr(self.mean).sum(-1)
+
+    def expected_entropy(self) -> Tensor:
+        """E H[p] over draws, (n,): what would remain if the function were known."""
+        return -(self.samples * self.log_probs).nan_to_num(0.0).sum(-1).mean(0)
+
+    def mutual_information(self) -> Tensor:
+        """H[E p] − E H[p], (n,): the part due to the unknown function.
+
+        It is the mean of KL(p ‖ E p) over draws, exactly 0 where draws agree: a difference of entropies would rank
+        such inputs by its rounding.
+        """
+        return mean_divergence(self.log_probs).sum(-1).clamp_min(0.0)
+
+    @property
+    def score(self) -> Tensor:
+        """The predictive entropy, (n,)."""
+        return self.entropy()
+
+    def class_probabilities(self) -> Tensor:
+        """The mean over draws, (n, classes)."""
+        return self.mean
+
+    def class_log_probs(self) -> Tensor:
+        """(samples, n, classes)."""
+        return self.log_probs
+
+    def with_class_logits(self, logits: Tensor) -> Self:
+        """A copy with other logits; everything else that a method's own prediction has stays."""
+        other = copy.copy(self)
+        other.log_probs = logits.log_softmax(-1)
+        return other
+
+    def labels(self) -> Tensor:
+        """The most probable class, (n,)."""
+        return self.mean.argmax(-1)
+
+    def point(self) -> Tensor:
+        """The most probable class, (n,)."""
+        return self.labels()
+
+    def distribution(self) -> D.Categorical:
+        """The average of the draws' distributions, which is categorical again."""
+        return D.Categorical(probs=self.mean, validate_args=False)
+
+    def noisy(self, draws: Tensor, generator: torch.Generator) -> Tensor:
+        """A label per draw and input, (len(draws), n)."""
+        probabilities = self.samples[draws.to(self.log_probs.device)].cpu()
+        labels = torch.multinomial(probabilities.flatten(0, -2), 1, generator=generator)
+        return labels.reshape(probabilities.shape[:-1]).to(self.log_probs.device)
+
+    def cdf(self, y: Any, below: bool = False) -> Tensor:
+        """The probability of the classes up to y, (n, 1): for classes that have an order."""
+        y = as_labels(y, self.log_probs[0])[0][..., None]
+        up_to = self.mean.cumsum(-1).gather(-1, y)
+        return up_to - self.mean.gather(-1, y) if below else up_to
+
+    def one_quantile(self, q: float) -> Tensor:
+        """The first class at which the probabilities add up to `q`, (n, 1): for classes that have an order."""
+        return (self.mean.cumsum(-1)[..., :-1] < q).sum(-1, keepdim=True)
+
+    def column(self, index: int) -> Self:
+        """Refused: a class by itself is not a prediction."""
+        self._refuse("single targets")
+
+    def columns(self) -> dict[str, Tensor]:
+        """The most probable class with its probability, entropy and mutual information."""
+        p = self.rows()
+        return {
+            "label": p.labels(),
+            "probability": p.mean.amax(-1),
+            "entropy": p.entropy(),
+            "mutual_information": p.mutual_information(),
+        }
+
+    def graph_outputs(self) -> dict[str, Tensor]:
+        """Class probabilities, entropy and mutual information."""
+        return {"mean": self.mean, "entropy": self.entropy(), "mutual_information": self.mutual_information()}
+
+    def constant_nll(self, y: Tensor) -> float | None:
+        """The entropy of the classes' frequencies."""
+        if y.is_floating_point():
+            return float(torch.special.entr(y.double().reshape(-1, y.shape[-1]).mean(0)).sum())
+        known = y.reshape(-1) if self.ignore_index is None else y[y != self.ignore_index]
+        shares = torch.bincount(known).double() / max(1, len(known))
+        return float(torch.special.entr(shares).sum())
+
+
+def mean_divergence(log_probs: Tensor) -> Tensor:
+    """1/S Σₛ pₛ log(pₛ / p̄) for each outcome, with p̄ the mean over draws: summed over outcomes, a mean KL."""
+    top = log_probs.amax(0)
+    log_mean = top + (log_probs - top).exp().mean(0).log()
+    return (log_probs.exp() * (log_probs - log_mean)).nan_to_num(0.0).mean(0)

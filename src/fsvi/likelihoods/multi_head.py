@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.categorical import Categorical
-from fsvi.predictive import CategoricalPredictive
+from fsvi.likelihoods.categorical import Categorical, CategoricalPredictive
 
 _EXCLUDED = -1e4
 """The logit of a class of another task: its probability is exactly 0, and all logarithms stay finite."""

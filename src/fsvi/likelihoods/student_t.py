@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import NumberLikelihood
-from fsvi.predictive import StudentTPredictive
+from fsvi.likelihoods.base import as_numbers, precise
+from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
 from fsvi.validation import check_positive
 
 _LEAST_DF = 2.0
 """where the variance becomes infinite"""
+_ITERATIONS = 100
+"""of expectation maximization"""
 
 
 class StudentT(NumberLikelihood):
@@ -92,3 +96,64 @@ class StudentT(NumberLikelihood):
                 setattr(self, name, nn.Parameter(values))
             else:
                 self.register_buffer(name, values)
+
+
+class StudentTPredictive(NumericPredictive):
+    """Real targets with heavy tails: a mixture over draws of Student's t distributions.
+
+    The distribution function and quantiles are computed by SciPy on the CPU, because PyTorch does not have them.
+
+    Args:
+        samples: The draws of the location, (samples, n, targets).
+        scale: The scale of the noise, (targets,).
+        df: The degrees of freedom, (targets,), above 2.
+    """
+
+    def __init__(self, samples: Tensor, scale: Tensor, df: Tensor) -> None:
+        self.samples = precise(samples)
+        self.scale, self.df = (values.to(self.samples).expand(samples.shape) for values in (scale, df))
+        self.check_variance()
+
+    def given_function(self) -> D.StudentT:
+        """The t distribution of each draw."""
+        return D.StudentT(self.df, self.samples, self.scale, validate_args=False)
+
+    @property
+    def variance(self) -> Tensor:
+        """E[scale² df / (df − 2)] + Var[f], (n, targets)."""
+        return (self.scale.square() * self.df / (self.df - 2)).mean(0) + self.function_variance
+
+    def cdf(self, y: Any, below: bool = False) -> Tensor:
+        """1/S Σₛ T((y − fₛ)/scale), (n, targets), with T the t distribution's own."""
+        from scipy.special import stdtr  # takes long to import
+
+        y = as_numbers(y, self.samples)
+        z = (y - self.samples) / self.scale
+        df, z = (values.detach().cpu().double().numpy() for values in (self.df, z))
+        return torch.as_tensor(stdtr(df, z)).mean(0).to(y)
+
+    def bracket(self, q: float) -> tuple[Tensor, Tensor]:
+        """The least and the largest quantile over draws."""
+        from scipy.special import stdtrit
+
+        z = torch.as_tensor(stdtrit(self.df.detach().cpu().double().numpy(), q)).to(self.samples)
+        quantiles = self.samples + self.scale * z
+        return quantiles.amin(0), quantiles.amax(0)
+
+    def moved(self, samples: Tensor, factor: Any) -> StudentTPredictive:
+        """The prediction with these locations of the draws, and noise whose scale is multiplied by `factor`."""
+        return StudentTPredictive(samples, self.scale * factor, self.df)
+
+    def constant_nll(self, y: Tensor) -> float | None:
+        """That of one t distribution with these degrees of freedom, fitted by expectation maximization."""
+        y = y.double().reshape(-1, y.shape[-1])
+        df = self.df.flatten(0, -2).mean(0).double()
+        loc = y.nanmedian(0).values
+        variance = (y - loc).square().nanmean(0).clamp_min(1e-12)
+        for _ in range(_ITERATIONS):
+            squared = (y - loc).square() / variance
+            weight = torch.where(y.isnan(), torch.nan, (df + 1) / (df + squared))
+            loc = (weight * y).nansum(0) / weight.nansum(0)
+            variance = (weight * (y - loc).square()).nanmean(0).clamp_min(1e-12)
+        logs = D.StudentT(df, loc, variance.sqrt(), validate_args=False).log_prob(y)
+        return -float(torch.where(y.isnan(), 0.0, logs).sum(-1).mean())

@@ -34,13 +34,12 @@ from torch.utils.data import DataLoader, Dataset
 from fsvi.errors import InvalidInputError
 from fsvi.export import Functions
 from fsvi.inputs import TARGET_KEYS, Inputs, example_shape, signature
-from fsvi.likelihoods import Likelihood
+from fsvi.likelihoods import Likelihood, Predictive, gathered
 from fsvi.methods.exporting import export_method
 from fsvi.methods.files import save_method
 from fsvi.networks.devices import make_generator, moved
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.predictive import Predictive, gathered
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_inputs
 

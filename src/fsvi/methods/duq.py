@@ -13,10 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fsvi.errors import InvalidInputError
 from fsvi.export import Functions
 from fsvi.inputs import describe_inputs
-from fsvi.likelihoods import Categorical, Likelihood
+from fsvi.likelihoods import Categorical, CategoricalPredictive, Likelihood
 from fsvi.methods.network_method import NetworkMethod
 from fsvi.networks.network import Network
-from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_count, check_fraction, check_positive
 
 
@@ -30,6 +29,8 @@ class KernelPredictive(CategoricalPredictive):
     score_name = "kernel distance"
 
     def __init__(self, log_kernels: Tensor) -> None:
+        # Distances that overflow are equal: no class is near, and the kernels are 0.
+        log_kernels = log_kernels.clamp_min(torch.finfo(log_kernels.dtype).min / 4)
         super().__init__(log_kernels)
         self.kernels = log_kernels.exp()
 

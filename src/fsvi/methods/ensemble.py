@@ -15,12 +15,11 @@ from torch.optim import Optimizer
 from fsvi.errors import InvalidInputError
 from fsvi.export import Functions
 from fsvi.inputs import example_shape
-from fsvi.likelihoods import Likelihood
+from fsvi.likelihoods import Likelihood, Predictive, mixture
 from fsvi.methods.base import DataPass, Method
 from fsvi.methods.map import MAP
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import is_dense
-from fsvi.predictive import Predictive, mixture
 from fsvi.serialization import Configurable
 from fsvi.validation import check_count, check_type
 

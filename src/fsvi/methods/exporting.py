@@ -15,10 +15,10 @@ from torch import Tensor
 from fsvi.errors import InvalidInputError
 from fsvi.export import Functions, check_path, trace, write_graph
 from fsvi.inputs import Graphs, Inputs, num_rows
+from fsvi.likelihoods import Predictive
 from fsvi.networks.calling import input_names
 from fsvi.networks.devices import make_generator
 from fsvi.networks.modes import evaluating
-from fsvi.predictive import Predictive
 from fsvi.validation import check_count, check_inputs, check_seed
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
-from fsvi.likelihoods import Likelihood
+from fsvi.likelihoods import CategoricalPredictive, Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.duq import DUQ, KernelPredictive
 from fsvi.methods.ensemble import Ensemble
@@ -39,7 +39,6 @@ from fsvi.methods.swag import SWAG
 from fsvi.methods.vbll import VBLL
 from fsvi.methods.vogn import VOGN
 from fsvi.networks.network import Network
-from fsvi.predictive import CategoricalPredictive
 from fsvi.validation import check_choice
 
 Net = nn.Module | Network | Callable[[], nn.Module | Network]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Predictive
 from fsvi.metrics.inputs import check_prediction, check_scores
-from fsvi.predictive import Predictive
 from fsvi.validation import as_tensor, check_choice, check_labels
 
 UNCERTAINTIES: dict[str, Callable[[Predictive], Tensor]] = {

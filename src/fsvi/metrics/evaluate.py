@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from fsvi.likelihoods import Predictive
 from fsvi.metrics.calibration import ece
 from fsvi.metrics.detection import UNCERTAINTIES, ood, uncertainty
 from fsvi.metrics.inputs import Probabilities
 from fsvi.metrics.regression import Scale, coverage, crps, log_likelihood, rmse, unstandardize
 from fsvi.metrics.scoring import accuracy, brier, nll
 from fsvi.metrics.selective import aurc, referral_curve
-from fsvi.predictive import Predictive
 
 _LEVELS = (50, 90, 95)
 

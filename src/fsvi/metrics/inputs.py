@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.predictive import Predictive
+from fsvi.likelihoods import Predictive
 from fsvi.validation import as_tensor, check_labels, check_type
 
 Probabilities: TypeAlias = Predictive | Tensor

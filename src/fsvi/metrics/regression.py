@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.predictive import Predictive
+from fsvi.likelihoods import Predictive
 from fsvi.validation import as_tensor, check_fraction, check_type
 
 P = TypeVar("P", bound=Predictive)

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.nn.functional import one_hot
 
+from fsvi.likelihoods import Predictive
 from fsvi.metrics.inputs import Probabilities, check_prediction, check_predictions
-from fsvi.predictive import Predictive
 
 
 def accuracy(p: Probabilities, y: Any) -> float:

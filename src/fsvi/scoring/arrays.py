@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from fsvi.calibration import Calibrated
 from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.likelihoods import Predictive
 from fsvi.methods import Method, load
 from fsvi.networks.devices import find_device
-from fsvi.predictive import Predictive
 from fsvi.referral import Referral
 from fsvi.validation import first_line
 

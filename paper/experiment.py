@@ -1,0 +1,156 @@
+"""An experiment: a method on a task, complete, from the data to the metrics.
+
+A recipe is a function from an `Order` to an `Experiment`. Only `Experiment.evaluate` loads test data. Code that does
+not call it, such as tuning and early stopping, cannot see any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from fsvi.methods import Method
+from fsvi.training import History, fit
+from paper.data import DataSplit, TextSplit
+
+Profile = Literal["paper", "desk", "quick", "smoke"]
+"""The paper's protocol; all data on a desktop in about an hour, for the tasks that have such a recipe; a few minutes on
+a laptop; a few seconds, to check that everything works."""
+
+PROFILES: tuple[str, ...] = get_args(Profile)
+DESK = "desk"
+"""The profile that only some tasks have."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run to make.
+
+    Attributes:
+        task: The task's name.
+        method: The method's name, as `fsvi.make_method` knows it.
+        profile: How much effort the run may take.
+        seed: Seed of the data split if the task has one, of the initial parameters, and of training.
+        context: The context of a method that takes one; None for the task's default.
+        settings: Method arguments that override the recipe's.
+        fit_settings: Arguments of `fit` that override the recipe's.
+    """
+
+    task: str
+    method: str
+    profile: Profile = "paper"
+    seed: int = 0
+    context: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fit_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def member(self) -> str:
+        """The method, or the members' method for an ensemble."""
+        return self.method.removeprefix("ensemble:")
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and how training computes; results name it, but a run is the same run on any computer.
+
+    Attributes:
+        device: Where to train and evaluate; None for the CPU.
+        precision: "bf16" or "fp16" trains the network in that type where torch considers it safe; None keeps float32.
+            Predictions are always in float32.
+    """
+
+    device: str | None = None
+    precision: str | None = None
+
+
+CPU = Compute()
+"""The CPU, in float32."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The evaluation of a trained method.
+
+    Attributes:
+        metrics: Numbers by name; shares are fractions of 1.
+        curves: Lists of numbers from which figures are drawn, by figure.
+        sources: The test data.
+    """
+
+    metrics: dict[str, float]
+    curves: dict[str, Any]
+    sources: Sequence[DataSplit | TextSplit] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A method on a task.
+
+    Attributes:
+        make: Makes the method, untrained. If there are `starts`, it makes the method from their trained models, or
+            without any from a new network.
+        data: Training inputs, a tensor or an `fsvi.inputs.Bundle`, and targets, as the network sees them.
+        fit_settings: Arguments of `fit`.
+        evaluate: Loads the test data and evaluates a trained method.
+        sources: The training data and the context's data.
+        notes: Differences from the paper that a reader of the results must know.
+        dataset: Turns `data` into the dataset that `fit` receives, for example one that augments its batches.
+        validation: Loads inputs and targets for tuning, if a random part of `data` would not do.
+        tests: Datasets whose test split `evaluate` loads. A run checks that they are available before it trains.
+        context: The data that context points are drawn from. A run refuses test data among them before it trains.
+        starts: Runs with the same data, whose trained models the method starts from. A run makes them first.
+        trains: Whether the method is trained; what `make` makes of trained models may be ready.
+        is_diagnosed: Whether `data` are all training data, so that a diagnosis on them means something.
+    """
+
+    make: Callable[..., Method]
+    data: tuple[Any, Tensor]
+    fit_settings: Mapping[str, Any]
+    evaluate: Callable[[Method], Outcome]
+    sources: Sequence[DataSplit | TextSplit] = ()
+    notes: Sequence[str] = ()
+    dataset: Callable[[Tensor, Tensor], Any] | None = None
+    validation: Callable[[], tuple[Any, Tensor]] | None = None
+    tests: Sequence[str] = ()
+    context: Sequence[DataSplit | TextSplit] = ()
+    starts: Sequence[Order] = ()
+    trains: bool = True
+    is_diagnosed: bool = True
+
+    def build(self, seed: int, started: Sequence[Method] = ()) -> Method:
+        """The untrained method.
+
+        Args:
+            seed: Determines the network's initial parameters.
+            started: The trained models of `starts`; without them, the method starts from a new network.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.make(*started)
+
+    def computed(self, compute: Compute) -> Experiment:
+        """The experiment, trained in another precision if `compute` asks for one; its notes say so."""
+        if compute.precision is None or not self.trains:
+            return self
+        settings = {**self.fit_settings, "precision": compute.precision}
+        return replace(self, fit_settings=settings, notes=[*self.notes, f"trained in {compute.precision}"])
+
+    def train(self, method: Method, seed: int, **settings: Any) -> History:
+        """Train the method that `build` made.
+
+        Args:
+            method: The method.
+            seed: The seed of training.
+        """
+        if not self.trains:
+            return History()
+        data: Any = self.data if self.dataset is None else self.dataset(*self.data)
+        return fit(method, data, seed=seed, **{**self.fit_settings, **settings})
+
+
+Recipe: TypeAlias = Callable[[Order], Experiment]

@@ -1,0 +1,108 @@
+"""FashionMNIST against MNIST and notMNIST: the paper's Table 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fsvi.methods import Method
+from fsvi.networks import cnn
+from paper import data
+from paper.columns import TableLayout, calibration_error, detection, negative_log_likelihood, percent
+from paper.data import Normalize
+from paper.experiment import Experiment, Order, Outcome
+from paper.names import dataset_name
+from paper.task import Section, Sweep, Task
+from paper.tasks.image_classifier import CNN_SETTINGS, evaluate_test_sets, make_classifier
+from paper.tasks.image_contexts import context_notes, make_context
+from paper.tasks.image_effort import ImageEffort
+from paper.tasks.warm_starts import joined
+
+NAME = "fashion-mnist"
+OOD = ("mnist", "notmnist")
+
+_EFFORTS = {
+    "paper": ImageEffort(None, None, epochs=30, num_samples=10),
+    "quick": ImageEffort(12_000, 2_000, epochs=10, num_samples=10),
+    "smoke": ImageEffort(256, 128, epochs=1, num_samples=2),
+}
+
+_SETTINGS: dict[str, Mapping[str, Any]] = {"fsvi": CNN_SETTINGS, "fbnn": {"num_samples": 10}}
+_SGD = {"optimizer": "sgd", "lr": 0.02}
+_ADAM = {"optimizer": "adam", "lr": 1e-3}
+_WITH_SGD = ("map", "mc-dropout", "swag", "duq", "laplace")
+"""Methods without standard deviations to learn. The gradients of those are about 1/N, too small for SGD."""
+
+_ENSEMBLE = {"size": 3}
+_DROPOUT = {"map": 0.5, "swag": 0.5, "duq": 0.5, "laplace": 0.5, "fsvi": 0.25}
+"""Dropout of the dense layer, for methods whose feature layers are point estimates; others are noisy already."""
+
+
+def fashion_mnist(order: Order) -> Experiment:
+    """The paper's CNN on 60,000 images, a cosine schedule, 30 epochs; an ensemble joins three runs of other seeds.
+
+    FSVI's settings are those of the public code (prior variance 10, KL over B, five draws), except for dropout and
+    twice as many context points, half of them from the minibatch. They were chosen on 6,000 held-out training images;
+    the documentation lists the trials.
+
+    `fsvi run fashion-mnist fsvi --context kmnist` takes about twenty minutes on one core. The paper's row: accuracy
+    93.5, ECE 0.010, AUROC 99.8 on MNIST and 97.3 on notMNIST.
+    """
+    effort = _EFFORTS[order.profile]
+    train = data.load(NAME, "train")
+    normalize = Normalize.of(train.x)
+    context, sources = make_context(order.context, normalize, OOD)
+    dropout = _DROPOUT.get(order.member, 0.0)
+    make = make_classifier(order, lambda: cnn(dropout=dropout), context, _SETTINGS, _ENSEMBLE)
+    x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
+
+    def evaluate(method: Method) -> Outcome:
+        found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort, sources)
+        return Outcome(found, curves, list(tests.values()))
+
+    steps = _SGD if order.member in _WITH_SGD else _ADAM
+    fit_settings = {"epochs": effort.epochs, "batch_size": 128, **steps, **order.fit_settings}
+    dropped = f", dropout {dropout}" if dropout else ""
+    protocol = f"{fit_settings['optimizer']} at {fit_settings['lr']}{dropped}; the paper's: sgd at 0.005"
+    notes = [*effort.notes(), *context_notes(order.context), protocol]
+    tests = (NAME, *OOD)
+    experiment = Experiment(
+        make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests, context=sources
+    )
+    return joined(experiment, order) if order.profile == "paper" else experiment
+
+
+TASK = Task(
+    NAME,
+    fashion_mnist,
+    Section(
+        "FashionMNIST",
+        "A small convolutional network learns to recognize clothes. Can its uncertainty tell digits (MNIST) and "
+        "letters (notMNIST) from clothes?",
+        (
+            TableLayout(
+                "FashionMNIST",
+                (
+                    percent(NAME, "accuracy", "Accuracy", "percent of test images"),
+                    calibration_error(NAME),
+                    *(detection(NAME, name, dataset_name(name)) for name in OOD),
+                    negative_log_likelihood(NAME),
+                ),
+            ),
+        ),
+    ),
+    Sweep(
+        "table1",
+        (
+            *((name, None) for name in ("map", "mfvi", "mfvi-tempered", "mfvi-radial", "mc-dropout", "swag", "duq")),
+            ("laplace", None),
+            ("spg", "monochrome"),
+            ("fsvi", "monochrome"),
+            ("fsvi", "kmnist"),
+            ("ensemble:map", None),
+            ("ensemble:fsvi", "monochrome"),
+        ),
+        more_seeds={("fsvi", "kmnist"): 5, ("fsvi", "monochrome"): 3, ("map", None): 3},
+    ),
+    context="kmnist",
+)

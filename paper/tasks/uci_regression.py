@@ -1,0 +1,179 @@
+"""Regression on six tables of the UCI repository: the paper's appendix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from fsvi import metrics
+from fsvi.functions.contexts import Uniform
+from fsvi.functions.priors import Constant
+from fsvi.likelihoods import Gaussian, GaussianPredictive
+from fsvi.methods import Method, Stds, make_method
+from fsvi.networks import mlp
+from paper import data
+from paper.columns import Better, Column, Metric, TableLayout
+from paper.data import Standardize
+from paper.experiment import Experiment, Order, Outcome
+from paper.task import Section, Sweep, Task
+
+TABLES = ("boston", "concrete", "energy", "wine", "yacht", "protein")
+PREFIX = "uci-"
+_TEST = 0.1
+_HIDDEN = 50
+
+
+@dataclass(frozen=True)
+class _TableEffort:
+    most_steps: int | None
+    rows: int | None
+    num_samples: int
+
+    def notes(self) -> list[str]:
+        """Says what limits the effort, if anything."""
+        return [f"at most {self.rows:,} rows and {self.most_steps:,} steps"] if self.rows and self.most_steps else []
+
+
+_EFFORTS = {
+    "paper": _TableEffort(most_steps=None, rows=None, num_samples=100),
+    "quick": _TableEffort(most_steps=2_000, rows=5_000, num_samples=100),
+    "smoke": _TableEffort(most_steps=20, rows=200, num_samples=5),
+}
+
+
+@dataclass(frozen=True)
+class _Tuned:
+    """Settings chosen on held-out training rows: FSVI's, and the noise and training settings of all methods."""
+
+    variance: float
+    kl_weight: float | None
+    steps: int
+    num_context: int = 16
+    num_samples: int = 1
+    log_std_lr_scale: float = 1.0
+    stochastic: str = "all"
+    linearize: str = "jvp"
+    init_std: tuple[float, float] | None = None
+    batch_size: int = 128
+    lr: float = 1e-2
+    least_noise: float = 0.0
+    """In standard deviations of the targets; 0.05 in the code of FBNN's authors, with which the paper compares."""
+
+
+_TUNED = {
+    "boston": _Tuned(5.3, 0.0003, 250, num_context=64, num_samples=4),
+    "concrete": _Tuned(3.0, 0.02, 14_000, num_samples=4, stochastic="last_layer", lr=2e-2, least_noise=0.25),
+    "energy": _Tuned(1.0, 0.02, 4_000, num_samples=4, log_std_lr_scale=3.0, least_noise=0.05),
+    "wine": _Tuned(10.0, 0.0019, 375, num_context=64, num_samples=4),
+    "yacht": _Tuned(1.0, 0.005, 4_000, num_samples=4, linearize="exact", init_std=(0.01, 0.02), least_noise=0.05),
+    "protein": _Tuned(
+        1.0, None, 60_000, num_samples=4, stochastic="last_layer", init_std=(0.01, 0.02), batch_size=512, lr=2e-2
+    ),
+}
+_SLOW = "fbnn"
+_SLOW_STEPS = 2_000
+"""Steps of FBNN, which is the most expensive: ten seeds of protein take 25 minutes of one core with them."""
+
+_WIDTH = 1.5
+"""Half the width of the context's box, in standard deviations of each input."""
+
+
+def uci(order: Order) -> Experiment:
+    """A random 90/10 split of a table per seed, one hidden layer of 50 units, learned noise.
+
+    The context is uniform on [−1.5, 1.5] in each standardized input. The paper uses the bounds of the training data.
+
+    `fsvi reproduce uci` runs all six tables, ten seeds each. The paper's FSVI: RMSE 4.18 on concrete, 0.41 on energy,
+    0.62 on wine, 0.51 on yacht, 4.25 on protein.
+    """
+    effort = _EFFORTS[order.profile]
+    name = order.task.removeprefix(PREFIX)
+    table, tuned = data.load(name, "train"), _TUNED[name]
+    x, y = (values[: effort.rows] for values in (table.x, table.y))
+    train, test = data.splits(len(x), _TEST, order.seed)
+    inputs, targets = Standardize.of(x[train]), Standardize.of(y[train])
+    settings = {**_method_settings(order.member, tuned), **order.settings}
+
+    def make() -> Method:
+        network = lambda: mlp(x.shape[1], (_HIDDEN,), 1, nn.ReLU)  # noqa: E731
+        likelihood = Gaussian(noise=0.5, learn_noise=True, least_noise=tuned.least_noise)
+        context = Uniform([-_WIDTH] * x.shape[1], [_WIDTH] * x.shape[1])
+        return make_method(order.method, network, likelihood, context=context, **settings)
+
+    def evaluate(method: Method) -> Outcome:
+        p = method.predict(inputs(x[test]).float(), num_samples=effort.num_samples)
+        assert isinstance(p, GaussianPredictive)
+        return Outcome(metrics.evaluate_regression(p, y[test], targets), {})
+
+    batches = max(1, len(train) // tuned.batch_size)
+    is_slow = order.member == _SLOW
+    steps = min(tuned.steps, _SLOW_STEPS if is_slow else tuned.steps, effort.most_steps or tuned.steps)
+    fit_settings = {
+        "epochs": max(1, steps // batches),
+        "batch_size": tuned.batch_size,
+        "lr": tuned.lr,
+        **order.fit_settings,
+    }
+    few = [f"{_SLOW_STEPS:,} steps"] if is_slow and tuned.steps > _SLOW_STEPS else []
+    least = [f"the learned noise is at least {tuned.least_noise} standard deviations"] if tuned.least_noise else []
+    notes = [*effort.notes(), *_differences(settings), *least, *few]
+    return Experiment(
+        make, (inputs(x[train]).float(), targets(y[train]).float()), fit_settings, evaluate, [table], notes
+    )
+
+
+def _differences(settings: Mapping[str, Any]) -> list[str]:
+    """Notes on method settings that differ from the paper."""
+    differs = {
+        "the whole Jacobian instead of jvp": settings.get("linearize") == "exact",
+        "only the last layer is stochastic": settings.get("stochastic") == "last_layer",
+    }
+    return [note for note, holds in differs.items() if holds]
+
+
+def _method_settings(member: str, tuned: _Tuned) -> dict[str, Any]:
+    """FSVI's tuned settings. GFSVI has its own defaults, and is random where FSVI is."""
+    if member == "gfsvi":
+        return {"stochastic": tuned.stochastic}
+    if member != "fsvi":
+        return {}
+    return {
+        "prior": Constant(tuned.variance),
+        "num_context": tuned.num_context,
+        "num_samples": tuned.num_samples,
+        "kl_weight": tuned.kl_weight,
+        "stds": Stds(tuned.init_std, tuned.log_std_lr_scale),
+        "stochastic": tuned.stochastic,
+        "linearize": tuned.linearize,
+    }
+
+
+# The description ----------------------------------------------------------------------------------------------------
+
+_CONTEXT_NOTE = (
+    f"Context points of FSVI, GFSVI and FBNN are uniform within ±{_WIDTH} standard deviations of each input. The paper "
+    "uses the bounds of the training data. Depending on the table, 34% to 77% of rows have an input outside our box."
+)
+
+
+def _layout(title: str, name: str, meaning: str, better: Better) -> TableLayout:
+    columns = (Column(PREFIX + each, name, Metric(each.capitalize(), meaning, 3), better) for each in TABLES)
+    return TableLayout(title, tuple(columns), notes=(_CONTEXT_NOTE,))
+
+
+_SECTION = Section(
+    "UCI regression",
+    "One hidden layer of 50 units on six tables, 90% of the rows for training; results in the tables' own units.",
+    (
+        _layout("RMSE", "rmse", "root mean squared error", "lower"),
+        _layout("Log-likelihood", "log_likelihood", "mean log density of the targets", "higher"),
+    ),
+)
+_SWEEP = Sweep(
+    "uci", tuple((name, None) for name in ("fsvi", "gfsvi", "map", "mfvi", "fbnn", "ensemble:fsvi")), seeds=10
+)
+
+UCI_TASKS = tuple(Task(PREFIX + name, uci, _SECTION, _SWEEP, can_stack=True, threads=1) for name in TABLES)

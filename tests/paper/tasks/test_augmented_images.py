@@ -1,0 +1,87 @@
+"""Batches are augmented, single images are not."""
+
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+import paper.data
+from paper.experiment import Order
+from paper.tasks.augmented_images import AugmentedImages
+from paper.tasks.cifar10 import cifar10
+from paper.tuning.study import held_out
+from pictures import pretend
+from scenarios import images
+
+
+def small() -> fsvi.MAP:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
+    return fsvi.MAP(net, fsvi.Categorical())
+
+
+def test_images_fetched_together_are_augmented_and_one_alone_is_not():
+    x, y = images(20)
+    data = AugmentedImages(x, y, shift=1, edges="reflect")
+    assert torch.equal(data[3][0], x[3]) and len(data) == 20
+    torch.manual_seed(1)
+    batch = data.__getitems__([4, 2, 9])
+    torch.manual_seed(1)
+    expected = paper.data.augment(x[[4, 2, 9]], padding=1, mode="reflect")
+    assert torch.equal(torch.stack([image for image, _ in batch]), expected)
+    assert not torch.equal(expected, x[[4, 2, 9]])
+    assert [int(label) for _, label in batch] == y[[4, 2, 9]].tolist()
+
+
+def test_training_sees_augmented_images_and_what_is_learned_of_the_data_before_is_of_true_ones(monkeypatch):
+    pretend(monkeypatch)
+    experiment = cifar10(Order("cifar10", "fsvi", "smoke", context="monochrome"))
+    augment, shapes = paper.data.augment, []
+
+    def recorded(x, padding, mode):
+        shapes.append((len(x), padding))
+        return augment(x, padding=padding, mode=mode)
+
+    monkeypatch.setattr(paper.data, "augment", recorded)
+    method = experiment.build(0)
+    experiment.train(method, 0, progress=False)
+    assert shapes == [(24, 4), (24, 4)]
+    assert torch.equal(method.context.contexts[1]._pixels, experiment.data[0])
+
+
+def test_an_interrupted_training_on_augmented_images_goes_on_to_the_same_bits(monkeypatch, tmp_path):
+    data, settings = AugmentedImages(*images(20)), {"epochs": 4, "batch_size": 8, "seed": 3, "progress": False}
+    whole = small()
+    fsvi.fit(whole, data, **settings)
+    augment, calls = paper.data.augment, []
+
+    def interrupting(x, padding, mode):
+        calls.append(len(x))
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return augment(x, padding=padding, mode=mode)
+
+    monkeypatch.setattr(paper.data, "augment", interrupting)
+    kept = {"checkpoint": tmp_path, "resume": True, "checkpoint_interval": 0.0}
+    with pytest.raises(KeyboardInterrupt):
+        fsvi.fit(small(), data, **settings, **kept)
+    calls.append(0)
+    resumed = small()
+    fsvi.fit(resumed, data, **settings, **kept)
+    assert len(calls) == 9 + 6
+    assert all(torch.equal(tensor, resumed.tensors()[name]) for name, tensor in whole.tensors().items())
+
+
+def test_a_tenth_can_be_held_out_for_tuning(monkeypatch):
+    pretend(monkeypatch)
+    part, (x, y) = held_out(cifar10(Order("cifar10", "map", "smoke")), 0)
+    assert len(part.data[0]) == 43 and len(x) == len(y) == 5
+    assert isinstance(part.dataset(*part.data), AugmentedImages)
+
+
+@pytest.mark.parametrize(("profile", "shift", "edges"), [("desk", 2, "reflect"), ("smoke", 4, "zeros")])
+def test_each_profile_has_its_own_shifts(monkeypatch, profile, shift, edges):
+    pretend(monkeypatch)
+    experiment = cifar10(Order("cifar10", "map", profile))
+    data = experiment.dataset(*experiment.data)
+    assert (data.shift, data.edges) == (shift, edges)

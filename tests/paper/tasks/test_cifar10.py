@@ -1,0 +1,111 @@
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+import paper.data
+from paper.experiment import Order
+from paper.runner.runs import run
+from paper.tasks.cifar10 import ABSENT, SEVERITIES, TASK, cifar10
+from pictures import Oracle, make_up, pretend
+
+SMOKE = Order("cifar10", "map", "smoke")
+UNIFORM = Oracle(lambda x: torch.full((len(x), 10), 0.1))
+
+
+def check(result):
+    assert result.curves["corruption"]["severity"] == [1, 2, 3, 4, 5]
+    assert all(len(values) == 5 for values in result.curves["corruption"].values())
+    assert {"accuracy", "ece_15", "auroc_own_svhn", "accuracy_corrupted", "accuracy_corrupted_5"} <= set(result.metrics)
+    assert result.metrics["accuracy_corrupted"] == result.metrics["accuracy_corrupted_2"]
+    assert [each["name"] for each in result.data][-3:] == ["cifar10", "svhn", "cifar10-c"]
+    told = " ".join(result.notes)
+    assert "subset" in told and "7×7 stem" in told and "regenerated" in told
+
+
+def test_a_run_from_made_up_images_to_the_table(monkeypatch, tmp_path):
+    pretend(monkeypatch)
+    result = run(Order("cifar10", "fsvi", "smoke"), tmp_path, progress=False)
+    check(result)
+    assert result.context == "monochrome"
+    assert result.data[-1]["size"] == 20 and result.data[-1]["sha256"] != "cifar10 test"
+
+
+def test_test_images_are_loaded_by_the_evaluation_alone(monkeypatch):
+    asked = pretend(monkeypatch)
+    experiment = cifar10(SMOKE)
+    experiment.build(0)
+    assert asked == [("cifar10", "train")]
+    experiment.evaluate(UNIFORM)
+    assert asked[1:] == [("cifar10", "test"), ("svhn", "test")]
+
+
+def test_accuracy_on_corrupted_images_is_the_mean_over_kinds_at_severity_2(monkeypatch):
+    """Corruption is imitated: of 200 images, one more for each kind and severity is turned black, and taken for a 0."""
+    pretend(monkeypatch, num=200)
+    calls = []
+
+    def corrupt(x, kind, severity):
+        calls.append((kind, severity))
+        kinds = list(dict.fromkeys(name for name, _ in calls))
+        wrong = severity + kinds.index(kind)
+        spoiled = x.clone()
+        spoiled[1 : 1 + wrong] = 0
+        return spoiled
+
+    monkeypatch.setattr(paper.data, "corrupt", corrupt)
+    experiment = cifar10(Order("cifar10", "map", "quick"))
+    normalize = paper.data.Normalize.of(make_up("cifar10", "train", 200).x)
+    edges = normalize((torch.arange(1, 10) * 20)[:, None, None, None].expand(9, 3, 1, 1).to(torch.uint8))
+    edges = edges[:, 0, 0, 0].contiguous()
+
+    def answer(x):
+        """The class that the darkest pixel tells: brightness is at least 20 times the class."""
+        label = torch.bucketize(x[:, 0].amin((1, 2)), edges, right=True)
+        return torch.nn.functional.one_hot(label, 10) * 0.9 + 0.01
+
+    found = experiment.evaluate(Oracle(answer))
+    assert len(calls) == 25 and len({kind for kind, _ in calls}) == 5
+    for severity in SEVERITIES:
+        accuracies = [1 - (severity + i) / 200 for i in range(5)]
+        assert found.metrics[f"accuracy_corrupted_{severity}"] == pytest.approx(sum(accuracies) / 5)
+    assert found.metrics["accuracy"] == 1
+    assert found.metrics["accuracy_corrupted"] == pytest.approx(1 - 4 / 200)
+    assert found.curves["corruption"]["accuracy"][1] == pytest.approx(1 - 4 / 200)
+
+
+def test_the_whole_test_set_is_taken_as_released(monkeypatch):
+    asked = pretend(monkeypatch)
+    monkeypatch.setattr(paper.data, "corrupt", None)
+    found = cifar10(Order("cifar10", "map", "paper")).evaluate(UNIFORM)
+    corrupted = [name for name, split in asked if name.startswith("cifar10-c/") and split == "test"]
+    assert len(set(corrupted)) == len(corrupted) == 5 * len(paper.data.CORRUPTIONS)
+    assert "cifar10-c/fog/2" in corrupted
+    assert len(found.sources[-1]) == 48 * len(corrupted) and found.sources[-1].x.numel() == 0
+
+
+def test_the_papers_settings(monkeypatch):
+    pretend(monkeypatch)
+    experiment = cifar10(Order("cifar10", "fsvi", "paper", context="cifar100"))
+    assert dict(experiment.fit_settings) == {"epochs": 200, "batch_size": 128, "lr": 5e-3, "optimizer": "sgd"}
+    assert list(experiment.notes) == [
+        "corrupted: 17 of the 19 published kinds, without frost and spatter",
+        "half of the context points are from the minibatch",
+    ]
+    method = experiment.build(0)
+    parts = [type(part) for part in method.context.contexts]
+    assert parts == [fsvi.contexts.Batch, fsvi.contexts.Dataset] and method.num_context == 32
+    assert not any(isinstance(module, nn.MaxPool2d) for module in method.net.modules())
+
+
+@pytest.mark.parametrize("context", ["svhn", "cifar10-c"])
+def test_a_context_that_is_also_the_test_is_refused(monkeypatch, context):
+    pretend(monkeypatch)
+    with pytest.raises(fsvi.InvalidInputError, match=f"'{context}'.*test"):
+        cifar10(Order("cifar10", "fsvi", "smoke", context=context))
+
+
+def test_the_kinds_that_the_mean_leaves_out_are_named_next_to_it():
+    (layout,) = TASK.section.tables
+    assert all(kind in layout.notes[0] and kind not in paper.data.CORRUPTIONS for kind in ABSENT)
+    assert len(ABSENT) + len(paper.data.CORRUPTIONS) == 19

@@ -1,0 +1,36 @@
+"""Every task is described completely."""
+
+import pytest
+
+from fsvi.methods.registry import check_method, takes_context
+from paper.published import PAPER
+from paper.tasks.registry import TASKS
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_description_of_a_task_is_complete(name):
+    task = TASKS[name]
+    assert task.name == name and task.section.about
+    assert any(name in layout.tasks for layout in task.section.tables)
+    for method, context in task.sweep.rows:
+        check_method(method)
+        assert context is None or takes_context(method)
+
+
+def test_tasks_of_a_sweep_share_it():
+    for task in TASKS.values():
+        others = [other for other in TASKS.values() if other.sweep.name == task.sweep.name]
+        assert all(other.sweep == task.sweep for other in others)
+
+
+def test_every_table_has_columns_of_its_own():
+    for task in TASKS.values():
+        for layout in task.section.tables:
+            keys = [(column.task, column.name) for column in layout.columns]
+            assert len(keys) == len(set(keys)) > 1
+
+
+def test_every_table_of_the_paper_has_its_columns():
+    for name, table in PAPER.items():
+        shown = {column.name for layout in TASKS[name].section.tables for column in layout.columns}
+        assert {metric for row in table.rows.values() for metric in row} <= shown

@@ -1,0 +1,67 @@
+"""Two moons: its settings, and its metrics against predictions that are known in advance."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from known_predictions import Known, logits
+from paper import data
+from paper.experiment import Order
+from paper.tasks.toy_predictions import from_lists
+from paper.tasks.two_moons import two_moons_recipe
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    return two_moons_recipe(Order("two-moons", "fsvi"))
+
+
+def test_fsvi_and_fit_have_their_defaults(experiment):
+    assert not experiment.fit_settings
+    method = experiment.build(0)
+    assert method.num_context == 24 and method.kl_weight is None
+    x, y = experiment.data
+    assert x.shape == (200, 2)
+    assert torch.equal(y.bincount(), torch.tensor([100, 100]))
+    assert not torch.isin(data.two_moons(1000, noise=0.2, seed=1)[0][:, 0], x[:, 0]).any()
+
+
+def test_a_seed_decides_everything_and_leaves_no_trace():
+    experiment = two_moons_recipe(Order("two-moons", "fsvi", "smoke"))
+    before = torch.random.get_rng_state()
+    means = []
+    for seed in (3, 3, 4):
+        method = experiment.build(seed)
+        experiment.train(method, seed, progress=False)
+        means.append(method.predict(experiment.data[0]).mean)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(means[0], means[1]) and not torch.equal(means[0], means[2])
+
+
+def test_held_out_metrics_of_known_probabilities(experiment):
+    metrics = experiment.evaluate(Known(lambda x: logits(torch.full((2, len(x)), math.log(3.0))))).metrics
+    assert metrics["accuracy"] == pytest.approx(0.5)
+    assert metrics["nll"] == pytest.approx(-0.5 * (math.log(0.75) + math.log(0.25)))
+
+
+def test_entropy_is_told_apart_near_and_far(experiment):
+    def certain_within(radius: float) -> Known:
+        return Known(lambda x: logits(50.0 * (torch.cdist(x, experiment.data[0]).amin(1) <= radius).float()[None]))
+
+    metrics = experiment.evaluate(certain_within(1.0)).metrics
+    assert metrics["near_entropy"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["far_entropy"] == metrics["far_entropy_min"] == pytest.approx(1.0)
+    metrics = experiment.evaluate(certain_within(3.05)).metrics
+    assert metrics["far_entropy_min"] == pytest.approx(0.0, abs=1e-6)
+    assert 0.5 < metrics["far_entropy"] < 1.0
+
+
+def test_the_rows_of_the_surface_are_the_second_input(experiment):
+    outcome = experiment.evaluate(Known(lambda x: logits((x[:, 0] + 100 * x[:, 1])[None])))
+    picture = from_lists(outcome.curves["picture"])
+    assert picture.mean.shape == picture.variance.shape == (len(picture.axis),) * 2
+    middle = len(picture.axis) // 2
+    np.testing.assert_allclose(picture.mean[middle], 1 / (1 + np.exp(-picture.axis)), atol=1e-4)
+    assert picture.mean[0].max() < 1e-6 and picture.mean[-1].min() > 1 - 1e-6

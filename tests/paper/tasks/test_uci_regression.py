@@ -1,0 +1,118 @@
+import math
+
+import pytest
+import torch
+
+from fsvi.likelihoods import Gaussian
+from fsvi.methods import GFSVI
+from fsvi.networks import mlp
+from paper import data
+from paper.experiment import Order
+from paper.records import result_path
+from paper.runner.runs import run, run_stacked
+from paper.tasks.registry import TASKS
+from paper.tasks.uci_regression import _TUNED, TABLES
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """A table in raw units far from standard ones, with a constant column."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 3, generator=generator, dtype=torch.float64) * 50 + 1000
+    x[:, 2] = 7.0
+    y = 20 * x[:, :1] + torch.randn(60, 1, generator=generator, dtype=torch.float64)
+    dataset = data.DataSplit(x, y, "yacht", "train", sha256="0")
+    monkeypatch.setattr(data, "load", lambda name, split="train", root=None: dataset)
+    return dataset
+
+
+def test_the_network_sees_standardised_training_rows(table):
+    x, y = TASKS["uci-yacht"].experiment(Order("uci-yacht", "map", "smoke", seed=1)).data
+    assert x.dtype == y.dtype == torch.float32 and len(x) == 54
+    for values in (x[:, :2], y):
+        torch.testing.assert_close(values.mean(0), torch.zeros(values.shape[1]), rtol=0, atol=1e-5)
+        torch.testing.assert_close(values.std(0, correction=0), torch.ones(values.shape[1]), rtol=0, atol=1e-5)
+    assert torch.equal(x[:, 2], torch.zeros(54))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_has_settings_of_its_own(table, name):
+    experiment = TASKS[f"uci-{name}"].experiment(Order(f"uci-{name}", "fsvi"))
+    method, tuned = experiment.build(0), _TUNED[name]
+    for setting in ("num_context", "num_samples", "stochastic", "linearize", "kl_weight"):
+        assert getattr(method, setting) == getattr(tuned, setting)
+    assert method.prior.variance == tuned.variance and experiment.fit_settings["lr"] == tuned.lr
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_gfsvi_is_random_where_fsvi_is_and_has_its_own_defaults_otherwise(table, name):
+    method = TASKS[f"uci-{name}"].experiment(Order(f"uci-{name}", "gfsvi")).build(0)
+    plain = GFSVI(mlp(3, (50,), 1), Gaussian(), method.context, stochastic=_TUNED[name].stochastic)
+    ours, theirs = (each.config()["settings"] for each in (method, plain))
+    assert {**ours, "likelihood": None} == {**theirs, "likelihood": None}
+
+
+def test_every_seed_has_a_split_of_its_own(table):
+    splits = [
+        TASKS["uci-yacht"].experiment(Order("uci-yacht", "map", "smoke", seed=seed)).data[1] for seed in (0, 0, 1)
+    ]
+    assert torch.equal(splits[0], splits[1]) and not torch.equal(splits[0], splits[2])
+
+
+def test_metrics_are_in_original_units(table, tmp_path):
+    """An untrained network predicts the mean, so that its error is the targets' own deviation: about 1000."""
+    order = Order("uci-yacht", "map", "smoke", fit_settings={"epochs": 1, "lr": 1e-9})
+    metrics = run(order, tmp_path, lambda _: None, progress=False).metrics
+    assert 400 < metrics["rmse"] < 2500
+    assert metrics["log_likelihood"] < -math.log(400)
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "notes"),
+    [
+        (
+            "uci-yacht",
+            "fsvi",
+            ["the whole Jacobian instead of jvp", "the learned noise is at least 0.05 standard deviations"],
+        ),
+        ("uci-yacht", "map", ["the learned noise is at least 0.05 standard deviations"]),
+        ("uci-boston", "fsvi", []),
+        ("uci-protein", "fsvi", ["only the last layer is stochastic"]),
+        ("uci-protein", "fbnn", ["2,000 steps"]),
+    ],
+)
+def test_what_differs_from_the_paper_is_said(table, task, method, notes):
+    assert list(TASKS[task].experiment(Order(task, method)).notes) == notes
+
+
+def test_what_is_said_follows_the_order(table):
+    order = Order("uci-yacht", "fsvi", settings={"linearize": "jvp", "stochastic": "last_layer"})
+    assert next(iter(TASKS["uci-yacht"].experiment(order).notes)) == "only the last layer is stochastic"
+
+
+@pytest.mark.parametrize("method", ["fsvi", "mfvi", "map"])
+def test_seeds_trained_together_are_results_like_others(table, tmp_path, method):
+    orders = [Order("uci-yacht", method, "smoke", seed=seed) for seed in range(3)]
+    alone = run(orders[1], tmp_path, lambda _: None, progress=False)
+    said = []
+    results = run_stacked(orders, tmp_path, said.append)
+    assert said == ["2 seeds trained together, 1 existed already."]
+    assert results[1] == alone
+    assert [result.seed for result in results] == [0, 1, 2]
+    assert results[0].settings == alone.settings and results[0].metrics.keys() == alone.metrics.keys()
+    assert result_path(tmp_path, orders[2]).exists()
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_runs(name, tmp_path):
+    if not data.available(name):
+        pytest.skip(f"{name} is not in the folder that FSVI_DATA names")
+    result = run(Order(f"uci-{name}", "fsvi", "smoke"), tmp_path, lambda _: None, progress=False)
+    assert result.data[0]["name"] == name and result.data[0]["sha256"]
+
+
+def test_the_report_says_where_the_context_differs_from_the_papers():
+    """Next to every table, also for results of earlier versions."""
+    for layout in TASKS["uci-boston"].section.tables:
+        assert any("1.5 standard deviations" in note and "bounds of the training data" in note for note in layout.notes)

@@ -1,0 +1,102 @@
+"""Methods that start from the trained network of MAP."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from paper.experiment import Order
+from paper.records import result_path
+from paper.runner.runs import model_path, run
+from paper.tasks import cifar10 as recipe
+from paper.tasks.registry import TASKS
+from paper.tasks.warm_starts import warm_started
+from paper.tuning.study import tune
+from pictures import pretend
+
+DESK = Order("cifar10", "map", "desk")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The profile `desk` with a tiny network on 48 made-up images."""
+    pretend(monkeypatch)
+    effort = replace(
+        recipe._EFFORTS["desk"],
+        epochs=1,
+        batch_size=24,
+        network=lambda x: fsvi.networks.whitened_cnn(x, widths=(4,)),
+        kinds=("fog",),
+        corrupted_images=4,
+    )
+    monkeypatch.setitem(recipe._EFFORTS, "desk", effort)
+
+
+def starts(method, seed=0, context=None):
+    order = replace(DESK, method=method, seed=seed, context=context)
+    experiment = TASKS["cifar10"].experiment(order)
+    return [(each.method, each.seed, each.profile) for each in experiment.starts], experiment.trains
+
+
+def test_what_each_method_starts_from(small):
+    assert starts("map") == ([], True)
+    assert starts("fsvi", 2, "monochrome") == ([("map", 2, "desk")], True)
+    assert starts("laplace", 1) == ([("map", 1, "desk")], False)
+    assert starts("ensemble:map", 1) == ([("map", 3, "desk"), ("map", 4, "desk"), ("map", 5, "desk")], False)
+    quick = TASKS["cifar10"].experiment(Order("cifar10", "fsvi", "smoke", context="monochrome"))
+    assert quick.starts == ()
+
+
+@pytest.mark.parametrize("context", ["monochrome", "corrupted"])
+def test_fsvi_starts_from_the_trained_network_with_a_random_last_layer(small, context):
+    trained = TASKS["cifar10"].experiment(DESK).build(7)
+    experiment = TASKS["cifar10"].experiment(replace(DESK, method="fsvi", context=context))
+    method = experiment.build(0, [trained])
+    x = experiment.data[0][:3]
+    means = method.posterior.params()
+    torch.testing.assert_close(method.eval().network(x, means), trained.eval().network(x))
+    assert set(method.posterior.layout.shapes) == set(method.network.head_names)
+    assert experiment.fit_settings["epochs"] == recipe._FINE_TUNING["fsvi"]["epochs"]
+
+
+def test_an_ensemble_joins_three_runs_as_they_are(small, tmp_path):
+    order = replace(DESK, method="ensemble:map")
+    result = run(order, tmp_path, lambda _: None, progress=False)
+    members = [replace(DESK, seed=seed) for seed in range(3)]
+    models = [fsvi.load(model_path(tmp_path, result_path(tmp_path, each))) for each in members]
+    joined = fsvi.load(model_path(tmp_path, result_path(tmp_path, order)))
+    x = torch.randn(5, 3, 32, 32)
+    mean = torch.stack([model.predict(x).mean for model in models]).mean(0)
+    torch.testing.assert_close(joined.predict(x).mean, mean)
+    assert "start" in result.seconds and result.history == {}
+    assert any("ensemble" in note for note in result.notes)
+
+
+def test_laplace_is_around_the_trained_network(small, tmp_path):
+    run(replace(DESK, method="laplace"), tmp_path, lambda _: None, progress=False)
+    point, around = (
+        fsvi.load(model_path(tmp_path, result_path(tmp_path, replace(DESK, method=name))))
+        for name in ("map", "laplace")
+    )
+    x = torch.randn(3, 3, 32, 32)
+    torch.testing.assert_close(around.function_moments(x)[0].float(), point.network(x).detach(), atol=1e-5, rtol=1e-4)
+    assert around.prior_variance == point.prior_variance
+
+
+def test_without_a_trained_model_a_new_network_is_made(small):
+    """`fsvi diagnose` needs a network of the right form to load a file into."""
+    for name in ("ensemble:map", "laplace", "mc-dropout"):
+        made = TASKS["cifar10"].experiment(replace(DESK, method=name)).build(0)
+        assert isinstance(made.net, nn.Module)
+
+
+def test_a_warm_start_cannot_be_tuned_on_data_that_the_network_has_seen(small, tmp_path):
+    with pytest.raises(fsvi.InvalidInputError, match="seen"):
+        tune(replace(DESK, method="fsvi", context="monochrome"), tmp_path, 1)
+
+
+def test_the_note_names_the_start(small):
+    experiment = TASKS["cifar10"].experiment(Order("cifar10", "fsvi", "smoke", context="corrupted"))
+    assert any("MAP" in note for note in warm_started(experiment, Order("cifar10", "fsvi", "smoke")).notes)

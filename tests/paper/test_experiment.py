@@ -1,0 +1,52 @@
+"""Experiments build and train methods reproducibly."""
+
+import torch
+
+import fsvi
+from paper.experiment import Experiment, Order
+
+
+def experiment(**changes) -> Experiment:
+    make = lambda: fsvi.MAP(fsvi.networks.mlp(2, (3,), 1), fsvi.Gaussian())  # noqa: E731
+    data = (torch.ones(8, 2), torch.ones(8, 1))
+    return Experiment(make, data, {"epochs": 2, "lr": 1e-3}, evaluate=None, **changes)
+
+
+def parameters(method) -> torch.Tensor:
+    return torch.cat([parameter.flatten() for parameter in method.parameters()])
+
+
+def test_the_seed_determines_the_initial_parameters_and_nothing_else():
+    state = torch.random.get_rng_state()
+    first, again, other = (parameters(experiment().build(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_settings_of_the_call_override_those_of_the_recipe():
+    method = experiment().build(0)
+    assert experiment().train(method, 0, progress=False).epochs == 2
+    assert experiment().train(method, 0, progress=False, epochs=3).epochs == 3
+
+
+def test_fit_receives_the_dataset_instead_of_the_tensors():
+    asked = []
+
+    class Recorded(torch.utils.data.Dataset):
+        def __init__(self, x, y):
+            self.x, self.y = x, y
+
+        def __len__(self):
+            return len(self.x)
+
+        def __getitem__(self, index):
+            asked.append(index)
+            return self.x[index], self.y[index]
+
+    made = experiment(dataset=Recorded)
+    made.train(made.build(0), 0, progress=False, batch_size=4)
+    assert asked
+
+
+def test_the_member_of_an_ensemble():
+    assert Order("task", "ensemble:map").member == Order("task", "map").member == "map"

@@ -1,0 +1,32 @@
+"""A task knows the training that a method needs."""
+
+import pytest
+
+from fsvi.training.optimizers import make_schedule
+from paper.experiment import Order
+from paper.schedules import AveragingSchedule
+from paper.tasks.registry import TASKS
+from pictures import pretend
+
+
+def rates(task, method, **order):
+    settings = TASKS[task].experiment(Order(task, method, "smoke", **order)).fit_settings
+    schedule = make_schedule(settings.get("schedule", "cosine"))
+    return [schedule(done) for done in (0.5, 0.75, 1.0)]
+
+
+@pytest.mark.parametrize("task", ["two-moons", "snelson", "fashion-mnist", "cifar10", "rotated-mnist", "retina"])
+@pytest.mark.parametrize("method", ["swag", "ensemble:swag"])
+def test_swag_collects_at_a_constant_rate(monkeypatch, task, method):
+    pretend(monkeypatch)
+    assert rates(task, method) == pytest.approx([0.5, 0.5, 0.5])
+
+
+def test_other_methods_keep_the_default_schedule():
+    assert rates("two-moons", "map")[2] == pytest.approx(0.05)
+
+
+def test_the_order_decides():
+    experiment = TASKS["two-moons"].experiment(Order("two-moons", "swag", settings={"start": 0.8}))
+    assert experiment.fit_settings["schedule"] == AveragingSchedule(0.8)
+    assert rates("two-moons", "swag", fit_settings={"schedule": None}) == [1.0, 1.0, 1.0]

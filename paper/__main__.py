@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -306,11 +305,10 @@ def list_data(as_json: Annotated[bool, Json] = False) -> None:
     """Show which datasets there are, and which of them are here."""
     rows = data.catalog()
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        typer.echo(json.dumps(rows, indent=2))
         return
     for row in rows:
-        size = f"{row.size / 1e6:.1f} MB" if row.size else ""
-        typer.echo(f"{row.name:<14} {row.where:<28} {size:>9}  {row.description}; {row.license}")
+        typer.echo(f"{row['name']:<16} {row['where']:<28}  {row['description']}; {row['license']}")
 
 
 @data_app.command("get")
@@ -329,8 +327,8 @@ def verify_data(
     """Check the hashes of the files that are here."""
     checks = [check for name in names or data.names() for check in data.verify(name)]
     for check in checks:
-        typer.echo(f"{check.result:<11} {check.file}")
-    wrong = [str(check.path) for check in checks if check.result == "wrong"]
+        typer.echo(f"{check[0]:<11} {check[1]}")
+    wrong = [str(path) for verdict, _, path in checks if verdict == "wrong"]
     if wrong:
         raise FSVIError(f"{len(wrong)} of {len(checks)} files are not the published ones: delete {', '.join(wrong)}.")
 

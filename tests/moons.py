@@ -24,4 +24,4 @@ def trained(method: fsvi.Method, data: Any = MOONS, epochs: int = 100) -> fsvi.H
 
 
 def faults(diagnosis: Diagnosis) -> set[str]:
-    return {finding.name for finding in diagnosis.faults}
+    return {finding.name for finding in diagnosis.at("no")}

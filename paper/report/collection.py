@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsvi.diagnosis import Diagnosis, Finding
-from fsvi.diagnosis.findings import SEVERITIES, Severity
+from fsvi.diagnosis.findings import LEVELS, Level
 from fsvi.errors import FileFormatError, InvalidInputError
 from paper.records import Result, read_results
 from paper.report.figures import check_curves
@@ -41,17 +41,17 @@ class DiagnosedRun:
 
     @property
     def findings(self) -> list[Finding]:
-        """Faults, then warnings, then what is fine."""
-        return sorted(self.diagnosis, key=lambda finding: SEVERITIES.index(finding.severity))
+        """The worst first."""
+        return sorted(self.diagnosis, key=lambda finding: LEVELS.index(finding.level))
 
     @property
     def is_well(self) -> bool:
         """Whether nothing has to be changed."""
-        return all(finding.severity == "ok" for finding in self.diagnosis)
+        return all(finding.level == "ok" for finding in self.diagnosis)
 
-    def count(self, severity: Severity) -> int:
-        """The number of findings of this severity."""
-        return sum(finding.severity == severity for finding in self.diagnosis)
+    def count(self, level: Level) -> int:
+        """The number of findings of this level."""
+        return sum(finding.level == level for finding in self.diagnosis)
 
 
 def collect(folder: Path) -> tuple[dict[Path, Result], list[Problem]]:
@@ -87,7 +87,7 @@ def _drawable(path: Path, found: Result | FileFormatError) -> Result:
 
 
 def collect_diagnoses(results: Mapping[Path, Result]) -> tuple[list[DiagnosedRun], list[Problem]]:
-    """The diagnoses next to results, those with the most faults first, then warnings; and unreadable files."""
+    """The diagnoses next to results, the worst first; and unreadable files."""
     found, problems = [], []
     for path, result in results.items():
         try:
@@ -95,4 +95,4 @@ def collect_diagnoses(results: Mapping[Path, Result]) -> tuple[list[DiagnosedRun
                 found.append(DiagnosedRun(result, read_diagnosis(diagnosis_path(path))))
         except FileFormatError as error:
             problems.append(Problem(str(diagnosis_path(path)), str(error)))
-    return sorted(found, key=lambda each: (-each.count("fault"), -each.count("warning"))), problems
+    return sorted(found, key=lambda each: (-each.count("no"), -each.count("care"))), problems

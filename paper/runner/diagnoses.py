@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fsvi.diagnosis import Diagnosis, Finding, diagnose
-from fsvi.diagnosis.findings import SEVERITIES
+from fsvi.diagnosis.findings import LEVELS
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.methods import Method, load
 from fsvi.networks.devices import find_device
@@ -93,16 +93,23 @@ def read_diagnosis(path: Path) -> Diagnosis:
     """Read a file that `write_diagnosis` wrote; anything else is refused with the name of the file."""
     document = read_document(path, "diagnosis")
     try:
-        findings = [Finding(**each) for each in document["findings"]]
+        findings = [Finding(**_renamed(each)) for each in document["findings"]]
     except (KeyError, TypeError) as error:
         raise FileFormatError(f"{path} is not a diagnosis that this version of fsvi can read: delete it.") from error
     if not all(map(_is_readable, findings)):
         raise FileFormatError(f"{path} has a finding of the wrong form: delete it.")
-    if any(finding.severity not in SEVERITIES for finding in findings):
-        raise FileFormatError(f"{path} has a finding of unknown severity: delete it.")
+    if any(finding.level not in LEVELS for finding in findings):
+        raise FileFormatError(f"{path} has a finding of unknown level: delete it.")
     return Diagnosis(tuple(findings))
+
+
+def _renamed(finding: Mapping[str, Any]) -> dict[str, Any]:
+    """A finding of the committed results, which call levels severities."""
+    names = {"severity": "level", "values": "numbers"}
+    renamed = {names.get(name, name): value for name, value in finding.items()}
+    return {**renamed, "level": {"fault": "no", "warning": "care"}.get(str(renamed.get("level")), renamed.get("level"))}
 
 
 def _is_readable(finding: Finding) -> bool:
     texts = (finding.name, finding.sentence, finding.advice)
-    return all(isinstance(text, str) for text in texts) and bool(finding.name) and isinstance(finding.values, Mapping)
+    return all(isinstance(text, str) for text in texts) and bool(finding.name) and isinstance(finding.numbers, Mapping)

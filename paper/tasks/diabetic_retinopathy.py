@@ -21,7 +21,7 @@ from paper import data
 from paper.columns import Column, TableLayout
 from paper.columns import percent as percent_column
 from paper.data import DataSplit, Normalize
-from paper.data.dataset import content_hash
+from paper.data.store import content_hash
 from paper.experiment import PROFILES, Experiment, Order, Outcome
 from paper.schedules import TriangularSchedule
 from paper.task import Section, Sweep, Task

@@ -118,7 +118,7 @@ def test_datasets_for_a_program(run):
     code, out, _ = run("data", "list", "--json")
     rows = json.loads(out)
     assert code == 0 and [row["name"] for row in rows] == list(data.names())
-    assert set(rows[0]) == {"name", "description", "license", "where", "size"}
+    assert set(rows[0]) == {"name", "description", "license", "where"}
 
 
 def test_a_run_for_a_program(run, tmp_path):

@@ -84,14 +84,21 @@ def fit(
         str,
         typer.Option(help="The method, such as fsvi or ensemble:map.", autocompletion=_completing(fsvi.method_names)),
     ] = "fsvi",
-    test: Annotated[float, typer.Option(help="Share of the rows that measures the model.")] = 0.2,
     calibrate: Annotated[bool, typer.Option(help="Hold out rows for calibration, from 400 rows on.")] = True,
-    compare: Annotated[bool, typer.Option(help="Train MAP too, and compare with it in the report.")] = True,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="The column that orders rows in time, so that the model is checked on later rows; 'rows' for their "
+            "order in the file, 'no' for none.",
+            show_default="the first column of dates",
+        ),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes through the data at most.", min=1)] = None,
     max_rows: Annotated[int | None, typer.Option(help="Use a random sample of at most this many rows.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
     device: Annotated[str | None, Device] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Train a model on a table in a file, and say whether to trust it.
 
@@ -113,9 +120,8 @@ def fit(
         weight=weight,
         class_weight=class_weight,
         method=method,
-        test_fraction=test,
         calibrate=calibrate,
-        compare=compare,
+        time=False if time == "no" else time,
         epochs=epochs,
         max_rows=max_rows,
         seed=seed,
@@ -123,10 +129,11 @@ def fit(
         force=force,
     )
     page = out.with_suffix(".html") if report is None else report
-    outcome = fit_file(table, out, page, options, typer.echo, progress=None)
-    typer.echo(outcome.assessment.headline)
-    for check in outcome.assessment.checks:
-        typer.echo(f"  {'yes' if check.passed else 'NO '}  {check.name} {check.sentence}")
+    outcome = fit_file(table, out, page, options, partial(typer.echo, err=as_json), progress=None)
+    if as_json:
+        typer.echo(outcome.diagnosis.to_json())
+        return
+    typer.echo(str(outcome.diagnosis))
     typer.echo(f"Model: {outcome.model_path}. Report: {outcome.report_path}.")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fsvi.cli.table_report import write_report
+from fsvi.diagnosis import Diagnosis, diagnose, write_report
+from fsvi.diagnosis.tables import train
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
-from fsvi.estimators.assessment import Assessment, assess
 from fsvi.serialization import building_from, check_writable
 from fsvi.tables import CategoryColumn, NumberColumn, Table, TableEncoder, TableFile, read_table
 from fsvi.tables.columns import detect_kind
 from fsvi.tables.encoder import nearest
 from fsvi.tables.table import label
-from fsvi.validation import check_choice, check_fraction
+from fsvi.validation import check_choice
 
 TASKS = ("classification", "regression")
 _MOST_CLASSES = 10
@@ -44,9 +43,8 @@ class FitOptions:
         weight: A column of weights: how many times each row counts.
         class_weight: "balanced", or None.
         method: A name that `fsvi.make_method` knows.
-        test_fraction: Share of the rows that measures the model.
         calibrate: Whether to hold out rows for calibration, where there are enough.
-        compare: Whether to train MAP too, for the report.
+        time: The column that orders rows in time, "rows", or False for none; None takes the first column of dates.
         epochs: How often to go through the data at most; None for the default.
         max_rows: Read a random sample of at most this many rows.
         seed: Seed of the sample, the split and training.
@@ -60,9 +58,8 @@ class FitOptions:
     weight: str | None = None
     class_weight: str | None = None
     method: str = "fsvi"
-    test_fraction: float = 0.2
     calibrate: bool = True
-    compare: bool = True
+    time: str | bool | None = None
     epochs: int | None = None
     max_rows: int | None = None
     seed: int = 0
@@ -95,13 +92,13 @@ class Outcome:
 
     Attributes:
         model: The fitted estimator.
-        assessment: Its results on test rows.
+        diagnosis: Whether to trust it.
         model_path: The file with the model.
         report_path: The page about it.
     """
 
     model: Any
-    assessment: Assessment
+    diagnosis: Diagnosis
     model_path: Path
     report_path: Path
 
@@ -118,28 +115,26 @@ def fit_file(path: Path, out: Path, report: Path, options: FitOptions, tell: Tel
         progress: Whether to show a progress bar; None shows it on a terminal.
     """
     _check_outputs((out, report), options.force)
-    check_fraction("--test", options.test_fraction)
     file = read_table(path, options.max_rows, options.seed)
     _tell_rows(path, file, tell)
     with building_from(path):
         examples, task = examples_of(file.table, options, tell)
         columns = column_types(examples.table, options, tell)
-        train, calibration, test = _split(examples, task, options)
-        encoder = TableEncoder.learn(train.table, columns)
-        _tell_columns(encoder, train.table, tell)
+        encoder = TableEncoder.learn(examples.table, columns)
+        _tell_columns(encoder, examples.table, tell)
         _check_columns(encoder)
-        tell(
-            f"{len(train.y)} rows for training, {len(test.y)} to measure the model"
-            + (f", {len(calibration.y)} to calibrate it." if calibration else ".")
-        )
-        models = _train(train, calibration, task, columns, options, tell, progress)
-    model = next(iter(models.values()))
+        share = _CALIBRATION if options.calibrate and len(examples.y) >= _CALIBRATED_FROM else 0.0
+        model = _model(task, columns, options, progress)
+        data = (examples.table, examples.y, examples.weights)
+        tell(f"Training {options.method} on {len(examples.y)} rows …")
+        train(model, *data, share)
+        model.target_name_ = options.target
+        tell("Checking it on held-out rows …")
+        diagnosis = diagnose(model, data, time=options.time, calibrate=share)
     model.save(out)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about rare values that only held-out rows have
-        assessment = assess(models, test.table, test.y)
-    write_report(report, assessment, encoder, _facts(path, file, options, task, train, calibration, test), out)
-    return Outcome(model, assessment, out, report)
+    facts = _facts(path, file, options, task, encoder)
+    write_report(report, diagnosis, f"{options.target}: can the model be trusted?", facts)
+    return Outcome(model, diagnosis, out, report)
 
 
 # What is in the file ------------------------------------------------------------------------------------------------
@@ -284,39 +279,8 @@ def _check_columns(encoder: TableEncoder) -> None:
 # Training -----------------------------------------------------------------------------------------------------------
 
 
-def _split(examples: Examples, task: str, options: FitOptions) -> tuple[Examples, Examples | None, Examples]:
-    """Rows to train on, to calibrate with (where there are enough) and to measure, at random, class by class."""
-    generator = np.random.default_rng(options.seed)
-    calibrates = options.calibrate and len(examples.y) >= _CALIBRATED_FROM
-    shares = (options.test_fraction, _CALIBRATION if calibrates else 0.0)
-    groups = [np.flatnonzero(examples.y == value) for value in np.unique(examples.y)]
-    if task == "regression":
-        groups = [np.arange(len(examples.y))]
-    parts: list[list[NDArray[np.int64]]] = [[], [], []]
-    for group in groups:
-        order = generator.permutation(group)
-        first, second = (round(share * len(order)) if len(order) > 1 else 0 for share in shares)
-        for part, rows in zip(parts, np.split(order, [first, first + second]), strict=True):
-            part.append(rows)
-    test, calibration, train = (np.sort(np.concatenate(part)) for part in parts)
-    if len(test) == 0 or len(train) < _FEWEST_ROWS // 2:
-        raise InvalidInputError(
-            f"--test {options.test_fraction:g} leaves {len(train)} rows for training and {len(test)} to measure the "
-            "model: choose another share."
-        )
-    return examples.take(train), examples.take(calibration) if calibrates else None, examples.take(test)
-
-
-def _train(
-    train: Examples,
-    calibration: Examples | None,
-    task: str,
-    columns: Mapping[str, str],
-    options: FitOptions,
-    tell: Tell,
-    progress: bool | None,
-) -> dict[str, Any]:
-    """The model, and MAP to compare with."""
+def _model(task: str, columns: Mapping[str, str], options: FitOptions, progress: bool | None) -> Any:
+    """The estimator, not yet fitted."""
     settings: dict[str, Any] = {
         "columns": dict(columns),
         "random_state": options.seed,
@@ -329,39 +293,18 @@ def _train(
         settings["class_weight"] = options.class_weight
     elif options.class_weight is not None:
         raise InvalidInputError("--class-weight is for classification: leave it out.")
-    kind = FSVIClassifier if task == "classification" else FSVIRegressor
-    compared = ["map"] if options.compare and options.method != "map" else []
-    models = {}
-    for method in [options.method, *compared]:
-        tell(f"Training {method} …")
-        models[method.upper()] = kind(method, **settings).fit(train.table, train.y, train.weights)
-        models[method.upper()].target_name_ = options.target
-        if calibration is not None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
-                models[method.upper()].calibrate(calibration.table, calibration.y)
-    return models
+    return (FSVIClassifier if task == "classification" else FSVIRegressor)(options.method, **settings)
 
 
-def _facts(
-    path: Path,
-    file: TableFile,
-    options: FitOptions,
-    task: str,
-    train: Examples,
-    calibration: Examples | None,
-    test: Examples,
-) -> dict[str, Any]:
+def _facts(path: Path, file: TableFile, options: FitOptions, task: str, encoder: TableEncoder) -> dict[str, Any]:
     """What the report says about where the model comes from."""
     return {
         "table": path.name,
+        "rows": file.num_rows,
+        "skipped": file.skipped_sentence(),
         "target": options.target,
         "task": task,
         "method": options.method,
-        "rows": file.num_rows,
-        "skipped": file.skipped_sentence(),
-        "train": len(train.y),
-        "calibration": 0 if calibration is None else len(calibration.y),
-        "test": len(test.y),
         "seed": options.seed,
+        "left out": "; ".join(f"{name}: {reason}" for name, reason in encoder.left_out),
     }

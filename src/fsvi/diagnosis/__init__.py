@@ -1,6 +1,8 @@
-"""Find problems with the uncertainty of a trained method, and which setting to change."""
+"""Can I trust this model? One set of checks for methods, for models of tables and for new rows."""
 
 from fsvi.diagnosis.diagnose import diagnose
+from fsvi.diagnosis.drift import Seen, Sketch
 from fsvi.diagnosis.findings import Diagnosis, Finding
+from fsvi.diagnosis.report import write_report
 
-__all__ = ["Diagnosis", "Finding", "diagnose"]
+__all__ = ["Diagnosis", "Finding", "Seen", "Sketch", "diagnose", "write_report"]

@@ -1,15 +1,12 @@
-"""Run all checks on a trained method."""
+"""One question for methods and for models of tables: can I trust it?"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fsvi.diagnosis.beyond import check_context, check_distance
-from fsvi.diagnosis.evidence import Evidence
-from fsvi.diagnosis.findings import Diagnosis, Finding
-from fsvi.diagnosis.learning import check_balance, check_learning
-from fsvi.diagnosis.posterior import check_batch_norm, check_variance
-from fsvi.diagnosis.predictions import check_calibration, check_samples
+from fsvi.diagnosis.findings import Diagnosis
+from fsvi.diagnosis.methods import Evidence, check_method
+from fsvi.diagnosis.tables import diagnose_table
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import is_structured
 from fsvi.methods import Method
@@ -19,50 +16,54 @@ from fsvi.validation import check_count, check_type
 
 
 def diagnose(
-    method: Method,
-    data: tuple[Any, Any],
+    model: Any,
+    data: tuple[Any, ...],
     context: Any = None,
     history: History | None = None,
     num_samples: int = 10,
+    *,
+    folds: int | None = None,
+    time: str | bool | None = None,
+    calibrate: float = 0.0,
 ) -> Diagnosis:
-    """Find problems with the uncertainty of a trained method.
+    """Check whether a model can be trusted.
 
-    Checks that do not apply to the method or to its likelihood are left out. If the model has learned nothing, its
-    predictions are not checked further.
+    A trained method is checked as it is: has it learned, are its standard deviations healthy, does the uncertainty
+    grow away from the data, is it calibrated? Checks that do not apply are left out.
+
+    A classifier or regressor for tables (`FSVIClassifier`, `FSVIRegressor`, fitted or not) is trained again on parts of
+    the rows and measured on the others. The verdict is "trust" only if it beats guessing in a paired test, if
+    what it promises comes true in both directions, if it notices rows unlike the data, and if the table itself gives no
+    reason for doubt: repeated rows, a column that gives the target away, rows in order of time.
 
     Args:
-        method: The trained method.
-        data: A pair (x, y), preferably held out.
-        context: A context or inputs where the uncertainty should be large. None uses the method's own context.
-        history: The return value of `fit`, if available.
-        num_samples: The number of draws that your predictions use.
+        model: A trained method, or a classifier or regressor for tables.
+        data: A pair (x, y); for methods preferably held out. For tables, sample weights may follow.
+        context: For methods, a context or inputs where the uncertainty should be large. None uses the method's own.
+        history: For methods, the return value of `fit`, if available.
+        num_samples: For methods, the number of draws that your predictions use.
+        folds: For tables, how many of five parts are held out in turn. None holds out all parts of up to 2,000 rows,
+            and one part of larger tables. 0 measures the fitted model itself, on rows that it was not trained on.
+        time: For tables, the column of dates or numbers that orders rows in time, so that later rows are held out;
+            "rows" for the order of the rows. None takes the first column of dates, if there is one; False none.
+        calibrate: For tables, the share of training rows that calibrate the model instead, as `fsvi fit` does.
 
     Returns:
-        The findings, each with a severity, a sentence and advice.
+        The findings, each with a level, a sentence and numbers; and the verdict: "trust", "care" or "no".
     """
-    check_type("method", method, Method, "a trained method, such as fsvi.FSVI after fsvi.fit")
-    check_count("num_samples", num_samples)
-    if not isinstance(data, (tuple, list)) or len(data) != 2:
+    if not isinstance(data, (tuple, list)) or len(data) < 2:
         raise InvalidInputError(f"data is a {type(data).__name__}; a pair (x, y) is needed.")
+    if not isinstance(model, Method) and hasattr(model, "fit") and hasattr(model, "get_params"):
+        return diagnose_table(model, data, folds, time, calibrate)
+    check_type("model", model, Method, "a trained method, such as fsvi.FSVI after fsvi.fit, or an estimator for tables")
+    check_count("num_samples", num_samples)
     if is_structured(data[0]):
         raise InvalidInputError(
             "diagnose measures distances between inputs, so it needs inputs in one tensor, not a tuple or dictionary."
         )
-    with forked_random(method.device):
-        seed_random(0, method.device)
-        method.check_batch(*data)
-        if method.network.is_dense:
+    with forked_random(model.device):
+        seed_random(0, model.device)
+        model.check_batch(data[0], data[1])
+        if model.network.is_dense:
             raise InvalidInputError("diagnose needs one prediction per input, but the network has one per position.")
-        seen = Evidence.gather(method, (data[0], data[1]), context, history, num_samples)
-        return Diagnosis(tuple(finding for finding in _findings(seen) if finding is not None))
-
-
-def _findings(seen: Evidence) -> list[Finding | None]:
-    balance = check_balance(seen)
-    structure = [balance, check_variance(seen), check_context(seen), check_batch_norm(seen)]
-    if balance is not None and balance.severity == "fault":
-        return structure  # the KL is the reason why nothing was learned
-    learning = check_learning(seen)
-    if learning is not None and learning.severity == "fault":
-        return [learning, *structure]
-    return [learning, *structure, check_distance(seen), check_samples(seen), check_calibration(seen)]
+        return Diagnosis(tuple(check_method(Evidence.gather(model, data, context, history, num_samples))))

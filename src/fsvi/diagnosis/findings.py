@@ -1,78 +1,89 @@
-"""The result of a diagnosis, for people and for programs."""
+"""What a check finds, and the verdict over all checks."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Severity = Literal["ok", "warning", "fault"]
-SEVERITIES: tuple[Severity, ...] = ("fault", "warning", "ok")
-"""worst first"""
+Level = Literal["no", "care", "ok"]
+LEVELS: tuple[Level, ...] = ("no", "care", "ok")
+"""Worst first."""
+_VERDICTS = {"no": "no", "care": "care", "ok": "trust"}
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of one check.
 
-    Attributes:
-        name: The topic, such as "context".
-        severity: "ok", "warning" (worth a look), or "fault" (do not rely on the uncertainty).
-        sentence: The observation, with its numbers.
-        advice: The setting to change; empty if none.
-        values: The numbers by name.
+    Args:
+        name: The topic, such as "calibration".
+        level: "ok", "care" (worth a look), or "no" (a reason not to rely on the model).
+        sentence: What was measured.
+        advice: What to change; empty if nothing.
+        numbers: The measured numbers by name.
     """
 
     name: str
-    severity: Severity
+    level: Level
     sentence: str
     advice: str = ""
-    values: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        advice = f" {self.advice}" if self.advice else ""
-        return f"{self.severity:<7}  {self.name}: {self.sentence}{advice}"
+        return f"{self.level:<4}  {self.name}: {self.sentence} {self.advice}".rstrip()
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All findings, in the order of the checks."""
+    """All findings, in the order of the checks.
+
+    Args:
+        findings: The findings.
+        metrics: What was measured on the data, by name.
+        tables: Details for a report, such as the least certain rows: lists of records by title.
+    """
 
     findings: tuple[Finding, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
-    def faults(self) -> list[Finding]:
-        """The findings that make the uncertainty unreliable."""
-        return [finding for finding in self.findings if finding.severity == "fault"]
+    def verdict(self) -> str:
+        """One of "trust", "care" and "no": that of the worst finding."""
+        return _VERDICTS[min((finding.level for finding in self.findings), key=LEVELS.index, default="ok")]
 
     @property
-    def summary(self) -> str:
-        """The number of findings of each severity, in one line."""
-        counts = Counter(finding.severity for finding in self.findings)
-        return f"{_count(counts['fault'], 'fault')}, {_count(counts['warning'], 'warning')}, {counts['ok']} ok"
+    def headline(self) -> str:
+        """The verdict in one sentence, with the names of the findings that led to it."""
+        names = ", ".join(finding.name for finding in self.findings if _VERDICTS[finding.level] == self.verdict)
+        return {
+            "trust": "You can trust this model for data like those it was checked on.",
+            "care": f"Use this model with care; see {names}.",
+            "no": f"Do not rely on this model; see {names}.",
+        }[self.verdict]
+
+    def at(self, level: Level) -> list[Finding]:
+        """The findings of this level."""
+        return [finding for finding in self.findings if finding.level == level]
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
 
     def __getitem__(self, name: str) -> Finding:
-        """The finding called `name`."""
         return next(finding for finding in self.findings if finding.name == name)
 
     def __str__(self) -> str:
         """Text for a terminal, worst findings first."""
-        worst_first = sorted(self.findings, key=lambda finding: SEVERITIES.index(finding.severity))
-        return "\n".join([self.summary, *map(str, worst_first)])
+        worst_first = sorted(self.findings, key=lambda finding: LEVELS.index(finding.level))
+        return "\n".join([self.headline, *map(str, worst_first)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a file or a page."""
-        return {"summary": self.summary, "findings": [asdict(finding) for finding in self.findings]}
+        found = [asdict(finding) for finding in self.findings]
+        return {"verdict": self.verdict, "headline": self.headline, "findings": found, "metrics": dict(self.metrics)}
 
     def to_json(self) -> str:
-        """The findings as JSON."""
+        """The verdict, findings and metrics as JSON."""
         return json.dumps(self.to_dict(), indent=1)
-
-
-def _count(num: int, noun: str) -> str:
-    return f"{num} {noun}{'' if num == 1 else 's'}"

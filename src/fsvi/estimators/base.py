@@ -18,6 +18,8 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fi
 from torch import Tensor, nn
 
 from fsvi.calibration import Calibration
+from fsvi.diagnosis.drift import Seen, Sketch
+from fsvi.diagnosis.findings import Diagnosis
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.defaults import HIDDEN, STEPS, fsvi_settings, num_held_out, reestimate_noise, widen
 from fsvi.estimators.files import Saved
@@ -75,6 +77,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         history_: What happened in training; for "fsvi", in training the point estimate that it starts from.
         widening_: For "fsvi", what happened when the last layer became random.
         encoder_: How columns become numbers.
+        sketch_: How often columns had which values, for `check`.
         scaler_: How these numbers are standardized.
         seed_: What `random_state` gave.
         target_name_: The target's name, if a column of a data frame was given.
@@ -159,6 +162,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         if not counted.all():
             table, y, weights = table.take(counted), y[counted], weights[counted]
         self.encoder_ = TableEncoder.learn(table, self.columns, weights)
+        self.sketch_ = Sketch.learn(self.encoder_, table)
         for name, reason in self.encoder_.left_out:
             if name not in (self.columns or {}):
                 warnings.warn(f"column {name!r} is left out ({reason}).", stacklevel=4)
@@ -296,6 +300,23 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(random_state).randint(_SEEDS))
         p = self._predict(inputs, n_samples, seed)
         return p, torch.arange(n_samples) % len(p.samples), torch.Generator().manual_seed(seed)
+
+    # Trust ----------------------------------------------------------------------------------------------------------
+
+    def check(self, X: Any) -> Diagnosis:
+        """Say whether new rows look like the training rows, with a false alarm in at most 1% of checks.
+
+        Columns are compared one by one, so a change only in how columns go together is not seen.
+
+        Args:
+            X: New rows, at least some dozens.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the findings say it
+            table = self._table(X)
+        seen = Seen(self.sketch_, self.encoder_)
+        seen.add(table)
+        return seen.diagnosis()
 
     # Calibration ----------------------------------------------------------------------------------------------------
 

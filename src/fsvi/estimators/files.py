@@ -75,6 +75,7 @@ class Saved:
             "class": name_in_files(type(self)),
             "params": {name: _plain(value) for name, value in self._saved_params().items()},
             "encoder": this.encoder_.config(),
+            "sketch": this.sketch_.config(),
             "scaler": scaler_tree(this.scaler_),
             "target": self._target_tree(),
             "features": {"count": this.n_features_in_, "names": None if names is None else names.tolist()},
@@ -89,6 +90,7 @@ class Saved:
         this: Any = self
         this.method_ = from_tree(tree["method"], path, net)
         this.encoder_ = Configurable.from_config(tree["encoder"])
+        this.sketch_ = Configurable.from_config(tree["sketch"])
         this.scaler_ = scaler_from(tree["scaler"])
         this.seed_, this.target_name_ = tree["seed"], tree["target_name"]
         calibration = tree["calibration"]

@@ -1,6 +1,7 @@
 """The user's network, and the networks of the paper, for tables and for texts."""
 
 from fsvi.networks.cnn import cnn
+from fsvi.networks.distance import RandomFeatures, distance_head
 from fsvi.networks.mlp import mlp
 from fsvi.networks.network import Network
 from fsvi.networks.ranges import RangeFeatures, table_mlp
@@ -10,8 +11,10 @@ from fsvi.networks.whitened_cnn import whitened_cnn
 
 __all__ = [
     "Network",
+    "RandomFeatures",
     "RangeFeatures",
     "cnn",
+    "distance_head",
     "mlp",
     "resnet18",
     "resnet50",

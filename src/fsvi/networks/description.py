@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError
+from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.ranges import RangeFeatures
 from fsvi.networks.resnet import ResNet, resnet18, resnet50
 from fsvi.networks.text import TextEncoder, text_encoder
@@ -29,7 +30,7 @@ _LAYERS: dict[str, type[nn.Module]] = {
         *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
         *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
         *(nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid),
-        *(nn.Flatten, nn.Unflatten, nn.Identity, RangeFeatures, Scale),
+        *(nn.Flatten, nn.Unflatten, nn.Identity, RandomFeatures, RangeFeatures, Scale),
     )
 }
 _RESNETS = {"resnet18": resnet18, "resnet50": resnet50}

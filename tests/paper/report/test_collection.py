@@ -5,12 +5,12 @@ from made_results import make_result
 from paper.report.collection import collect_diagnoses
 from paper.runner.diagnoses import diagnosis_path, write_diagnosis
 
-FAULT = Finding("kl_balance", "fault", "The KL term is 288.", "Lower kl_weight.")
+FAULT = Finding("kl_balance", "no", "The KL term is 288.", "Lower kl_weight.")
 WELL = Finding("learning", "ok", "It has learned.")
 
 
 def test_of_diagnoses_that_with_the_most_faults_comes_first(tmp_path):
-    warning = Finding("context", "warning", "It is near the data.")
+    warning = Finding("context", "care", "It is near the data.")
     found = {"a": (WELL,), "b": (WELL, FAULT), "c": (warning,), "d": (FAULT, FAULT), "e": (FAULT, warning)}
     results = {tmp_path / f"{name}.json": make_result(name) for name in found}
     for path, result in results.items():
@@ -24,4 +24,4 @@ def test_findings_are_counted_and_sorted(tmp_path):
     write_diagnosis(diagnosis_path(path), Diagnosis((WELL, FAULT)))
     ((run,), problems) = collect_diagnoses({path: make_result(), tmp_path / "b.json": make_result("mfvi")})
     assert problems == [] and not run.is_well
-    assert [finding.severity for finding in run.findings] == ["fault", "ok"] and run.count("fault") == 1
+    assert [finding.level for finding in run.findings] == ["no", "ok"] and run.count("no") == 1

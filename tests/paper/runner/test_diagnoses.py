@@ -20,7 +20,7 @@ def path(tmp_path):
 def test_a_run_that_learned_nothing_is_named(path):
     """Five epochs are none: the smoke profile only shows that everything works."""
     diagnosis = diagnose_result(path)
-    assert diagnosis.faults and json.loads(diagnosis.to_json())
+    assert diagnosis.verdict == "no" and json.loads(diagnosis.to_json())
 
 
 def test_a_model_that_is_gone_is_one_sentence(path):
@@ -48,7 +48,7 @@ def test_the_diagnosis_is_kept_beside_the_result(path):
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda text: text.replace("fault", "ok"), "checksum"),
+        (lambda text: text.replace('"no"', '"ok"'), "checksum"),
         (lambda text: text[:50], "JSON"),
         (lambda text: "{}", "diagnosis"),
     ],
@@ -62,7 +62,7 @@ def test_a_spoiled_diagnosis_is_named(path, spoil, said):
 
 def test_findings_that_no_diagnosis_has_are_refused(tmp_path):
     for document, said in (
-        ({"findings": [{"name": "a", "severity": "awful", "sentence": "b"}]}, "unknown severity"),
+        ({"findings": [{"name": "a", "severity": "awful", "sentence": "b"}]}, "unknown level"),
         ({"findings": [{"title": "a"}]}, "diagnosis"),
         ({"summary": "a"}, "diagnosis"),
         ({"findings": [{"name": 3, "severity": "ok", "sentence": "b"}]}, "finding"),

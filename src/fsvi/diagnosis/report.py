@@ -1,0 +1,79 @@
+"""A diagnosis as one HTML file without dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fsvi.diagnosis.findings import LEVELS, Diagnosis, Finding
+from fsvi.serialization import write_bytes
+
+_MARKS = {"ok": "✓", "care": "!", "no": "✗"}
+_STYLE = """
+:root { --page: #f4f6f8; --card: #fff; --text: #1f2933; --soft: #5b6775; --line: #e1e6ec;
+  --ok: #1a7f4b; --care: #b25a00; --no: #b3261e }
+@media (prefers-color-scheme: dark) { :root { --page: #0d1014; --card: #15191f; --text: #e6eaf0; --soft: #9aa6b5;
+  --line: #2a313b; --ok: #5cc98d; --care: #f0a04b; --no: #ff8a80 } }
+* { box-sizing: border-box }
+body { margin: 0 auto; max-width: 60rem; padding: 1rem .75rem 3rem; background: var(--page); color: var(--text);
+  font: 1.05rem/1.55 system-ui, sans-serif; overflow-wrap: anywhere }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 1.2rem;
+  margin-bottom: 1.2rem }
+h1 { font-size: clamp(1.4rem, 4vw, 2rem); line-height: 1.2; margin: 0 0 1rem; text-wrap: balance }
+h2 { font-size: 1.2rem; margin: 0 0 .6rem }
+section { border-left: 8px solid var(--tone, var(--card)) }
+.trust { --tone: var(--ok) } .care { --tone: var(--care) } .no { --tone: var(--no) }
+ul { list-style: none; padding: 0; margin: 0 }
+li { display: grid; grid-template-columns: 1.8rem 1fr; margin-bottom: .7rem }
+li > b { color: var(--tone) }
+small, th, footer { color: var(--soft) }
+.scroll { overflow-x: auto }
+table { border-collapse: collapse; width: 100%; font-size: .95rem }
+th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
+td { min-width: 4rem }
+"""
+
+
+def write_report(path: Path, diagnosis: Diagnosis, title: str, facts: Mapping[str, Any]) -> None:
+    """Write the page: the verdict with its findings, the metrics, and the tables of the diagnosis.
+
+    Args:
+        path: The HTML file.
+        diagnosis: The diagnosis.
+        title: The title of the page.
+        facts: Where the model comes from, by name; empty values are left out.
+    """
+    worst_first = sorted(diagnosis, key=lambda finding: LEVELS.index(finding.level))
+    metrics = [
+        {"measured on held-out rows": name, "value": f"{value:.4g}"} for name, value in diagnosis.metrics.items()
+    ]
+    origin = [{"fact": name, "value": value} for name, value in facts.items() if value not in (None, "")]
+    sections = {"Metrics": metrics, **diagnosis.tables, "About this model": origin}
+    body = [
+        f'<section class="{diagnosis.verdict}"><h1>{escape(diagnosis.headline)}</h1><ul>',
+        *map(_item, worst_first),
+        "</ul></section>",
+        *(f"<section><h2>{escape(name)}</h2>{_table(rows)}</section>" for name, rows in sections.items() if rows),
+    ]
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><p>{escape(title)}</p>{''.join(body)}</body></html>"
+    )
+    write_bytes(path, page.encode())
+
+
+def _item(finding: Finding) -> str:
+    words = f"{finding.sentence} {finding.advice}".strip()
+    name = finding.name.replace("_", " ").capitalize()
+    mark, tone = _MARKS[finding.level], "trust" if finding.level == "ok" else finding.level
+    return f'<li class="{tone}"><b>{mark}</b><div>{escape(name)}<br><small>{escape(words)}</small></div></li>'
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    head = "".join(f"<th>{escape(str(name))}</th>" for name in rows[0])
+    cells = ("".join(f"<td>{escape(str(value))}</td>" for value in row.values()) for row in rows)
+    lines = "".join(f"<tr>{row}</tr>" for row in cells)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'

@@ -1,0 +1,253 @@
+"""Methods broken on purpose: the diagnosis must name what is wrong, and find nothing wrong with healthy ones."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import nn
+
+import fsvi
+import scenarios
+from fsvi.diagnosis import diagnose
+from fsvi.diagnosis.methods import Evidence, check_promises, distances, rank_correlation
+from fsvi.methods.registry import METHODS
+from fsvi.networks import mlp
+from moons import MOONS, faults, moons_method, trained
+
+
+@pytest.fixture(scope="session")
+def healthy() -> tuple[fsvi.FSVI, fsvi.History]:
+    method = moons_method()
+    return method, trained(method, epochs=250)
+
+
+@pytest.fixture
+def spoiled(healthy: tuple[fsvi.FSVI, fsvi.History]) -> Iterator[fsvi.FSVI]:
+    """The healthy method, whose deviations a test may change; they are restored afterward."""
+    method, _ = healthy
+    kept = method.posterior.log_std.detach().clone()
+    yield method
+    method.posterior.log_std.data.copy_(kept)
+
+
+def test_a_healthy_classifier_is_trusted(healthy: tuple[fsvi.FSVI, fsvi.History]) -> None:
+    method, history = healthy
+    diagnosis = diagnose(method, MOONS, history=history)
+    assert diagnosis.at("no") == []
+    names = ["learning", "kl_balance", "variance", "context", "distance", "samples", "calibration"]
+    assert [finding.name for finding in diagnosis] == names
+    assert diagnosis["distance"].numbers["far"] > diagnosis["distance"].numbers["near"]
+
+
+def test_text_and_json(spoiled: fsvi.FSVI) -> None:
+    spoiled.posterior.log_std.data.fill_(-15.0)
+    diagnosis = diagnose(spoiled, MOONS)
+    headline, first, *others = str(diagnosis).splitlines()
+    assert headline == "Do not rely on this model; see variance." and first.startswith("no    variance: ")
+    assert len(others) == len(diagnosis.findings) - 1
+    found = json.loads(diagnosis.to_json())
+    assert found["verdict"] == "no"
+    assert {"name", "level", "sentence", "advice", "numbers"} == found["findings"][0].keys()
+
+
+@pytest.mark.parametrize("name", [*METHODS, "ensemble:map", "ensemble:fsvi"])
+def test_every_method_can_be_diagnosed(name: str) -> None:
+    torch.manual_seed(0)
+    settings = {"spg": {"num_prior_steps": 2}, "ensemble:map": {"size": 2}, "ensemble:fsvi": {"size": 2}}.get(name, {})
+    method = fsvi.make_method(name, lambda: mlp(2, (6,), 2), fsvi.Categorical(), **settings)
+    data = scenarios.points()
+    history = fsvi.fit(method, data, epochs=2, progress=False)
+    diagnosis = diagnose(method, data, history=history, num_samples=2)
+    json.dumps(diagnosis.to_dict(), allow_nan=False)
+    assert "learning" in {finding.name for finding in diagnosis} or diagnosis.at("no")
+
+
+def test_nothing_is_changed_by_a_diagnosis() -> None:
+    method = scenarios.image_classifier()
+    data = scenarios.images()
+    fsvi.fit(method, data, epochs=1, progress=False)
+    before, random = scenarios.copied(method), torch.get_rng_state()
+    diagnose(method, data)
+    assert scenarios.same_bits(before, method.tensors())
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_a_loaded_method_is_diagnosed_without_its_context(tmp_path: Path) -> None:
+    method = moons_method(context=fsvi.contexts.Dataset(MOONS[0]))
+    trained(method, epochs=2)
+    method.save(tmp_path / "m.fsvi")
+    loaded = fsvi.load(tmp_path / "m.fsvi", mlp(2, (30, 30), 2, nn.Tanh))
+    names = {finding.name for finding in diagnose(loaded, MOONS)}
+    assert "variance" in names
+    assert not names & {"context", "kl_balance"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data": 3}, r"\bint\b"),
+        ({"num_samples": 0}, "num_samples=0"),
+        ({"model": nn.Linear(2, 2)}, "Linear"),
+        ({"context": torch.zeros(5, 3)}, "shape"),
+    ],
+)
+def test_bad_input(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(fsvi.InvalidInputError, match=message):
+        diagnose(**{"model": scenarios.classifier(), "data": scenarios.points(), **settings})
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs"),
+    [(fsvi.Bernoulli(), 1), (fsvi.Bernoulli(), 2), (fsvi.Poisson(), 1), (fsvi.StudentT(), 1)],
+    ids=["bernoulli", "labels", "poisson", "student"],
+)
+def test_every_likelihood_is_diagnosed(likelihood: fsvi.Likelihood, outputs: int) -> None:
+    x, y = MOONS
+    torch.manual_seed(0)
+    targets = torch.stack([y, 1 - y], 1)[:, :outputs]
+    method = fsvi.MAP(mlp(2, (30,), outputs), likelihood)
+    trained(method, (x, targets), epochs=60)
+    diagnosis = diagnose(method, (x, targets))
+    names = [finding.name for finding in diagnosis]
+    assert "learning" in names and ("calibration" in names) == (outputs == 1)
+    assert diagnosis["learning"].level == "ok"
+
+
+# Learning and the posterior -------------------------------------------------------------------------------------------
+
+
+def test_untrained() -> None:
+    assert faults(diagnose(moons_method(), MOONS)) == {"learning"}
+
+
+@pytest.mark.parametrize("with_history", [True, False])
+def test_kl_weight_a_thousand_times_too_large(with_history: bool) -> None:
+    method = moons_method(kl_weight=1000 / len(MOONS[0]))
+    history = trained(method)
+    diagnosis = diagnose(method, MOONS, history=history if with_history else None)
+    assert faults(diagnosis) == {"kl_balance"}
+    assert "Lower kl_weight" in diagnosis["kl_balance"].advice
+    assert diagnosis["kl_balance"].numbers["weight"] == pytest.approx(1000)
+
+
+def test_variance_of_one_feature_layer_collapsed_needs_care(spoiled: fsvi.FSVI) -> None:
+    spoiled.posterior.layout.views(spoiled.posterior.log_std.data)["0.bias"].fill_(-15.0)
+    finding = diagnose(spoiled, MOONS)["variance"]
+    assert (finding.level, "0.bias" in finding.sentence) == ("care", True)
+
+
+def test_variance_blown_up(spoiled: fsvi.FSVI) -> None:
+    spoiled.posterior.layout.views(spoiled.posterior.log_std.data)["2.weight"].fill_(3.0)
+    diagnosis = diagnose(spoiled, MOONS)
+    assert "variance" in faults(diagnosis)
+    assert "blown up: 2.weight" in diagnosis["variance"].sentence
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_batch_norm_without_statistics(tracked: bool) -> None:
+    net = scenarios.normalised()
+    if not tracked:
+        net[1] = nn.BatchNorm2d(3, track_running_stats=False)
+    finding = diagnose(fsvi.MAP(net, fsvi.Categorical()), scenarios.images())["batch_norm"]
+    assert finding.level == "no"
+    assert ("were made with" if tracked else "no statistics") in finding.sentence
+
+
+def test_imported_statistics_count_although_no_batch_was_counted() -> None:
+    method, data = scenarios.build("batch_norm")
+    fsvi.fit(method, data, epochs=2, progress=False)
+    for layer in method.net.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.num_batches_tracked.zero_()
+    assert diagnose(method, data)["batch_norm"].level == "ok"
+
+
+# Away from the data ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_rank_correlation_is_spearmans_with_ties(levels: int) -> None:
+    a = torch.randint(levels, (50,)).double()
+    b = a + torch.randint(levels, (50,)).double()
+    assert rank_correlation(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
+    assert rank_correlation(torch.arange(5.0), torch.ones(5)) == 0.0
+
+
+def test_distances_to_the_nearest() -> None:
+    data = torch.tensor([[0.0], [1.0], [4.0]])
+    assert distances(torch.tensor([[0.5], [10.0], [4.0]]), data).tolist() == [0.5, 6.0, 0.0]
+    assert distances(data, data, own=True).tolist() == [1.0, 1.0, 3.0]
+
+
+def test_large_data_are_thinned_evenly_and_pushed_away_from_their_mean() -> None:
+    x = torch.linspace(0, 1, 5001)[:, None].expand(-1, 2).contiguous()
+    seen = Evidence.gather(moons_method(), (x, (x[:, 0] > 0.5).long()), None, None, 10)
+    assert len(seen.x) == 1000 and len(seen.few) == 128
+    assert seen.x[0, 0] == 0 and seen.x[-1, 0] == 1
+    center = seen.few.mean(0)
+    lengths = (seen.pushed - center).norm(dim=1).reshape(2, -1) / (seen.few - center).norm(dim=1)
+    torch.testing.assert_close(lengths, torch.tensor([[2.0], [3.0]]).expand_as(lengths))
+
+
+def test_context_inside_the_data() -> None:
+    method = moons_method(context=fsvi.contexts.Dataset(MOONS[0]))
+    trained(method)
+    diagnosis = diagnose(method, MOONS)
+    assert faults(diagnosis) >= {"context", "distance"} and "Uniform" in diagnosis["context"].advice
+
+
+def test_images_are_not_advised_to_take_uniform_noise() -> None:
+    method = scenarios.image_classifier()
+    finding = diagnose(method, scenarios.images(), fsvi.contexts.Batch())["context"]
+    assert finding.level == "no" and "Uniform" not in finding.advice and "other images" in finding.advice
+
+
+@pytest.mark.parametrize("context", [MOONS[0], fsvi.contexts.Batch()])
+def test_another_context_can_be_asked_about(healthy: tuple[fsvi.FSVI, fsvi.History], context: Any) -> None:
+    assert diagnose(healthy[0], MOONS, context)["context"].level == "no"
+
+
+def test_one_network_is_uncertain_nowhere() -> None:
+    method = fsvi.MAP(mlp(2, (30, 30), 2, nn.Tanh), fsvi.Categorical())
+    trained(method, epochs=200)
+    diagnosis = diagnose(method, MOONS)
+    assert {finding.name for finding in diagnosis} == {"learning", "distance", "calibration"}
+    assert "distance" in faults(diagnosis)
+    assert "use FSVI" in diagnosis["distance"].advice
+
+
+# Predictions ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_prediction_sample(healthy: tuple[fsvi.FSVI, fsvi.History]) -> None:
+    diagnosis = diagnose(healthy[0], MOONS, num_samples=1)
+    assert faults(diagnosis) == {"samples"}
+    assert "num_samples=10" in diagnosis["samples"].advice
+
+
+def test_the_monte_carlo_error_falls_with_the_root_of_the_draws(healthy: tuple[fsvi.FSVI, fsvi.History]) -> None:
+    errors = [diagnose(healthy[0], MOONS, num_samples=num)["samples"].numbers["error"] for num in (4, 64)]
+    assert 2.5 < errors[0] / errors[1] < 6.5
+
+
+@pytest.mark.parametrize(
+    ("slope", "level", "words"),
+    [(50.0, "no", "too sure"), (0.1, "care", "not sure enough"), (0.69, "ok", "Promises are kept")],
+)
+def test_calibration_tells_the_direction(slope: float, level: str, words: str) -> None:
+    """The truth is 0.2 or 0.8, by the sign of x; the right slope is logit(0.8)/2 = 0.69."""
+    net = nn.Sequential(nn.Linear(1, 1), nn.Hardtanh(), nn.Linear(1, 2))
+    with torch.no_grad():
+        net[0].weight.fill_(1e6)
+        net[0].bias.zero_()
+        net[2].weight.copy_(torch.tensor([[-slope], [slope]]))
+        net[2].bias.zero_()
+    torch.manual_seed(0)
+    x = torch.randn(400, 1)
+    y = (torch.rand(400) < 0.5 + 0.3 * x[:, 0].sign()).long()
+    finding = check_promises(Evidence.gather(fsvi.MAP(net, fsvi.Categorical()), (x, y), None, None, 10))
+    assert finding is not None and (finding.level, words in finding.sentence) == (level, True)

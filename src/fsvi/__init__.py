@@ -4,99 +4,108 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from fsvi import calibration, data, loggers, networks
-from fsvi.cost import estimate_cost, keep_memory
-from fsvi.errors import (
-    DataNotFoundError,
-    FileFormatError,
-    FSVIError,
-    HeadError,
-    InvalidInputError,
-    NonFiniteLossError,
-    ProcessLostError,
-    SingularCovarianceError,
-)
-from fsvi.functions import contexts, divergences, kernels, priors
-from fsvi.likelihoods import (
-    Bernoulli,
-    BernoulliPredictive,
-    Categorical,
-    CategoricalPredictive,
-    Gaussian,
-    GaussianPredictive,
-    Likelihood,
-    MixturePredictive,
-    MultiHead,
-    Poisson,
-    PoissonPredictive,
-    Predictive,
-    StudentT,
-    StudentTPredictive,
-    Summary,
-    concatenate,
-)
-from fsvi.methods import (
-    DUQ,
-    FBNN,
-    FSEB,
-    FSVI,
-    GFSVI,
-    IVON,
-    MAP,
-    MFVI,
-    SFSVI,
-    SPG,
-    SWAG,
-    VBLL,
-    VOGN,
-    Ensemble,
-    Laplace,
-    MCDropout,
-    Method,
-    RadialMFVI,
-    Rank1,
-    Stds,
-    Tempered,
-    load,
-    make_method,
-    method_names,
-)
-from fsvi.networks import Network
-from fsvi.training import (
-    Callback,
-    History,
-    Stepper,
-    TrainingState,
-    adamw,
-    cosine,
-    every_step,
-    fit,
-    fit_tasks,
-    sgd,
-    take_step,
-)
-
 if TYPE_CHECKING:
-    from fsvi import metrics
+    from fsvi import calibration, data, loggers, metrics, networks
+    from fsvi.cost import estimate_cost, keep_memory
     from fsvi.diagnosis import Diagnosis, Finding, diagnose
+    from fsvi.errors import (
+        DataNotFoundError,
+        FileFormatError,
+        FSVIError,
+        HeadError,
+        InvalidInputError,
+        NonFiniteLossError,
+        ProcessLostError,
+        SingularCovarianceError,
+    )
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
+    from fsvi.functions import contexts, divergences, kernels, priors
+    from fsvi.likelihoods import (
+        Bernoulli,
+        BernoulliPredictive,
+        Categorical,
+        CategoricalPredictive,
+        Gaussian,
+        GaussianPredictive,
+        Likelihood,
+        MixturePredictive,
+        MultiHead,
+        Poisson,
+        PoissonPredictive,
+        Predictive,
+        StudentT,
+        StudentTPredictive,
+        Summary,
+        concatenate,
+    )
+    from fsvi.methods import (
+        DUQ,
+        FBNN,
+        FSEB,
+        FSVI,
+        GFSVI,
+        IVON,
+        MAP,
+        MFVI,
+        SFSVI,
+        SPG,
+        SWAG,
+        VBLL,
+        VOGN,
+        Ensemble,
+        Laplace,
+        MCDropout,
+        Method,
+        RadialMFVI,
+        Rank1,
+        Stds,
+        Tempered,
+        load,
+        make_method,
+        method_names,
+    )
+    from fsvi.networks import Network
     from fsvi.referral import IntervalReferral, Referral, SetReferral
     from fsvi.scoring import ScoringReport, predict_files
+    from fsvi.training import (
+        Callback,
+        History,
+        Stepper,
+        TrainingState,
+        adamw,
+        cosine,
+        every_step,
+        fit,
+        fit_tasks,
+        sgd,
+        take_step,
+    )
 
-_LATER = {
-    "Diagnosis": "fsvi.diagnosis",
-    "FSVIClassifier": "fsvi.estimators",
-    "FSVIRegressor": "fsvi.estimators",
-    "Finding": "fsvi.diagnosis",
-    "IntervalReferral": "fsvi.referral",
-    "Referral": "fsvi.referral",
-    "ScoringReport": "fsvi.scoring",
-    "SetReferral": "fsvi.referral",
-    "predict_files": "fsvi.scoring",
-    "diagnose": "fsvi.diagnosis",
-    "metrics": "fsvi.metrics",
+_NAMES = {
+    "fsvi.cost": "estimate_cost keep_memory",
+    "fsvi.diagnosis": "Diagnosis Finding diagnose",
+    "fsvi.errors": (
+        "DataNotFoundError FileFormatError FSVIError HeadError InvalidInputError NonFiniteLossError "
+        "ProcessLostError SingularCovarianceError"
+    ),
+    "fsvi.estimators": "FSVIClassifier FSVIRegressor",
+    "fsvi.functions": "contexts divergences kernels priors",
+    "fsvi.likelihoods": (
+        "Bernoulli BernoulliPredictive Categorical CategoricalPredictive Gaussian GaussianPredictive "
+        "Likelihood MixturePredictive MultiHead Poisson PoissonPredictive Predictive StudentT "
+        "StudentTPredictive Summary concatenate"
+    ),
+    "fsvi.methods": (
+        "DUQ FBNN FSEB FSVI GFSVI IVON MAP MFVI SFSVI SPG SWAG VBLL VOGN Ensemble Laplace MCDropout "
+        "Method RadialMFVI Rank1 Stds Tempered load make_method method_names"
+    ),
+    "fsvi.networks": "Network",
+    "fsvi.referral": "IntervalReferral Referral SetReferral",
+    "fsvi.scoring": "ScoringReport predict_files",
+    "fsvi.training": ("Callback History Stepper TrainingState adamw cosine every_step fit fit_tasks sgd take_step"),
 }
-"""What needs scikit-learn, which takes a second to import, by the module that it is in."""
+"""Where the names come from. They are imported when they are used, so that `fsvi --help` does not wait for torch."""
+_PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 try:
     __version__ = version("fsvi")
@@ -105,10 +114,29 @@ except PackageNotFoundError:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name in _PLACES:
+        found = getattr(import_module(_PLACES[name]), name)
+    elif name.startswith("_"):
         raise AttributeError(f"module 'fsvi' has no attribute {name!r}")
-    module = import_module(_LATER[name])
-    return module if _LATER[name] == f"fsvi.{name}" else getattr(module, name)
+    else:
+        try:
+            found = import_module(f"fsvi.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"fsvi.{name}":
+                raise
+            raise AttributeError(f"module 'fsvi' has no attribute {name!r}") from error
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def import_all() -> None:
+    """Import every class that a file may describe."""
+    for module in _NAMES:
+        import_module(module)
 
 
 __all__ = [

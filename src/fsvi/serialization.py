@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -282,7 +283,9 @@ class Configurable:
             transient: The arguments that were not saved, such as the network.
         """
         name = config.get("class")
-        if name not in Configurable._registry:
+        if not isinstance(name, str) or name not in Configurable._registry:
+            import_module("fsvi").import_all()  # of which only a part may be in use
+        if not isinstance(name, str) or name not in Configurable._registry:
             raise FileFormatError(
                 f"the file describes {name!r}, which this version of fsvi does not know: import your own classes first."
             )

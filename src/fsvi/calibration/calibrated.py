@@ -14,7 +14,7 @@ from fsvi.calibration.scaling import Scaling
 from fsvi.likelihoods import Predictive, gathered
 from fsvi.methods.base import Method
 from fsvi.methods.exporting import export_method
-from fsvi.serialization import Configurable
+from fsvi.serialization import Configurable, check_draws
 from fsvi.validation import as_tensor, check_count, check_seed, check_type
 
 
@@ -39,7 +39,7 @@ class Calibrated(Configurable):
         check_type("calibration", calibration, Calibration, "a fitted Calibration")
         self.method = method
         self.calibration = calibration
-        self.num_samples = check_count("num_samples", num_samples)
+        self.num_samples = check_draws(check_count("num_samples", num_samples))
         self.seed = check_seed(seed)
 
     @classmethod

@@ -108,6 +108,11 @@ class Scorer(ABC):
     def __init__(self, model: Any, samples: int, seed: int, batch_size: int) -> None:
         self.model, self.samples, self.seed, self.batch_size = model, samples, seed, batch_size
 
+    @property
+    def uncalibrated(self) -> Any:
+        """The estimator, or the method without its calibration."""
+        return self.model.method if isinstance(self.model, Calibrated) else self.model
+
     @abstractmethod
     def without_rows(self) -> Columns | None:
         """The columns of no predictions; None if the shape of inputs is not known yet."""
@@ -128,6 +133,10 @@ class Scorer(ABC):
     @abstractmethod
     def examples(self, path: Path) -> tuple[Iterator[Predictive], Any]:
         """Predictions of held-out rows in a file, and their labels."""
+
+    @abstractmethod
+    def held_out(self, path: Path) -> tuple[tuple[Any, Any], dict[str, Any]]:
+        """Rows with their targets, and how `fsvi.diagnose` measures a fitted model on them."""
 
     def check_keep(self, keep: Collection[str]) -> None:
         """Refuse to carry over columns with the name of a prediction."""
@@ -212,6 +221,18 @@ class TableScorer(Scorer):
         labels = np.array([label(value) for value in table.columns[self.model.target_name_].tolist()])
         return predictions, self.model._as_indices(labels)
 
+    def held_out(self, path: Path) -> tuple[tuple[Any, Any], dict[str, Any]]:
+        """Rows with the target column."""
+        table, name = read_table(path).table, self.model.target_name_
+        if name not in table.names:
+            raise InvalidInputError(f"{path} lacks the column {name!r} with the right answers.")
+        values = table.columns[name]
+        if hasattr(self.model, "classes_"):
+            y = self.model.classes_[self.model._as_indices([label(value) for value in values.tolist()])]
+        else:
+            y = NumberColumn(name, 0.0, 0.0, 1.0, False).parse(values, table.lines)
+        return (table.without([name]), y), {"folds": 0}
+
     def _chunks(self, path: Path, keep: Collection[str], rows: int) -> Iterator[Any]:
         columns = self.model.encoder_.columns
         numbers = [column.name for column in columns if isinstance(column, NumberColumn)]
@@ -280,6 +301,11 @@ class ArrayScorer(Scorer):
         inputs = as_inputs(self.model, x, path)
         parts = inputs.split(self.rows_at_once(math.prod(inputs.shape[1:])))
         return (self.model.predict(part, self.samples, self.seed, self.batch_size) for part in parts), as_whole(y)
+
+    def held_out(self, path: Path) -> tuple[tuple[Any, Any], dict[str, Any]]:
+        """The arrays x and y of a .npz file."""
+        x, y = _joined(path, "x"), _joined(path, "y")
+        return (as_inputs(self.model, x, path), torch.as_tensor(as_whole(y))), {}
 
     def _columns(self, inputs: Tensor) -> Columns:
         p = self.model.predict(inputs, self.samples, self.seed, self.batch_size)

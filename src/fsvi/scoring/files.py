@@ -92,8 +92,7 @@ def predict_files(
     after an interruption, with the same model and settings, makes those that are missing, and those whose input has
     changed. Several calls at the same time, also on several machines with a common file system, share the files.
 
-    All files are looked at before the first one is scored; the error names the file and the column. A file that turns
-    out to be unusable later does not stop the others.
+    A file that cannot be used costs only itself; the report says why. If none can be used, that is an error.
 
     Args:
         model: A file that an estimator's or a method's `save` wrote.
@@ -373,18 +372,17 @@ def _score(job: _Job, count: _CountRows) -> FileScore:
 
 
 def _check(jobs: Sequence[_Job], scorer: Scorer, tell: Tell) -> None:
-    """Look at all files that are not done, before any is scored; one sentence names the first that is wrong."""
+    """Refuse a folder with other predictions, and files of which none can be scored, before any is scored."""
     wrong: list[FSVIError] = []
     told: set[str] = set()
-    for job in jobs:
+    todo = [job for job in jobs if (found := job.file.receipt()) is None or not _belongs(job, found)]
+    for job in todo:
         try:
-            receipt = job.file.receipt()
-            if receipt is None or not _belongs(job, receipt):
-                with building_from(job.file.path):
-                    tell_once(scorer.check(job.file.path, job.keep), told, tell)
+            with building_from(job.file.path):
+                tell_once(scorer.check(job.file.path, job.keep), told, tell)
         except FSVIError as error:
             wrong.append(error)
-    if len(wrong) == len(jobs):
+    if wrong and len(wrong) == len(jobs):
         others = f" ({len(wrong) - 1} more files cannot be used.)" if len(wrong) > 1 else ""
         raise type(wrong[0])(f"{wrong[0]} Nothing was scored.{others}")
 

@@ -200,6 +200,9 @@ class _Text:
         if needs_names and all(map(is_number, self.names)):
             raise FileFormatError(f"{path} starts with numbers: its first line must have the columns' names.")
         if len(set(self._all)) < len(self._all):
+            if not needs_names:
+                self.names = self._all = [f"column {index}" for index in range(1, len(self._all) + 1)]
+                return
             twice = next(name for name in self._all if self._all.count(name) > 1)
             raise FileFormatError(f"{path} has two columns called {twice!r}: rename one of them.")
 
@@ -216,23 +219,32 @@ class _Text:
         return gzip.open(self.path) if self.path.suffix.lower() == ".gz" else open(self.path, "rb")
 
     def batches(self, rows: int, names: list[str]) -> Iterator[Any]:
-        """The good rows."""
-        counter: list[bytes] = []
+        """The good rows; one batch without any if there are none."""
+        marks: list[bytes] = []
         good, last = 0, None
         with self._open() as file:
-            reader = pa.csv.open_csv(
-                _Counted(file, counter),
-                pa.csv.ReadOptions(
-                    use_threads=False, block_size=_BLOCK, column_names=self._all, skip_rows=self._skip, encoding="utf8"
-                ),
-                pa.csv.ParseOptions(delimiter=self.mark, newlines_in_values=True, invalid_row_handler=self._skip_row),
-                pa.csv.ConvertOptions(column_types=dict.fromkeys(self._all, pa.string()), include_columns=names),
-            )
+            try:
+                reader = pa.csv.open_csv(
+                    _Counted(file, marks),
+                    pa.csv.ReadOptions(
+                        use_threads=False, block_size=_BLOCK, column_names=self._all, skip_rows=self._skip
+                    ),
+                    pa.csv.ParseOptions(
+                        delimiter=self.mark, newlines_in_values=True, invalid_row_handler=self._skip_row
+                    ),
+                    pa.csv.ConvertOptions(column_types=dict.fromkeys(self._all, pa.string()), include_columns=names),
+                )
+            except pa.ArrowInvalid as error:
+                if "skip initial" not in str(error):  # nothing after the names, not even a line end
+                    raise
+                reader = []
             for block in reader:
                 good, last = good + len(block), block if len(block) else last
-                for start in range(0, max(len(block), 1), rows):
+                for start in range(0, len(block), rows):
                     yield block.slice(start, rows)
-        if last is not None and len(counter) % 2 and any("\n" in column[-1].as_py() for column in last.columns):
+        if last is None:
+            yield pa.RecordBatch.from_pydict({name: pa.array([], pa.string()) for name in names})
+        elif len(marks) % 2 and any("\n" in column[-1].as_py() for column in last.columns):
             line = self.lines(good - 1, 1)[0]
             raise FileFormatError(f"{self.path} has a quotation mark in line {line} that is never closed: remove it.")
 

@@ -17,13 +17,13 @@ from torch import Tensor
 
 import fsvi
 from fsvi import metrics
-from fsvi.cost import keep_memory
+from fsvi.machine import keep_memory
 from paper import data
 from paper.experiment import Compute, Experiment, Order
 from paper.tasks.cifar10 import NAME
 from paper.tasks.image_classifier import predict
 from paper.tasks.registry import TASKS
-from paper.tuning.study import held_out
+from paper.tuning import held_out
 
 EPOCHS = 8
 OTHERS = 5_000

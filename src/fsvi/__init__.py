@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fsvi import calibration, data, loggers, metrics, networks
-    from fsvi.cost import estimate_cost, keep_memory
+    from fsvi.calibration import IntervalReferral, Referral, SetReferral
     from fsvi.diagnosis import Diagnosis, Finding, diagnose
     from fsvi.errors import (
         DataNotFoundError,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Summary,
         concatenate,
     )
+    from fsvi.machine import keep_memory
     from fsvi.methods import (
         DUQ,
         FBNN,
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
         method_names,
     )
     from fsvi.networks import Network
-    from fsvi.referral import IntervalReferral, Referral, SetReferral
     from fsvi.scoring import ScoringReport, predict_files
     from fsvi.training import (
         Callback,
@@ -82,7 +82,8 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
-    "fsvi.cost": "estimate_cost keep_memory",
+    "fsvi.calibration": "IntervalReferral Referral SetReferral",
+    "fsvi.machine": "keep_memory",
     "fsvi.diagnosis": "Diagnosis Finding diagnose",
     "fsvi.errors": (
         "DataNotFoundError FileFormatError FSVIError HeadError InvalidInputError NonFiniteLossError "
@@ -100,7 +101,6 @@ _NAMES = {
         "Method RadialMFVI Rank1 Stds Tempered load make_method method_names"
     ),
     "fsvi.networks": "Network",
-    "fsvi.referral": "IntervalReferral Referral SetReferral",
     "fsvi.scoring": "ScoringReport predict_files",
     "fsvi.training": ("Callback History Stepper TrainingState adamw cosine every_step fit fit_tasks sgd take_step"),
 }
@@ -205,7 +205,6 @@ __all__ = [
     "data",
     "diagnose",
     "divergences",
-    "estimate_cost",
     "every_step",
     "fit",
     "fit_tasks",

@@ -190,13 +190,6 @@ def test_diagnose_says_what_it_needs(name, said):
         fsvi.diagnose(fsvi.MAP(net, fsvi.Categorical()), (x, y))
 
 
-@pytest.mark.parametrize("name", ["encoder", "tagger", "u-net"])
-def test_costs_are_estimated(name):
-    _, net, x, _ = made(name)
-    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4)
-    assert fsvi.estimate_cost(method, 8, x).peak_memory > 0
-
-
 def test_loaders_of_dictionaries_are_predicted_in_batches():
     _, net, x, y = made("encoder")
     rows = [{**{key: value[i] for key, value in x.items()}, "labels": y[i]} for i in range(N)]

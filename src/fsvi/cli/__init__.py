@@ -103,7 +103,7 @@ def _fit_parser(commands: Any) -> None:
 
 def _fit(options: argparse.Namespace) -> None:
     from fsvi.cli.fit import FitOptions, fit_file
-    from fsvi.cost import keep_memory
+    from fsvi.machine import keep_memory
     from fsvi.networks.devices import find_device
 
     columns: dict[str, str] = {}

@@ -19,9 +19,9 @@ from filelock import FileLock, Timeout
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
+from fsvi.calibration import Referral
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.machine import format_bytes, free_memory, num_cores
-from fsvi.referral import Referral
 from fsvi.scoring.scorers import ModelFile, Scorer, tell_once
 from fsvi.scoring.writing import Writer, make_writer, new_file
 from fsvi.serialization import building_from, check_writable, reason, remove_leftovers, write_bytes

@@ -16,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fsvi.calibration import Calibrated
+from fsvi.calibration import Calibrated, Referral
 from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
 from fsvi.estimators.base import Estimator
 from fsvi.likelihoods import Predictive, concatenate
 from fsvi.methods import Method, load
 from fsvi.networks.devices import find_device
-from fsvi.referral import Referral
 from fsvi.serialization import ESTIMATOR, building_from, file_kind
 from fsvi.tables import NumberColumn, column_names, read_chunks, read_table
 from fsvi.tables.reading import ARRAY_ENDINGS, read_arrays
@@ -174,7 +173,7 @@ class Scorer(ABC):
             if len(names) <= _MOST_CLASSES:
                 columns |= {f"probability_{name}": shares[:, at] for at, name in enumerate(names.tolist())}
         if self.referral is not None:
-            columns["decision"] = np.where(_array(self.referral.decide(p)), "keep", "refer")
+            columns["decision"] = np.where(_array(self.referral.decide(p)).ravel(), "keep", "refer")
         return columns
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fsvi.cost.warning import warn_of_memory
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
 from fsvi.networks.devices import find_device, forked_random, seed_random
@@ -149,7 +148,6 @@ def fit(
             epochs = _default_epochs(batches) if epochs is None else epochs
             held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack, ranks)
             examples = _begin(method, batches)
-            warn_of_memory(method, batches.batch_size, examples[0])
             own = method.own_optimizer(lr)
             _check_own(method, own, clip_norm, precision)
             made = own or make_optimizer(make, method.parameter_groups(lr), method.point_parameters())

@@ -5,7 +5,7 @@ from torch import nn
 import fsvi
 import paper.data
 from paper.experiment import Order
-from paper.runner.runs import run
+from paper.runs import run
 from paper.tasks.cifar10 import ABSENT, SEVERITIES, TASK, cifar10
 from pictures import Oracle, make_up, pretend
 

@@ -10,9 +10,9 @@ import torch
 import fsvi
 import paper.data
 from paper.experiment import Order
-from paper.runner.runs import run
+from paper.runs import run
 from paper.tasks.diabetic_retinopathy import photograph_poorly, retina
-from paper.tuning.study import held_out
+from paper.tuning import held_out
 from pictures import Oracle, make_up, needs, pretend
 
 SMOKE = Order("retina", "map", "smoke")

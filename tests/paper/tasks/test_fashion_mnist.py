@@ -6,7 +6,7 @@ import torch
 import fsvi
 from paper.data import Normalize
 from paper.experiment import Order
-from paper.runner.runs import run
+from paper.runs import run
 from paper.tasks.fashion_mnist import fashion_mnist
 from paper.tasks.registry import TASKS
 from pictures import Oracle, make_up, needs, pretend

@@ -8,7 +8,7 @@ import torch
 import fsvi
 from paper import data
 from paper.experiment import Experiment, Order
-from paper.runner.runs import run
+from paper.runs import run
 from paper.tasks.image_contexts import context_notes
 from paper.tasks.registry import TASKS
 from pictures import pretend

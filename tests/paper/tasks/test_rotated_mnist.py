@@ -7,7 +7,7 @@ import torch
 import fsvi
 import paper.data
 from paper.experiment import Order
-from paper.runner.runs import run
+from paper.runs import run
 from paper.tasks.rotated_mnist import DEGREES, rotated_mnist
 from pictures import Oracle, make_up, needs, pretend
 

@@ -23,21 +23,21 @@ def outputs(*shape, scale=1.0):
     return scale * torch.randn(*shape, N, Q, dtype=torch.float64)
 
 
-def made(kind: str, outputs: int = Q, seed: int = 0) -> fsvi.Predictive:
+def made(kind: str, outputs: int = Q, seed: int = 0) -> fsvi.likelihoods.Predictive:
     torch.manual_seed(seed)
     f = torch.randn(S, N, outputs, dtype=torch.float64)
     noise = torch.rand(outputs, dtype=torch.float64) + 0.3
     if kind == "classes":
-        return fsvi.CategoricalPredictive(2 * f)
+        return fsvi.likelihoods.CategoricalPredictive(2 * f)
     if kind == "labels":
-        return fsvi.BernoulliPredictive(2 * f)
+        return fsvi.likelihoods.BernoulliPredictive(2 * f)
     if kind == "gaussian":
-        return fsvi.GaussianPredictive(f, noise.square())
+        return fsvi.likelihoods.GaussianPredictive(f, noise.square())
     if kind == "counts":
-        return fsvi.PoissonPredictive(f + 1)
+        return fsvi.likelihoods.PoissonPredictive(f + 1)
     if kind == "student":
-        return fsvi.StudentTPredictive(f, noise, 3 + noise)
-    return fsvi.MixturePredictive(torch.distributions.Laplace, loc=f, scale=noise)
+        return fsvi.likelihoods.StudentTPredictive(f, noise, 3 + noise)
+    return fsvi.likelihoods.MixturePredictive(torch.distributions.Laplace, loc=f, scale=noise)
 
 
 def targets(kind: str, outputs: int = Q) -> torch.Tensor:

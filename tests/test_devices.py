@@ -335,7 +335,7 @@ def trained(tmp_path, **settings):
 def test_a_resumed_training_draws_the_same_numbers_on_the_device(mode, tmp_path):
     whole = trained(tmp_path / "whole")
 
-    class Interrupt(fsvi.Callback):
+    class Interrupt(fsvi.training.Callback):
         def on_epoch_end(self, state):
             if state.epoch == 3 and not tmp_path.joinpath("stopped").exists():
                 tmp_path.joinpath("stopped").touch()

@@ -87,7 +87,7 @@ def losses_of_fit(x, y):
     loader = DataLoader(TensorDataset(x, y), batch_size=16)
     steps = []
 
-    class Record(fsvi.Callback):
+    class Record(fsvi.training.Callback):
         def on_step_end(self, state):
             steps.append(sum(state.terms.values()))
 

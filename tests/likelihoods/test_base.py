@@ -38,7 +38,7 @@ def test_targets_that_do_not_fit_are_refused(likelihood, y, said):
 
 def test_a_likelihood_without_fisher_information_says_so():
     with pytest.raises(InvalidInputError, match="fisher_root"):
-        fsvi.Likelihood.fisher_root(fsvi.Categorical(), torch.zeros(1, 2))
+        fsvi.likelihoods.Likelihood.fisher_root(fsvi.Categorical(), torch.zeros(1, 2))
 
 
 @pytest.mark.parametrize("likelihood", [fsvi.Gaussian(0.5), fsvi.StudentT(), fsvi.Poisson(), fsvi.Bernoulli()])

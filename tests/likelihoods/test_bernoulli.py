@@ -108,7 +108,9 @@ def test_other_labels_are_refused(y):
 def pair():
     """The same prediction by one logit and by two."""
     f = 3 * torch.randn(S, N, 1, dtype=torch.float64)
-    return fsvi.BernoulliPredictive(f), fsvi.CategoricalPredictive(torch.cat([torch.zeros_like(f), f], dim=-1))
+    return fsvi.likelihoods.BernoulliPredictive(f), fsvi.likelihoods.CategoricalPredictive(
+        torch.cat([torch.zeros_like(f), f], dim=-1)
+    )
 
 
 def test_one_logit_predicts_as_two_do(pair):
@@ -127,7 +129,7 @@ def test_one_logit_predicts_as_two_do(pair):
 
 
 def test_metrics_calibration_and_referral_treat_both_the_same(pair):
-    one, two = (fsvi.concatenate([p] * 40) for p in pair)
+    one, two = (fsvi.likelihoods.concatenate([p] * 40) for p in pair)
     y = one.sample(1, seed=1)[0, :, 0].long()
     for p in (one, two):
         p.evaluated = fsvi.metrics.evaluate_classification(p, y)
@@ -153,13 +155,13 @@ def test_several_labels_against_scipy():
 
 
 def test_draws_that_agree_have_no_mutual_information():
-    p = fsvi.BernoulliPredictive(torch.randn(1, 50, Q).expand(S, 50, Q))
+    p = fsvi.likelihoods.BernoulliPredictive(torch.randn(1, 50, Q).expand(S, 50, Q))
     assert (p.mutual_information() == 0).all()
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e30])
 def test_extreme_logits_give_no_nan(scale):
-    p = fsvi.BernoulliPredictive(scale * torch.tensor([[[1.0], [0.0]], [[1.0], [-1.0]]]))
+    p = fsvi.likelihoods.BernoulliPredictive(scale * torch.tensor([[[1.0], [0.0]], [[1.0], [-1.0]]]))
     values = [p.mean, p.variance, p.entropy(), p.expected_entropy(), p.mutual_information(), p.log_prob([0, 1])]
     assert all(value.isfinite().all() for value in values)
 

@@ -120,5 +120,5 @@ def test_impossible_settings_and_targets_are_refused(make, said):
 
 
 def test_one_logit_is_for_bernoulli():
-    with pytest.raises(fsvi.InvalidInputError, match=r"one output.*fsvi.Bernoulli"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=r"one output.*fsvi.Bernoulli"):
         fsvi.Categorical().check_targets(torch.tensor([0, 1]), 1)

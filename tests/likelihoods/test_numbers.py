@@ -60,7 +60,7 @@ def test_the_crps_is_the_integral(kind):
 
 @every_kind
 def test_metrics_of_numbers_take_every_kind(kind):
-    p = fsvi.concatenate([made(kind)] * 30)
+    p = fsvi.likelihoods.concatenate([made(kind)] * 30)
     y = p.sample(1, seed=5)[0]
     found = fsvi.metrics.evaluate_regression(p, y)
     assert all(np.isfinite(value) for value in found.values())
@@ -78,7 +78,7 @@ def test_targets_in_the_sample_are_covered_as_often_as_promised(kind):
 
 @every_kind
 def test_conformal_intervals_take_every_kind(kind):
-    p = fsvi.concatenate([made(kind)] * 30)
+    p = fsvi.likelihoods.concatenate([made(kind)] * 30)
     y = p.sample(1, seed=5)[0]
     intervals = fsvi.calibration.ConformalIntervals().fit(p, y).intervals(p, alpha=0.2)
     assert float(intervals.contains(y).double().mean()) >= 0.8
@@ -86,7 +86,7 @@ def test_conformal_intervals_take_every_kind(kind):
 
 def test_a_scaled_student_t_covers_what_it_should():
     """Targets three times as far from the mean than predicted give a factor of about three."""
-    p = fsvi.concatenate([made("student", 1)] * 200)
+    p = fsvi.likelihoods.concatenate([made("student", 1)] * 200)
     y = p.mean + 3 * (p.sample(1, seed=5)[0] - p.mean)
     scaling = fsvi.calibration.VarianceScaling().fit(p, y)
     assert float(scaling.factor) == pytest.approx(3, rel=0.15)

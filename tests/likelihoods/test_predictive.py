@@ -192,16 +192,18 @@ def test_each_sample_comes_from_one_function_for_all_inputs(kind):
     signs = torch.tensor([-1.0, 1.0], dtype=torch.float64)[:, None, None].expand(2, N, 1)
     far = {
         "classes": lambda: CategoricalPredictive(torch.cat([-50 * signs, 50 * signs], -1)),
-        "labels": lambda: fsvi.BernoulliPredictive(50 * signs),
-        "counts": lambda: fsvi.PoissonPredictive(5 * signs + 1),
+        "labels": lambda: fsvi.likelihoods.BernoulliPredictive(50 * signs),
+        "counts": lambda: fsvi.likelihoods.PoissonPredictive(5 * signs + 1),
     }
     p = far[kind]() if kind in far else p.draws(slice(0, 2)).mapped(torch.ones_like)
     if kind not in far:
         location = 100 * signs
         p = {
             "gaussian": lambda: GaussianPredictive(location, torch.ones(1)),
-            "student": lambda: fsvi.StudentTPredictive(location, torch.ones(1), torch.full((1,), 9.0)),
-            "own": lambda: fsvi.MixturePredictive(torch.distributions.Laplace, loc=location, scale=torch.ones(1)),
+            "student": lambda: fsvi.likelihoods.StudentTPredictive(location, torch.ones(1), torch.full((1,), 9.0)),
+            "own": lambda: fsvi.likelihoods.MixturePredictive(
+                torch.distributions.Laplace, loc=location, scale=torch.ones(1)
+            ),
         }[kind]()
     high = p.sample(40).reshape(40, N) > {"classes": 0.5, "labels": 0.5, "counts": 50}.get(kind, 0.0)
     assert bool((high.all(1) | ~high.any(1)).all()) and bool(high.any()) and not bool(high.all())
@@ -256,7 +258,7 @@ def test_rows_that_do_not_exist_are_refused():
 @every_kind
 def test_parts_are_joined_again(kind):
     p, y = made(kind), targets(kind)
-    joined = fsvi.concatenate([p[:2], p[2:4], p[4]])
+    joined = fsvi.likelihoods.concatenate([p[:2], p[2:4], p[4]])
     torch.testing.assert_close(joined.log_prob(y), p.log_prob(y))
     torch.testing.assert_close(joined.mean, p.mean)
     halves = mixture([p.draws(slice(0, 3)), p.draws(slice(3, None))])
@@ -267,7 +269,7 @@ def test_parts_that_differ_are_not_joined():
     p = made("gaussian")
     for parts, said in (([], "no predictions"), ([p, made("counts")], "kinds"), ([p, p.draws(slice(0, 2))], "draws")):
         with pytest.raises(InvalidInputError, match=said):
-            fsvi.concatenate(parts)
+            fsvi.likelihoods.concatenate(parts)
 
 
 @every_kind
@@ -303,7 +305,7 @@ def test_the_best_constant_is_not_beaten_by_any_other(kind):
     best = made(kind).constant_nll(y)
     for seed in range(20):
         p = made(kind, seed=seed)[[0]].draws(slice(0, 1))
-        same = fsvi.concatenate([p] * len(y))
+        same = fsvi.likelihoods.concatenate([p] * len(y))
         if kind == "student":  # the degrees of freedom are given
             same.df = made(kind).df[:1, :1].expand(1, len(y), Q)
         assert -float(same.log_prob(y).mean()) > best
@@ -385,7 +387,10 @@ def test_a_missing_label_at_a_position_does_not_count():
             "Predictive(Categorical, 1 input, 28×27 positions, 2 classes, 1 draw)",
         ),
         (GaussianPredictive(torch.zeros(S, 5, 1), torch.ones(1)), "Predictive(Gaussian, 5 inputs, 1 target, 7 draws)"),
-        (fsvi.BernoulliPredictive(torch.zeros(2, 5, 4)).summary(), "Summary(Bernoulli, 5 inputs, 4 labels)"),
+        (
+            fsvi.likelihoods.BernoulliPredictive(torch.zeros(2, 5, 4)).summary(),
+            "Summary(Bernoulli, 5 inputs, 4 labels)",
+        ),
     ],
 )
 def test_a_prediction_is_shown_in_one_line(p, said):

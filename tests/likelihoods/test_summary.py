@@ -24,7 +24,7 @@ def test_a_summary_has_the_same_numbers(kind):
 @every_kind
 def test_summaries_of_parts_are_joined(kind):
     p = made(kind)
-    joined = fsvi.concatenate([p[:2].summary(), p[2:].summary()])
+    joined = fsvi.likelihoods.concatenate([p[:2].summary(), p[2:].summary()])
     torch.testing.assert_close(joined.mean, p.mean)
     torch.testing.assert_close(joined.score, p.score)
     assert torch.equal(p.summary()[[3, 0]].mean, p.mean[[3, 0]]) and len(p.summary()[2]) == 1

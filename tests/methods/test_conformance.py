@@ -66,7 +66,7 @@ class Task:
     net: Callable[[int], nn.Module]
     data: Callable[..., tuple[Tensor, Tensor]]
     outputs: int = 2
-    likelihood: Callable[[], fsvi.Likelihood] = fsvi.Categorical
+    likelihood: Callable[[], fsvi.likelihoods.Likelihood] = fsvi.Categorical
 
     @property
     def is_categorical(self) -> bool:
@@ -124,7 +124,7 @@ def data(task: str, num: int = 10) -> tuple[Tensor, Tensor]:
     return TASKS[task].data(num)
 
 
-def train(method: fsvi.Method, task: str, **settings: Any) -> fsvi.History:
+def train(method: fsvi.Method, task: str, **settings: Any) -> fsvi.training.History:
     usual = {"epochs": EPOCHS, "batch_size": BATCH_SIZE, "schedule": None}
     return fsvi.fit(method, data(task), **{**usual, **settings})
 
@@ -267,7 +267,7 @@ def test_frozen_parameters_and_the_given_network_do_not_change(name, task):
     ("name", "task"), [(name, task) for name in method_names() for task in TASKS if not is_defined(name, task)]
 )
 def test_methods_say_which_likelihoods_they_do_not_take(name, task):
-    with pytest.raises(fsvi.InvalidInputError, match=type(TASKS[task].likelihood()).__name__):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=type(TASKS[task].likelihood()).__name__):
         TASKS[task].make(name)
 
 

@@ -81,14 +81,14 @@ def test_ensembles_have_five_members_unless_told():
     ("typed", "meant"), [("mfvi-temperd", "mfvi-tempered"), ("FSVI", "fsvi"), ("ensemble:swga", "ensemble:swag")]
 )
 def test_the_nearest_name_is_suggested(typed, meant):
-    with pytest.raises(fsvi.InvalidInputError, match=f"did you mean '{meant}'"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"did you mean '{meant}'"):
         make(typed)
 
 
 @pytest.mark.parametrize("typed", ["xyz", "ensemble:ensemble:map", ""])
 def test_an_unknown_name_is_refused(typed):
     assert typed not in method_names()
-    with pytest.raises(fsvi.InvalidInputError, match="no method"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="no method"):
         make(typed)
 
 
@@ -113,7 +113,7 @@ def test_defaults_depend_on_the_task():
 
 @pytest.mark.parametrize("name", ["mc-dropout", "ensemble:mc-dropout"])
 def test_an_unknown_setting_is_refused_with_the_nearest(name):
-    with pytest.raises(fsvi.InvalidInputError, match="did you mean 'rate'"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="did you mean 'rate'"):
         make(name, rat=0.5)
 
 

@@ -145,5 +145,5 @@ def test_function_space_empirical_bayes_on_a_tied_head_works_or_gives_one_senten
     try:
         method = fsvi.FSEB(net, fsvi.Categorical(), fsvi.contexts.Dataset(x))
         assert sum(method(x, torch.tensor([0, 1, 2, 0])).values()).isfinite()
-    except fsvi.FSVIError as error:
+    except fsvi.errors.FSVIError as error:
         assert str(error).count("\n") == 0

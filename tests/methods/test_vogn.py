@@ -229,7 +229,7 @@ def test_a_batch_that_overflows_stops_training_before_the_scale_is_spoiled(make)
     method = fsvi.VOGN(net, fsvi.Categorical())
     with torch.no_grad():
         method.posterior.mean.fill_(1e308)
-    with pytest.raises(fsvi.NonFiniteLossError):
+    with pytest.raises(fsvi.errors.NonFiniteLossError):
         fsvi.fit(method, (x, LABELS), epochs=1)
     assert not bool(method.scale.any())
 

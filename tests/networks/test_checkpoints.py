@@ -89,7 +89,7 @@ def test_checkpoints_do_not_change_the_gradient(method, layer, kind):
     if method in _PLAIN and kind == "reentrant":
         pytest.skip("plain PyTorch has no gradient here either")
     if method == "jvp":  # torch.func does not see a checkpoint's second pass
-        with pytest.raises(fsvi.InvalidInputError, match="conditional"):
+        with pytest.raises(fsvi.errors.InvalidInputError, match="conditional"):
             _gradient(make, layer, kind)
         return
     torch.testing.assert_close(_gradient(make, layer, kind), _gradient(make, layer, "none"))

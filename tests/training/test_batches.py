@@ -157,13 +157,13 @@ def test_batches_of_one_stay_where_all_of_them_are(method):
     ],
 )
 def test_data_that_cannot_be_used_is_named(method, data, message):
-    with pytest.raises(fsvi.InvalidInputError, match=message):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=message):
         as_batches(method, data, 8)
 
 
 def test_a_loader_of_other_than_pairs_is_refused(method):
     for loader in (DataLoader(Triples()), DataLoader(points()[0])):
-        with pytest.raises(fsvi.InvalidInputError, match=r"DataLoader.*\(inputs, targets\).*unpack="):
+        with pytest.raises(fsvi.errors.InvalidInputError, match=r"DataLoader.*\(inputs, targets\).*unpack="):
             as_batches(method, loader, 8).examples()
 
 
@@ -172,7 +172,7 @@ def test_a_bad_batch_is_found_when_it_comes(method):
     data.x[1, 0] = np.nan
     batches = as_batches(method, DataLoader(data, batch_size=100), 8)
     batches.examples()
-    with pytest.raises(fsvi.InvalidInputError, match="1 NaN"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="1 NaN"):
         list(batches.one_pass(0))
 
 
@@ -200,13 +200,13 @@ def test_weights_go_with_their_examples(method: fsvi.MAP) -> None:
 
 @pytest.mark.parametrize("weights", [[1.0], np.full(len(points()[0]), -1.0), np.zeros(len(points()[0]))])
 def test_weights_that_cannot_be_used_are_named(method: fsvi.MAP, weights: Any) -> None:
-    with pytest.raises(fsvi.InvalidInputError, match="weights"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="weights"):
         as_batches(method, (*points(), weights), 3)
 
 
 def test_methods_that_cannot_weigh_say_so() -> None:
     method = fsvi.Laplace(dense(), fsvi.Categorical())
-    with pytest.raises(fsvi.InvalidInputError, match="Laplace"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="Laplace"):
         as_batches(method, (*points(), torch.ones(len(points()[0]))), 3)
 
 
@@ -272,7 +272,7 @@ def test_a_context_of_texts_of_another_length(settings):
 def test_unpack_says_where_the_targets_are(unpack):
     x, stars = text([3, 4, 5, 2]), torch.arange(4) % 2
     fsvi.fit(text_method(), {**x, "stars": stars}, unpack=unpack, epochs=1, progress=False)
-    with pytest.raises(fsvi.InvalidInputError, match="unpack="):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="unpack="):
         fsvi.fit(text_method(), {**x, "stars": stars}, epochs=1, progress=False)
 
 
@@ -291,17 +291,17 @@ def test_unpack_says_where_the_targets_are(unpack):
     ],
 )
 def test_wrong_structured_data_is_explained(data, unpack, said):
-    with pytest.raises(fsvi.InvalidInputError, match=said):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=said):
         fsvi.fit(text_method(), data, unpack=unpack, epochs=1, progress=False)
 
 
 @pytest.mark.parametrize("data", [torch.ones(5, 3), {"input_ids": torch.ones(5, 3).long()}], ids=["tensor", "no mask"])
 def test_a_context_of_another_structure_is_refused(data):
-    with pytest.raises(fsvi.InvalidInputError, match=r"context.*attention_mask"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=r"context.*attention_mask"):
         fsvi.FSVI(Texts(), fsvi.Categorical(), fsvi.contexts.Dataset(data))
     method = text_method()
     method.context = fsvi.contexts.Dataset(data)
-    with pytest.raises(fsvi.InvalidInputError, match=r"context.*attention_mask"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=r"context.*attention_mask"):
         fsvi.fit(method, (text([3, 4]), torch.arange(2)), epochs=1, progress=False)
 
 
@@ -317,5 +317,5 @@ def test_resuming_with_structured_inputs(tmp_path):
     assert losses[0] == losses[1] == losses[2]
     other = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4)
     changed = {**x, "input_ids": x["input_ids"].flip(0)}
-    with pytest.raises(fsvi.FSVIError):
+    with pytest.raises(fsvi.errors.FSVIError):
         fsvi.fit(other, (changed, y), epochs=3, batch_size=4, progress=False, checkpoint=tmp_path, resume=True)

@@ -236,7 +236,7 @@ def test_a_folder_belongs_to_one_training_at_a_time(tmp_path):
         being_written = tmp_path / ".checkpoint.fsvi.0123456789abcdef"
         being_written.write_bytes(b"half a checkpoint")
         for seed in (1, 2):
-            with pytest.raises(fsvi.InvalidInputError, match=f"{tmp_path} belongs to another training"):
+            with pytest.raises(fsvi.errors.InvalidInputError, match=f"{tmp_path} belongs to another training"):
                 fsvi.fit(classifier(), points(), checkpoint=tmp_path, seed=seed, resume=True, **RUN)
         assert being_written.exists()
         other.kill()
@@ -245,7 +245,7 @@ def test_a_folder_belongs_to_one_training_at_a_time(tmp_path):
 
 def test_two_fits_in_one_process_cannot_share_a_folder(tmp_path):
     def nested(state):
-        with pytest.raises(fsvi.InvalidInputError, match="belongs to another training"):
+        with pytest.raises(fsvi.errors.InvalidInputError, match="belongs to another training"):
             fsvi.fit(classifier(), points(), checkpoint=tmp_path, resume=True, **RUN)
 
     fsvi.fit(classifier(), points(), checkpoint=tmp_path, callbacks=[nested], **RUN)
@@ -260,7 +260,7 @@ def finished(tmp_path):
     return tmp_path
 
 
-def refuse(method, message, folder, data=None, kind=fsvi.InvalidInputError, **settings):
+def refuse(method, message, folder, data=None, kind=fsvi.errors.InvalidInputError, **settings):
     before, bits = copied(method), (folder / "checkpoint.fsvi").read_bytes()
     with pytest.raises(kind, match=message):
         fsvi.fit(method, data or points(), checkpoint=folder, **{"resume": True, **RUN, **settings})
@@ -281,7 +281,7 @@ def test_other_data_of_the_context_are_refused(tmp_path, wrap):
     context = points()[0]
     trained_on(context)
     trained_on(context.clone(), resume=True)
-    with pytest.raises(fsvi.InvalidInputError, match="context_data"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="context_data"):
         trained_on(context + 1, resume=True)
 
 
@@ -324,7 +324,7 @@ def test_another_method_or_network_is_refused(finished, method, message):
 
 
 def test_the_same_settings_made_anew_are_not_refused(finished):
-    settings = {"optimizer": lambda groups: torch.optim.Adam(groups, fused=True), "schedule": fsvi.cosine()}
+    settings = {"optimizer": lambda groups: torch.optim.Adam(groups, fused=True), "schedule": fsvi.training.cosine()}
     history = fsvi.fit(classifier(), points(), checkpoint=finished, resume=True, **{**RUN, **settings})
     assert history.epochs == 3
 
@@ -334,14 +334,14 @@ def test_a_spoiled_checkpoint_is_refused(finished):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    refuse(classifier(), "checksum", finished, kind=fsvi.FileFormatError)
+    refuse(classifier(), "checksum", finished, kind=fsvi.errors.FileFormatError)
     path.write_bytes(data[:1000])
-    refuse(classifier(), "truncated", finished, kind=fsvi.FileFormatError)
+    refuse(classifier(), "truncated", finished, kind=fsvi.errors.FileFormatError)
 
 
 def test_a_saved_method_is_not_a_checkpoint(finished):
     classifier().save(finished / "checkpoint.fsvi")
-    refuse(classifier(), "'fsvi method'.*'fsvi checkpoint'", finished, kind=fsvi.FileFormatError)
+    refuse(classifier(), "'fsvi method'.*'fsvi checkpoint'", finished, kind=fsvi.errors.FileFormatError)
 
 
 @pytest.mark.parametrize("below", ["file", "file/folder"])
@@ -349,7 +349,7 @@ def test_an_unwritable_folder_is_found_before_training(tmp_path, below):
     (tmp_path / "file").write_bytes(b"")
     method = classifier()
     method.begin = lambda x, y: pytest.fail("training began")
-    with pytest.raises(fsvi.InvalidInputError, match=f"{tmp_path}/{below} "):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"{tmp_path}/{below} "):
         fsvi.fit(method, points(), checkpoint=tmp_path / below, epochs=2)
 
 
@@ -358,7 +358,7 @@ def test_nested_settings_become_dotted_names():
     assert flatten(nested) == {"a.b.0": 1, "a.b.1.0": 2.5, "a.b.1.1": None, "c": "d", "e": "type"}
 
 
-class Counting(fsvi.Callback):
+class Counting(fsvi.training.Callback):
     """Multiplies the learning rate by what it remembers, so that a forgotten state shows."""
 
     def __init__(self):
@@ -392,7 +392,7 @@ OPTIONS = {
     "multistep": {"schedule": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [1, 3])},
     "lambda": {"schedule": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)},
     "one cycle": {
-        "schedule": fsvi.every_step(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=25))
+        "schedule": fsvi.training.every_step(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=25))
     },
     "warm-up": {
         "schedule": lambda optimizer: lr_scheduler.SequentialLR(
@@ -423,7 +423,7 @@ def test_a_resumed_training_with_any_option_ends_in_the_same_bits(tmp_path, name
     interrupted: list[int] = []
     whole = train(tmp_path / "whole")
 
-    class Interrupt(fsvi.Callback):
+    class Interrupt(fsvi.training.Callback):
         def on_epoch_end(self, state):
             if state.epoch == 3 and not interrupted:
                 interrupted.append(3)
@@ -447,5 +447,5 @@ def test_a_resumed_training_with_any_option_ends_in_the_same_bits(tmp_path, name
 )
 def test_a_run_with_another_option_is_refused(tmp_path, option, keyword):
     fsvi.fit(classifier(), points(), epochs=2, checkpoint=tmp_path)
-    with pytest.raises(fsvi.InvalidInputError, match=keyword):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=keyword):
         fsvi.fit(classifier(), points(), epochs=2, checkpoint=tmp_path, resume=True, **option)

@@ -83,7 +83,7 @@ def test_global_random_states_are_left_as_they_were(bad):
     torch.manual_seed(3)
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
     if bad:
-        with pytest.raises(fsvi.InvalidInputError):
+        with pytest.raises(fsvi.errors.InvalidInputError):
             fsvi.fit(method, (x, y + 5), epochs=2)
     else:
         fsvi.fit(method, (x, y), epochs=2, batch_size=8, validation=TensorDataset(x, y))
@@ -167,19 +167,19 @@ def test_ctrl_c_comes_through_and_leaves_a_method_that_predicts(monkeypatch):
         ({"device": "cuda:77"}, "device='cuda:77'"),
         ({"callbacks": 3}, "callbacks"),
         ({"num_data": 0}, "num_data"),
-        ({"optimizer": fsvi.adamw, "schedule": None}, "optimizer"),
+        ({"optimizer": fsvi.training.adamw, "schedule": None}, "optimizer"),
     ],
 )
 def test_a_bad_argument_is_named_before_anything_happens(settings, message):
     method = classifier()
     before = copied(method)
-    with pytest.raises(fsvi.InvalidInputError, match=message):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=message):
         fsvi.fit(method, points(), **{"epochs": 2, **settings})
     assert same_bits(copied(method), before)
 
 
 def test_a_network_is_not_a_method():
-    with pytest.raises(fsvi.InvalidInputError, match="Sequential"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="Sequential"):
         fsvi.fit(dense(), points())
 
 
@@ -241,14 +241,14 @@ def test_epochs_without_a_number_are_bounded_by_steps(monkeypatch):
     "loader", [DataLoader(TensorDataset(*points()), batch_size=8), Subset(TensorDataset(*points()), [0, 1])]
 )
 def test_a_loader_needs_a_number_of_epochs(loader):
-    with pytest.raises(fsvi.InvalidInputError, match="epochs"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="epochs"):
         fsvi.fit(fsvi.MAP(dense(), fsvi.Categorical()), loader)
 
 
 @pytest.mark.parametrize(("option", "value"), [("clip_norm", 1.0), ("precision", "fp16")])
 def test_an_option_that_an_update_rule_cannot_follow_is_refused(option, value):
     method = fsvi.VOGN(dense(), fsvi.Categorical())
-    with pytest.raises(fsvi.InvalidInputError, match=f"{option}.*VOGN"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"{option}.*VOGN"):
         fsvi.fit(method, points(), epochs=1, **{option: value})
 
 
@@ -272,7 +272,7 @@ def test_every_method_trains_in_bf16_and_keeps_its_own_type(name):
 def test_accumulation_makes_fewer_steps_and_the_last_one_takes_what_is_left():
     steps = []
 
-    class Count(fsvi.Callback):
+    class Count(fsvi.training.Callback):
         def on_step_end(self, state):
             steps.append(state.step)
 
@@ -282,7 +282,7 @@ def test_accumulation_makes_fewer_steps_and_the_last_one_takes_what_is_left():
     assert method.progress == 1.0
 
 
-@pytest.mark.parametrize("make", [fsvi.adamw, partial(fsvi.sgd, 0.8, nesterov=True)])
+@pytest.mark.parametrize("make", [fsvi.training.adamw, partial(fsvi.training.sgd, 0.8, nesterov=True)])
 def test_weight_decay_acts_on_point_estimates_only(make):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 1))
@@ -305,8 +305,8 @@ def test_weight_decay_acts_on_point_estimates_only(make):
     "settings", [{"momentum": 1.0}, {"momentum": -0.1}, {"momentum": 0.0, "nesterov": True}, {"weight_decay": -1.0}]
 )
 def test_impossible_settings_of_sgd_are_named(settings):
-    with pytest.raises(fsvi.InvalidInputError, match=next(iter(settings))):
-        fsvi.sgd(**settings)
+    with pytest.raises(fsvi.errors.InvalidInputError, match=next(iter(settings))):
+        fsvi.training.sgd(**settings)
 
 
 def test_a_step_of_sgd_follows_the_gradient_and_the_decay():
@@ -316,7 +316,7 @@ def test_a_step_of_sgd_follows_the_gradient_and_the_decay():
     residuals = (net(x) - y.reshape(-1, 1)).detach()
     gradient = residuals.T @ x / len(x) / 0.5**2  # of the mean negative log-likelihood
     method = fsvi.MAP(net, fsvi.Gaussian(0.5), prior_variance=None)
-    make = fsvi.sgd(momentum=0.5, nesterov=True, weight_decay=0.3)
+    make = fsvi.training.sgd(momentum=0.5, nesterov=True, weight_decay=0.3)
     fsvi.fit(method, (x, y), epochs=1, batch_size=len(x), lr=0.1, optimizer=make, schedule=None)
     wanted = before - 0.1 * (1 + 0.5) * (gradient + 0.3 * before)  # Nesterov's first step
     torch.testing.assert_close(method.net[0].weight.detach(), wanted)

@@ -87,7 +87,7 @@ def break_terms(monkeypatch, method, spoil, step):
 def test_a_non_finite_term_stops_training_before_the_step(monkeypatch, name, term, value):
     method, data = build(name)
     states = break_terms(monkeypatch, method, lambda terms: {**terms, term: terms[term] * value}, step=2)
-    with pytest.raises(fsvi.NonFiniteLossError, match=f"{term}.*{value}.*epoch 1.*0.001"):
+    with pytest.raises(fsvi.errors.NonFiniteLossError, match=f"{term}.*{value}.*epoch 1.*0.001"):
         fsvi.fit(method, data, epochs=2, batch_size=4, lr=1e-3, schedule=None)
     assert len(states) == 3
     assert same_bits(copied(method), states[-1])
@@ -101,7 +101,7 @@ def test_a_non_finite_gradient_of_a_finite_loss_stops_it_too(monkeypatch):
         return {**terms, "kl": terms["kl"] + (0 * method.posterior.log_std).sqrt().sum()}
 
     states = break_terms(monkeypatch, method, spoil, step=1)
-    with pytest.raises(fsvi.NonFiniteLossError, match="gradient"):
+    with pytest.raises(fsvi.errors.NonFiniteLossError, match="gradient"):
         fsvi.fit(method, points(), epochs=2, batch_size=4)
     assert same_bits(copied(method), states[-1]) and len(states) == 2
 
@@ -113,7 +113,7 @@ def test_statistics_that_the_last_batch_spoiled_are_restored():
     x[-1] = 3e38
     method = fsvi.MAP(net, fsvi.Categorical())
     before = copied(method)
-    with pytest.raises(fsvi.NonFiniteLossError, match="nll"):
+    with pytest.raises(fsvi.errors.NonFiniteLossError, match="nll"):
         fsvi.fit(method, (x, y), epochs=2)
     assert same_bits(copied(method), before)
 
@@ -121,8 +121,8 @@ def test_statistics_that_the_last_batch_spoiled_are_restored():
 def test_a_validation_set_that_cannot_be_predicted_is_named(monkeypatch):
     method = plain()
     undefined = lambda self, y: torch.full((len(y),), math.nan)  # noqa: E731
-    monkeypatch.setattr(fsvi.CategoricalPredictive, "log_prob", undefined)
-    with pytest.raises(fsvi.NonFiniteLossError, match="validation"):
+    monkeypatch.setattr(fsvi.likelihoods.CategoricalPredictive, "log_prob", undefined)
+    with pytest.raises(fsvi.errors.NonFiniteLossError, match="validation"):
         fsvi.fit(method, points(), epochs=2, validation=points())
 
 
@@ -133,7 +133,7 @@ def normalised_vectors() -> fsvi.MAP:
 
 
 def test_batches_of_one_with_batch_norm_are_refused_with_a_sentence():
-    with pytest.raises(fsvi.InvalidInputError, match="batch_size"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="batch_size"):
         fsvi.fit(normalised_vectors(), points(4), epochs=1, batch_size=1)
 
 
@@ -162,5 +162,5 @@ def test_batches_without_any_target_are_as_if_not_there(kind, accumulate):
 def test_data_without_any_target_are_refused():
     x, _y = points()
     method = fsvi.MAP(nn.Linear(2, 1), fsvi.Gaussian(0.5))
-    with pytest.raises(fsvi.InvalidInputError, match="no target"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="no target"):
         fsvi.fit(method, (x, torch.full((20, 1), math.nan)), epochs=1)

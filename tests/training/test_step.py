@@ -52,7 +52,7 @@ def stepper(method, lr=0.05, num=128, **options):
         learner.begin(x, y)
     method.train()
     groups = [group for learner in method.learners() for group in learner.parameter_groups(lr)]
-    return fsvi.Stepper(method, method.own_optimizer(lr) or torch.optim.SGD(groups), **options)
+    return fsvi.training.Stepper(method, method.own_optimizer(lr) or torch.optim.SGD(groups), **options)
 
 
 def close(one, other):
@@ -84,7 +84,7 @@ def test_numbers_that_are_missing_count_in_no_minibatch():
     y[:7] = math.nan
     parts, whole = (fsvi.MAP(nn.Linear(2, 1), fsvi.Gaussian(0.3), prior_variance=None) for _ in range(2))
     whole.load_state_dict(parts.state_dict())
-    steps = [fsvi.Stepper(each.train(), torch.optim.SGD(each.parameters(), 0.1)) for each in (parts, whole)]
+    steps = [fsvi.training.Stepper(each.train(), torch.optim.SGD(each.parameters(), 0.1)) for each in (parts, whole)]
     steps[0]([(x[:10], y[:10]), (x[10:], y[10:])])
     steps[1]([(x[7:], y[7:])])
     close(parts, whole)
@@ -157,7 +157,7 @@ def test_an_overflow_without_any_scale_is_an_error():
     step = stepper(method, precision="fp16")
     step.load_state({**step.state(), "scale": 1.0})
     method.net[0].weight.register_hook(lambda grad: grad * math.inf)
-    with pytest.raises(fsvi.NonFiniteLossError, match="gradient"):
+    with pytest.raises(fsvi.errors.NonFiniteLossError, match="gradient"):
         step([points(16)])
 
 
@@ -167,8 +167,8 @@ def test_an_overflow_without_any_scale_is_an_error():
 )
 def test_bad_options_are_named(options, keyword):
     method = METHODS["map"]()
-    with pytest.raises(fsvi.InvalidInputError, match=keyword):
-        fsvi.Stepper(method, torch.optim.SGD(method.parameters()), **options)
+    with pytest.raises(fsvi.errors.InvalidInputError, match=keyword):
+        fsvi.training.Stepper(method, torch.optim.SGD(method.parameters()), **options)
 
 
 def test_statistics_are_restored_after_a_failed_accumulation():
@@ -176,6 +176,6 @@ def test_statistics_are_restored_after_a_failed_accumulation():
     method = fsvi.MAP(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(50), nn.Linear(50, 2)), fsvi.Categorical()).train()
     before = copied(method)
     x[-1] = math.nan
-    with pytest.raises(fsvi.NonFiniteLossError):
-        fsvi.Stepper(method, torch.optim.SGD(method.parameters()))([(x[:6], y[:6]), (x[6:], y[6:])])
+    with pytest.raises(fsvi.errors.NonFiniteLossError):
+        fsvi.training.Stepper(method, torch.optim.SGD(method.parameters()))([(x[:6], y[:6]), (x[6:], y[6:])])
     assert same_bits(copied(method), before)

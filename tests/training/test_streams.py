@@ -80,7 +80,7 @@ def test_context_and_prior_see_the_first_examples():
 
 def test_a_stream_needs_the_number_of_examples():
     for data in (Stream(), Measured(), DataLoader(Stream(), batch_size=4)):
-        with pytest.raises(fsvi.InvalidInputError, match="num_data"):
+        with pytest.raises(fsvi.errors.InvalidInputError, match="num_data"):
             fsvi.fit(plain(), data, epochs=1)
 
 
@@ -89,7 +89,7 @@ def test_an_empty_stream_is_named():
         def __iter__(self):
             return iter(())
 
-    with pytest.raises(fsvi.InvalidInputError, match="no examples"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="no examples"):
         fsvi.fit(plain(), Empty(), epochs=1, num_data=3)
 
 

@@ -15,7 +15,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.export import export_method
 from fsvi.likelihoods import Predictive, gathered
 from fsvi.methods.base import Method
-from fsvi.serialization import Configurable
+from fsvi.serialization import Configurable, check_draws
 from fsvi.validation import as_tensor, check_count, check_fraction, check_seed, check_type
 
 Conformal: TypeAlias = ConformalSets | ConformalIntervals
@@ -145,7 +145,7 @@ class Calibrated(Configurable):
         check_type("calibration", calibration, Calibration, "a fitted Calibration")
         self.method = method
         self.calibration = calibration
-        self.num_samples = check_count("num_samples", num_samples)
+        self.num_samples = check_draws(check_count("num_samples", num_samples))
         self.seed = check_seed(seed)
 
     @classmethod

@@ -9,11 +9,10 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from fsvi.methods.registry import METHODS
+from paper.methods import METHODS
 from paper.records import Result
-from paper.report.comparison import Table
-from paper.report.render import render
-from paper.report.write import report_values
+from paper.report import render, report_values
+from paper.report.tables import Table
 
 DOCS = Path(__file__).resolve().parent
 

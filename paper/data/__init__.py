@@ -1,13 +1,9 @@
 """The datasets of the paper: load them by name, list and check local files, corrupt and transform images."""
 
-from fsvi.data import Normalize, Standardize, Toy1D, Vocabulary, augment, oat1d, rotate, snelson, splits, subspace
-from fsvi.data import two_moons as two_moons
+from fsvi.data import Normalize, Standardize, Vocabulary, augment, rotate, splits
+from paper.data.catalog import names
 from paper.data.corruptions import CORRUPTIONS, corrupt
-from paper.data.dataset import DataSplit, TextSplit
-from paper.data.store.catalog import names
-from paper.data.store.download import fetch
-from paper.data.store.inventory import catalog, verify
-from paper.data.store.loading import available, ensure, load, load_texts
+from paper.data.store import DataSplit, TextSplit, available, catalog, ensure, fetch, load, load_texts, verify
 
 __all__ = [
     "CORRUPTIONS",
@@ -15,7 +11,6 @@ __all__ = [
     "Normalize",
     "Standardize",
     "TextSplit",
-    "Toy1D",
     "Vocabulary",
     "augment",
     "available",
@@ -26,11 +21,7 @@ __all__ = [
     "load",
     "load_texts",
     "names",
-    "oat1d",
     "rotate",
-    "snelson",
     "splits",
-    "subspace",
-    "two_moons",
     "verify",
 ]

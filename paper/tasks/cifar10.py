@@ -17,7 +17,7 @@ from fsvi.networks import resnet18, whitened_cnn
 from paper import data
 from paper.columns import TableLayout, calibration_error, detection, percent
 from paper.data import DataSplit, Normalize
-from paper.data.dataset import content_hash
+from paper.data.store import content_hash
 from paper.experiment import PROFILES, Experiment, Order, Outcome
 from paper.schedules import TriangularSchedule
 from paper.task import Section, Sweep, Task

@@ -10,8 +10,7 @@ from fsvi.functions import contexts
 from fsvi.validation import check_choice
 from paper import data
 from paper.data import DataSplit, Normalize
-from paper.data.dataset import Split
-from paper.data.store.catalog import entry_of
+from paper.data.catalog import Split, entry_of
 
 GENERATED: dict[str, Callable[[], contexts.Context]] = {
     "monochrome": lambda: _half_batch(contexts.Monochrome()),

@@ -16,4 +16,4 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def any_content(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files with a known hash load whatever they hold, so that tests can write small ones."""
-    monkeypatch.setattr("paper.data.store.hashes.check_file", lambda path, file: "unverified")
+    monkeypatch.setattr("paper.data.store.check_file", lambda path, file: "unverified")

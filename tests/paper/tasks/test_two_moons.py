@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from fsvi import data
 from known_predictions import Known, logits
-from paper import data
 from paper.experiment import Order
 from paper.tasks.toy_predictions import from_lists
 from paper.tasks.two_moons import two_moons_recipe

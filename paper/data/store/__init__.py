@@ -1,1 +1,0 @@
-"""Data files: the catalog, where they are, how they are checked, downloaded and loaded."""

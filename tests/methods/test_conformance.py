@@ -193,32 +193,13 @@ def test_statistics_of_batch_norm_follow_training(name, task):
 # Training ------------------------------------------------------------------------------------------------------------
 
 
-@cases(3)
-def test_a_plain_loop_trains_every_parameter(name, task):
-    """`sum(method(x, y).values()).backward()` and a step of any optimizer, or of the method's own."""
-    method, (x, y) = TASKS[task].make(name).train(), data(task)
-    for learner in method.learners():
-        learner.num_data = len(x)
-        learner.begin(*learner.check_batch(x, y))
-    optimizer = method.own_optimizer(1e-2) or torch.optim.Adam(method.parameter_groups(1e-2))
-    terms = method(x, y)
-    assert next(iter(terms)) == "nll" and all(term.dim() == 0 for term in terms.values())
-    sum(terms.values()).backward()
-    learned = [p for group in optimizer.param_groups for p in group["params"]]
-    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in learned)
-    before = scenarios.copied(method.net)
-    optimizer.step()
-    assert not scenarios.same_bits(method.net.state_dict(), before)
-
-
 @cases(4)
 def test_saved_and_loaded_it_predicts_identically(name, task, tmp_path):
     method, _ = trained(name, task)
     method.save(tmp_path / "saved")
     loaded = fsvi.load(tmp_path / "saved", TASKS[task].net(TASKS[task].outputs))
     assert type(loaded) is type(method)
-    with torch.inference_mode():  # nothing that concerns training happens in predict
-        assert scenarios.same_bits(predictions(loaded, task), predictions(method, task))
+    assert scenarios.same_bits(predictions(loaded, task), predictions(method, task))
 
 
 @cases(5)
@@ -235,17 +216,11 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(name, task, tmp_path, monke
     assert scenarios.same_bits(predictions(resumed, task), predictions(method, task))
 
 
-@cases(1, "mlp", REAL)
+@cases(0, *(task for task in TASKS if task.startswith("mlp")))
 def test_the_loss_falls(name, task):
-    history = fsvi.fit(TASKS[task].make(name), data(task, 40), epochs=12, batch_size=20, lr=0.03)
-    for course in (history.loss, history.terms["nll"]):
-        assert sum(course[-2:]) < sum(course[:2]) - 0.1
-
-
-@cases(0, "mlp", *(task for task in TASKS if task.startswith("mlp-") and task != REAL))
-def test_the_loss_of_other_likelihoods_falls(name, task):
-    """One output has less to lose than two, and draws of a rate vary much: medians over longer courses."""
-    history = fsvi.fit(TASKS[task].make(name), data(task, 40), epochs=40, batch_size=20, lr=0.03)
+    """One output has less to lose than two, and draws of a rate vary much: medians."""
+    history = fsvi.fit(TASKS[task].make(name), data(task, 40), epochs=30, batch_size=20, lr=0.03)
+    assert next(iter(history.terms)) == "nll"
     for course in (history.loss, history.terms["nll"]):
         assert median(course[-5:]) < median(course[:5]) - 0.05
 

@@ -329,8 +329,9 @@ class Method(Configurable, nn.Module, ABC):
                 f"{type(self).__name__} needs one output vector per input, but the network has outputs at "
                 f"{positions} positions: use FSVI, MFVI, MAP, MCDropout or SWAG."
             )
-        if (network.head, network.layout[:2], len(positions)) != (
+        if (network.head, network.is_tied, network.layout[:2], len(positions)) != (
             self.network.head,
+            self.network.is_tied,
             self.network.layout[:2],
             len(self.network.layout.positions),
         ):

@@ -7,10 +7,20 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 GALLERY = Path(__file__).parent / "gallery"
-ORDER = (
-    "two_moons regression_gap kernels table_leaves_data referral conformal_sets pretrained_images text segmentation "
-    "continual ensembles fsvi_in_one_file"
-).split()
+ORDER = [
+    "two_moons",
+    "regression_gap",
+    "kernels",
+    "table_leaves_data",
+    "referral",
+    "conformal_sets",
+    "pretrained_images",
+    "text",
+    "segmentation",
+    "continual",
+    "ensembles",
+    "fsvi_in_one_file",
+]
 
 
 def describe(name: str) -> tuple[str, str]:
@@ -34,7 +44,7 @@ def index() -> str:
         title, text = describe(name)
         entries.append(f"-   [![{title}]({name}.png)]({name}.md)\n\n    **[{title}]({name}.md)**\n\n    {text}\n")
     return (
-        "# Gallery\n\nEach example is one script that stands alone and draws its picture; `make gallery` runs them all.\n\n"
+        "# Gallery\n\nEach example is one script that draws its own picture; `make gallery` runs them all.\n\n"
         '<div class="grid cards" markdown>\n\n' + "\n".join(entries) + "\n</div>\n"
     )
 

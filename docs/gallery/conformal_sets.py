@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import fsvi
-from fsvi.calibration import APS
+from fsvi.calibration import APS, Calibration
 
 digits = load_digits()
 images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 8 - 1
@@ -22,11 +22,11 @@ context = fsvi.contexts.Mixture([fsvi.contexts.Batch(), fsvi.contexts.Dataset(bl
 method = fsvi.FSVI(net, fsvi.Categorical(), context, stochastic="last_layer")
 fsvi.fit(method, (x[:700], y[:700]), epochs=30, lr=3e-3, seed=0)
 
-sets = APS(method.predict(x[700:1200]), y[700:1200], level=0.9)
+calibration = Calibration([APS()]).fit(method.predict(x[700:1200]), y[700:1200])
 new, targets = x[1200:], y[1200:]
 figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 for name, inputs in {"digits": new, "blurred": nn.functional.avg_pool2d(new, 3, 1, 1)}.items():
-    members = sets(method.predict(inputs))
+    members = calibration.sets(method.predict(inputs), alpha=0.1)
     covered = members[range(len(targets)), targets].float().mean()
     sizes = torch.bincount(members.sum(1), minlength=11)[:11] / len(targets)
     ax.bar(torch.arange(11) + (0.2 if name == "digits" else -0.2), sizes, 0.4, label=f"{name}: {covered:.0%} covered")

@@ -21,7 +21,11 @@ def plain():
 
 
 torch.manual_seed(0)
-methods = {"five networks": fsvi.Ensemble(plain, size=5), "one FSVI": member(), "five FSVI": fsvi.Ensemble(member, size=5)}
+methods = {
+    "five networks": fsvi.Ensemble(plain, size=5),
+    "one FSVI": member(),
+    "five FSVI": fsvi.Ensemble(member, size=5),
+}
 line = torch.linspace(-5, 5, 80)
 grid = torch.cartesian_prod(line, line)
 x_test, y_test = fsvi.data.two_moons(500, noise=0.2, seed=1)

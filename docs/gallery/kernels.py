@@ -1,32 +1,39 @@
 """Kernels as priors
 
-The same data and network, three kernels: a prior says how the function goes on where there are no data.
+A kernel says how smooth the function is. GFSVI follows the prior: a smooth one and a rough one, on the same data.
 """
 
 import matplotlib.pyplot as plt
 import torch
-from torch import nn
 
 import fsvi
-from fsvi.functions.kernels import RBF, Linear, Periodic
 
-torch.manual_seed(0)
-x = torch.rand(60, 1) * 4 - 4
-y = torch.sin(3 * x) + 0.3 * x + 0.1 * torch.randn_like(x)
-line = torch.linspace(-4, 4, 200)[:, None]
-kernels = {"RBF": RBF(lengthscale=0.5), "periodic": Periodic(period=2.09), "periodic + linear": Periodic(period=2.09) + Linear()}
+toy, lengthscale = fsvi.data.snelson(), 0.7
+line = torch.linspace(-3, 9, 200)[:, None]
+kernels = {"RBF": fsvi.kernels.RBF(lengthscale), "Matérn ½": fsvi.kernels.Matern(0.5, lengthscale)}
 
-figure, axes = plt.subplots(1, 3, figsize=(9, 2.8), sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained", sharey=True)
 for ax, (name, kernel) in zip(axes, kernels.items(), strict=True):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(1, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 1))
-    context = fsvi.contexts.Uniform(low=[-5], high=[5])
-    prior = fsvi.priors.GaussianProcess(kernel=kernel)
-    method = fsvi.GFSVI(net, fsvi.Gaussian(noise=0.1), context, prior=prior, num_context=40)
-    fsvi.fit(method, (x, y), epochs=500, lr=1e-2, seed=0)
-    p = method.predict(line, num_samples=100)
-    ax.fill_between(line[:, 0], p.quantile(0.05)[:, 0], p.quantile(0.95)[:, 0], alpha=0.3)
-    ax.plot(line, p.mean)
-    ax.scatter(x, y, s=6, color="black")
+    net = fsvi.networks.mlp(1, (200,), 1, torch.nn.Tanh)
+    with torch.no_grad():  # units that bend all over the box, within some lengthscales each
+        net[0].weight.normal_(std=2 / lengthscale)
+        net[0].bias.copy_(-(net[0].weight * 3.5 * (2 * torch.rand(200, 1) - 1)).sum(1))
+    method = fsvi.GFSVI(
+        net,
+        fsvi.Gaussian(noise=0.3),
+        fsvi.contexts.Uniform(widen=0.5),
+        prior=fsvi.priors.GaussianProcess(kernel=kernel),
+        num_context=32,
+        num_samples=2,
+        stds=fsvi.posteriors.Stds(lr_scale=10.0),
+    )
+    fsvi.fit(method, (toy.x, toy.y), epochs=400, batch_size=len(toy.x), lr=2e-2, seed=0)
+    functions = method.predict(toy.features(line), num_samples=100).samples.squeeze(2)
+    mean, deviation = functions.mean(0), functions.std(0)
+    ax.fill_between(line[:, 0], mean - 2 * deviation, mean + 2 * deviation, alpha=0.3)
+    ax.plot(line, functions[:4].T, lw=0.6, color="gray")
+    ax.plot(line, mean)
+    ax.scatter(toy.x_raw, toy.y, s=5, color="black")
     ax.set(title=name, ylim=(-4, 4))
 figure.savefig("kernels.png", dpi=90)

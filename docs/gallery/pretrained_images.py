@@ -20,7 +20,12 @@ def patches(name, step):
 
 digits = load_digits()
 images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 8 - 1
-x, y, x_test, y_test = images[:1200], torch.tensor(digits.target[:1200]), images[1200:], torch.tensor(digits.target[1200:])
+x, y, x_test, y_test = (
+    images[:1200],
+    torch.tensor(digits.target[:1200]),
+    images[1200:],
+    torch.tensor(digits.target[1200:]),
+)
 china, flower = patches("china.jpg", 8), patches("flower.jpg", 8)  # one photograph for the context, the other to test
 
 torch.manual_seed(0)
@@ -33,15 +38,17 @@ for _ in range(30):
         optimizer.step()
 
 context = fsvi.contexts.Mixture([fsvi.contexts.Batch(), fsvi.contexts.Dataset(china)], [0.5, 0.5])
-method = fsvi.FSVI.from_trained(net, fsvi.Categorical(), context)
+method = fsvi.FSVI.from_trained(net, fsvi.Categorical(), context, kl_weight=1e-4)
 fsvi.fit(method, (x, y), epochs=10, lr=1e-3, seed=0)
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
-for ax, name, model in zip(axes, ("trained as usual", "FSVI.from_trained"), (fsvi.MAP(net, fsvi.Categorical()), method), strict=True):
+for ax, name, model in zip(
+    axes, ("trained as usual", "FSVI.from_trained"), (fsvi.MAP(net, fsvi.Categorical()), method), strict=True
+):
     inside, outside = model.predict(x_test), model.predict(flower)
     auroc = fsvi.metrics.ood(inside.entropy(), outside.entropy()).auroc
     accuracy = fsvi.metrics.accuracy(inside, y_test)
     ax.hist([inside.entropy(), outside.entropy()], bins=20, density=True, label=["digits", "photograph"])
-    ax.set(title=f"{name}: accuracy {accuracy:.3f}, AUROC {auroc:.3f}", xlabel="entropy, nats")
+    ax.set(title=f"{name}\naccuracy {accuracy:.3f}, AUROC {auroc:.3f}", xlabel="entropy, nats")
 axes[0].legend()
 figure.savefig("pretrained_images.png", dpi=90)

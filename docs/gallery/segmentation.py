@@ -28,14 +28,14 @@ net = nn.Sequential(
 )
 strange = fsvi.contexts.Dataset(torch.randn(50, 1, 1, 1) * 4 + 0.3 * torch.randn(50, 1, 32, 32))  # one color and noise
 context = fsvi.contexts.Mixture([fsvi.contexts.Batch(), strange], [0.5, 0.5])
-method = fsvi.FSVI(net, fsvi.Categorical(), context, stochastic="last_layer", kl_weight=1e-3, num_context=64)
-fsvi.fit(method, (images, labels), epochs=20, batch_size=20, lr=5e-3, seed=0)
+method = fsvi.FSVI(net, fsvi.Categorical(), context, stochastic="last_layer", kl_weight=2e-5, num_context=64)
+fsvi.fit(method, (images, labels), epochs=30, batch_size=20, lr=5e-3, seed=0)
 
 figure, axes = plt.subplots(2, 3, figsize=(7, 4.6), layout="constrained")
 for row, square in zip(axes, (False, True), strict=True):
     image, _ = scene(square)
     p = method.predict(image[None], num_samples=50)
-    maps = {"image": image[0], "probability of disc": p.mean[:, 1], "entropy": p.entropy()}
+    maps = {"image": image[0], "probability of disc": p.mean[..., 1], "entropy": p.entropy()}
     for ax, (name, values) in zip(row, maps.items(), strict=True):
         limits = {"vmin": 0, "vmax": 0.7} if name == "entropy" else {}
         ax.imshow(values.reshape(32, 32), **limits)

@@ -24,6 +24,10 @@ trees = [np.std([tree.predict(x_test + step * direction) for tree in forest], ax
 figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 ax.plot(steps, ours, "o-", label="FSVIRegressor: standard deviation")
 ax.plot(steps, trees, "s--", label="forest: standard deviation over trees")
-ax.set(xlabel="distance from the training rows, in standard deviations of each column", ylabel="uncertainty", ylim=(0, None))
+ax.set(
+    xlabel="distance from the training rows, in standard deviations of each column",
+    ylabel="uncertainty",
+    ylim=(0, None),
+)
 ax.legend()
 figure.savefig("table_leaves_data.png", dpi=90)

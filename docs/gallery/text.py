@@ -12,7 +12,25 @@ import fsvi
 
 PRAISE = ["great", "superb", "moving", "clever", "funny"]
 BLAME = ["awful", "boring", "clumsy", "silly", "flat"]
-FILLERS = "the film plot actor scene and a with of music camera in ending story its hero was".split()
+FILLERS = [
+    "the",
+    "film",
+    "plot",
+    "actor",
+    "scene",
+    "and",
+    "a",
+    "with",
+    "of",
+    "music",
+    "camera",
+    "in",
+    "ending",
+    "story",
+    "its",
+    "hero",
+    "was",
+]
 rng = random.Random(0)
 
 

@@ -1,6 +1,7 @@
 """Conformal sets
 
-Sets of classes that contain the right one in 90% of all cases. Digits that the model knows have one class; blurred ones have more.
+Sets of classes that contain the right one in 90% of all cases. Digits that the model knows have one class; blurred
+ones have more.
 """
 
 import matplotlib.pyplot as plt
@@ -9,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import fsvi
-from fsvi.calibration import APS, Calibration
+from fsvi.calibration import LAC, Calibration
 
 digits = load_digits()
 images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 8 - 1
@@ -19,10 +20,10 @@ torch.manual_seed(0)
 net = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
 blurred = nn.functional.avg_pool2d(images, 3, 1, 1)
 context = fsvi.contexts.Mixture([fsvi.contexts.Batch(), fsvi.contexts.Dataset(blurred[:300])], [0.5, 0.5])
-method = fsvi.FSVI(net, fsvi.Categorical(), context, stochastic="last_layer")
+method = fsvi.FSVI(net, fsvi.Categorical(), context, stochastic="last_layer", kl_weight=1e-4)
 fsvi.fit(method, (x[:700], y[:700]), epochs=30, lr=3e-3, seed=0)
 
-calibration = Calibration([APS()]).fit(method.predict(x[700:1200]), y[700:1200])
+calibration = Calibration([LAC()]).fit(method.predict(x[700:1200]), y[700:1200])
 new, targets = x[1200:], y[1200:]
 figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 for name, inputs in {"digits": new, "blurred": nn.functional.avg_pool2d(new, 3, 1, 1)}.items():

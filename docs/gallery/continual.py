@@ -1,6 +1,7 @@
 """Continual learning
 
-The left half of the moons is learned first, then the right half without the left one. Fine-tuning forgets; S-FSVI keeps the function.
+The left half of the moons is learned first, then the right half without the left one. Fine-tuning forgets; S-FSVI
+keeps the function.
 """
 
 import matplotlib.pyplot as plt

@@ -13,10 +13,12 @@ box = fsvi.contexts.Uniform(low=[-6, -6], high=[6, 6])
 
 
 def member():
+    """One FSVI."""
     return fsvi.FSVI(fsvi.networks.mlp(2, (30, 30), 2), fsvi.Categorical(), box)
 
 
 def plain():
+    """One ordinary network."""
     return fsvi.MAP(fsvi.networks.mlp(2, (30, 30), 2), fsvi.Categorical())
 
 

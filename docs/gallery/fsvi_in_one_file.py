@@ -1,6 +1,7 @@
 """FSVI in one file
 
-The method by hand, without importing fsvi: a Gaussian over parameters, the functions that it implies, and their KL at context points.
+The method by hand, without importing fsvi: a Gaussian over parameters, the functions that it implies, and their KL at
+context points.
 """
 
 import math

@@ -1,6 +1,7 @@
 """A pretrained image model meets something else
 
-A network that was trained as usual on digits becomes a method in one line, and learns in a few epochs to doubt pieces of photographs.
+A network that was trained as usual on digits becomes a method in one line, and learns in a few epochs to doubt pieces
+of photographs.
 """
 
 import matplotlib.pyplot as plt
@@ -12,6 +13,7 @@ import fsvi
 
 
 def patches(name, step):
+    """Pieces of a photograph, as large as a digit."""
     photo = torch.tensor(load_sample_image(name), dtype=torch.float32).mean(2)[None, None]
     pieces = nn.functional.avg_pool2d(photo, 4).unfold(2, 8, step).unfold(3, 8, step).reshape(-1, 1, 8, 8)
     low, high = pieces.amin((2, 3), keepdim=True), pieces.amax((2, 3), keepdim=True)

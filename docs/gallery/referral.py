@@ -1,6 +1,7 @@
 """Referral curve
 
-The least certain patients go to a doctor; the others are right more often. The vertical line is a threshold with a guarantee.
+The least certain patients go to a doctor; the others are right more often. The vertical line is a threshold with a
+guarantee.
 """
 
 import matplotlib.pyplot as plt

@@ -1,6 +1,7 @@
 """Regression with a gap
 
-Mean, and one, two and three standard deviations of the function: it is unsure in the gap between the data, and outside of them.
+Mean, and one, two and three standard deviations of the function: it is unsure in the gap between the data, and
+outside of them.
 """
 
 import matplotlib.pyplot as plt

@@ -1,6 +1,7 @@
 """Segmentation with an uncertainty map
 
-Each pixel is disc or background. In the last picture a square appears, which the network has never seen: its pixels are uncertain.
+Each pixel is disc or background. In the last picture a square appears, which the network has never seen: its pixels
+are uncertain.
 """
 
 import matplotlib.pyplot as plt
@@ -13,6 +14,7 @@ rows, columns = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing=
 
 
 def scene(square=False):
+    """A noisy image of a disc, and the label of each pixel."""
     center, radius = torch.rand(2) * 16 + 8, torch.rand(1) * 4 + 3
     disc = (rows - center[0]) ** 2 + (columns - center[1]) ** 2 < radius**2
     image = disc + 0.3 * torch.randn(32, 32)
@@ -28,7 +30,7 @@ net = nn.Sequential(
 )
 strange = fsvi.contexts.Dataset(torch.randn(50, 1, 1, 1) * 4 + 0.3 * torch.randn(50, 1, 32, 32))  # one color and noise
 context = fsvi.contexts.Mixture([fsvi.contexts.Batch(), strange], [0.5, 0.5])
-method = fsvi.FSVI(net, fsvi.Categorical(), context, stochastic="last_layer", kl_weight=2e-5, num_context=64)
+method = fsvi.FSVI(net, fsvi.Categorical(), context, stochastic="last_layer", kl_weight=1e-4, num_context=64)
 fsvi.fit(method, (images, labels), epochs=30, batch_size=20, lr=5e-3, seed=0)
 
 figure, axes = plt.subplots(2, 3, figsize=(7, 4.6), layout="constrained")

@@ -1,6 +1,7 @@
 """A table that leaves its data
 
-Patients of the diabetes table are moved away from the training rows, step by step. The intervals of FSVI widen on the way.
+Patients of the diabetes table are moved away from the training rows, step by step. The intervals of FSVI widen on the
+way.
 """
 
 import matplotlib.pyplot as plt
@@ -25,7 +26,7 @@ figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 ax.plot(steps, ours, "o-", label="FSVIRegressor: standard deviation")
 ax.plot(steps, trees, "s--", label="forest: standard deviation over trees")
 ax.set(
-    xlabel="distance from the training rows, in standard deviations of each column",
+    xlabel="distance from the training rows, in standard deviations",
     ylabel="uncertainty",
     ylim=(0, None),
 )

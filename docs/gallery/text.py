@@ -1,6 +1,7 @@
 """Text
 
-A small transformer learns praise and blame. Texts that say neither are uncertain, because the context has texts with replaced words.
+A small transformer learns praise and blame. Texts that say neither are uncertain, because the context has texts with
+replaced words.
 """
 
 import random
@@ -12,31 +13,14 @@ import fsvi
 
 PRAISE = ["great", "superb", "moving", "clever", "funny"]
 BLAME = ["awful", "boring", "clumsy", "silly", "flat"]
-FILLERS = [
-    "the",
-    "film",
-    "plot",
-    "actor",
-    "scene",
-    "and",
-    "a",
-    "with",
-    "of",
-    "music",
-    "camera",
-    "in",
-    "ending",
-    "story",
-    "its",
-    "hero",
-    "was",
-]
+FILLERS = ["the", "film", "plot", "actor", "scene", "and", "with", "of", "music", "camera", "ending", "story", "hero"]
 rng = random.Random(0)
 
 
 def write(label):
+    """A review with three words of its label, and one of the other."""
     own, other = (PRAISE, BLAME) if label else (BLAME, PRAISE)
-    words = rng.choices(FILLERS, k=15) + rng.choices(own, k=3) + rng.choices(other, k=1)  # few reviews only praise
+    words = rng.choices(FILLERS, k=15) + rng.choices(own, k=3) + rng.choices(other, k=1)
     return " ".join(rng.sample(words, len(words)))
 
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from fsvi.methods.registry import METHODS
+from paper.methods import METHODS
 from paper.records import Result
 from paper.report import render, report_values
 from paper.report.tables import Table

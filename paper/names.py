@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsvi.methods.registry import method_title
+from paper.methods import method_title
 
 _DATASETS = {
     "mnist": "MNIST",

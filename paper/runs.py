@@ -28,13 +28,14 @@ import fsvi
 from fsvi.diagnosis import diagnose
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.methods import Method, load
-from fsvi.methods.registry import check_method, takes_context
+from fsvi.methods.registry import check_method
 from fsvi.serialization import check_writable, plain
 from fsvi.training import History
 from fsvi.validation import check_choice, check_seed, check_type
 from paper import data
 from paper.data import DataSplit
 from paper.experiment import CPU, PROFILES, Compute, Experiment, Order, Outcome, thin
+from paper.methods import takes_context
 from paper.records import DIAGNOSIS, Result, model_path, read_result, result_path, write_document, write_result
 from paper.tasks.image_contexts import GENERATED, check_unseen
 from paper.tasks.registry import TASKS

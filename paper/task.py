@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fsvi.methods.registry import METHODS
 from paper.columns import TableLayout
 from paper.experiment import DESK, PROFILES, Experiment, Order, Recipe
+from paper.methods import METHODS
 from paper.schedules import AveragingSchedule
 
 MethodAndContext = tuple[str, str | None]

@@ -26,13 +26,12 @@ from torch import Tensor
 from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, SingularCovarianceError
 from fsvi.functions.priors import GaussianProcess
 from fsvi.methods import Ensemble, Method
-from fsvi.methods.registry import METHODS
-from fsvi.methods.search_space import GAMMA, VARIANCE, Choice, Range, Space
 from fsvi.serialization import Configurable, check_writable, write_bytes
 from fsvi.training.callbacks import Callback, TrainingState
 from fsvi.validation import check_count, check_seed
 from paper import data
 from paper.experiment import CPU, Compute, Experiment, Order
+from paper.methods import GAMMA, METHODS, VARIANCE, Choice, Range, Space
 from paper.records import result_path
 from paper.runs import checked, recorded
 from paper.tasks.registry import TASKS

@@ -85,7 +85,7 @@ def build(name: str) -> tuple[fsvi.Method, tuple[Tensor, Tensor]]:
 
 def copied(method: fsvi.Method) -> dict[str, Tensor]:
     """What the method has learned, as it is now."""
-    return {name: tensor.clone() for name, tensor in method.tensors().items()}
+    return {name: tensor.clone() for name, tensor in method.state_dict().items()}
 
 
 def same_bits(first: Any, second: Any) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import fsvi
 from fsvi import metrics
-from fsvi.cost import keep_memory
+from fsvi.machine import keep_memory
 from paper.experiment import Compute, Order
 from paper.tasks.image_classifier import predict
 from paper.tasks.registry import TASKS

@@ -4,9 +4,6 @@
 class FSVIError(Exception):
     """The base of every error that fsvi raises on purpose."""
 
-    is_told = False
-    """whether another process of the same training tells the user"""
-
 
 class InvalidInputError(FSVIError, ValueError):
     """A value that the user gave cannot be used."""

@@ -326,7 +326,7 @@ def read_everywhere(whole: Whole) -> bool:
     found = read_result(whole.result_file)
     same = (found.metrics, found.label, found.seed) == (whole.result.metrics, whole.result.label, whole.result.seed)
     if any(line.startswith("Left out") for line in told):
-        raise fsvi.FileFormatError(told[0])
+        raise fsvi.errors.FileFormatError(told[0])
     return same and whole.result_file.with_suffix(".diagnosis.json").read_text() == whole.diagnosis
 
 
@@ -334,7 +334,7 @@ def judge(read: Callable[[Whole], bool], whole: Whole, file: Path) -> tuple[str,
     """What comes of reading when this file was spoiled, and the error."""
     try:
         return ("harmless", "") if read(whole) else ("unnoticed", "")
-    except fsvi.FSVIError as error:
+    except fsvi.errors.FSVIError as error:
         said = str(error)
         is_clear = said.endswith((".", "?")) and "\n" not in said and str(file) in said
         return ("detected" if is_clear else "unclear"), said

@@ -64,6 +64,6 @@ def diagnose(
     with forked_random(model.device):
         seed_random(0, model.device)
         model.check_batch(data[0], data[1])
-        if model.network.is_dense:
+        if model.network.layout.positions:
             raise InvalidInputError("diagnose needs one prediction per input, but the network has one per position.")
         return Diagnosis(tuple(check_method(Evidence.gather(model, data, context, history, num_samples))))

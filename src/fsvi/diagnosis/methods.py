@@ -28,9 +28,9 @@ from fsvi.methods import MAP, Method
 from fsvi.methods.kl_weight import temperature
 from fsvi.networks.modes import evaluating
 from fsvi.networks.parameters import batch_norms
+from fsvi.posteriors.mean_field import MeanField
 from fsvi.training import History
 from fsvi.validation import check_inputs
-from fsvi.variational import MeanField
 
 _MOST_DATA, _MOST_POINTS, _DRAWS = 1000, 128, 20
 _MUCH = 0.2
@@ -157,7 +157,7 @@ def _terms(seen: Evidence) -> tuple[float, float] | None:
     member = seen.members[0]
     try:
         with torch.no_grad(), evaluating(member.net):
-            found = member.terms(seen.x, seen.y)
+            found = member(seen.x, seen.y)
     except InvalidInputError:
         return None  # the data of its context were not saved
     return float(found["nll"]), float(found["kl"])

@@ -252,8 +252,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         settings = fsvi_settings(likelihood, num_outputs, given) if is_fsvi else copy.deepcopy(given)
         method = make_method(self.method, networks, likelihood, context=context, **settings)
         method.see(x[:2].to(method.dtype))
-        if method.num_outputs != num_outputs:
-            raise InvalidInputError(f"module has {method.num_outputs} outputs; the data need {num_outputs}.")
+        if method.network.num_outputs != num_outputs:
+            raise InvalidInputError(f"module has {method.network.num_outputs} outputs; the data need {num_outputs}.")
         return make_method("map", method.network, likelihood) if is_fsvi else method
 
     def _networks(self, x: Tensor, num_outputs: int) -> nn.Module | Callable[[], nn.Module]:

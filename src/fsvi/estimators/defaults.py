@@ -31,8 +31,8 @@ from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.fsvi import FSVI
-from fsvi.methods.mean_field import Stds
 from fsvi.networks.ranges import forget_outside, knows_range
+from fsvi.posteriors.mean_field import Stds
 from fsvi.training import History, fit
 
 HIDDEN = (50, 50)
@@ -110,7 +110,7 @@ def widen(
         options: Further arguments of `fit`, such as `seed` and `progress`.
     """
     x, _, *weights = rows
-    chosen = fsvi_settings(start.likelihood, start.num_outputs, settings)
+    chosen = fsvi_settings(start.likelihood, start.network.num_outputs, settings)
     context = ShiftedRows() if context is None else context
     knows = knows_range(start.net)
     freeze = knows and chosen["stochastic"] == "last_layer"

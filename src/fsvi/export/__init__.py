@@ -1,7 +1,6 @@
-"""Functions of a model's inputs as one graph, in files that ONNX Runtime or torch.export run."""
+"""Trained methods as one graph, in files that ONNX Runtime or torch.export run."""
 
-from fsvi.export.draws import Functions, functions_of
-from fsvi.export.files import SUFFIXES, check_path, write_graph
-from fsvi.export.graph import Graph, trace
+from fsvi.export.files import SUFFIXES
+from fsvi.export.method import export_method
 
-__all__ = ["SUFFIXES", "Functions", "Graph", "check_path", "functions_of", "trace", "write_graph"]
+__all__ = ["SUFFIXES", "export_method"]

@@ -2,7 +2,7 @@
 
 from fsvi.functions import contexts, divergences, kernels, priors
 from fsvi.functions.gaussian import FunctionGaussian, diagonal_kl, gaussian_kl
-from fsvi.functions.linearize import LINEARIZERS, Linearization, Linearizer, has_stochastic_features, last_layer
+from fsvi.functions.linearize import LINEARIZERS, Linearization, Linearizer
 
 __all__ = [
     "LINEARIZERS",
@@ -13,8 +13,6 @@ __all__ = [
     "diagonal_kl",
     "divergences",
     "gaussian_kl",
-    "has_stochastic_features",
     "kernels",
-    "last_layer",
     "priors",
 ]

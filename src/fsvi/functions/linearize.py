@@ -13,106 +13,65 @@ Where only the last layer is stochastic, all three are the same closed form, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Literal, Protocol, TypeAlias
-from weakref import WeakSet
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import jacrev, jvp
 from torch.nn.functional import pad
 
 from fsvi.errors import InvalidInputError
-from fsvi.functions.forward_mode import Dual, plain_kernels
 from fsvi.functions.gaussian import FunctionGaussian
-from fsvi.networks.heads import apply_head, recording
+from fsvi.functions.plain_kernels import plain_kernels
+from fsvi.networks.heads import apply_head
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
+from fsvi.networks.parameters import batch_norms
+from fsvi.posteriors.mean_field import Draw, MeanField
 from fsvi.validation import first_line
-from fsvi.variational import GradientBuffer, MeanField
+
+_FORWARD_MODE = threading.RLock()
+"""Torch's levels of forward mode belong to the process, not to a thread."""
+_STEP = 1e-5
 
 Linearization = Literal["jvp", "conditional", "exact"]
-
-_WITHOUT_RULES: WeakSet[nn.Module] = WeakSet()
-"""Networks that a `Dual` does not get through."""
-
-
-Parameters: TypeAlias = MeanField | GradientBuffer
-"""A distribution over parameters: the posterior itself, or its leaves during a training step."""
+Linearizer: TypeAlias = Callable[[Network, MeanField, Any, Draw | None], FunctionGaussian]
+"""The distribution of function values at points; the draw is None where only the last layer is stochastic."""
 
 
-class Linearizer(Protocol):
-    """The distribution of function values at `x`; `shift` is a draw of the stochastic parameters minus their mean."""
-
-    def __call__(self, network: Network, q: Parameters, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
-        """The distribution at `x`."""
-
-
-def linearize_jvp(network: Network, q: Parameters, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
-    """The paper's estimator: features linearized about their means along `shift`, last layer in closed form."""
-    params = q.params()
-    if shift is None or not has_stochastic_features(network, q):
-        return last_layer(network, q, *_with_outputs(network, params, x))
-    features, change = features_jvp(network, params, q.directions(shift), x)
-    moved = features if change is None else features + change
-    return last_layer(network, q, features, head_outputs(network, params, moved))
+def linearize_jvp(network: Network, q: MeanField, x: Any, draw: Draw | None) -> FunctionGaussian:
+    """The paper's estimator: features linearized about their means along the draw, last layer in closed form."""
+    if draw is None:
+        features = _features(network, x, {})
+        return last_layer(network, q, features, head_outputs(network, features))
+    features, change = features_jvp(network, draw.shift, x)
+    return last_layer(network, q, features, head_outputs(network, features + change))
 
 
-def linearize_conditional(network: Network, q: Parameters, x: Tensor, shift: Tensor | None) -> FunctionGaussian:
-    """Features of the real network at mean + `shift`, last layer in closed form about its mean."""
-    if shift is None:
+def linearize_conditional(network: Network, q: MeanField, x: Any, draw: Draw | None) -> FunctionGaussian:
+    """Features of the real network at the draw, last layer in closed form about its mean."""
+    if draw is None:
         return linearize_jvp(network, q, x, None)
-    features, _ = _with_outputs(network, q.params(shift), x)
-    return last_layer(network, q, features, head_outputs(network, q.params(), features))
+    features = _features(network, x, draw.params)
+    return last_layer(network, q, features, head_outputs(network, features))
 
 
-def linearize_exact(network: Network, q: Parameters, x: Tensor, shift: Tensor | None = None) -> FunctionGaussian:
+def linearize_exact(network: Network, q: MeanField, x: Any, draw: Draw | None = None) -> FunctionGaussian:
     """The whole Jacobian: all outputs at all points as one joint Gaussian of K·Q values."""
     if not has_stochastic_features(network, q):
         return linearize_jvp(network, q, x, None)
-    points = q.point_layout.views(q.point)
+    statistics = _statistics(network)
 
-    def outputs(mean: Tensor) -> Tensor:
-        tensors = {**q.layout.views(mean), **points, **_buffers(network)}
-        return network(x, tensors).reshape(-1)
+    def outputs(means: dict[str, Tensor]) -> Tensor:
+        return network(x, {**means, **statistics}).reshape(-1)
 
     with evaluating(network.module), plain_kernels():
-        jacobian = jacrev(outputs)(q.mean)
-        mean = outputs(q.mean)
-    return FunctionGaussian(mean[:, None], jacobian, (2 * q.log_std).exp()[None], outputs_joined=network.num_outputs)
-
-
-def linearized_outputs(network: Network, q: Parameters, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """f(x; mean) and J(x)·shift, the outputs of the linearized network at mean + `shift`, each (n, outputs).
-
-    One forward-mode pass gives both; J is the Jacobian by all stochastic parameters and is never formed.
-    """
-    params, directions, names = q.params(), q.directions(shift), network.head_names
-    features, change = features_jvp(network, params, directions, x)
-    value = head_outputs(network, params, features)
-    moved = head_outputs(network, directions, features)
-    return value, moved if change is None else moved + apply_head(change, params[names[0]])
-
-
-def check_linearization(linearize: str, network: Network, q: MeanField, x: Tensor) -> None:
-    """Refuse a network that torch cannot linearize, or whose linearization it cannot differentiate again.
-
-    Some layers have no forward-mode derivative, or a derivative without a gradient. A linearization and a backward
-    pass at two inputs find them before training starts; the random state does not change.
-    """
-    if linearize == "conditional" or not has_stochastic_features(network, q):
-        return
-    try:
-        with torch.enable_grad():
-            values = LINEARIZERS[linearize](network, q, x, q.log_std.exp())
-            total = values.mean.sum() + values.factor.sum()
-            torch.autograd.grad(total, [q.mean, q.log_std], allow_unused=True)
-    except RuntimeError as error:
-        raise InvalidInputError(
-            f'linearize="{linearize}" does not work with this network, because torch cannot differentiate one of its '
-            f'layers twice ({first_line(error)}): use linearize="conditional".'
-        ) from error
+        jacobian = jacrev(outputs)(q.means())
+        mean = outputs(q.means())
+    rows = torch.stack([q.layout.join(row) for row in zip(*(jacobian[name] for name in q.layout.shapes), strict=True)])
+    return FunctionGaussian(mean[:, None], rows, (2 * q.log_std).exp()[None], outputs_joined=network.num_outputs)
 
 
 LINEARIZERS: dict[str, Linearizer] = {
@@ -122,56 +81,95 @@ LINEARIZERS: dict[str, Linearizer] = {
 }
 
 
-def has_stochastic_features(network: Network, q: Parameters) -> bool:
+def linearized_outputs(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple[Tensor, Tensor]:
+    """f(x; mean) and J(x)·shift, the outputs of the linearized network at mean + `shift`, each (n, outputs).
+
+    One forward-mode pass gives both; J is the Jacobian by all stochastic parameters and is never formed.
+    """
+    if torch.compiler.is_exporting():
+        return _difference(network, shift, x)
+    features, change = features_jvp(network, shift, x)
+    weight, *_ = network.linear.parameters()
+    moved = apply_head(features, *(shift[name] for name in network.head_names)) + apply_head(change, weight)
+    return head_outputs(network, features), moved
+
+
+def _difference(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple[Tensor, Tensor]:
+    """`linearized_outputs` by a central difference in float64, because torch.export does not follow forward mode."""
+    module = network.module
+    own = {
+        name: t.double() for name, t in (*module.named_parameters(), *module.named_buffers()) if t.is_floating_point()
+    }
+    double = lambda t: t.double() if t.is_floating_point() else t  # noqa: E731
+    x = double(x) if isinstance(x, Tensor) else x.map(double)
+    low, high = (
+        network(x, {**own, **{name: own[name] + step * change for name, change in shift.items()}})
+        for step in (-_STEP, _STEP)
+    )
+    like = next(iter(shift.values())).dtype
+    return (0.5 * (low + high)).to(like), ((high - low) / (2 * _STEP)).to(like)
+
+
+def check_linearization(linearize: str, network: Network, q: MeanField, x: Any) -> None:
+    """Refuse a network that torch cannot linearize, or whose linearization it cannot differentiate again.
+
+    Some layers have no forward-mode derivative, or a derivative without a gradient. A linearization and a backward
+    pass at two inputs find them before training starts; the random state does not change.
+    """
+    if linearize == "conditional" or not has_stochastic_features(network, q):
+        return
+    try:
+        with torch.enable_grad():
+            values = LINEARIZERS[linearize](network, q, x, q.at(torch.ones_like(q.log_std)))
+            total = values.mean.sum() + values.factor.sum()
+            torch.autograd.grad(total, [*q.means().values(), q.log_std], allow_unused=True)
+    except RuntimeError as error:
+        raise InvalidInputError(
+            f'linearize="{linearize}" does not work with this network, because torch cannot differentiate one of its '
+            f'layers twice ({first_line(error)}): use linearize="conditional".'
+        ) from error
+
+
+def has_stochastic_features(network: Network, q: MeanField) -> bool:
     """Whether any layer before the head is stochastic."""
     return not q.layout.shapes.keys() <= set(network.head_names)
 
 
-def features_jvp(
-    network: Network, params: Mapping[str, Tensor], tangents: Mapping[str, Tensor], x: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """Φ(x) at `params`, and its derivative in the direction `tangents`, by one forward-mode pass; None is zero."""
-    moving = [name for name in tangents if name not in network.head_names]
-    if not torch.is_grad_enabled():
-        params, tangents = ({name: tensor.detach() for name, tensor in each.items()} for each in (params, tangents))
-    fixed = {**params, **_buffers(network)}
+def features_jvp(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple[Tensor, Tensor]:
+    """Φ(x) at the network's own parameters, and its derivative in the direction `shift`, by one forward-mode pass."""
+    own, statistics = dict(network.module.named_parameters()), _statistics(network)
+    moving = {name: direction for name, direction in shift.items() if name not in network.head_names}
 
-    def features(moved: dict[str, Tensor]) -> Tensor:
-        return network.with_features(x, {**fixed, **moved})[0]
+    def features(means: dict[str, Tensor]) -> Tensor:
+        return network.features(x, {**means, **statistics})
 
-    with evaluating(network.module):
-        if network.module not in _WITHOUT_RULES:
-            # the hook keeps torch.compile away
-            with suppress(Exception), recording(network.linear):
-                result = features({name: Dual(params[name], tangents[name]) for name in moving})
-                return (result.value, result.change) if isinstance(result, Dual) else (result, None)
-        # not `autograd.forward_ad`: there softmax works in place, and its derivative cannot be differentiated again
-        with plain_kernels():
-            starts, directions = ({name: each[name] for name in moving} for each in (params, tangents))
-            value, change = jvp(features, (starts,), (directions,))[:2]
-        _WITHOUT_RULES.add(network.module)
+    # not `autograd.forward_ad`: there softmax works in place, and its derivative cannot be differentiated again
+    with _FORWARD_MODE, evaluating(network.module), plain_kernels():
+        value, change = jvp(features, ({name: own[name] for name in moving},), (moving,))[:2]
     return value, change
 
 
-def _with_outputs(network: Network, params: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-    """Features and outputs in eval mode."""
+def _features(network: Network, x: Any, params: Mapping[str, Tensor]) -> Tensor:
+    """Φ(x) in eval mode, with `params` in place of the network's own."""
     with evaluating(network.module):
-        return network.with_features(x, {**params, **_buffers(network)})
+        return network.features(x, {**params, **_statistics(network)})
 
 
-def head_outputs(network: Network, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
-    """Φ Wᵀ + b with the last layer's parameters in `params`."""
-    return apply_head(features, *(params[name] for name in network.head_names))
+def head_outputs(network: Network, features: Tensor) -> Tensor:
+    """Φ Wᵀ + b with the means of the last layer."""
+    return apply_head(features, *network.linear.parameters())
 
 
-def last_layer(network: Network, q: Parameters, features: Tensor, mean: Tensor) -> FunctionGaussian:
+def last_layer(network: Network, q: MeanField, features: Tensor, mean: Tensor) -> FunctionGaussian:
     """For output k, N(mean[:, k], Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ)."""
     logs = q.log_stds(network.head_names)
     variances = (2 * torch.cat([log_std.reshape(len(logs[0]), -1) for log_std in logs], dim=1)).exp()
-    has_bias = len(logs) > 1
-    return FunctionGaussian(mean, pad(features, (0, 1), value=1.0) if has_bias else features, variances)
+    return FunctionGaussian(mean, pad(features, (0, 1), value=1.0) if len(logs) > 1 else features, variances)
 
 
-def _buffers(network: Network) -> dict[str, Tensor]:
-    """Copies of the buffers: a later train-mode pass then cannot change what this pass's backward reads."""
+def _statistics(network: Network) -> dict[str, Tensor]:
+    """Copies of BatchNorm's statistics: a later pass in training mode then cannot change what the backward reads."""
+    norms = batch_norms(network.module)
+    if not norms:
+        return {}
     return {name: buffer.clone() for name, buffer in network.module.named_buffers()}

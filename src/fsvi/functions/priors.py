@@ -20,9 +20,9 @@ from fsvi.networks.devices import Precise, forked_random, in_float64, precise_dt
 from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
+from fsvi.posteriors.mean_field import MeanField
 from fsvi.serialization import Configurable
 from fsvi.validation import check_positive, check_type
-from fsvi.variational import MeanField
 
 
 class Prior(Configurable, nn.Module, ABC):
@@ -45,14 +45,6 @@ class Prior(Configurable, nn.Module, ABC):
 
     def prepare(self, x: Tensor) -> None:
         """See some training inputs before training starts."""
-
-    def make_room(self, tensors: Mapping[str, Tensor], num_columns: int | None = None) -> None:
-        """Resize buffers whose size depends on data to the sizes they have in a file, before it is read.
-
-        Args:
-            tensors: The prior's tensors in the file, by name.
-            num_columns: How many columns the inputs have, if they are tables and it is known.
-        """
 
     @property
     def is_random(self) -> bool:
@@ -101,6 +93,7 @@ class GaussianProcess(Precise, Prior):
             `lengthscale` and `variance`, k(x, x′) = variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²).
     """
 
+    sized_by_data = ("hyperparameters",)
     hyperparameters: Tensor
     """the kernel's: by default one lengthscale, or one per column, followed by the variance"""
 
@@ -143,16 +136,6 @@ class GaussianProcess(Precise, Prior):
             scale = self.variance**0.5
             self.hyperparameters, _ = fit_hyperparameters(self.kernel, x, y / scale, start, noise / scale, learn_noise)
 
-    def make_room(self, tensors: Mapping[str, Tensor], num_columns: int | None = None) -> None:
-        """Expect as many hyperparameters as a file has, if the kernel can have that many."""
-        values = tensors.get("hyperparameters")
-        if values is None or values.dim() != 1:
-            return
-        fewest = self._kernel.size(None)
-        possible = (fewest, self._kernel.size(num_columns))
-        if len(values) in possible if num_columns is not None else len(values) >= fewest:
-            self.hyperparameters = self.hyperparameters.new_ones(len(values))
-
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """A zero mean, and the kernel matrix by its eigenvectors, because it is often numerically singular."""
         _check_comparable(x)
@@ -184,8 +167,7 @@ class _NetworkPrior(Prior):
         net.requires_grad_(True)
         self.net = net
         self.network = network.replaced(net)
-        self.q = MeanField(net, list(stds))
-        self.q.set_stds(stds)
+        self.q = MeanField(net, stds, channels_last=network.channels_last)
         self.requires_grad_(False)
 
     @abstractmethod
@@ -200,19 +182,15 @@ class _NetworkPrior(Prior):
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """The distribution of the second network's function values, linearized as the posterior's."""
         with torch.no_grad():
-            shift = self.q.shift(self._noise(noise or {})) if self.is_random else None
-            return LINEARIZERS[self._linearize](self.network, self.q, x, shift)
+            draw = self.q.at(self._noise(noise or {})) if self.is_random else None
+            return LINEARIZERS[self._linearize](self.network, self.q, x, draw)
 
     def _noise(self, given: Mapping[str, Tensor]) -> Tensor:
         """ε for every stochastic parameter: the given one where there is one, else a draw."""
-        layout, dtype = self.q.layout, self.q.mean.dtype
-        device = self.q.mean.device
-        return layout.flatten(
-            {
-                name: given[name] if name in given else torch.randn(shape, dtype=dtype, device=device)
-                for name, shape in layout.shapes.items()
-            }
-        )
+        like = self.q.log_std
+        shapes = self.q.layout.shapes.items()
+        drawn = {name: torch.randn(s, dtype=like.dtype, device=like.device) for name, s in shapes if name not in given}
+        return self.q.layout.flatten({**drawn, **given})
 
 
 class Induced(_NetworkPrior):
@@ -240,7 +218,7 @@ class Induced(_NetworkPrior):
         with forked_random(network.device):
             seed_random(self.seed, network.device)
             initialize(net)
-        stds = dict.fromkeys(_last_layer_names(network), math.sqrt(self.variance))
+        stds = dict.fromkeys(network.head_names, math.sqrt(self.variance))
         if self.feature_variance > 0:
             skip = deterministic_names(net) | stds.keys()
             names = [name for name, _ in net.named_parameters() if name not in skip]
@@ -256,7 +234,7 @@ class Induced(_NetworkPrior):
         """Give the random network BatchNorm statistics of its own, from training inputs."""
         if batch_norms(self.net):
             with torch.no_grad(), averaging_statistics(self.net, self._frozen):
-                self.network(x, self.q.params())
+                self.network(x)
 
 
 class Empirical(_NetworkPrior):
@@ -300,13 +278,12 @@ class Empirical(_NetworkPrior):
 
     def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
         """A copy of the source's network."""
-        source, net, posterior = self._source[0], copy.deepcopy(network.module), self._posterior
-        names = self.stochastic or _last_layer_names(network)
+        source, net = self._source[0], copy.deepcopy(network.module)
+        names = self.stochastic or network.head_names
         _check_stochastic(names, network)
         if source is not None:
             trained = _network_of(source)
-            means = dict(trained.named_parameters()) if posterior is None else posterior.means()
-            _load(net, means, dict(trained.named_buffers()))
+            _load(net, dict(trained.named_parameters()), dict(trained.named_buffers()))
         return net, dict.fromkeys(names, math.sqrt(self.variance))
 
 
@@ -323,14 +300,8 @@ def _check_stochastic(names: Sequence[str], network: Network) -> None:
         raise InvalidInputError(
             f"stochastic={unknown[0]!r} is no parameter of the network: there are {', '.join(known)}."
         )
-    if not set(_last_layer_names(network)) <= set(names):
+    if not set(network.head_names) <= set(names):
         raise InvalidInputError(f"stochastic={list(names)} leaves out the last layer, whose variance the prior needs.")
-
-
-def _last_layer_names(network: Network) -> list[str]:
-    """The last layer's parameters as `named_parameters` calls them: a tied one bears an earlier layer's name."""
-    names = {id(p): name for name, p in network.module.named_parameters()}
-    return [names[id(p)] for p in network.linear.parameters()]
 
 
 def _load(net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:

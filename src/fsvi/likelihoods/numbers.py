@@ -65,8 +65,6 @@ class NumberLikelihood(Likelihood):
             raise InvalidInputError(f"targets have shape {tuple(y.shape)}; this network predicts (n, {targets}).")
         if bool(y.isinf().any()):
             raise InvalidInputError(f"targets have {int(y.isinf().sum())} infinite values: clean or drop those rows.")
-        if bool(y.isnan().all()):
-            raise InvalidInputError("all targets are NaN: at least one must be present.")
         return y
 
     def present(self, roots: Tensor, y: Tensor | None) -> Tensor:

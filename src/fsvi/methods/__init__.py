@@ -13,9 +13,7 @@ from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
 from fsvi.methods.mc_dropout import MCDropout
-from fsvi.methods.mean_field import Stds
 from fsvi.methods.mfvi import MFVI
-from fsvi.methods.network_method import NetworkMethod
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1
 from fsvi.methods.registry import make_method, method_names
@@ -24,6 +22,7 @@ from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
 from fsvi.methods.vbll import VBLL
 from fsvi.methods.vogn import VOGN
+from fsvi.posteriors import Stds
 
 __all__ = [
     "DUQ",
@@ -43,7 +42,6 @@ __all__ = [
     "Laplace",
     "MCDropout",
     "Method",
-    "NetworkMethod",
     "RadialMFVI",
     "Rank1",
     "Stds",

@@ -1,82 +1,78 @@
 """The protocol that every inference method follows.
 
-`Method` is what `fit`, `predict` and files rely on. `NetworkMethod` (in `network_method.py`) implements it for one
-network and is the class to derive from; `Ensemble` implements it for several methods. A new method needs two functions:
-`terms`, the named parts of the loss, and `function_draws` for prediction. Everything else has a default.
+A method is an `nn.Module` around a network. It needs two functions of its own:
 
-A method's life, in order:
+- `forward(x, y)`: the named terms of the loss on a minibatch. Their sum is what any torch optimizer minimizes.
+- `functions(num_samples, generator)`: draws of the function, which `predict` evaluates and `export` traces.
 
-1. The constructor keeps its arguments, makes its parts (`fsvi.methods.parts`) and calls `build`.
-2. `build(network)` makes what depends on the network's last layer. It runs again if example inputs show that the last
-   layer is another one than the constructor could guess.
-3. `begin(x, num_data)`: training starts.
-4. `fit_prior(x, y)`: before the first epoch; a resumed training skips it.
-5. For every minibatch: `backward(x, y)`, the optimizer's step, `after_step()`.
-6. `after_epoch(batches)`: after every epoch.
-7. `finish(batches)`: after training, the parameters have their final values.
-8. `end_task(x)`: in a sequence of tasks (`fit_tasks`), after each of them.
+Everything else has a default. In the order in which `fit` calls them, a method may also say: `build`, what depends on
+the network's last layer; `begin`, that training starts; `parameter_groups` and `own_optimizer`, how parameters learn;
+`after_step`, `after_epoch` and `finish`, what happens besides; and for prediction `predictive`.
 """
 
 from __future__ import annotations
 
-import math
+import copy
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fsvi.errors import InvalidInputError
-from fsvi.export import Functions
-from fsvi.inputs import TARGET_KEYS, Inputs, example_shape, signature
+from fsvi.errors import HeadError, InvalidInputError
+from fsvi.export import export_method
+from fsvi.inputs import TARGET_KEYS, example_shape, signature
 from fsvi.likelihoods import Likelihood, Predictive, gathered
-from fsvi.methods.exporting import export_method
 from fsvi.methods.files import save_method
 from fsvi.networks.devices import make_generator, moved
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
+from fsvi.posteriors.mean_field import MeanField
 from fsvi.serialization import Configurable
-from fsvi.validation import as_tensor, check_count, check_inputs
+from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
 if TYPE_CHECKING:
-    pass
+    from typing_extensions import Self
+
+Functions = Callable[[Any], Tensor]
+"""A function from inputs to the outputs of all draws, (samples, n, outputs)."""
+DataPass = Callable[[], Iterable[tuple[Any, Tensor]]]
+"""A function that goes through the training data once more."""
 
 _ROWS_AT_ONCE = 10_000
 """Inputs whose draws are in memory at once when only summaries are kept."""
-
-DataPass = Callable[[], Iterable[tuple[Tensor, Tensor]]]
-"""A function that goes through the training data once more."""
+_NUMBERS_AT_ONCE = 2**25
+"""Random numbers that draws may hold together; with more, draws are evaluated in groups."""
+_EXAMINING = threading.RLock()
+"""Only one thread at a time looks for a network's last layer."""
 
 
 class Method(Configurable, nn.Module, ABC):
     """An inference method: what `fit` trains and what predicts.
 
-    Constructor arguments are kept as attributes of the same name, so that `save` can write them down.
+    Constructor arguments are kept as attributes of the same name, so that `save` can write them down. The constructor
+    must end with `self.build(self.network)`.
+
+    Args:
+        net: The network, an `nn.Module` or an `fsvi.Network`; it is copied, and the one passed in never changes.
+        likelihood: The distribution of targets given the network's outputs; it is copied.
     """
 
     transient = ("net",)
     takes_weights: ClassVar[bool] = True
     """Whether training can weigh examples, because targets enter the loss through `likelihood.nll` only."""
-    can_compile: ClassVar[bool] = True
-    """Whether torch.compile can follow the passes of training; not those under modes or transforms of functions."""
     takes_positions: ClassVar[bool] = False
     """Whether the network may have outputs at every position of an input: (n, positions..., outputs)"""
 
-    _kind: Any = None
-    """The structure, types and dimensions of inputs on which the network was checked."""
-    _positions_by_shape: Mapping[str, tuple[int, ...]] = MappingProxyType({})
-    """The positions of the outputs by the shape of one input, of this kind; lengths may differ between batches."""
-
-    if TYPE_CHECKING:  # attributes of a NetworkMethod, properties of an Ensemble
+    if TYPE_CHECKING:  # properties of an Ensemble
 
         @property
         def net(self) -> nn.Module:
-            """The trained network; after training it holds the posterior's means."""
+            """The network; its parameters are the posterior's means."""
 
         @property
         def network(self) -> Network:
@@ -86,31 +82,32 @@ class Method(Configurable, nn.Module, ABC):
         def likelihood(self) -> Likelihood:
             """The distribution of targets given the network's outputs."""
 
-        @property
-        def num_data(self) -> int | None:
-            """The number of training examples; `fit` sets it."""
+    num_data: int | None = None
+    """The number of training examples N, which `fit` sets; None counts the minibatch."""
+    progress: float = 0.0
+    """The share of training that is done when the current step is; `fit` sets it."""
+    input_shape: Any = None
+    """The shape of one input, once the method has seen some; of structured inputs, the shapes by place."""
+    _kind: Any = None
+    """The structure, types and dimensions of inputs on which the network was checked."""
 
-        @num_data.setter
-        def num_data(self, value: int | None) -> None: ...
+    def __init__(self, net: nn.Module | Network, likelihood: Likelihood) -> None:
+        super().__init__()
+        check_type("likelihood", likelihood, Likelihood, "a likelihood such as fsvi.Categorical() or fsvi.Gaussian()")
+        self.network = Network.wrap(net).copied()  # type: ignore[misc]
+        self.net = self.network.module  # type: ignore[misc]
+        self.likelihood = copy.deepcopy(likelihood)  # type: ignore[misc]
 
-        @property
-        def progress(self) -> float:
-            """The share of training that is done when the current step is; `fit` sets it."""
-
-        @progress.setter
-        def progress(self, value: float) -> None: ...
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Let properties decide what an assignment means; `nn.Module` would register a module next to them."""
-        if isinstance(getattr(type(self), name, None), property):
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
+    def build(self, network: Network) -> None:
+        """Make what depends on the network's last layer. It runs again if inputs show that this is another layer."""
+        self.network = network  # type: ignore[misc]
+        self.likelihood.bind(network.num_outputs)
+        self.likelihood.to(network.device)
 
     # Learning -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The named scalars whose sum is the loss on a minibatch: the negative log-likelihood `nll`, and others.
 
         Args:
@@ -118,132 +115,118 @@ class Method(Configurable, nn.Module, ABC):
             y: Their targets.
         """
 
-    def loss(self, x: Any, y: Any) -> Tensor:
-        """The scalar to minimize. N is the number that `fit` has set, otherwise the size of the batch.
+    def __call__(self, x: Any, y: Any) -> dict[str, Tensor]:
+        """The terms of the loss at any inputs and targets that `fit` takes."""
+        return super().__call__(*self.check_batch(x, y))
 
-        Args:
-            x: Inputs, (n, ...).
-            y: Their targets.
-        """
-        x, y = self.check_batch(x, y)
-        return sum_terms(self.terms(x, y))
-
-    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-        """Compute the terms of the loss and add their gradient to the parameters' `grad`.
-
-        Args:
-            x: Inputs, validated by `check_batch`.
-            y: Their targets.
-            scale: A factor on the gradient. A step on several minibatches gives each one its share of the examples.
-
-        Returns:
-            The terms of the loss, by name.
-        """
-        terms = self.terms(x, y)
-        differentiate(sum_terms(terms), scale)
-        return terms
-
-    @abstractmethod
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """What the optimizer trains, as parameter groups with their learning rates."""
-
-    def point_parameters(self) -> list[nn.Parameter]:
-        """The network's weights that are learned as points, which the weight decay of AdamW acts on."""
-        return []
+    def train(self, mode: bool = True) -> Self:
+        """Training mode; normalization layers whose parameters are all frozen stay in eval mode."""
+        super().train(mode)
+        for learner in self.learners():
+            if mode:
+                learner.network.hold_frozen()
+        return self
 
     def learners(self) -> list[Method]:
         """The methods that learn independently of each other: this one, or the members of an ensemble."""
         return [self]
 
-    def own_optimizer(self, lr: float) -> torch.optim.Optimizer | None:
-        """The optimizer of a method whose update rule is part of it; None lets the user choose."""
-        return None
-
-    @abstractmethod
-    def begin(self, x: Tensor, num_data: int) -> None:
-        """Prepare for training.
-
-        Args:
-            x: Training inputs, all of them or a sample.
-            num_data: The number of training examples, N.
-        """
-
-    def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit the prior, before the first epoch.
+    def begin(self, x: Any, y: Tensor) -> None:
+        """Training starts.
 
         Args:
             x: Training inputs, all of them or a sample.
             y: Their targets.
         """
 
-    def step_sums(self) -> list[Tensor]:
-        """Sums over the step's examples that `after_step` uses; several processes add theirs up in place."""
-        return []
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """What an optimizer trains; log standard deviations have rates of their own.
 
-    def set_by_first_batch(self) -> list[Tensor]:
-        """Tensors that the first minibatch sets to a mean over its examples; several processes average them."""
-        return []
+        Args:
+            lr: The learning rate.
+        """
+        scales = {id(part.log_std): part.lr_scale for part in self.modules() if hasattr(part, "lr_scale")}
+        learned = [p for p in self.parameters() if p.requires_grad and p.numel()]
+        groups = [{"params": [p for p in learned if id(p) not in scales], "lr": lr}]
+        return groups + [{"params": [p], "lr": scales[id(p)] * lr} for p in learned if id(p) in scales]
+
+    def own_optimizer(self, lr: float) -> torch.optim.Optimizer | None:
+        """The optimizer of a method whose update rule is part of it; None lets the user choose.
+
+        Args:
+            lr: The learning rate.
+        """
+        return None
 
     def after_step(self) -> None:
         """Called after each step of the optimizer."""
 
     def after_epoch(self, batches: DataPass) -> None:
-        """Called after each epoch; `batches` goes through the training data once more."""
-
-    @abstractmethod
-    def finish(self, batches: DataPass) -> None:
-        """Called after training; `batches` goes through the training data once more."""
-
-    def end_task(self, x: Tensor, seed: int = 0) -> None:
-        """Called by `fit_tasks` after each task of a sequence; methods for continual learning keep what they need.
+        """Called after each epoch.
 
         Args:
-            x: Training inputs of the task, all of them or a sample.
-            seed: The seed of random choices.
+            batches: A function that goes through the training data once more.
         """
+
+    def finish(self, batches: DataPass) -> None:
+        """Called after training.
+
+        Args:
+            batches: A function that goes through the training data once more.
+        """
+
+    def fingerprint(self) -> Any:
+        """Checksums of the context's data, which a resumed training must agree with; None without any."""
+        context = getattr(self, "context", None)
+        return None if context is None else context.fingerprint()
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
-    def forward(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """A method has no single forward pass; this error says what to call."""
-        raise InvalidInputError(
-            f"{type(self).__name__} cannot be called like a network: use predict(x) for the predictive distribution, "
-            "or net(x) for the outputs of the trained network."
-        )
-
     @abstractmethod
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """The network's outputs for draws of the function, (samples, n, outputs), in eval mode without gradients.
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """Draws of the function: a callable from inputs to (samples, n, outputs) that draws nothing new when called.
+
+        `predict` calls it on a copy in eval mode that shares the parameters, so it may change layers of `net`.
 
         Args:
-            x: Inputs, validated by `check_inputs`.
-            num_samples: The number of draws. Methods without randomness return one.
+            num_samples: The number of draws. Methods without randomness give one.
             generator: The source of random numbers.
-            batch_size: The number of inputs per pass through the network.
         """
+
+    def predictive(self, f: Tensor) -> Predictive:
+        """The predictive distribution of function draws.
+
+        Args:
+            f: The draws, (samples, n, outputs).
+        """
+        return self.likelihood.predictive(f)
 
     def predict(
         self, x: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False
     ) -> Predictive:
-        """The predictive distribution at `x`.
+        """The predictive distribution at `x`. Any number of threads may call it while the method is not trained.
 
         Args:
-            x: Inputs, (n, ...): a tensor, or a dictionary or tuple of tensors. If the network has outputs at every
-                position of an input, there is one prediction per position, input after input.
+            x: Inputs, (n, ...): a tensor, or a dictionary or tuple of tensors.
             num_samples: The number of draws of the function. All inputs share them.
             seed: The seed of the draws: the same seed gives the same functions in every call on the same device.
             batch_size: How many inputs go through the network at once.
-            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.Summary`). The memory for
+            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.likelihoods.Summary`). The memory for
                 draws then stays the same for any number of inputs.
         """
         check_count("num_samples", num_samples)
         check_count("batch_size", batch_size)
         x = self.check_inputs(x)
-        if not summary:
-            return self._predict(x, num_samples, seed, batch_size)
-        rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
-        num = len(x) * (math.prod(self._positions(x)) if self.network.is_dense else 1)
-        return gathered((self._predict(part, num_samples, seed, batch_size) for part in x.split(rows)), num)
+        with torch.no_grad():
+            copied = self.private()
+            if not summary:
+                return self.predictive(copied._values(x, num_samples, make_generator(seed, self.device), batch_size))
+            rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
+            parts = (
+                self.predictive(copied._values(part, num_samples, make_generator(seed, self.device), batch_size))
+                for part in x.split(rows)
+            )
+            return gathered(parts, len(x))
 
     def predict_batches(
         self, loader: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False
@@ -261,31 +244,110 @@ class Method(Configurable, nn.Module, ABC):
         for x in input_batches(loader, check_count("batch_size", batch_size)):
             yield self.predict(x, num_samples, seed, batch_size, summary)
 
-    def _predict(self, x: Tensor, num_samples: int, seed: int, batch_size: int) -> Predictive:
-        x = self.network.arranged(x)  # once, not for each draw
-        generator = make_generator(seed, self.device)
-        with torch.no_grad(), evaluating(self):
-            draws = self.function_draws(x, num_samples, generator, batch_size)
-            return self.predictive(draws.flatten(1, -2) if draws.dim() > 3 else draws)
+    def private(self) -> Self:
+        """A copy in eval mode with layers of its own; it shares all parameters and buffers."""
+        shared = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
+        return copy.deepcopy(self, shared).eval()
 
-    def predictive(self, f: Tensor) -> Predictive:
-        """The predictive distribution of function draws `f` (samples, n, outputs)."""
-        return self.likelihood.predictive(f)
+    def _values(self, x: Any, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        """The values of draws, (samples, n, ...), in groups if all draws together are large."""
+        group = max(1, _NUMBERS_AT_ONCE // max(1, self._draw_size()))
+        chunks = [self.network.arranged(chunk) for chunk in x.split(batch_size)]
+        values = []
+        for start in range(0, num_samples, group):
+            functions = self.functions(min(group, num_samples - start), generator)
+            values.append(torch.cat([functions(chunk) for chunk in chunks], dim=1))
+            if len(values[0]) < min(group, num_samples):  # a method without as many draws
+                break
+        return torch.cat(values)
 
-    # Export ---------------------------------------------------------------------------------------------------------
+    def _draw_size(self) -> int:
+        """How many random numbers one draw holds."""
+        posterior = getattr(self, "posterior", None)
+        return posterior.log_std.numel() if isinstance(posterior, MeanField) else 1
 
-    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
-        """The functions that `function_draws` would draw, drawn now: `export` writes them to a file.
+    # Inputs and targets ---------------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating type of the network's parameters."""
+        return self.network.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.network.device
+
+    def check_inputs(self, x: Any) -> Any:
+        """Inputs, validated. The first inputs of each kind show where the network's last layer is.
 
         Args:
-            x: Example inputs, validated by `check_inputs`.
-            num_samples: The number of draws.
-            generator: The source of random numbers, used exactly as in `function_draws`.
+            x: Inputs, (n, ...).
         """
-        raise InvalidInputError(
-            f"{type(self).__name__} cannot be exported, because it does not say what its draws are: implement "
-            "fixed_draws, or serve with predict_batches."
-        )
+        x = check_inputs(x, self.dtype)
+        if signature(x) != self._kind:
+            with _EXAMINING:
+                for learner in self.learners():
+                    learner._examine(x[:2])
+                self._kind, self.input_shape = signature(x), example_shape(x)
+        return x
+
+    def check_batch(self, x: Any, y: Any) -> tuple[Any, Tensor]:
+        """Inputs and targets, validated, on the method's device.
+
+        Args:
+            x: Inputs, (n, ...).
+            y: Their targets.
+        """
+        x, y = self.check_inputs(x), as_tensor("y", y)
+        if y.dim() == 0 or len(x) != len(y):
+            raise InvalidInputError(f"there are {len(x)} inputs, but targets of shape {tuple(y.shape)}.")
+        y = self._check_targets(y)
+        return self.network.arranged(x), moved(y.to(self.dtype) if y.is_floating_point() else y, self.device)
+
+    def _check_targets(self, y: Tensor) -> Tensor:
+        """Targets, validated: one per input, or one per position of the outputs, (n, positions...)."""
+        dims = len(self.network.layout.positions)
+        if not dims:
+            return self.likelihood.check_targets(y, self.network.num_outputs)
+        if self.network.layout.axis == 1 and y.dim() == dims + 2:  # channels second, as the network's own outputs
+            y = y.movedim(1, -1)
+        if y.dim() < dims + 1:
+            raise InvalidInputError(
+                f"targets have shape {tuple(y.shape)}, but the network has outputs at {self.network.layout.positions} "
+                f"positions of each of {len(y)} inputs: give a target for each."
+            )
+        rows = self.likelihood.check_targets(y.flatten(0, dims), self.network.num_outputs)
+        return rows.unflatten(0, y.shape[: dims + 1])
+
+    def _examine(self, x: Any) -> None:
+        """Find and check the network's last layer on example inputs; build again if the first guess was wrong."""
+        network = self.private().network.examined(x).replaced(self.net)  # other threads may be using the network
+        positions = network.layout.positions
+        if positions and not self.takes_positions:
+            raise HeadError(
+                f"{type(self).__name__} needs one output vector per input, but the network has outputs at "
+                f"{positions} positions: use FSVI, MFVI, MAP, MCDropout or SWAG."
+            )
+        if (network.head, network.layout[:2], len(positions)) != (
+            self.network.head,
+            self.network.layout[:2],
+            len(self.network.layout.positions),
+        ):
+            self.build(network)
+        else:
+            self.network = network  # type: ignore[misc]
+
+    # Files ----------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
+        """Write the trained method to one file, without pickle and without training data; read it with `fsvi.load`.
+
+        Args:
+            path: The file, which is replaced if it exists.
+            calibrated: A calibration of this method, which `load` then returns.
+        """
+        save_method(self, path, calibrated)
 
     def export(
         self,
@@ -300,7 +362,7 @@ class Method(Configurable, nn.Module, ABC):
         The outputs are those of `predict(x, num_samples, seed)` on a CPU, up to rounding: `mean` (class probabilities,
         or the mean of the targets), for classes `entropy` and `mutual_information`, for numbers `std`, and `score` for
         a method with a score of its own. The number of examples can differ from batch to batch, and the length of
-        texts too if the network allows it. If the network has outputs at every position, so has each output.
+        texts too if the network allows it.
 
         Args:
             path: The file, which is replaced if it exists. Its suffix decides: `.onnx` for ONNX, which needs
@@ -313,136 +375,23 @@ class Method(Configurable, nn.Module, ABC):
         """
         export_method(self, path, num_samples, seed, example, labels)
 
-    # Inputs and targets ---------------------------------------------------------------------------------------------
+    def config(self) -> dict[str, Any]:
+        """The class and its settings, with those of its network."""
+        config = super().config()
+        config["settings"]["network"] = self.network.settings()
+        return config
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The floating type of the network's parameters."""
-        return self.network.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-        return self.network.device
-
-    @property
-    def num_outputs(self) -> int:
-        """The number of the network's outputs."""
-        return self.network.num_outputs
-
-    @property
-    @abstractmethod
-    def input_shape(self) -> Any:
-        """The shape of one input, once the method has seen some; of structured inputs, the shapes by place."""
-
-    @abstractmethod
-    def set_saved_shape(self, shape: Any) -> None:
-        """Remember the shape of one input from a file."""
-
-    @abstractmethod
-    def see(self, x: Tensor) -> None:
-        """Check the network on example inputs."""
-
-    @property
-    @abstractmethod
-    def seen_shape(self) -> Any:
-        """The shape of one input on which the network was checked."""
-
-    def check_inputs(self, x: Any) -> Any:
-        """Inputs, validated. The network is checked on the first inputs of each new shape."""
-        x = check_inputs(x, self.dtype)
-        shape = example_shape(x)
-        if shape != self.seen_shape:
-            self._look_at(x, str(shape))
-        return x
-
-    def _look_at(self, x: Inputs, shape: str) -> None:
-        """Check the network on inputs of a new kind; where only their lengths are new, one pass is enough."""
-        kind = signature(x)
-        if self._kind != kind:
-            self.see(x[:2])
-            self._kind, self._positions_by_shape = kind, {shape: self.network.layout.positions}
-        elif shape not in self._positions_by_shape:
-            new = {shape: self.network.position_shape(x[:1])}
-            self._positions_by_shape = {**self._positions_by_shape, **new}
-
-    def check_batch(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, validated, on the method's device.
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
+        """Build a method from the settings in its `config`.
 
         Args:
-            x: Inputs, (n, ...).
-            y: Their targets.
+            settings: The settings.
+            transient: The network, as `net`, and what else is not saved.
         """
-        x = check_inputs(x, self.dtype)
-        y = as_tensor("y", y)
-        if y.dim() == 0 or len(x) != len(y):
-            raise InvalidInputError(f"there are {len(x)} inputs, but targets of shape {tuple(y.shape)}.")
-        x = self.check_inputs(x)
-        y = self._check_targets(x, y)
-        return self.network.arranged(x), moved(y.to(self.dtype) if y.is_floating_point() else y, self.device)
-
-    def _check_targets(self, x: Inputs, y: Tensor) -> Tensor:
-        """Targets, validated: one per input, or one per position of the outputs, (n, positions...)."""
-        if not self.network.is_dense:
-            return self.likelihood.check_targets(y, self.num_outputs)
-        positions = self._positions(x)
-        is_image = self.network.layout.axis == 1 and y.dim() == len(positions) + 2 and y.shape[2:] == positions
-        y = y.movedim(1, -1) if is_image else y
-        if tuple(y.shape[1 : 1 + len(positions)]) != positions:
-            raise InvalidInputError(
-                f"targets have shape {tuple(y.shape)}, but the network has outputs at {positions} positions of each "
-                f"of {len(x)} inputs: give a target for each."
-            )
-        rows = self.likelihood.check_targets(self.target_rows(y), self.num_outputs)
-        return rows.reshape(len(x), *positions, *rows.shape[1:])
-
-    def _positions(self, x: Inputs) -> tuple[int, ...]:
-        """The positions of the outputs at `x`."""
-        return self._positions_by_shape.get(str(example_shape(x)), self.network.layout.positions)
-
-    def target_rows(self, y: Tensor) -> Tensor:
-        """Targets with one row per prediction: positions, if there are outputs at every position, are rows."""
-        return y.flatten(0, len(self.network.layout.positions)) if self.network.is_dense else y
-
-    # Files ----------------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def description(self) -> dict[str, Any] | None:
-        """The network as plain values, from which a file can rebuild it; None where it cannot."""
-
-    def fingerprint(self) -> Any:
-        """Checksums of data that the method trains on besides the data given to `fit`; None if there are none."""
-        return None
-
-    @abstractmethod
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything learned, by name."""
-
-    def redundant_names(self) -> set[str]:
-        """Tensors of `state_dict` that follow from others and are not saved."""
-        return set()
-
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Parameter]]:
-        """As in `nn.Module`, without those that follow from others: every number that is learned is listed once."""
-        start = f"{prefix}." if prefix else ""
-        redundant = {start + name for name in self.redundant_names()}
-        every = super().named_parameters(prefix, recurse, remove_duplicate)
-        return ((name, parameter) for name, parameter in every if name not in redundant)
-
-    @abstractmethod
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Load what `tensors` returned in this or another process."""
-
-    def save(self, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
-        """Write the trained method to one file, without pickle and without training data; read it with `fsvi.load`.
-
-        Args:
-            path: The file, which is replaced if it exists.
-            calibrated: A calibration of this method, which `load` then returns.
-        """
-        save_method(self, path, calibrated)
+        own = {name: value for name, value in settings.items() if name != "network"}
+        net = Network.from_settings(settings["network"], transient.pop("net"))
+        return super().from_settings(own, net=net, **transient)
 
 
 def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:
@@ -460,17 +409,33 @@ def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:
             yield batch[0] if isinstance(batch, (tuple, list)) else batch
 
 
-def sum_terms(terms: dict[str, Tensor]) -> Tensor:
-    """The loss: the sum of its terms."""
-    first, *others = terms.values()
-    return sum(others, first)
+def network_functions(network: Network, draws: Sequence[Mapping[str, Tensor]]) -> Functions:
+    """The network's outputs under draws of its parameters and buffers, as one function of inputs.
+
+    If draws differ in the last layer only, one pass gives the features, and one product all outputs. Draws of a small
+    dense network go through it together, by `vmap`.
+    """
+    if set(draws[0]) <= set(network.head_names) and draws[0] and not network.is_tied:
+        own = dict(zip(network.head_names, network.linear.parameters(), strict=True))
+        weight, *bias = (torch.stack([draw.get(name, own[name]) for draw in draws]) for name in network.head_names)
+        return lambda x: _head_values(network.features(x), weight.flatten(2), *bias)
+    if len(draws) > 1 and network.is_small:
+        stacked = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
+        together = torch.vmap(lambda params, x: network(x, params), (0, None))
+        return lambda x: one_by_one(x) if torch.compiler.is_exporting() else together(stacked, x)
+
+    def one_by_one(x: Any) -> Tensor:
+        return torch.stack([network(x, params) for params in draws])
+
+    return one_by_one
+
+
+def _head_values(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Outputs of heads (samples, outputs, features) at features (n, ..., features): (samples, n, ..., outputs)."""
+    values = (features @ weight.flatten(0, 1).T).unflatten(-1, weight.shape[:2])
+    return (values if bias is None else values + bias).movedim(-2, 0)
 
 
 def mean_of(tensors: Sequence[Tensor]) -> Tensor:
     """The mean of tensors of one shape; a single one is returned as it is."""
     return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)).mean(0)
-
-
-def differentiate(loss: Tensor, scale: float = 1.0) -> None:
-    """Add the gradient of `loss`, times `scale`, to the `grad` of everything it depends on."""
-    (loss if scale == 1 else scale * loss).backward()

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fsvi.errors import InvalidInputError
-from fsvi.export import Functions
 from fsvi.inputs import describe_inputs
 from fsvi.likelihoods import Categorical, CategoricalPredictive, Likelihood
-from fsvi.methods.network_method import NetworkMethod
+from fsvi.methods.base import Functions, Method
 from fsvi.networks.network import Network
+from fsvi.ranks import all_sum
 from fsvi.validation import check_count, check_fraction, check_positive
 
 
@@ -44,7 +44,7 @@ class KernelPredictive(CategoricalPredictive):
         return {**super().graph_outputs(), "score": self.score}
 
 
-class DUQ(NetworkMethod):
+class DUQ(Method):
     """One network, whose features Φ(x) are compared with a centroid e_c of each class by a kernel.
 
     K_c(x) = exp(−‖W_c Φ(x) − e_c‖² / (2 m length_scale²)), with W_c of shape (m, features). The loss is the mean over
@@ -67,7 +67,6 @@ class DUQ(NetworkMethod):
     """
 
     takes_weights = False
-    can_compile = False  # the penalty needs a second derivative, which compiled passes do not have
 
     weight: nn.Parameter
     """W, (classes, m, features)"""
@@ -116,7 +115,7 @@ class DUQ(NetworkMethod):
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The binary cross-entropy, and the weighted gradient penalty."""
         if y.is_floating_point():
             raise InvalidInputError("DUQ needs one label per input, not class probabilities.")
@@ -135,17 +134,16 @@ class DUQ(NetworkMethod):
 
     def after_step(self) -> None:
         """Move the centroids toward the embeddings of the step's minibatches."""
+        if not self._step:
+            self._step = [torch.zeros_like(self.counts), torch.zeros_like(self.sums)]
+        all_sum(self._step)
         counts, sums = self._step
         self.counts.lerp_(counts, 1 - self.momentum)
         self.sums.lerp_(sums, 1 - self.momentum)
-        self._step.clear()
-
-    def step_sums(self) -> list[Tensor]:
-        """n_c and Σ W_c Φ(x)."""
-        return self._step
+        self._step = []
 
     def _count(self, embeddings: Tensor, y: Tensor) -> None:
-        chosen = F.one_hot(y, self.num_outputs).to(embeddings.dtype)
+        chosen = F.one_hot(y, len(self.counts)).to(embeddings.dtype)
         with torch.autocast(embeddings.device.type, enabled=False):
             added = [chosen.sum(0), torch.einsum("nc,ncm->cm", chosen, embeddings)]
         self._step = added if not self._step else [one + other for one, other in zip(self._step, added, strict=True)]
@@ -157,18 +155,14 @@ class DUQ(NetworkMethod):
             return torch.einsum("cmf,nf->ncm", self.weight, features.to(self.weight.dtype))
 
     def log_kernels(self, embeddings: Tensor) -> Tensor:
-        """log K_c, (n, classes)."""
+        """log K_c, (n, classes); finite also where the square of a distance is not."""
         squared = (embeddings - self.centroids).square().mean(-1)
-        return -squared / (2 * self.length_scale**2)
+        return (-squared / (2 * self.length_scale**2)).clamp_min(torch.finfo(squared.dtype).min)
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """log K_c, whose softmax is K_c / Σ K, as a single draw; `num_samples` is ignored."""
-        return self.batched(lambda b: self.log_kernels(self.embed(b)), x, batch_size).unsqueeze(0)
-
-    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
-        """log K_c, as a single draw."""
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """log K_c, whose softmax is K_c / Σ K, as a single draw."""
         return lambda x: self.log_kernels(self.embed(x)).unsqueeze(0)
 
     def predictive(self, f: Tensor) -> KernelPredictive:

@@ -8,26 +8,23 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fsvi.export import Functions
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.functions.stein import spectral_score
 from fsvi.inputs import Inputs, concatenate
 from fsvi.likelihoods import Gaussian, Likelihood
-from fsvi.methods.function_space import FunctionSpace, check_learnable
-from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import RandomWeights, Stds, all_names, check_stds
-from fsvi.methods.network_method import NetworkMethod
-from fsvi.methods.parts import shared
+from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
+from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.devices import back, in_float64
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.networks.parameters import is_dense
+from fsvi.networks.parameters import is_dense_stack
+from fsvi.posteriors.mean_field import Stds, check_stds, mean_field
 from fsvi.validation import check_count, check_fraction, check_positive
-from fsvi.variational import MeanField
 
 
-class FBNN(NetworkMethod):
+class FBNN(Method):
     """Minimizes −1/(BS) Σ log p(y|f(x; θ)) + kl_weight · KL(q(f(X_M)) ‖ p(f(X_M))), X_M a set of measurement points.
 
     X_M is the minibatch and K points of the context. θ = mean + exp(log_std)·ε is drawn S times from a mean-field
@@ -54,13 +51,6 @@ class FBNN(NetworkMethod):
         stds: How the standard deviations start and learn; None is `Stds(0.05)`.
     """
 
-    prior = shared("function_space", "prior")
-    context = shared("function_space", "context")
-    num_context = shared("function_space", "num_context")
-    kl_weight = shared("function_space", "kl_weight")
-
-    can_compile = False
-
     def __init__(
         self,
         net: nn.Module | Network,
@@ -77,54 +67,51 @@ class FBNN(NetworkMethod):
     ) -> None:
         super().__init__(net, likelihood)
         prior = GaussianProcess(learn=isinstance(likelihood, Gaussian)) if prior is None else prior
-        check_learnable(prior, likelihood)
+        self.context, self.prior = own_context(context), own_prior(prior, likelihood)
+        self.num_context = check_count("num_context", num_context)
         self.num_samples = check_count("num_samples", num_samples, least=2)
         self.injected_noise = check_positive("injected_noise", injected_noise)
         self.fraction = check_fraction("fraction", fraction)
+        self.kl_weight = check_kl_weight(kl_weight)
         self.stds = check_stds(stds, Stds(0.05))
-        self.function_space = FunctionSpace(context, prior, num_context, kl_weight)
-        self.weights = RandomWeights(self.stds, all_names)
-        self.build(self.function_space.examined(self.network))
+        self.build(examined(self.network, self.context))
 
-    @property
-    def posterior(self) -> MeanField:
-        """q(θ)."""
-        return self.weights.posterior
+    def build(self, network: Network) -> None:
+        """Make q, and bind the prior to the network."""
+        super().build(network)
+        self.posterior = mean_field(network, self.stds)
+        self.prior.bind(network)
 
-    def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit the prior if it is a Gaussian process with `learn=True`."""
-        self.function_space.fit_prior(x, y, self.likelihood)
+    def begin(self, x: Any, y: Tensor) -> None:
+        """Show the data to context and prior."""
+        begin_function_space(self, x, y)
 
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood over S draws, and the weighted surrogate of the KL at the measurement
         points.
         """
-        q = self.posterior
-        shifts = q.shift(torch.randn(self.num_samples, *q.mean.shape, dtype=self.dtype, device=self.device))
-        f = self.function_values(x, shifts)
+        draws = [self.posterior.draw().params for _ in range(self.num_samples)]
+        f = self.function_values(x, draws)
         nll = self.likelihood.nll(f, y)
-        points = self.function_space.points(x)
+        points = context_points(self.network, self.context, self.num_context, x)
         with evaluating(self.net):
-            f = torch.cat([f, self.function_values(points, shifts)], dim=1)
-        return {
-            "nll": nll,
-            "kl": self.function_space.weight(self.num_data or len(x)) * self.surrogate_kl(concatenate([x, points]), f),
-        }
+            f = torch.cat([f, self.function_values(points, draws)], dim=1)
+        weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
+        return {"nll": nll, "kl": weight * self.surrogate_kl(concatenate([x, points]), f)}
 
-    def function_values(self, x: Tensor, shifts: Tensor) -> Tensor:
-        """The network's outputs at mean + shift, (S, n, outputs).
+    def function_values(self, x: Any, draws: list[dict[str, Tensor]]) -> Tensor:
+        """The network's outputs under draws of its parameters, (S, n, outputs).
 
         Draws of a dense network are computed together, others one by one.
 
         Args:
             x: Inputs.
-            shifts: Distances from the mean, (S, parameters).
+            draws: Parameters by name.
         """
-        if not is_dense(self.net):
-            return self.weights.outputs(x, list(shifts))
-        points = self.posterior.point_layout.views(self.posterior.point)
-        draws = self.posterior.layout.views(self.posterior.mean + shifts)
-        return vmap(lambda draw: self.network(x, {**draw, **points}), randomness="different")(draws)
+        if not is_dense_stack(self.net):
+            return torch.stack([self.network(x, params) for params in draws])
+        stacked = {name: torch.stack([params[name] for params in draws]) for name in draws[0]}
+        return vmap(lambda params: self.network(x, params), randomness="different")(stacked)
 
     def surrogate_kl(self, x: Inputs, f: Tensor) -> Tensor:
         """−1/S Σ log p(fₛ), with the gradient of KL(q ‖ p).
@@ -141,10 +128,6 @@ class FBNN(NetworkMethod):
         entropy_gradient = (score * (f - f.detach())).sum((1, 2))
         return back((entropy_gradient - p.log_prob(f)).mean(), like)
 
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """The network's outputs for draws of its parameters."""
-        return self.draw_functions(self.weights.draws(num_samples, generator), x, batch_size)
-
-    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
-        """The network's outputs for draws of its parameters."""
-        return self.fixed_functions(self.weights.draws(num_samples, generator))
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network under draws of its parameters."""
+        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])

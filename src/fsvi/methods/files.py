@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError
 from fsvi.networks.description import build
@@ -37,10 +37,10 @@ def as_tree(method: Method) -> dict[str, Any]:
     return {
         "config": method.config(),
         "parameters": method.network.architecture(),
-        "network": method.description(),
+        "network": _description(method),
         "input_shape": method.input_shape,
         "num_data": method.num_data,
-        "tensors": method.tensors(),
+        "tensors": method.state_dict(),
     }
 
 
@@ -83,15 +83,37 @@ def from_tree(
 
 def _fill(method: Method, tree: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Give the method what it had learned."""
-    method.num_data = tree["num_data"]
+    for each in (method, *method.learners()):
+        each.num_data = tree["num_data"]
     shape = tree.get("input_shape")
     if not isinstance(shape, (list, tuple, dict, str, type(None))):
         raise FileFormatError(f"{path} has input_shape={shape!r}, which is not a shape.")
-    method.set_saved_shape(torch.Size(shape) if isinstance(shape, (list, tuple)) else shape)
+    method.input_shape = torch.Size(shape) if isinstance(shape, (list, tuple)) else shape
     broken = [name for name, tensor in tree["tensors"].items() if not bool(tensor.isfinite().all())]
     if broken:
         raise FileFormatError(f"{path} holds NaN or infinite values in {broken[0]}: train it again.")
-    method.load_tensors(tree["tensors"])
+    load_tensors(method, tree["tensors"])
+
+
+def load_tensors(method: Method, tensors: Mapping[str, Tensor]) -> None:
+    """Give a method the tensors of a file; buffers that are `sized_by_data` first get the sizes that they have there."""
+    for prefix, module in method.named_modules():
+        for name in getattr(module, "sized_by_data", ()):
+            saved = tensors.get(f"{prefix}.{name}" if prefix else name)
+            if saved is not None:
+                setattr(module, name, torch.zeros_like(saved, device=method.device))
+    own = method.state_dict()
+    if {name: t.shape for name, t in own.items()} != {name: t.shape for name, t in tensors.items()}:
+        shapes = [{name: t.shape for name, t in each.items()} for each in (own, tensors)]
+        odd = sorted(name for name in own.keys() | tensors.keys() if shapes[0].get(name) != shapes[1].get(name))
+        raise FileFormatError(f"the file does not fit this network: {', '.join(odd[:3])} differ.")
+    method.load_state_dict(dict(tensors))
+
+
+def _description(method: Method) -> dict[str, Any] | None:
+    """The network that all learners have in common, as plain values; None where they differ or it has no description."""
+    first, *others = [learner.network.description() for learner in method.learners()]
+    return first if all(other == first for other in others) else None
 
 
 def _with_calibration(method: Method, config: Mapping[str, Any] | None) -> Any:

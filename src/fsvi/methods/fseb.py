@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Induced, Prior
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.function_space import FunctionSpace, check_learnable
-from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.map import PointEstimate
-from fsvi.methods.parts import shared
+from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
+from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.devices import back, in_float64
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.validation import check_positive
+from fsvi.validation import check_count, check_positive
 
 
-class FSEB(PointEstimate):
+class FSEB(Method):
     """One network with a prior over parameters and one over functions; deterministic, one pass per prediction.
 
     Minimizes −1/B Σ log p(y|f(x; θ)) + ‖θ‖²/(2 N prior_variance)
@@ -44,11 +44,6 @@ class FSEB(PointEstimate):
         kl_weight: The weight of the log density in the loss: a number, None for 1/N, or `fsvi.Tempered(t)` for t/N.
     """
 
-    prior = shared("function_space", "prior")
-    context = shared("function_space", "context")
-    num_context = shared("function_space", "num_context")
-    kl_weight = shared("function_space", "kl_weight")
-
     def __init__(
         self,
         net: nn.Module | Network,
@@ -61,32 +56,50 @@ class FSEB(PointEstimate):
         nugget: float = 1e-2,
         kl_weight: KLWeight = None,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance)
-        prior = Induced() if prior is None else prior
-        check_learnable(prior, likelihood)
+        super().__init__(net, likelihood)
+        self.context = own_context(context)
+        self.prior = own_prior(Induced() if prior is None else prior, likelihood)
+        self.prior_variance = check_variance(prior_variance)
+        self.num_context = check_count("num_context", num_context)
         self.nugget = check_positive("nugget", nugget)
-        self.function_space = FunctionSpace(context, prior, num_context, kl_weight)
-        self.build(self.function_space.examined(self.network))
+        self.kl_weight = check_kl_weight(kl_weight)
+        self.build(examined(self.network, self.context))
 
-    def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit a Gaussian process that asks for it."""
-        self.function_space.fit_prior(x, y, self.likelihood)
+    def build(self, network: Network) -> None:
+        """Bind the prior to the network."""
+        super().build(network)
+        self.prior.bind(network)
 
-    def terms_without_prior(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """That of `MAP`, and the weighted negative log density of the function at context points."""
-        terms = super().terms_without_prior(x, y)
-        weight = self.function_space.weight(self.num_data or len(x))
-        return {**terms, "function_prior": -weight * self._log_prob(self.function_space.points(x))}
+    def begin(self, x: Any, y: Tensor) -> None:
+        """Show the data to context and prior."""
+        begin_function_space(self, x, y)
+
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
+        """The terms of `MAP`, and the weighted negative log density of the function at context points."""
+        points = context_points(self.network, self.context, self.num_context, x)
+        weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
+        return {
+            "nll": self.likelihood.nll(self.network(x), y),
+            "function_prior": -weight * self._log_prob(points),
+            **prior_term(self, len(x)),
+        }
 
     def function_log_prob(self, x_context: Any) -> Tensor:
-        """log p(f(X)) of the network's present function at these points, summed over outputs, in float64."""
+        """log p(f(X)) of the network's present function, summed over outputs, in float64.
+
+        Args:
+            x_context: The points X.
+        """
         return self._log_prob(self.network.arranged(self.check_inputs(x_context)))
 
-    def _log_prob(self, x: Tensor) -> Tensor:
-        """The same at points of the context, without asking the device whether they are finite."""
+    def _log_prob(self, x: Any) -> Tensor:
         with torch.no_grad():
             p = self.prior.gaussian(x).prepared(self.nugget)
         with evaluating(self.net):
             outputs = self.network(x)
         values = in_float64(outputs).reshape(1, *p.mean.shape)
         return back(replace(p, mean=torch.zeros_like(p.mean)).log_prob(values).squeeze(0), outputs)
+
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network as a single draw."""
+        return network_functions(self.network, [{}])

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.errors import HeadError
-from fsvi.export import Functions
 from fsvi.functions.contexts import Context
 from fsvi.functions.divergences import Divergence, RegularizedKL
-from fsvi.functions.linearize import Parameters, linearized_outputs
+from fsvi.functions.linearize import linearized_outputs
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
-from fsvi.methods.fsvi import FSVI, Draw, Stochastic
+from fsvi.methods.base import Functions
+from fsvi.methods.fsvi import FSVI
 from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import Stds
 from fsvi.networks.network import Network
+from fsvi.posteriors.mean_field import Draw, Stds, Stochastic
 
 
 class GFSVI(FSVI):
@@ -82,36 +81,25 @@ class GFSVI(FSVI):
             stds=stds,
         )
 
-    def check_network(self, network: Network) -> None:
-        """The last layer must be trainable, and independent of the features."""
-        super().check_network(network)
+    def build(self, network: Network) -> None:
+        """The last layer must be independent of the features."""
         if network.is_tied:
             raise HeadError(f"the last layer {network.head!r} shares a parameter with an earlier layer: untie them.")
+        super().build(network)
 
-    def _function_values(self, q: Parameters, x: Any, draws: Sequence[Draw]) -> Tensor:
+    def _values_at(self, x: Any, draws: Sequence[Draw]) -> Tensor:
         """The linearized network's outputs, (M, n, outputs).
 
         The pass at the mean is that of training, which updates BatchNorm's statistics; the Jacobian uses them fixed.
         """
-        mean = self.network(x, q.params())
-        return torch.stack([mean + linearized_outputs(self.network, q, x, draw.shift)[1] for draw in draws])
+        if not draws:
+            return super()._values_at(x, draws)
+        mean = self.network(x)
+        return torch.stack([mean + linearized_outputs(self.network, draw.shift, x)[1] for draw in draws])
 
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """Outputs of the linearized network for draws of the parameters."""
-        if not self._is_random:
-            return super().function_draws(x, num_samples, generator, batch_size)
-        q = self.posterior
-        shifts = [q.shift(q.noise(generator)) for _ in range(num_samples)]
-        return torch.stack([self.batched(partial(self._linearized, shift), x, batch_size) for shift in shifts])
-
-    def _linearized(self, shift: Tensor, x: Tensor) -> Tensor:
-        mean, change = linearized_outputs(self.network, self.posterior, x, shift)
-        return mean + change
-
-    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
-        """Outputs of the linearized network for draws of the parameters."""
-        if not self._is_random:
-            return super().fixed_draws(x, num_samples, generator)
-        q = self.posterior
-        shifts = [q.shift(q.noise(generator)).detach() for _ in range(num_samples)]
-        return lambda x: torch.stack([self._linearized(shift, x) for shift in shifts])
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """The linearized network under draws of its parameters."""
+        if not self._has_random_features:
+            return super().functions(num_samples, generator)
+        shifts = [self.posterior.draw(generator).shift for _ in range(num_samples)]
+        return lambda x: torch.stack([sum(linearized_outputs(self.network, shift, x)) for shift in shifts])  # type: ignore[misc]

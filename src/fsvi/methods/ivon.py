@@ -11,14 +11,16 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.kl_weight import KLWeight, kl_weight_value
-from fsvi.methods.mean_field import all_names
-from fsvi.methods.natural_gradient import NaturalGradient, NaturalGradientVI
+from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.natural_gradient import NaturalGradient
 from fsvi.networks.network import Network
-from fsvi.validation import check_fraction, check_positive
+from fsvi.posteriors.gaussian_prior import normal_kl
+from fsvi.posteriors.mean_field import Stds, mean_field
+from fsvi.validation import check_count, check_fraction, check_positive
 
 
-class IVON(NaturalGradientVI):
+class IVON(Method):
     """Minimizes −1/B Σ E_q log p(y|f(x; θ)) + 1/λ · KL(q(θ) ‖ N(0, prior_variance·I)) over mean-field Gaussians q.
 
     It takes natural gradient steps, Algorithm 1 of the paper: with ℓ the mean negative log-likelihood of the batch and
@@ -32,8 +34,8 @@ class IVON(NaturalGradientVI):
 
     By Stein's identity, E ĥ is the expected diagonal of the loss's Hessian: no gradients per example are needed, unlike
     in VOGN. The last term of h keeps h + δ positive. λ = 1/kl_weight is the effective number of examples, ρ = 1 − β₂,
-    and α the learning rate. The authors' code multiplies α by h₀ + δ, which is left to the user here. `fit` uses this
-    update whatever its `optimizer`.
+    and α the learning rate. The authors' code multiplies α by h₀ + δ, which is left to the user here. `fit` always uses
+    this update; in a loop of your own, step with `method.own_optimizer(lr)`.
 
     All trainable parameters are random except the scale and shift of BatchNorm, which Adam learns at the same rate.
 
@@ -50,6 +52,8 @@ class IVON(NaturalGradientVI):
             `fsvi.Tempered(t)` for t/N.
     """
 
+    scale: Tensor
+
     def __init__(
         self,
         net: nn.Module | Network,
@@ -63,77 +67,74 @@ class IVON(NaturalGradientVI):
         clip: float | None = None,
         kl_weight: KLWeight = None,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance, num_samples, momentum, kl_weight, all_names)
+        super().__init__(net, likelihood)
+        self.prior_variance = check_positive("prior_variance", prior_variance)
+        self.num_samples = check_count("num_samples", num_samples)
+        self.momentum = check_fraction("momentum", momentum)
         self.scale_rate = check_fraction("scale_rate", check_positive("scale_rate", scale_rate))
         self.initial_scale = check_positive("initial_scale", initial_scale)
         self.clip = None if clip is None else check_positive("clip", clip)
+        self.kl_weight = check_kl_weight(kl_weight)
         if kl_weight_value(self.kl_weight, 1) == 0:
             raise InvalidInputError(f"kl_weight={kl_weight!r} must be above 0: without a KL, IVON has no variance.")
         self.build(self.network)
 
     def build(self, network: Network) -> None:
-        """Start the scale."""
+        """Make q, with the prior's variance until there is data, and start the scale."""
         super().build(network)
-        with torch.no_grad():
-            self.scale.fill_(self.initial_scale)
+        self.posterior = mean_field(network, Stds(self.prior_variance**0.5))
+        self.register_buffer("scale", torch.full_like(self.posterior.log_std, self.initial_scale, requires_grad=False))
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def begin(self, x: Tensor, num_data: int) -> None:
+    def begin(self, x: Any, y: Tensor) -> None:
         """Variances follow from the scale, now that the number of examples is known."""
-        super().begin(x, num_data)
-        self.after_step()
+        with torch.no_grad():
+            precision = (self.scale + self._weight(1) / self.prior_variance) / self._weight(1)
+            self.posterior.log_std.copy_(-0.5 * precision.log())
 
-    def weight(self, num: int) -> float:
+    def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
+        """Natural gradient steps, and Adam for the points."""
+        stochastic = {id(mean) for mean in self.posterior.means().values()} | {id(self.posterior.log_std)}
+        points = [p for p in self.parameters() if p.requires_grad and id(p) not in stochastic]
+        weight = self._weight(1)
+        rule = {"momentum": self.momentum, "scale_rate": self.scale_rate, "clip": self.clip or math.inf}
+        rule |= {"prior": weight / self.prior_variance, "weight": weight}
+        return NewtonSteps(self.posterior, self.scale, points, lr, **rule)
+
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
+        """The expected negative log-likelihood by M draws, and the weighted KL, whose gradient the update knows."""
+        q = self.posterior
+        f = torch.stack([self.network(x, q.draw().params) for _ in range(self.num_samples)])
+        kl = normal_kl((mean.detach() for mean in q.means().values()), q.log_std.detach(), self.prior_variance)
+        return {"nll": self.likelihood.nll(f, y), "kl": self._weight(len(x)) * kl}
+
+    def _weight(self, num: int) -> float:
         """1/λ"""
         return kl_weight_value(self.kl_weight, self.num_data or num)
 
-    def precision(self) -> Tensor:
-        """λ (h + δ)"""
-        return (self.scale + self._prior()).div_(self.weight(1))
+    # Prediction -----------------------------------------------------------------------------------------------------
 
-    def differentiate(self, x: Tensor, y: Tensor, shift: Tensor) -> list[Tensor]:
-        """The negative log-likelihood at m + `shift`, ĝ, ĥ, and the gradients of the points."""
-        q = self.posterior
-        theta = (q.mean + shift).detach().requires_grad_()
-        outputs = self.network(x, {**q.layout.views(theta), **q.point_layout.views(q.point)})
-        nll = self.likelihood.nll(outputs, y)
-        wanted = [theta, *self.points()]
-        gradient, *others = torch.autograd.grad(nll, wanted, allow_unused=True, materialize_grads=True)
-        if q.free is not None:  # padding rows of embeddings stay: this gradient cancels that of the prior
-            gradient = torch.where(q.free > 0, gradient, -self._prior() * q.mean.detach())
-        return [nll.detach(), gradient, (gradient * shift).mul_(self.precision()), *others]
-
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Means and scale, with what their update needs, then the points."""
-        natural, *points = super().parameter_groups(lr)
-        settings = {"prior": self._prior(), "scale_rate": self.scale_rate, "clip": self.clip or math.inf}
-        return [{**natural, **settings}, *points]
-
-    def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
-        """Natural gradient steps."""
-        return NewtonSteps(self.parameter_groups(lr))
-
-    def _prior(self) -> float:
-        """δ"""
-        return self.weight(1) / self.prior_variance
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network under draws of its parameters."""
+        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])
 
 
 class NewtonSteps(NaturalGradient):
     """IVON's update of m and h."""
 
-    def update(self, mean: Tensor, scale: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-        """As in the docstring of `IVON`; h first."""
-        assert mean.grad is not None and scale.grad is not None
+    def update(
+        self, mean: Tensor, gradient: Tensor, curvature: Tensor, scale: Tensor, state: Any, group: Any
+    ) -> Tensor:
+        """As in the docstring of `IVON`; h first. The gradient by `log_std` is ĝ·(θ − m), and ĥ that divided by σ²."""
         rate, prior, beta = group["scale_rate"], group["prior"], group["momentum"]
-        total = scale + prior
-        change = scale.grad.sub_(scale)
-        scale.add_(change, alpha=rate).addcdiv_(change.square_(), total, value=0.5 * rate**2)
-        torch.add(scale, prior, out=total)
-        correction = 1 - beta ** float(state["step"])
-        gradient = state["momentum"].lerp_(mean.grad, 1 - beta).add(mean, alpha=prior * correction)
-        if group["clip"] == math.inf:
-            mean.addcdiv_(gradient, total, value=-group["lr"] / correction)
-            return
-        step = gradient.div_(total).div_(correction).clamp_(-group["clip"], group["clip"])
-        mean.sub_(step, alpha=group["lr"])
+        change = curvature * self.precision(scale, group) - scale
+        scale.add_(rate * change + 0.5 * rate**2 * change.square() / (scale + prior))
+        correction = 1 - beta ** float(state["steps"])
+        average = state["momentum"].lerp_(gradient, 1 - beta) / correction
+        step = (average + prior * mean) / (scale + prior)
+        return group["lr"] * step.clamp_(-group["clip"], group["clip"])
+
+    def precision(self, scale: Tensor, group: Any) -> Tensor:
+        """λ (h + δ)"""
+        return (scale + group["prior"]) / group["weight"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,30 +11,35 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fsvi.errors import InvalidInputError
-from fsvi.export import Functions
+from fsvi.functions.linearize import linearized_outputs
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import DataPass
-from fsvi.methods.map import MAP, PointEstimate
+from fsvi.methods.base import DataPass, Functions, Method, network_functions
+from fsvi.methods.map import MAP, check_variance, prior_term
 from fsvi.networks.devices import precise_dtype
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.validation import check_choice, check_inputs, check_type
-from fsvi.variational import Curvature, Diagonal, Full, GaussNewton, Kronecker, WeightLayer, record, weight_layers
+from fsvi.posteriors.gauss_newton import Curvature, Diagonal, Full, GaussNewton, Kronecker
+from fsvi.posteriors.per_example import WeightLayer, record, weight_layers
+from fsvi.ranks import all_sum
+from fsvi.validation import check_choice, check_type
 
-Structure = Literal["last_layer", "kron", "diagonal"]
+Structure = Literal["last_layer", "last_layer_kron", "kron", "diagonal"]
 Integral = Literal["mc", "probit"]
 
 _CURVATURES: dict[str, Callable[[WeightLayer], Curvature]] = {
     "last_layer": Full,
+    "last_layer_kron": Kronecker,
     "kron": Kronecker,
     "diagonal": Diagonal,
 }
+_LARGEST_FULL = 6_000
+"""The most parameters of a last layer whose full matrix is decomposed; more take minutes and gigabytes."""
 _NUMBERS_AT_ONCE = 2**24
 """The most numbers that draws of the parameters may have, or derivatives of the outputs."""
 _MOST_INPUTS = 512
 
 
-class Laplace(PointEstimate):
+class Laplace(Method):
     """Trains as `MAP`, to the mode θ*, and then uses the Gaussian N(θ*, (H + δI)⁻¹) as the posterior.
 
     H = Σₙ Jₙᵀ Λₙ Jₙ is the generalized Gauss–Newton matrix, J the Jacobian of the outputs at θ* and Λ the likelihood's
@@ -55,7 +59,8 @@ class Laplace(PointEstimate):
         likelihood: The distribution of targets given the network's outputs.
         prior_variance: The variance of the Gaussian prior over parameters; None leaves it out of training.
         structure: Which part of H is kept. "last_layer" keeps all of it for the last layer, whose eigenvectors cost
-            O((features · outputs)³). "kron" keeps Kronecker products and "diagonal" the diagonal, layer by layer, for
+            O((features · outputs)³); "last_layer_kron" keeps a Kronecker product of it, for heads with more than a
+            few thousand parameters. "kron" keeps Kronecker products and "diagonal" the diagonal, layer by layer, for
             the weights and biases of all dense layers and two-dimensional convolutions. Other parameters stay at θ*.
         integral: How probabilities are averaged: "mc" by draws f(x; θ*) + J (θ − θ*), functions that share θ over all
             inputs, or for classes "probit", by the closed form softmax(f / √(1 + π/8 · Var f)), as a single draw.
@@ -64,7 +69,7 @@ class Laplace(PointEstimate):
 
     takes_weights = False
 
-    posterior: GaussNewton | None
+    posterior: GaussNewton
 
     def __init__(
         self,
@@ -76,7 +81,8 @@ class Laplace(PointEstimate):
         integral: Integral = "mc",
         optimize_prior: bool = True,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance)
+        super().__init__(net, likelihood)
+        self.prior_variance = check_variance(prior_variance)
         self.structure = check_choice("structure", structure, _CURVATURES)
         self.integral = check_choice("integral", integral, ("mc", "probit"))
         self.optimize_prior = optimize_prior
@@ -88,9 +94,15 @@ class Laplace(PointEstimate):
         self.build(self.network)
 
     def build(self, network: Network) -> None:
-        """Start without a posterior."""
+        """Start without a posterior: its tensors are made when it is known, or when a file has them."""
         super().build(network)
-        self.posterior = None
+        self.posterior = GaussNewton(self._layers(), _CURVATURES[self.structure])
+        size = math.prod(self.posterior.layers[0].matrix_shape)
+        if self.structure == "last_layer" and size > _LARGEST_FULL:
+            raise InvalidInputError(
+                f"the last layer has {size:,} parameters, too many for their full covariance: use "
+                'structure="last_layer_kron".'
+            )
 
     @classmethod
     def from_trained(
@@ -126,11 +138,13 @@ class Laplace(PointEstimate):
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def begin(self, x: Tensor, num_data: int) -> None:
-        """Delete an earlier posterior, and check that the layers have a curvature."""
-        super().begin(x, num_data)
-        self.posterior = None
-        self._layers()
+    def begin(self, x: Any, y: Tensor) -> None:
+        """Delete an earlier posterior."""
+        self.build(self.network)
+
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
+        """The terms of `MAP`."""
+        return {"nll": self.likelihood.nll(self.network(x), y), **prior_term(self, len(x))}
 
     def finish(self, batches: DataPass) -> None:
         """Approximate the posterior around the parameters that training found."""
@@ -147,12 +161,14 @@ class Laplace(PointEstimate):
         return float(self._trained().precision)
 
     def _approximate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        posterior = self._make_posterior()
+        posterior = GaussNewton(self._layers(), _CURVATURES[self.structure]).to(self.device)
+        posterior.start()
         with evaluating(self.net):
             for x, y in batches:
                 size = self._inputs_at_once(posterior, x)
                 for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
                     self._add(posterior, x_part, y_part)
+        all_sum(posterior.buffers())  # each process has seen its share of the data
         posterior.decompose(self._means())
         posterior.precision.fill_(self._find_precision(posterior))
         self.posterior = posterior
@@ -170,58 +186,58 @@ class Laplace(PointEstimate):
         nll = self.likelihood.nll(values, y).detach().to(posterior.log_likelihood)
         posterior.log_likelihood -= self.likelihood.num_observed(y) * nll
 
-    def _make_posterior(self) -> GaussNewton:
-        return GaussNewton(self._layers(), _CURVATURES[self.structure]).to(self.device)
-
     def _layers(self) -> list[WeightLayer]:
-        return weight_layers(self.net, [self.network.linear] if self.structure == "last_layer" else None)
+        return weight_layers(self.net, [self.network.linear] if self.structure.startswith("last_layer") else None)
 
     def _means(self) -> dict[str, Tensor]:
         return {name: p.detach() for name, p in self.net.named_parameters()}
 
     def _trained(self) -> GaussNewton:
-        if self.posterior is None:
+        if not self.posterior.is_known:
             raise InvalidInputError("Laplace has no posterior yet: train it with fsvi.fit, or use from_trained.")
         return self.posterior
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
     def function_moments(self, x: Any) -> tuple[Tensor, Tensor]:
-        """The mean, (n, outputs), and the covariance between the outputs at each input, (n, outputs, outputs)."""
-        posterior, means, x = self._trained(), self._means(), check_inputs(x, self.dtype)
-        with evaluating(self.net):
-            parts = x.split(self._inputs_at_once(posterior, x))
-            moments = [posterior.function_moments(self.network, means, self.network.arranged(part)) for part in parts]
+        """The mean, (n, outputs), and the covariance between the outputs at each input, (n, outputs, outputs).
+
+        Args:
+            x: Inputs.
+        """
+        x = self.network.arranged(self.check_inputs(x))
+        return self.private()._moments(self._trained(), x)
+
+    def _moments(self, posterior: GaussNewton, x: Any) -> tuple[Tensor, Tensor]:
+        parts = x.split(self._inputs_at_once(posterior, x))
+        moments = [posterior.function_moments(self.network, self._means(), part) for part in parts]
         values, covariances = zip(*moments, strict=True)
         return torch.cat(values), torch.cat(covariances)
 
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Draws of the linearized network, or the logits whose softmax is the average probability."""
         posterior = self.posterior
-        if posterior is None:
-            return super().function_draws(x, num_samples, generator, batch_size)
+        if not posterior.is_known:
+            return network_functions(self.network, [{}])
         if self.integral == "probit":
-            return _probit(*self.function_moments(x))
-        size = min(batch_size, self._inputs_at_once(posterior, x))
-        step = max(1, _NUMBERS_AT_ONCE // len(posterior.eigenvalues))
-        parts = []
-        for start in range(0, num_samples, step):
-            draws = posterior.draw(min(step, num_samples - start), generator, self.dtype)
-            parts.append(self.batched(partial(posterior.functions, self.network, self._means(), draws), x, size))
-        return torch.cat(parts, dim=1).transpose(0, 1)
+            return lambda x: _probit(*self._moments(posterior, x))
+        draws = posterior.draw(num_samples, generator, self.dtype)
+        if self.structure.startswith("last_layer"):  # the network is linear in these parameters
+            means, shifts = self._means(), posterior.shifts(draws)
+            return network_functions(self.network, [{n: means[n] + s for n, s in shift.items()} for shift in shifts])
 
-    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
-        """Draws of the linearized network, or the logits whose softmax is the average probability."""
-        posterior, means = self.posterior, self._means()
-        if posterior is None:
-            return super().fixed_draws(x, num_samples, generator)
-        if self.integral == "probit":
-            return lambda x: _probit(*posterior.function_moments(self.network, means, x))
-        step = max(1, _NUMBERS_AT_ONCE // len(posterior.eigenvalues))
-        sizes = [min(step, num_samples - start) for start in range(0, num_samples, step)]
-        draws = [posterior.draw(size, generator, self.dtype) for size in sizes]
-        parts = lambda x: [posterior.functions(self.network, means, draw, x) for draw in draws]  # noqa: E731
-        return lambda x: torch.cat(parts(x), dim=1).transpose(0, 1)
+        def functions(x: Any) -> Tensor:
+            if torch.compiler.is_exporting():  # it does not follow gradients by layers' outputs
+                shifts = posterior.shifts(draws)
+                return torch.stack([sum(linearized_outputs(self.network, shift, x)) for shift in shifts])  # type: ignore[misc]
+            parts = x.split(self._inputs_at_once(posterior, x))
+            values = [posterior.functions(self.network, self._means(), draws, part) for part in parts]
+            return torch.cat(values).transpose(0, 1)
+
+        return functions
+
+    def _draw_size(self) -> int:
+        return self.posterior.num_parameters
 
     def _inputs_at_once(self, posterior: GaussNewton, x: Tensor) -> int:
         """The number of inputs whose derivatives by layers' outputs and by one layer's parameters fit into memory."""
@@ -229,15 +245,7 @@ class Laplace(PointEstimate):
         numbers = recording.num_outputs
         formed = [layer for layer in posterior.layers if layer.is_convolution or self.structure == "last_layer"]
         largest = max([numbers, *(math.prod(layer.matrix_shape) for layer in formed)])
-        return min(_MOST_INPUTS, max(1, _NUMBERS_AT_ONCE // (largest * self.num_outputs)))
-
-    # Files ----------------------------------------------------------------------------------------------------------
-
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Load the tensors, including the posterior if there was one."""
-        has_posterior = any(name.startswith("posterior.") for name in tensors)
-        self.posterior = self._make_posterior() if has_posterior else None
-        super().load_tensors(tensors)
+        return min(_MOST_INPUTS, max(1, _NUMBERS_AT_ONCE // (largest * self.network.num_outputs)))
 
 
 def _probit(mean: Tensor, covariance: Tensor) -> Tensor:

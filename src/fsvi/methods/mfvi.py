@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import differentiate
-from fsvi.methods.kl_weight import KLWeight, kl_weight_value
-from fsvi.methods.mean_field import ParameterSpaceVI, Stds
+from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.network import Network
-from fsvi.variational import GradientBuffer, LocalReparametrization, add_normal_kl_gradient, normal_kl
+from fsvi.posteriors.gaussian_prior import normal_kl
+from fsvi.posteriors.layer_modes import LocalReparametrization
+from fsvi.posteriors.mean_field import Draw, Stds, check_stds, mean_field
+from fsvi.validation import check_count, check_positive
 
 
-class MFVI(ParameterSpaceVI):
+class MFVI(Method):
     """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)).
 
     θ = mean + exp(log_std)·ε with ε ~ N(0, I) is drawn M times per step; the KL has a closed form,
@@ -38,6 +42,8 @@ class MFVI(ParameterSpaceVI):
             means find the data before the KL has widened q.
     """
 
+    takes_positions = True
+
     def __init__(
         self,
         net: nn.Module | Network,
@@ -49,37 +55,33 @@ class MFVI(ParameterSpaceVI):
         local_reparametrization: bool = False,
         stds: Stds | None = None,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance, kl_weight, num_samples, stds)
+        super().__init__(net, likelihood)
+        self.prior_variance = check_positive("prior_variance", prior_variance)
+        self.kl_weight = check_kl_weight(kl_weight)
+        self.num_samples = check_count("num_samples", num_samples)
         self.local_reparametrization = local_reparametrization
+        self.stds = check_stds(stds, Stds(0.01, 0.3))
+        self.build(self.network)
 
-    def outputs(self, x: Tensor, shifts: list[Tensor]) -> Tensor:
-        """The network's outputs for M draws of its weights, or of its layers' outputs, (M, n, outputs)."""
-        if not self.local_reparametrization:
-            return super().outputs(x, shifts)
-        return torch.stack([self._local_outputs(x, self.posterior.params(shift)) for shift in shifts])
+    def build(self, network: Network) -> None:
+        """Make q."""
+        super().build(network)
+        self.posterior = mean_field(network, self.stds)
 
-    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-        """As in `Method`, but gradients of the flat vectors are summed by a `GradientBuffer`, and that of the KL has a
-        closed form.
-        """
-        if self.local_reparametrization:
-            return super().backward(x, y, scale)
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
+        """The expected negative log-likelihood by M draws, and the weighted KL."""
+        f = torch.stack([self._outputs(x, self.posterior.draw()) for _ in range(self.num_samples)])
+        kl = normal_kl(self.posterior.means().values(), self.posterior.log_std, self.prior_variance)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
-        with GradientBuffer(self.posterior) as q:
-            std = q.log_std.detach().exp()
-            shifts = [q.shift(q.noise(), std) for _ in range(self.num_samples)]
-            nll = self.likelihood.nll(torch.stack([self.network(x, q.params(shift)) for shift in shifts]), y)
-            differentiate(nll, scale)
-            nll = nll.detach()
-            q.add_draws()
-            kl = add_normal_kl_gradient(q.mean, q.log_std, std.square_(), self.prior_variance, scale * weight)
-        return {"nll": nll, "kl": weight * kl}
+        return {"nll": self.likelihood.nll(f, y), "kl": weight * kl}
 
-    def kl(self, shifts: list[Tensor]) -> Tensor:
-        """KL(q(θ) ‖ p(θ)), exactly."""
-        return normal_kl(self.posterior.mean, self.posterior.log_std, 0.0, self.prior_variance)
-
-    def _local_outputs(self, x: Tensor, params: dict[str, Tensor]) -> Tensor:
-        mode = LocalReparametrization(self.posterior, params)
+    def _outputs(self, x: Any, draw: Draw) -> Tensor:
+        if not self.local_reparametrization:
+            return self.network(x, draw.params)
+        mode = LocalReparametrization(self.posterior, draw.params)
         with repeatable(lambda: mode):
-            return self.network(x, params)
+            return self.network(x, draw.params)
+
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network under draws of its parameters."""
+        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])

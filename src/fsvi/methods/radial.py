@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import ParameterSpaceVI, Stds
+from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.network import Network
-from fsvi.variational import Radial
+from fsvi.posteriors.gaussian_prior import negative_log_normal
+from fsvi.posteriors.mean_field import Stds, check_stds, mean_field
+from fsvi.posteriors.radial import Radial
+from fsvi.validation import check_count, check_positive
 
 
-class RadialMFVI(ParameterSpaceVI):
+class RadialMFVI(Method):
     """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)) over radial posteriors q.
 
     For every parameter tensor, θ = mean + exp(log_std)·(ε/‖ε‖)·r with ε ~ N(0, I) and a single r ~ N(0, 1). In any
@@ -36,7 +40,8 @@ class RadialMFVI(ParameterSpaceVI):
             how they learn; None is `Stds(0.01, 0.3)`.
     """
 
-    family = Radial
+    takes_positions = True
+    posterior: Radial
 
     def __init__(
         self,
@@ -48,10 +53,27 @@ class RadialMFVI(ParameterSpaceVI):
         num_samples: int = 1,
         stds: Stds | None = None,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance, kl_weight, num_samples, stds)
+        super().__init__(net, likelihood)
+        self.prior_variance = check_positive("prior_variance", prior_variance)
+        self.kl_weight = check_kl_weight(kl_weight)
+        self.num_samples = check_count("num_samples", num_samples)
+        self.stds = check_stds(stds, Stds(0.01, 0.3))
+        self.build(self.network)
 
-    def kl(self, shifts: list[Tensor]) -> Tensor:
-        """KL(q(θ) ‖ p(θ)) without bias: the entropy exactly, the cross-entropy by the draws mean + shift."""
-        q, variance = self.posterior, self.prior_variance
-        squares = torch.stack([(q.mean + shift).square().sum() for shift in shifts]).mean()
-        return 0.5 * (squares / variance + q.mean.numel() * math.log(2 * math.pi * variance)) - q.entropy()
+    def build(self, network: Network) -> None:
+        """Make q."""
+        super().build(network)
+        self.posterior = mean_field(network, self.stds, family=Radial)  # type: ignore[assignment]
+
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
+        """The expected negative log-likelihood by M draws, and the weighted KL: its entropy is exact."""
+        draws = [self.posterior.draw().params for _ in range(self.num_samples)]
+        f = torch.stack([self.network(x, params) for params in draws])
+        density = torch.stack([negative_log_normal(params.values(), self.prior_variance) for params in draws]).mean()
+        constant = 0.5 * self.posterior.log_std.numel() * math.log(2 * math.pi * self.prior_variance)
+        weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
+        return {"nll": self.likelihood.nll(f, y), "kl": weight * (density + constant - self.posterior.entropy())}
+
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network under draws of its parameters."""
+        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])

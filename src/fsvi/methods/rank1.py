@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fsvi.export import Functions
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.drawing import Draw
+from fsvi.methods.base import Functions, Method
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
-from fsvi.methods.map import PointEstimate
-from fsvi.methods.mean_field import Stds, check_stds
+from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.network import Network
-from fsvi.networks.shared_start import SharedStart
+from fsvi.posteriors.mean_field import Stds, check_stds
+from fsvi.posteriors.rank1 import RankOne
 from fsvi.validation import check_count, check_positive, check_seed
-from fsvi.variational import RankOne
 
 
-class Rank1(PointEstimate):
+class Rank1(Method):
     """Minimizes −1/(BM) Σ log p(y|f(x; W ∘ s rᵀ)) − 1/N log N(W; 0, prior_variance·I) + kl_weight · KL(q ‖ p).
 
     W are the network's own parameters, learned as by MAP. Every dense layer and convolution computes
@@ -49,8 +46,6 @@ class Rank1(PointEstimate):
         stds: How the factors' standard deviations start and learn; None is `Stds(0.05)`.
     """
 
-    can_compile = False
-
     def __init__(
         self,
         net: nn.Module | Network,
@@ -65,7 +60,8 @@ class Rank1(PointEstimate):
         seed: int = 0,
         stds: Stds | None = None,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance)
+        super().__init__(net, likelihood)
+        self.prior_variance = check_variance(prior_variance)
         self.num_components = check_count("num_components", num_components)
         self.prior_std = check_positive("prior_std", prior_std)
         self.kl_weight = check_kl_weight(kl_weight)
@@ -78,49 +74,26 @@ class Rank1(PointEstimate):
     def build(self, network: Network) -> None:
         """Make the factors' mixture."""
         super().build(network)
-        self.factors = RankOne(self.net, self.num_components, self.stds.single(), self.random_signs, self.seed)
+        std, scale = self.stds.single(), self.stds.lr_scale
+        self.factors = RankOne(self.net, self.num_components, std, self.random_signs, self.seed, scale)
 
-    def terms_without_prior(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood over M draws, and the weighted KL of the factors."""
-        outputs = torch.stack([self._outputs(x, self._deal(len(x))) for _ in range(self.num_samples)])
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
+        """The expected negative log-likelihood over M draws, the weighted KL of the factors, and the prior of W."""
+        f = torch.stack([self._outputs(x, self._deal(len(x))) for _ in range(self.num_samples)])
         kl = kl_weight_value(self.kl_weight, self.num_data or len(x)) * self.factors.kl(self.prior_std)
-        return {"nll": self.likelihood.nll(outputs, y), "kl": kl}
+        return {"nll": self.likelihood.nll(f, y), "kl": kl, **prior_term(self, len(x))}
 
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """Draws of the factors, from each component in turn."""
-        return self.evaluate(map(self._draw, self._in_turn(num_samples, generator)), x, batch_size)
-
-    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
-        """Draws of the factors, from each component in turn."""
-        draws = self._in_turn(num_samples, generator)
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """Draws of the factors, one for all inputs, from each component in turn."""
+        components = torch.arange(num_samples, device=self.device) % self.num_components
+        draws = self.factors.draw(components, generator).split(1)
         return lambda x: torch.stack([self._outputs(x, factors) for factors in draws])
-
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Everything at `lr` except the factors' `log_std`, which has its own scale."""
-        log_std = self.factors.log_std
-        others = [p for p in self.parameters() if p.requires_grad and p is not log_std]
-        return [{"params": others, "lr": lr}, {"params": [log_std], "lr": self.stds.lr_scale * lr}]
 
     def _deal(self, num: int) -> Tensor:
         """Factors for `num` examples, (examples, factors), from components in equal shares."""
         return self.factors.draw(torch.randperm(num, device=self.device) % self.num_components)
 
-    def _in_turn(self, num: int, generator: torch.Generator) -> Sequence[Tensor]:
-        """Factors for all inputs together, (1, factors) each, from the components in turn."""
-        components = torch.arange(num, device=self.device) % self.num_components
-        return self.factors.draw(components, generator).split(1)
-
-    def _draw(self, factors: Tensor) -> Draw:
-        scaling = self.factors.scaling(self.net, factors)
-
-        def function(x: Any, start: SharedStart) -> Tensor:
-            start.watch(scaling.factors)
-            with scaling:
-                return self.network(x)
-
-        return Draw(function, factors.numel)
-
-    def _outputs(self, x: Tensor, factors: Tensor) -> Tensor:
+    def _outputs(self, x: Any, factors: Tensor) -> Tensor:
         scaling = self.factors.scaling(self.net, factors)
         with repeatable(lambda: scaling):
             return self.network(x)

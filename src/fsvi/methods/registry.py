@@ -1,8 +1,4 @@
-"""Every method described once: its class, its names, and what experiments need to know about it.
-
-A new method needs one entry in `METHODS`. The command line, the runner, the tuner, the benchmark and the report read
-everything else from there.
-"""
+"""Every method by its name, with the settings that differ from its class's defaults."""
 
 from __future__ import annotations
 
@@ -16,9 +12,9 @@ from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
-from fsvi.likelihoods import CategoricalPredictive, Likelihood
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
-from fsvi.methods.duq import DUQ, KernelPredictive
+from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
 from fsvi.methods.fseb import FSEB
@@ -32,7 +28,6 @@ from fsvi.methods.mc_dropout import MCDropout
 from fsvi.methods.mfvi import MFVI
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1
-from fsvi.methods.search_space import GAMMA, VARIANCE, Choice, Range, Space
 from fsvi.methods.sfsvi import SFSVI
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
@@ -44,36 +39,20 @@ from fsvi.validation import check_choice
 Net = nn.Module | Network | Callable[[], nn.Module | Network]
 """A network, or a function that makes one."""
 
-_PARAMETER_SPACE: Space = {VARIANCE: Range(1e-3, 10.0), "num_samples": Choice((1, 5))}
-
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """What the library knows about a method besides its code.
+    """A method's class, and the settings that differ from its defaults.
 
     Attributes:
-        name: The name on the command line and in result files.
-        title: The name in tables and figures.
         method: The class.
-        settings: Arguments that differ from the class's defaults.
-        regression: Further arguments that differ where targets are real numbers.
-        can_stack: Whether `fit_together` can train several copies in one pass.
-        averages: Whether it averages parameters during training, which needs a high learning rate to the end.
-        score: The name of the uncertainty score by which its authors rank inputs of a classification.
-        search: What `fsvi tune` searches; empty where the method cannot be tuned.
-        small_search: What it searches in addition where networks are so small that seeds are trained together.
+        settings: Settings that differ.
+        regression: Further settings that differ where targets are real numbers.
     """
 
-    name: str
-    title: str
     method: Callable[..., Method]
     settings: Mapping[str, Any] = field(default_factory=dict)
     regression: Mapping[str, Any] = field(default_factory=dict)
-    can_stack: bool = False
-    averages: bool = False
-    score: str = CategoricalPredictive.score_name
-    search: Space = field(default_factory=dict)
-    small_search: Space = field(default_factory=dict)
 
     @property
     def arguments(self) -> list[str]:
@@ -86,97 +65,26 @@ class MethodEntry:
         return "context" in self.arguments
 
 
-_ENTRIES = [
-    MethodEntry("map", "MAP", MAP, can_stack=True, search={VARIANCE: Range(1e-3, 1e3)}),
-    MethodEntry("mfvi", "MFVI", MFVI, can_stack=True, search=_PARAMETER_SPACE),
-    MethodEntry(
-        "mfvi-tempered", "MFVI tempered", MFVI, {"kl_weight": Tempered(0.1)}, can_stack=True, search=_PARAMETER_SPACE
-    ),
-    MethodEntry("mfvi-radial", "MFVI radial", RadialMFVI, can_stack=True, search=_PARAMETER_SPACE),
-    MethodEntry(
-        "mc-dropout",
-        "MC dropout",
-        MCDropout,
-        regression={"rate": 0.05},  # a regression must tell its own noise from that of the masks
-        can_stack=True,
-        search={"rate": Range(0.01, 0.5, linear=True)},
-    ),
-    MethodEntry("swag", "SWAG", SWAG, averages=True, search={VARIANCE: Range(1e-3, 1e3)}),
-    MethodEntry(
-        "duq",
-        "DUQ",
-        DUQ,
-        score=KernelPredictive.score_name,
-        search={"length_scale": Range(0.05, 1.0), "gradient_penalty": Range(0.005, 0.5)},
-    ),
-    MethodEntry("laplace", "Laplace", Laplace, search={VARIANCE: Range(1e-3, 1e3)}),
-    MethodEntry("vogn", "VOGN", VOGN, search={VARIANCE: Range(1e-3, 10.0), "damping": Range(1e-4, 1e-1)}),
-    MethodEntry("ivon", "IVON", IVON, search={VARIANCE: Range(1e-3, 10.0), "initial_scale": Range(1e-2, 1.0)}),
-    MethodEntry("rank1", "Rank-1", Rank1, search={VARIANCE: Range(1e-3, 1e3), "prior_std": Range(0.01, 1.0)}),
-    MethodEntry("vbll", "VBLL", VBLL, search={VARIANCE: Range(1e-3, 1e2)}),
-    MethodEntry(
-        "spg",
-        "SPG",
-        SPG,
-        can_stack=True,
-        search={"num_context": Choice((8, 16, 32, 64)), "kl_weight": Range(1e-5, 1e-1)},
-    ),
-    MethodEntry(
-        "fbnn",
-        "fBNN",
-        FBNN,
-        can_stack=True,
-        search={"num_context": Choice((8, 16, 32)), "kl_weight": Range(1e-5, 1e-1)},
-    ),
-    MethodEntry(
-        "fs-eb",
-        "FS-EB",
-        FSEB,
-        search={
-            VARIANCE: Range(1e-2, 1e3),
-            "num_context": Choice((4, 8, 16, 32, 64)),
-            "kl_weight": Range(1e-5, 1e-1),
-        },
-    ),
-    MethodEntry(
-        "gfsvi",
-        "GFSVI",
-        GFSVI,
-        can_stack=True,
-        search={
-            VARIANCE: Range(0.1, 100.0),
-            GAMMA: Range(1e-5, 1e-1),
-            "num_context": Choice((4, 8, 16, 32, 64)),
-            "kl_weight": Range(1e-5, 1e-1),
-            "num_samples": Choice((1, 5)),
-        },
-        small_search={
-            "num_context": Choice((8, 16, 32, 64)),
-            "num_samples": Choice((1, 4)),
-            "stochastic": Choice(("all", "last_layer")),
-        },
-    ),
-    MethodEntry(
-        "fsvi",
-        "FSVI",
-        FSVI,
-        can_stack=True,
-        search={
-            VARIANCE: Range(0.1, 100.0),
-            "num_context": Choice((4, 8, 16, 32, 64)),
-            "kl_weight": Range(1e-5, 1e-1),
-            "num_samples": Choice((1, 5)),
-        },
-        small_search={
-            "num_context": Choice((8, 16, 32, 64)),
-            "num_samples": Choice((1, 4, 16)),
-            "linearize": Choice(("jvp", "exact")),
-            "stochastic": Choice(("all", "last_layer")),
-        },
-    ),
-    MethodEntry("s-fsvi", "S-FSVI", SFSVI),
-]
-METHODS: dict[str, MethodEntry] = {entry.name: entry for entry in _ENTRIES}
+METHODS: dict[str, MethodEntry] = {
+    "map": MethodEntry(MAP),
+    "mfvi": MethodEntry(MFVI),
+    "mfvi-tempered": MethodEntry(MFVI, {"kl_weight": Tempered(0.1)}),
+    "mfvi-radial": MethodEntry(RadialMFVI),
+    "mc-dropout": MethodEntry(MCDropout, regression={"rate": 0.05}),  # its noise is hard to tell from the masks'
+    "swag": MethodEntry(SWAG),
+    "duq": MethodEntry(DUQ),
+    "laplace": MethodEntry(Laplace),
+    "vogn": MethodEntry(VOGN),
+    "ivon": MethodEntry(IVON),
+    "rank1": MethodEntry(Rank1),
+    "vbll": MethodEntry(VBLL),
+    "spg": MethodEntry(SPG),
+    "fbnn": MethodEntry(FBNN),
+    "fs-eb": MethodEntry(FSEB),
+    "gfsvi": MethodEntry(GFSVI),
+    "fsvi": MethodEntry(FSVI),
+    "s-fsvi": MethodEntry(SFSVI),
+}
 """Every method by its name; `ensemble:` before a name makes an ensemble of it."""
 
 _ENSEMBLE = "ensemble:"
@@ -227,20 +135,6 @@ def check_method(name: str) -> str:
 def find_method(name: str) -> MethodEntry:
     """The entry of a method, or of the members where `name` is an ensemble's; the nearest name is suggested."""
     return METHODS[check_method(name).removeprefix(_ENSEMBLE)]
-
-
-def takes_context(name: str) -> bool:
-    """Whether a method, or an ensemble's members, look at points other than the data."""
-    return find_method(name).takes_context
-
-
-def method_title(name: str) -> str:
-    """A method's name in tables and figures: "MAP", "Deep ensemble", "FSVI ensemble"; or just `name`."""
-    member = name.removeprefix(_ENSEMBLE)
-    title = METHODS[member].title if member in METHODS else member
-    if name == member:
-        return title
-    return "Deep ensemble" if member == "map" else f"{title} ensemble"
 
 
 def default_context(net: nn.Module | Network) -> Context:

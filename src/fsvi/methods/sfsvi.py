@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
-from fsvi.functions import FunctionGaussian, Linearization
 from fsvi.functions.contexts import Context
 from fsvi.functions.divergences import Divergence
-from fsvi.functions.priors import Empirical, Prior
+from fsvi.functions.gaussian import FunctionGaussian
+from fsvi.functions.linearize import Linearization
+from fsvi.functions.priors import Prior
 from fsvi.inputs import Inputs
 from fsvi.likelihoods import Likelihood, MultiHead
-from fsvi.methods.fsvi import FSVI, Stochastic
+from fsvi.methods.fsvi import FSVI
 from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import Stds
-from fsvi.methods.parts import Part
 from fsvi.networks.devices import moved
 from fsvi.networks.network import Network
+from fsvi.posteriors.mean_field import Stds, Stochastic
 from fsvi.validation import check_count
 
 
@@ -105,9 +105,10 @@ class SFSVI(FSVI):
             seed: The seed of the choice.
         """
         self.kept.add(x, self.coreset, seed)
-        self.prior = self.as_prior()
-        prior: Empirical = self.prior
+        prior = self.as_prior()
+        prior.bind(self.network, self.linearize)
         prior.forget_source()
+        self.prior = prior
 
     # The divergence -------------------------------------------------------------------------------------------------
 
@@ -141,9 +142,10 @@ class SFSVI(FSVI):
             yield [*shared, *range(start, end)]
 
 
-class Coreset(Part):
+class Coreset(nn.Module):
     """Inputs of earlier tasks, task after task."""
 
+    sized_by_data = ("points", "sizes")
     points: Tensor
     """the inputs, (n, ...)"""
     sizes: Tensor
@@ -153,46 +155,26 @@ class Coreset(Part):
         super().__init__()
         self.register_buffer("points", torch.zeros(0))
         self.register_buffer("sizes", torch.zeros(0, dtype=torch.long))
-        self._known_sizes: list[int] = []  # so that no step waits for the device
 
     @property
     def num_tasks(self) -> int:
         """How many tasks have been learned, also if none of their inputs were kept."""
-        return len(self._known_sizes)
+        return len(self.sizes)
 
     def add(self, x: Any, num: int, seed: int) -> None:
-        """Keep `num` random inputs of the task that ends.
-
-        Args:
-            x: The task's inputs.
-            num: The number to keep.
-            seed: The seed of the choice.
-        """
+        """Keep `num` random inputs of the task that ends, chosen by `seed`."""
         if not isinstance(x, Tensor):
             raise InvalidInputError("S-FSVI keeps inputs in a coreset, so it needs inputs that are one tensor.")
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:num]
         chosen = x.detach()[moved(order, x.device)].clone()
         self.points = torch.cat([self.points, chosen.to(self.points)]) if self.num_tasks else chosen
-        self._known_sizes.append(len(chosen))
-        self.sizes = torch.tensor(self._known_sizes, device=self.sizes.device)
+        self.sizes = torch.cat([self.sizes, self.sizes.new_tensor([len(chosen)])])
 
     def draw(self, num: int) -> tuple[Tensor, list[int]]:
-        """Up to `num` random points of each task, task after task, and how many of each.
-
-        Args:
-            num: The number per task.
-        """
-        starts = accumulate(self._known_sizes, initial=0)
-        rows = [start + torch.randperm(size)[:num] for start, size in zip(starts, self._known_sizes, strict=False)]
+        """Up to `num` random points of each task, task after task, and how many of each."""
+        sizes = self.sizes.tolist()
+        rows = [
+            start + torch.randperm(size)[:num] for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)
+        ]
         index = torch.cat([torch.zeros(0, dtype=torch.long), *rows])
         return self.points[moved(index, self.points.device)], [len(each) for each in rows]
-
-    def resize(self, tensors: Mapping[str, Tensor], input_shape: tuple[int, ...] | None) -> None:
-        """Make room for as many points and tasks as a file has."""
-        for name in ("points", "sizes"):
-            if name in tensors:
-                setattr(self, name, torch.zeros_like(tensors[name], device=getattr(self, name).device))
-
-    def settle(self) -> None:
-        """Read the sizes, which a file may have changed."""
-        self._known_sizes = self.sizes.tolist()

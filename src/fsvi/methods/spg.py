@@ -8,27 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fsvi.export import Functions
 from fsvi.functions.contexts import Batch, Context
 from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.function_space import FunctionSpace, check_learnable
-from fsvi.methods.kl_weight import KLWeight
-from fsvi.methods.mean_field import Stds, check_stds
-from fsvi.methods.network_method import NetworkMethod
-from fsvi.methods.parts import shared
+from fsvi.methods.base import Functions, Method
+from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
+from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.devices import in_float64, normal
 from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
+from fsvi.posteriors.mean_field import Stds, check_stds
 from fsvi.validation import check_count, check_positive
 
 _NUGGET = 1e-6
 
 
-class SPG(NetworkMethod):
+class SPG(Method):
     """A generator with a latent variable is fitted to the prior over functions; then its latent is inferred from the
     data.
 
@@ -67,11 +65,6 @@ class SPG(NetworkMethod):
         stds: How the latent's standard deviations start and learn; None is `Stds(1.0)`, the prior's.
     """
 
-    prior = shared("function_space", "prior")
-    context = shared("function_space", "context")
-    num_context = shared("function_space", "num_context")
-    kl_weight = shared("function_space", "kl_weight")
-
     is_fitted: Tensor
     """Whether the generator has been fitted to the prior."""
 
@@ -92,20 +85,22 @@ class SPG(NetworkMethod):
         stds: Stds | None = None,
     ) -> None:
         super().__init__(net, likelihood)
-        prior = GaussianProcess() if prior is None else prior
-        check_learnable(prior, likelihood)
+        self.context = own_context(context)
+        self.prior = own_prior(GaussianProcess() if prior is None else prior, likelihood)
+        self.num_context = check_count("num_context", num_context)
+        self.kl_weight = check_kl_weight(kl_weight)
         self.num_latents = check_count("num_latents", num_latents)
         self.num_prior_steps = check_count("num_prior_steps", num_prior_steps)
         self.prior_lr = check_positive("prior_lr", prior_lr)
         self.adapt = adapt
         self.num_samples = check_count("num_samples", num_samples)
         self.stds = check_stds(stds, Stds(1.0))
-        self.function_space = FunctionSpace(context, prior, num_context, kl_weight)
-        self.build(self.function_space.examined(self.network))
+        self.build(examined(self.network, self.context))
 
     def build(self, network: Network) -> None:
         """Make the posterior's generator, the prior's, and the latent's distribution."""
         super().build(network)
+        self.prior.bind(network)
         self.generator = Generator(network, self.num_latents)
         self.prior_net = copy.deepcopy(self.net).requires_grad_(False)
         self.prior_generator = Generator(network.replaced(self.prior_net), self.num_latents).requires_grad_(False)
@@ -118,11 +113,11 @@ class SPG(NetworkMethod):
 
     # The generator --------------------------------------------------------------------------------------------------
 
-    def fit_prior(self, x: Tensor, y: Tensor) -> None:
-        """Fit the generator to the prior over functions, once."""
+    def begin(self, x: Any, y: Tensor) -> None:
+        """Show the data to context and prior, and fit the generator to the prior, once."""
         if self.is_fitted:
             return
-        self.function_space.fit_prior(x, y, self.likelihood)
+        begin_function_space(self, x, y)
         free = [p for p in (*self.net.parameters(), *self.generator.parameters()) if p.requires_grad]
         optimizer = torch.optim.Adam(free, lr=self.prior_lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_prior_steps)
@@ -146,7 +141,8 @@ class SPG(NetworkMethod):
 
     def _grid(self, x: Tensor) -> Any:
         """K points of the context, and as many of `x`."""
-        return concatenate([self.function_space.points(x), self.network.arranged(Batch().sample(self.num_context, x))])
+        points = context_points(self.network, self.context, self.num_context, x)
+        return concatenate([points, self.network.arranged(Batch().sample(self.num_context, x))])
 
     def _track_statistics(self, x: Tensor) -> None:
         """Update the statistics of BatchNorm layers with training inputs: no likelihood pass does so yet."""
@@ -160,12 +156,13 @@ class SPG(NetworkMethod):
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood over M draws of the latent, and the weighted bound on the KL."""
         mean, functions = self._generate(x)
         noise = torch.randn(self.num_samples, *self.latent_mean.shape, dtype=self.dtype, device=self.device)
         nll = self.likelihood.nll(self._functions(mean, functions, noise), y)
-        return {"nll": nll, "kl": self.function_space.weight(self.num_data or len(x)) * self.function_kl(self._grid(x))}
+        weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
+        return {"nll": nll, "kl": weight * self.function_kl(self._grid(x))}
 
     def function_kl(self, x: Tensor) -> Tensor:
         """The bound on KL(q(f(x)) ‖ p(f(x))), summed over outputs."""
@@ -214,14 +211,7 @@ class SPG(NetworkMethod):
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
-        """Draws of the latent, all from one pass through the network."""
-        shape = num_samples, *self.latent_mean.shape
-        noise = normal(shape, generator, self.dtype, self.device)
-        parts = [self.generator(self.network.arranged(chunk)) for chunk in x.split(batch_size)]
-        return torch.cat([self._functions(mean, functions, noise) for mean, functions in parts], dim=1)
-
-    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Draws of the latent, all from one pass through the network."""
         noise = normal((num_samples, *self.latent_mean.shape), generator, self.dtype, self.device)
 

@@ -9,25 +9,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fsvi.export import Functions
+from fsvi import ranks
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import DataPass
-from fsvi.methods.map import PointEstimate
+from fsvi.methods.base import DataPass, Functions, Method, network_functions
+from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
+from fsvi.posteriors.gaussian_prior import prior_names
+from fsvi.posteriors.layout import FlatLayout
+from fsvi.posteriors.low_rank import LowRank
 from fsvi.validation import check_count, check_fraction
-from fsvi.variational import Layout, LowRank, prior_names
 
 
-class SWAG(PointEstimate):
+class SWAG(Method):
     """Trains like `MAP`, and fits a Gaussian to the parameters θᵢ that training passes through.
 
     θ ~ N(θ̄, ½ diag(σ²) + ½ D Dᵀ/(K − 1)), with θ̄ and σ² the mean and the variances of the collected θᵢ, and in D the
     last K of them, K ≤ `rank`, each as its deviation from the mean at its time.
 
     Only large steps let the parameters explore the posterior: train with `fsvi.fit(..., schedule=None)`, or with a
-    schedule that ends high, `fsvi.cosine(final=0.5)`. With one that decays to nothing, only one network is collected.
+    schedule that ends high, `fsvi.training.cosine(final=0.5)`. With one that decays to nothing, only one network is collected.
 
     BatchNorm's statistics belong to the parameters with which they were computed. With BatchNorm in the network, the
     end of training draws `num_models` networks and computes the statistics of each in a pass over the training data;
@@ -66,7 +68,8 @@ class SWAG(PointEstimate):
         num_models: int = 30,
         prior_variance: float | None = 1.0,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance)
+        super().__init__(net, likelihood)
+        self.prior_variance = check_variance(prior_variance)
         self.rank = check_count("rank", rank, least=2)
         self.start = check_fraction("start", start)
         self.collect_every = None if collect_every is None else check_count("collect_every", collect_every)
@@ -79,33 +82,32 @@ class SWAG(PointEstimate):
         trainable = {name: p for name, p in self.named_parameters() if p.requires_grad}
         drawn = {name: trainable[name] for name in (f"net.{name}" for name in prior_names(self.net))}
         tensors = {**drawn, **trainable}
-        self._layout = Layout({name: p.shape for name, p in tensors.items()}, self.network.channels_last)
+        self._layout = FlatLayout({name: p.shape for name, p in tensors.items()}, self.network.channels_last)
         vector = self._layout.flatten(tensors)
         self.gaussian = LowRank(vector, sum(p.numel() for p in drawn.values()), self.rank)
-        self._norms = Layout(_statistics_shapes(self.net))
+        self._norms = FlatLayout(_statistics_shapes(self.net))
         self.statistics = nn.Parameter(vector.new_zeros(self.num_models, sum(self._norms.sizes)), requires_grad=False)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=network.device))
         self.register_buffer("settled", torch.zeros((), dtype=torch.bool, device=network.device))
-        self._num_steps: int | None = None  # `steps`, once it was read from the device
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def begin(self, x: Tensor, num_data: int) -> None:
+    def begin(self, x: Any, y: Tensor) -> None:
         """Delete what an earlier training collected."""
-        super().begin(x, num_data)
         self.gaussian.reset()
         self.steps.zero_()
-        self._num_steps = 0
         self.settled.zero_()
+
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
+        """The terms of `MAP`."""
+        return {"nll": self.likelihood.nll(self.network(x), y), **prior_term(self, len(x))}
 
     def after_step(self) -> None:
         """Collect every `collect_every` steps."""
-        if self.collect_every is None or self.progress < self.start:
-            return
-        self._num_steps = 1 + (int(self.steps) if self._num_steps is None else self._num_steps)
-        self.steps += 1
-        if self._num_steps % self.collect_every == 0:
-            self._collect()
+        if self.collect_every is not None and self.progress >= self.start:
+            self.steps += 1
+            if int(self.steps) % self.collect_every == 0:
+                self._collect()
 
     def after_epoch(self, batches: DataPass) -> None:
         """Collect once per epoch."""
@@ -142,23 +144,23 @@ class SWAG(PointEstimate):
         with torch.no_grad(), averaging_statistics(self.net, self.network.frozen_norms()):
             for x, _ in batches:
                 self.network(x, params)
-        return self._norms.flatten(dict(self.net.named_buffers()))
+        statistics = self._norms.flatten(dict(self.net.named_buffers())) / ranks.size()
+        ranks.all_sum([statistics])  # each process has seen its share of the data
+        self.net.load_state_dict(self._norms.views(statistics), strict=False)
+        return statistics
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Draws of the parameters. With BatchNorm there are `num_models` fixed draws; before training, the network is
         used.
         """
         if int(self.gaussian.count) == 0:
-            return super().function_draws(x, num_samples, generator, batch_size)
-        return self.draw_functions(self._draws(num_samples, generator), x, batch_size)
+            return network_functions(self.network, [{}])
+        return network_functions(self.network, list(self._draws(num_samples, generator)))
 
-    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
-        """Draws of the parameters, with their own statistics of BatchNorm."""
-        if int(self.gaussian.count) == 0:
-            return super().fixed_draws(x, num_samples, generator)
-        return self.fixed_functions(self._draws(num_samples, generator))
+    def _draw_size(self) -> int:
+        return self.gaussian.mean.numel()
 
     def _draws(self, num_samples: int, generator: torch.Generator) -> Iterator[dict[str, Tensor]]:
         if not self.settled:

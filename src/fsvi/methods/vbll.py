@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
-from fsvi.export import Functions
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
+from fsvi.methods.base import Functions, Method
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
-from fsvi.methods.mean_field import Stds
-from fsvi.methods.network_method import NetworkMethod
-from fsvi.methods.parts import Part
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
-from fsvi.validation import check_positive, check_type
-from fsvi.variational import negative_log_normal, prior_names
+from fsvi.posteriors.gaussian_prior import negative_log_normal, prior_names
+from fsvi.posteriors.mean_field import Stds, check_stds
+from fsvi.validation import check_positive
 
 
-class DenseLastLayer(Part):
+class DenseLastLayer(nn.Module):
     """q(W) = Π_k N(w̄_k, S_k): the last layer's parameters, independent between outputs, dense within each.
 
     w_k has the weights of output k and its bias. The means are the network's own parameters. S_k = L_k L_kᵀ, where
@@ -30,6 +27,7 @@ class DenseLastLayer(Part):
     learning rate suits covariances of every size.
 
     Args:
+        network: The network.
         stds: How the standard deviations start and learn.
     """
 
@@ -38,22 +36,14 @@ class DenseLastLayer(Part):
     mixing: nn.Parameter
     """(outputs, inputs, inputs); only what is below the diagonal counts"""
 
-    def __init__(self, stds: Stds) -> None:
+    def __init__(self, network: Network, stds: Stds) -> None:
         super().__init__()
-        self._stds = stds
-
-    def bind(self, network: Network) -> None:
-        """Start from independent parameters."""
-        super().bind(network)
+        self.network, self.lr_scale = network, stds.lr_scale
         weight = network.linear.weight.flatten(1)
         outputs, inputs = weight.shape[0], weight.shape[1] + (network.linear.bias is not None)
-        std = self._stds.initial(network.head_names, network)[network.head_names[0]]
-        self.log_std = nn.Parameter(torch.full_like(weight.new_empty(outputs, inputs), std).log())
+        std = stds.initial(network.head_names, network)[network.head_names[0]]
+        self.log_std = nn.Parameter(weight.new_full((outputs, inputs), std).log())
         self.mixing = nn.Parameter(weight.new_zeros(outputs, inputs, inputs))
-
-    def learning_rates(self) -> Iterator[tuple[nn.Parameter, float]]:
-        """`log_std`, which moves on another scale."""
-        yield self.log_std, self._stds.lr_scale
 
     def means(self) -> Tensor:
         """w̄, (outputs, inputs)."""
@@ -89,7 +79,7 @@ class DenseLastLayer(Part):
         return means + torch.einsum("krc,skc->skr", self.factors(), noise)
 
 
-class VBLL(NetworkMethod):
+class VBLL(Method):
     """One network with a Gaussian over its last layer, trained by a bound in closed form: no draw, one pass.
 
     Minimizes −1/B Σ bound(x, y) + kl_weight · Σ_k KL(q(w_k) ‖ N(0, prior_variance·I)) over the feature layers and over
@@ -128,13 +118,11 @@ class VBLL(NetworkMethod):
             None if feature_variance is None else check_positive("feature_variance", feature_variance)
         )
         self.kl_weight = check_kl_weight(kl_weight)
-        self.stds = Stds() if stds is None else stds
-        check_type("stds", self.stds, Stds, "fsvi.Stds(init=..., lr_scale=...)")
-        self.last_layer = DenseLastLayer(self.stds)
+        self.stds = check_stds(stds, Stds())
         self.build(self.network)
 
-    def check_network(self, network: Network) -> None:
-        """The last layer must be trainable, and independent of the features."""
+    def build(self, network: Network) -> None:
+        """Make q. The last layer must be trainable, and independent of the features."""
         if any(not p.requires_grad for p in network.linear.parameters()):
             raise HeadError(f"the last layer {network.head!r} is frozen, but VBLL learns a distribution over it.")
         if network.is_tied:
@@ -142,10 +130,12 @@ class VBLL(NetworkMethod):
                 f"the last layer {network.head!r} shares a parameter with an earlier layer, or is called twice, so "
                 "it is not independent of the features: untie them."
             )
+        super().build(network)
+        self.last_layer = DenseLastLayer(network, self.stds)
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The bound on the expected negative log-likelihood, the weighted KL, and the prior of the feature layers."""
         features, means = self.network.with_features(x)
         num_data = self.num_data or len(x)
@@ -164,14 +154,8 @@ class VBLL(NetworkMethod):
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
-    def function_draws(self, x: Tensor, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Outputs for draws of the last layer; one pass through the feature layers serves all of them."""
-        features = self.batched(lambda b: self.network.with_features(b)[0], x, batch_size)
-        weights = self.last_layer.draws(num_samples, generator)
-        return torch.einsum("nr,skr->snk", self.last_layer.inputs(features), weights)
-
-    def fixed_draws(self, x: Any, num_samples: int, generator: torch.Generator) -> Functions:
-        """Outputs for draws of the last layer."""
         weights = self.last_layer.draws(num_samples, generator)
         return lambda x: torch.einsum("nr,skr->snk", self.last_layer.inputs(self.network.with_features(x)[0]), weights)
 

@@ -10,14 +10,17 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.kl_weight import KLWeight, Tempered, temperature
-from fsvi.methods.natural_gradient import NaturalGradient, NaturalGradientVI
+from fsvi.methods.base import Functions, Method, mean_of, network_functions
+from fsvi.methods.kl_weight import KLWeight, Tempered, check_kl_weight, temperature
+from fsvi.methods.natural_gradient import KnownGradient, NaturalGradient
 from fsvi.networks.network import Network
-from fsvi.validation import check_positive
-from fsvi.variational import Recording, record, weight_layers
+from fsvi.posteriors.gaussian_prior import normal_kl
+from fsvi.posteriors.mean_field import MeanField
+from fsvi.posteriors.per_example import Recording, record, weight_layers
+from fsvi.validation import check_count, check_fraction, check_positive
 
 
-class VOGN(NaturalGradientVI):
+class VOGN(Method):
     """Minimizes −1/B Σ E_q log p(y|f(x; θ)) + τ/(ρN) · KL(q(θ) ‖ N(0, I/δ)) over mean-field Gaussians q, in natural
     gradient steps, Algorithm 1 of the paper: with δ = 1/`prior_variance` and δ̃ = τδ/(ρN),
 
@@ -26,7 +29,8 @@ class VOGN(NaturalGradientVI):
         m ← β₁ m + ĝ + δ̃ μ,    s ← (1 − τβ₂) s + β₂ ĥ,    μ ← μ − α m / (s + δ̃ + γ).
 
     With τ ≠ 1 or γ > 0 the algorithm's precision at rest, ρN(ĥ/τ + δ̃ + γ), is not exactly that of the objective. α is
-    the learning rate. `scale`, s, starts at ĥ of the first batch at μ. `fit` always uses this update.
+    the learning rate. `scale`, s, starts at ĥ of the first batch at μ. `fit` always uses this update; in a loop of your
+    own, step with `method.own_optimizer(lr)`.
 
     The weights and biases of dense layers and two-dimensional convolutions are stochastic, because their gᵢ have a
     closed form. All other parameters are points, which Adam learns at the same rate. BatchNorm uses the statistics of
@@ -47,8 +51,7 @@ class VOGN(NaturalGradientVI):
     """
 
     takes_weights = False
-
-    can_compile = False
+    scale: Tensor
 
     def __init__(
         self,
@@ -63,105 +66,78 @@ class VOGN(NaturalGradientVI):
         kl_weight: KLWeight = None,
         augmentation: float = 1.0,
     ) -> None:
-        super().__init__(net, likelihood, prior_variance, num_samples, momentum, kl_weight, _weight_layer_names)
+        super().__init__(net, likelihood)
+        self.prior_variance = check_positive("prior_variance", prior_variance)
+        self.num_samples = check_count("num_samples", num_samples)
+        self.momentum = check_fraction("momentum", momentum)
         self.scale_rate = check_positive("scale_rate", scale_rate)
         self.damping = check_positive("damping", damping, zero=True)
+        self.kl_weight = check_kl_weight(kl_weight)
         self.augmentation = check_positive("augmentation", augmentation)
         if kl_weight is None or isinstance(kl_weight, Tempered):
-            self._check_rates(1)
+            self._check_rates()
         self.build(self.network)
 
     def build(self, network: Network) -> None:
-        """Find the layers whose gradients per example have a closed form."""
+        """Find the layers whose gradients per example have a closed form; q has the prior's variance at first."""
         super().build(network)
-        self._layers = weight_layers(self.net)
-        self._has_started = False  # whether `scale` is known to have a value
+        self._layers = weight_layers(network.module)
+        names = [name for layer in self._layers for name in layer.names]
+        self.posterior = MeanField(
+            network.module, dict.fromkeys(names, self.prior_variance**0.5), channels_last=network.channels_last
+        )
+        self.register_buffer("scale", torch.zeros_like(self.posterior.log_std, requires_grad=False))
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def backward(self, x: Tensor, y: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-        """Start the scale at the first batch."""
-        if not self._has_started:
-            self._has_started = bool(self.scale.any())
-        if not self._has_started:
-            self._start(x, y)
-        return super().backward(x, y, scale)
+    def begin(self, x: Any, y: Tensor) -> None:
+        """Check the rates again, because the number of examples is now known."""
+        self._check_rates()
 
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Means and scale, with what their update needs, then the points."""
-        natural, *points = super().parameter_groups(lr)
-        settings = {
-            "prior": self._prior(1),
+    def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
+        """Natural gradient steps, and Adam for the points."""
+        rule = {
+            "momentum": self.momentum,
             "scale_rate": self.scale_rate,
             "damping": self.damping,
             "tempering": self._temperature(1),
+            "prior": self._prior(1),
+            "size": self._size(1),
         }
-        return [{**natural, **settings}, *points]
+        return GaussNewtonSteps(self.posterior, self.scale, self._points(), lr, **rule)
 
-    def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
-        """Natural gradient steps."""
-        return GaussNewtonSteps(self.parameter_groups(lr))
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
+        """The expected negative log-likelihood by M draws, and the weighted KL.
 
-    def set_by_first_batch(self) -> list[Tensor]:
-        """s."""
-        return [self.scale]
-
-    def precision(self) -> Tensor:
-        """ρN (s + δ̃ + γ)"""
-        return self._size(1) * (self.scale + self._prior(1) + self.damping)
-
-    def weight(self, num: int) -> float:
-        """τ/(ρN)"""
-        return self._temperature(num) / self._size(num)
-
-    def begin(self, x: Tensor, num_data: int) -> None:
-        """Check the rates again, because the number of examples is now known."""
-        super().begin(x, num_data)
-        self._check_rates(num_data)
-
-    def _check_rates(self, num: int) -> None:
-        tempering = self._temperature(num)
-        if tempering * self.scale_rate > 1:
-            raise InvalidInputError(
-                f"scale_rate={self.scale_rate} times the temperature {tempering:.3g} of the KL must not be above 1."
-            )
-
-    def _temperature(self, num: int) -> float:
-        """τ"""
-        return temperature(self.kl_weight, self._size(num))
-
-    def _start(self, x: Tensor, y: Tensor) -> None:
-        """s = ĥ at μ; non-finite batches are reported by the step."""
-        _, _, squares, *_ = self.differentiate(x, y, torch.zeros_like(self.scale))
-        if bool(squares.isfinite().all()):
-            with torch.no_grad():
-                self.scale.copy_(squares)
-            self._has_started = True
-            self.after_step()
-
-    def _size(self, num: int) -> float:
-        """ρN, with N = `num` before training."""
-        return self.augmentation * (self.num_data or num)
-
-    def _prior(self, num: int) -> float:
-        """δ̃"""
-        return self._temperature(num) / (self.prior_variance * self._size(num))
-
-    def differentiate(self, x: Tensor, y: Tensor, shift: Tensor) -> list[Tensor]:
-        """The negative log-likelihood at μ + `shift`, ĝ, ĥ, and the gradients of the points."""
+        In training mode, the gradient by the means is ĝ, and that by `log_std` is ĥ.
+        """
         q = self.posterior
-        params = {**q.layout.views((q.mean + shift).detach()), **q.point_layout.views(q.point)}
-        outputs, recording = record(self.network, params, self._layers, x)
+        kl = normal_kl((mean.detach() for mean in q.means().values()), q.log_std.detach(), self.prior_variance)
+        terms = {"kl": self._temperature(len(x)) / self._size(len(x)) * kl}
+        if not torch.is_grad_enabled():
+            f = torch.stack([self.network(x, q.draw().params) for _ in range(self.num_samples)])
+            return {"nll": self.likelihood.nll(f, y), **terms}
+        started = bool(self.scale.any())  # the first batch, which starts s, is evaluated at μ
+        noises = [q.noise() if started else torch.zeros_like(q.log_std) for _ in range(self.num_samples)]
+        nll, *gradients = map(mean_of, zip(*(self._differentiate(x, y, noise) for noise in noises), strict=True))
+        learned = [*q.means().values(), q.log_std, *self._points()]
+        return {"nll": KnownGradient.apply(nll, gradients, *learned), **terms}
+
+    def _differentiate(self, x: Any, y: Tensor, noise: Tensor) -> list[Tensor]:
+        """The negative log-likelihood at μ + σ·`noise`, ĝ by tensor, ĥ as a flat vector, and gradients of the points."""
+        q, points = self.posterior, self._points()
+        with torch.no_grad():
+            draw = q.at(noise).params
+        outputs, recording = record(self.network, draw, self._layers, x)
         nll = self.likelihood.nll(outputs, y)
         edges: list[Any] = recording.edges
-        points = self.points()
         found = torch.autograd.grad(nll, [*edges, *points], allow_unused=True)
-        gradients = recording.filled(found[: len(edges)])
         others = [torch.zeros_like(p) if g is None else g for g, p in zip(found[len(edges) :], points, strict=True)]
-        return [nll.detach(), *self._moments(recording, gradients, self.likelihood.num_observed(y)), *others]
+        first, second = self._moments(recording, recording.filled(found[: len(edges)]))
+        return [nll.detach(), *first, self.likelihood.num_observed(y) * second, *others]
 
-    def _moments(self, recording: Recording, gradients: Sequence[Tensor], num: int | Tensor) -> tuple[Tensor, Tensor]:
-        """ĝ and ĥ from gradients of the batch's mean, flat; a layer that was not called has none.
+    def _moments(self, recording: Recording, gradients: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """The sum of the examples' gradients, by tensor, and of their squares; a layer that was not called has none.
 
         They are summed in the type of the parameters, also where the network was computed in half precision.
         """
@@ -172,20 +148,53 @@ class VOGN(NaturalGradientVI):
             for total, squares in recording.moments(gradients, self.dtype):
                 first |= total
                 second |= squares
-        return layout.flatten(first), num * layout.flatten(second)
+        return list(first.values()), layout.flatten(second)
 
+    def _points(self) -> list[Tensor]:
+        """The parameters that are learned and not random."""
+        stochastic = {id(mean) for mean in self.posterior.means().values()}
+        own = (*self.net.parameters(), *self.likelihood.parameters())
+        return [p for p in own if p.requires_grad and id(p) not in stochastic]
 
-def _weight_layer_names(network: Network) -> list[str]:
-    """The weights and biases of layers whose gradients per example have a closed form."""
-    return [name for layer in weight_layers(network.module) for name in layer.names]
+    def _check_rates(self) -> None:
+        tempering = self._temperature(1)
+        if tempering * self.scale_rate > 1:
+            raise InvalidInputError(
+                f"scale_rate={self.scale_rate} times the temperature {tempering:.3g} of the KL must not be above 1."
+            )
+
+    def _size(self, num: int) -> float:
+        """ρN, with N = `num` before training."""
+        return self.augmentation * (self.num_data or num)
+
+    def _temperature(self, num: int) -> float:
+        """τ"""
+        return temperature(self.kl_weight, self._size(num))
+
+    def _prior(self, num: int) -> float:
+        """δ̃"""
+        return self._temperature(num) / (self.prior_variance * self._size(num))
+
+    # Prediction -----------------------------------------------------------------------------------------------------
+
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """The network under draws of its parameters."""
+        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])
 
 
 class GaussNewtonSteps(NaturalGradient):
     """VOGN's update of μ and s."""
 
-    def update(self, mean: Tensor, scale: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-        """m ← β₁ m + ĝ + δ̃ μ,  s ← (1 − τβ₂) s + β₂ ĥ,  μ ← μ − α m / (s + δ̃ + γ)."""
-        assert mean.grad is not None and scale.grad is not None
-        state["momentum"].mul_(group["momentum"]).add_(mean.grad).add_(mean, alpha=group["prior"])
-        scale.mul_(1 - group["tempering"] * group["scale_rate"]).add_(scale.grad, alpha=group["scale_rate"])
-        mean.addcdiv_(state["momentum"], scale + group["prior"] + group["damping"], value=-group["lr"])
+    def update(
+        self, mean: Tensor, gradient: Tensor, curvature: Tensor, scale: Tensor, state: Any, group: Any
+    ) -> Tensor:
+        """m ← β₁ m + ĝ + δ̃ μ,  s ← (1 − τβ₂) s + β₂ ĥ,  α m / (s + δ̃ + γ)."""
+        if not scale.any():
+            scale.copy_(curvature)
+        state["momentum"].mul_(group["momentum"]).add_(gradient).add_(mean, alpha=group["prior"])
+        scale.mul_(1 - group["tempering"] * group["scale_rate"]).add_(curvature, alpha=group["scale_rate"])
+        return group["lr"] * state["momentum"] / (scale + group["prior"] + group["damping"])
+
+    def precision(self, scale: Tensor, group: Any) -> Tensor:
+        """ρN (s + δ̃ + γ)"""
+        return group["size"] * (scale + group["prior"] + group["damping"])

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Graphs, Inputs
-from fsvi.networks.checkpoints import repeatable
-from fsvi.networks.compiling import compiled
 from fsvi.networks.functional import functional_call
 
 Output = str | int | Callable[[Any], Tensor]
@@ -23,11 +21,7 @@ _LOGITS = "logits"
 def call(module: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None) -> Any:
     """What the module returns for `x`, with `tensors` in place of its parameters and buffers of those names."""
     args, kwargs = ((x,), {}) if isinstance(x, Tensor) else _arguments(module, x)
-    run = compiled(module)
-    if tensors is None and run is None:
-        with repeatable():
-            return module(*args, **kwargs)
-    return functional_call(module, tensors or {}, args, kwargs, run)
+    return module(*args, **kwargs) if not tensors else functional_call(module, tensors, args, kwargs)
 
 
 def check_arguments(module: nn.Module, x: Inputs) -> None:

@@ -6,11 +6,13 @@ drawn parameters or eval mode have been undone, so the gradient would silently b
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch.utils import checkpoint
 
 _Make = Callable[[], AbstractContextManager[Any]]
@@ -18,16 +20,15 @@ _ACTIVE: ContextVar[tuple[_Make, ...]] = ContextVar("active", default=())
 
 
 @contextmanager
-def repeatable(make: _Make = nullcontext, enter: bool = True) -> Iterator[None]:
-    """The context `make()`, which is entered again when a checkpoint inside it computes its part again.
-
-    Args:
-        make: A function that makes the context, more than once if necessary.
-        enter: Whether to enter it now, too, or only when a part is computed again.
-    """
+def repeatable(make: _Make) -> Iterator[None]:
+    """The context `make()`, which is entered again when a checkpoint inside it computes its part again."""
+    if not torch.is_grad_enabled():  # nothing will be computed again
+        with make():
+            yield
+        return
     token = _ACTIVE.set((*_ACTIVE.get(), make))
     try:
-        with make() if enter else nullcontext():
+        with _FOLLOWING, make():
             yield
     finally:
         _ACTIVE.reset(token)
@@ -48,25 +49,41 @@ def _repeated(function: Callable[..., Any]) -> Callable[..., Any]:
     return call if contexts else function
 
 
-def _follow_checkpoints() -> None:
-    """Let checkpoints know the contexts in which they are made; outside of any, they are as before.
+class _Following:
+    """While one of our passes runs, checkpoints remember its contexts; at all other times torch is as it was.
 
     Torch offers no place for this: only the caller of `checkpoint` can give it a context. The older, reentrant kind
-    works with few of our gradients, so in a context the newer kind replaces it.
+    works with few of our gradients, so inside a pass the newer kind replaces it.
     """
-    frame, reentrant = checkpoint._CheckpointFrame, checkpoint.CheckpointFunction
-    start = frame.__init__
 
-    def remember(self: Any, recompute: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        start(self, _repeated(recompute), *args, **kwargs)
+    def __init__(self) -> None:
+        self._depth, self._lock = 0, threading.Lock()
 
-    def apply(cls: Any, function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-        if cls is not reentrant or not _ACTIVE.get():
-            return super(reentrant, cls).apply(function, preserve, *args)
-        return checkpoint.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve)
+    def __enter__(self) -> None:
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                self._start, self._apply = checkpoint._CheckpointFrame.__init__, checkpoint.CheckpointFunction.apply
+                checkpoint._CheckpointFrame.__init__ = self._remember(self._start)  # type: ignore[method-assign]
+                checkpoint.CheckpointFunction.apply = _newer  # type: ignore[method-assign, assignment]
 
-    frame.__init__ = remember  # type: ignore[assignment, method-assign]
-    reentrant.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                checkpoint._CheckpointFrame.__init__ = self._start  # type: ignore[method-assign]
+                del checkpoint.CheckpointFunction.apply
+
+    @staticmethod
+    def _remember(start: Callable[..., None]) -> Any:
+        def remember(frame: Any, recompute: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+            start(frame, _repeated(recompute), *args, **kwargs)
+
+        return remember
 
 
-_follow_checkpoints()
+def _newer(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+    return checkpoint.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve)
+
+
+_FOLLOWING = _Following()

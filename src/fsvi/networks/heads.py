@@ -13,7 +13,7 @@ Head = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class Layout(NamedTuple):
+class OutputLayout(NamedTuple):
     """How the outputs of a model relate to its head."""
 
     axis: int = -1
@@ -82,6 +82,28 @@ def recording(module: nn.Module) -> Iterator[list[Tensor]]:
     handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     try:
         yield inputs
+    finally:
+        handle.remove()
+
+
+class Reached(BaseException):
+    """A pass has reached the module where it was to stop; not an `Exception`, which a model might catch."""
+
+    def __init__(self, input: Tensor) -> None:
+        super().__init__()
+        self.input = input
+
+
+@contextmanager
+def stopping_at(module: nn.Module) -> Iterator[None]:
+    """End a pass where `module` is called, by raising `Reached` with its input."""
+
+    def stop(_: nn.Module, args: Any) -> None:
+        raise Reached(args[0])
+
+    handle = module.register_forward_pre_hook(stop)
+    try:
+        yield
     finally:
         handle.remove()
 

@@ -1,10 +1,9 @@
-"""Temporarily change a network's layers: their modes, and what they compute."""
+"""Temporarily change the modes of a network's layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 from torch import nn
 
@@ -36,12 +35,8 @@ def _switched(modules: Iterable[nn.Module], training: bool) -> Iterator[None]:
 
 @contextmanager
 def averaging_statistics(net: nn.Module, frozen: Collection[nn.Module] = ()) -> Iterator[None]:
-    """Let BatchNorm's statistics become the average over the batches inside this context; other layers are in eval
-    mode.
-
-    Args:
-        net: The network.
-        frozen: Layers that keep their statistics.
+    """Let BatchNorm's statistics become the average over the batches inside this context; other layers, and `frozen`
+    ones, are in eval mode.
     """
     layers = [layer for layer in batch_norms(net) if layer not in frozen]
     momenta = [layer.momentum for layer in layers]
@@ -54,21 +49,3 @@ def averaging_statistics(net: nn.Module, frozen: Collection[nn.Module] = ()) -> 
         finally:
             for layer, momentum in zip(layers, momenta, strict=True):
                 layer.momentum, layer.training = momentum, False
-
-
-@contextmanager
-def replacing_forward(layers: Iterable[nn.Module], forward: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
-    """A context in which layers have another `forward`; those whose `forward` the user has replaced keep it.
-
-    Args:
-        layers: The layers.
-        forward: Makes the new `forward` of a layer.
-    """
-    chosen = [layer for layer in layers if "forward" not in vars(layer)]
-    try:
-        for layer in chosen:
-            layer.forward = forward(layer)
-        yield
-    finally:
-        for layer in chosen:
-            vars(layer).pop("forward", None)

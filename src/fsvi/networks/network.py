@@ -13,12 +13,12 @@ from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs, describe_inputs
 from fsvi.networks.calling import Output, call, check_arguments, unwrap
 from fsvi.networks.checkpoints import repeatable
-from fsvi.networks.compiling import compiled
 from fsvi.networks.description import describe
 from fsvi.networks.devices import forked_random, moved
 from fsvi.networks.heads import (
     Head,
-    Layout,
+    OutputLayout,
+    Reached,
     apply_head,
     channels_last,
     guess_head,
@@ -29,15 +29,18 @@ from fsvi.networks.heads import (
     own_axis,
     recording,
     replacing_output,
+    stopping_at,
 )
 from fsvi.networks.modes import dropping, evaluating
-from fsvi.networks.parameters import freeze_parameters, frozen_norms, hold_padding_rows, initialize
+from fsvi.networks.parameters import freeze_parameters, frozen_norms, hold_padding_rows, initialize, is_dense_stack
 from fsvi.networks.positions import Positions, choose_positions
 from fsvi.validation import check_type, first_line
 
 _TOLERANCE = 0.02
 """How far outputs may be from those of a plain linear layer, relative to the largest: rounding in half precision."""
 _NOT_PLAIN = "the last layer {head!r} is not a plain linear layer, features @ weight.T + bias, because {reason}."
+_MOST_PARAMETERS = 2**17
+"""The parameters of the largest network that counts as small: with more, copying draws costs more than it saves."""
 _FUNCTION = {"function": True}
 """Stands in a file for an `output` that is a function, which a file cannot hold."""
 
@@ -88,7 +91,7 @@ class Network:
         """The names of the head's parameters in the network, weight first."""
         self.is_reused = False
         """Whether the model also calls the head before the end, as far as was seen."""
-        self.layout = Layout()
+        self.layout = OutputLayout()
         """How the model's outputs relate to the head's, as far as was seen."""
         self._is_head_given = head is not None
 
@@ -163,8 +166,6 @@ class Network:
             features, outputs = self.with_features(x.inputs, tensors)
             return x.select(features), x.select(outputs)
         axis = self.layout.axis
-        if compiled(self.module) is not None and not self.is_tied:
-            return self._compiled_features(x, tensors or {})
         if self.layout.is_moved:  # what selects or averages the head's outputs then does so with features
             with repeatable(lambda: replacing_output(self.linear)):
                 features = channels_last(self._returned(x, tensors), axis)
@@ -176,14 +177,18 @@ class Network:
             return inputs[-1], outputs
         return channels_last(inputs[-1], axis), channels_last(outputs, axis)
 
-    def _compiled_features(self, x: Inputs, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """As `with_features` without hooks, which torch.compile does not see: the head becomes the identity."""
-        own = self._head_parameters()
-        eye = torch.eye(self.num_features, dtype=own[0][1].dtype, device=own[0][1].device)
-        identity = [eye.reshape(self.num_features, *own[0][1].shape[1:]), torch.zeros_like(eye[0])]
-        values = dict(zip(self.head_names, identity, strict=False))
-        features = channels_last(self._returned(x, {**tensors, **values}), self.layout.axis)
-        return features, apply_head(features, *(tensors.get(name, p) for name, p in own))
+    def features(self, x: Inputs | Positions, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The features Φ(x) alone: the pass ends where the head begins, if nothing else decides what they are."""
+        if self.layout.is_moved or self.is_reused:
+            return self.with_features(x, tensors)[0]
+        if isinstance(x, Positions):
+            return x.select(self.features(x.inputs, tensors))
+        try:
+            with stopping_at(self.linear):
+                self._returned(x, tensors)
+        except Reached as reached:
+            return channels_last(reached.input, self.layout.axis)
+        raise HeadError(f"the network did not call its last layer {self.head!r}.")
 
     def arranged(self, x: Any) -> Any:
         """`x` on the network's device, and images in its memory layout."""
@@ -201,19 +206,9 @@ class Network:
 
     # Positions ------------------------------------------------------------------------------------------------------
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether there are outputs at every position of a text or an image, as far as was seen."""
-        return bool(self.layout.positions)
-
     def at_positions(self, x: Inputs, num: int) -> Any:
         """`x` itself, or `num` random positions of its outputs if there are outputs at every position."""
-        return choose_positions(x, num) if self.is_dense else x
-
-    def position_shape(self, x: Inputs) -> tuple[int, ...]:
-        """The dimensions of positions of the outputs at `x`, which depend on lengths; an error if `x` does not fit."""
-        outputs = channels_last(self._try(self.arranged(x)), self.layout.axis)
-        return tuple(outputs.shape[1:-1])
+        return choose_positions(x, num) if self.layout.positions else x
 
     # The last layer -------------------------------------------------------------------------------------------------
 
@@ -233,16 +228,21 @@ class Network:
         return out_features(self.linear)
 
     def _names_of(self, head: str) -> list[str]:
-        """The names of the parameters of the layer `head` in the network."""
-        prefix = f"{head}." if head else ""
-        return [prefix + name for name, _ in self.module.get_submodule(head).named_parameters()]
+        """The names of the parameters of the layer `head`, as the network lists them: a tied one under its first."""
+        names = {id(p): name for name, p in self.module.named_parameters()}
+        return [names[id(p)] for p in self.module.get_submodule(head).parameters()]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is a stack of dense layers of which many draws are faster together than one after the other."""
+        return is_dense_stack(self.module) and sum(p.numel() for p in self.module.parameters()) <= _MOST_PARAMETERS
 
     @property
     def is_tied(self) -> bool:
         """Whether the features use one of the head's parameters too."""
-        names = dict(self.module.named_parameters(remove_duplicate=False))
-        own = {id(names[name]) for name in self.head_names}
-        return self.is_reused or any(id(p) in own and name not in self.head_names for name, p in names.items())
+        own = [id(p) for p in self.linear.parameters()]
+        places = [id(p) for _, p in self.module.named_parameters(remove_duplicate=False) if id(p) in own]
+        return self.is_reused or len(places) > len(own)
 
     def examined(self, x: Inputs) -> Network:
         """The network with its head found by a pass over example inputs `x`, and checked: head(features(x)) = f(x)."""
@@ -259,7 +259,7 @@ class Network:
         other._check_plain(x)
         return other
 
-    def _find(self, x: Inputs, calls: list[tuple[str, Tensor, Tensor]], outputs: Tensor) -> tuple[str, Layout]:
+    def _find(self, x: Inputs, calls: list[tuple[str, Tensor, Tensor]], outputs: Tensor) -> tuple[str, OutputLayout]:
         """The head's name, and how the outputs relate to it."""
         found = [call for call in calls if call[2].shape == outputs.shape and torch.equal(call[2], outputs)]
         if found:
@@ -291,18 +291,18 @@ class Network:
             for name, module in head_layers(self.module).items()
         ]
         try:
-            outputs = self._try(x)
+            outputs = self.outputs_at(x)
         finally:
             for handle in handles:
                 handle.remove()
         _check_outputs(outputs, len(x))
         return calls, outputs
 
-    def _try(self, x: Inputs) -> Any:
-        """What the network returns for `x`, or an error that names the inputs."""
+    def outputs_at(self, x: Inputs) -> Any:
+        """What the network returns for `x` in eval mode, or an error that names the inputs."""
         try:
             with evaluating(self.module), torch.no_grad():
-                return self._returned(x)
+                return self._returned(self.arranged(x))
         except HeadError:
             raise
         except Exception as error:
@@ -388,23 +388,25 @@ class Network:
         """What a file records besides the module: the head's name as it was found, the output and the layout."""
         output = _FUNCTION if callable(self.output) else self.output
         settings = {"head": self.head, "output": output, "channels_last": self.channels_last}
-        return settings if self.layout == Layout() else {**settings, "layout": list(self.layout)}
+        frozen = [name for name, p in self.module.named_parameters() if not p.requires_grad]
+        return {**settings, "layout": list(self.layout), "frozen": frozen}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], net: nn.Module | Network) -> Network:
         """The network that was saved with these `settings`; a wrapped `net` supplies an `output` that is a function."""
         module, own = (net.module, net.output) if isinstance(net, Network) else (net, None)
-        saved = settings.get("output")
+        saved = settings["output"]
         if saved == _FUNCTION and own is None:
             raise FileFormatError(
                 "the network's output was taken by a function, which a file cannot hold: "
                 "pass fsvi.Network(net, output=function) to fsvi.load."
             )
         output = saved if own is None else own
-        network = cls(module, settings.get("head"), output, settings.get("channels_last", True))
-        if "layout" in settings:
-            axis, is_moved, positions = settings["layout"]
-            network.layout = Layout(int(axis), bool(is_moved), tuple(positions))
+        module = copy.deepcopy(module)
+        freeze_parameters(module, settings["frozen"], ())
+        network = cls(module, settings["head"], output, settings["channels_last"])
+        axis, is_moved, positions = settings["layout"]
+        network.layout = OutputLayout(int(axis), bool(is_moved), tuple(positions))
         return network
 
 
@@ -427,9 +429,9 @@ def _uncompiled(module: nn.Module) -> nn.Module:
     return getattr(module, "_orig_mod", module)
 
 
-def _layout(outputs: Tensor, axis: int, is_moved: bool) -> Layout:
+def _layout(outputs: Tensor, axis: int, is_moved: bool) -> OutputLayout:
     is_last = axis == -1 or outputs.dim() == 2
-    return Layout(-1 if is_last else axis, is_moved, tuple(channels_last(outputs, axis).shape[1:-1]))
+    return OutputLayout(-1 if is_last else axis, is_moved, tuple(channels_last(outputs, axis).shape[1:-1]))
 
 
 def _check_flag(name: str, value: Any) -> bool:

@@ -86,7 +86,7 @@ def _without_row(gradient: Tensor, row: int) -> Tensor:
     return gradient
 
 
-def is_dense(net: nn.Module) -> bool:
+def is_dense_stack(net: nn.Module) -> bool:
     """Whether the network is a sequence of dense layers and activations, which `torch.vmap` runs fast."""
     return all(
         isinstance(module, _PLAIN)

@@ -3,9 +3,9 @@
 from fsvi.training.callbacks import Callback, TrainingState
 from fsvi.training.fit import fit
 from fsvi.training.history import History
-from fsvi.training.optimizers import adamw, cosine, sgd
-from fsvi.training.rates import every_step
-from fsvi.training.step import Stepper, take_step
+from fsvi.training.optimizers import adamw, sgd
+from fsvi.training.rates import cosine, every_step
+from fsvi.training.step import Stepper
 from fsvi.training.tasks import fit_tasks
 
 __all__ = [
@@ -19,5 +19,4 @@ __all__ = [
     "fit",
     "fit_tasks",
     "sgd",
-    "take_step",
 ]

@@ -1,36 +1,53 @@
-"""Training data as minibatches, from tensors, a dataset or a DataLoader."""
+"""Training data as minibatches, from tensors, a dataset, a DataLoader or a stream."""
 
 from __future__ import annotations
 
 import math
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from fsvi import ranks
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import TARGET_KEYS, concatenate, is_graph_batch, tensors_of, without_keys
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import digest
-from fsvi.training.samplers import deliverable_indices, owned_generators
+from fsvi.training.samplers import deliverable_indices, drawn, owned_generators, shared_loader, steps_of
 from fsvi.validation import as_tensor, check_count, first_line
 
 _SAMPLED, _SAMPLED_BYTES = 2_000, 2**28
 """The most examples of a dataset that are read before training, and the most memory they may take."""
 
-Pair = tuple[Any, Tensor]
-"""Inputs, a tensor or a `Bundle`, and targets."""
 Unpack = str | Callable[[Any], tuple[Any, Any]]
 """Where targets are in a batch: a key, or a function from the batch to inputs and targets."""
 
 
+class Batch(NamedTuple):
+    """A minibatch, validated and on the method's device.
+
+    Attributes:
+        x: Inputs, a tensor or a `Bundle`.
+        y: Targets.
+        weights: The examples' weights, 1 on average over all data; None if all are equal.
+        observed: The number of targets that are present; None if nobody has counted.
+    """
+
+    x: Any
+    y: Tensor
+    weights: Tensor | None = None
+    observed: int | None = None
+
+
 class Batches(ABC):
-    """The minibatches that `fit` trains on: validated pairs of inputs and targets on the method's device.
+    """The minibatches that `fit` trains on. Processes that train together each have their share of them.
 
     BatchNorm layers cannot normalize a single example. If the network has any, a last batch of one example is merged
     into the batch before it.
@@ -41,36 +58,31 @@ class Batches(ABC):
     num_data: int
     """N, the number that sets the weight of the KL: the same, unless the user stated another one"""
     num_batches: int
-    """the number of batches per epoch"""
-    batch_size: int
-    """the size of most batches"""
+    """the number of batches per epoch and process"""
     fingerprint: str | None = None
     """a checksum of the data for checkpoints; None if the data are not in memory"""
     generators: tuple[torch.Generator, ...] = ()
     """random generators of the data source, whose states a checkpoint must keep"""
-
-    def set_epoch(self, epoch: int) -> None:  # noqa: B027
-        """The next pass is that of `epoch`, from 0; for data whose order depends on it."""
-
-    @abstractmethod
-    def examples(self) -> Pair:
-        """Inputs and targets: all of them, or a sample."""
+    shards_itself = False
+    """whether the source gives each process other examples"""
+    checksum = 0
+    """of what the last pass has read, by which processes find out that they read different data"""
 
     @abstractmethod
-    def ordered(self) -> Iterator[Pair]:
-        """One epoch, without shuffling by fsvi."""
+    def examples(self) -> Batch:
+        """All examples, or a sample: the same on every process, unless the source shards itself."""
 
     @abstractmethod
-    def shuffled(self) -> Iterator[Pair]:
-        """One epoch, in an order drawn from torch's global generator, or in the loader's own order."""
+    def one_pass(self, seed: int) -> Iterator[Batch]:
+        """This process's share of one pass, in an order that the seed decides; a loader may have an order of its own.
 
-    def mean(self, values: Tensor) -> float:
-        """The mean of one number per example, in the order of `ordered`."""
-        return float(values.mean())
+        Args:
+            seed: The seed of the order, the same on all processes.
+        """
 
-    def weighted(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """As `shuffled`, with the examples' weights, 1 on average; None if all are equal."""
-        return ((x, y, None) for x, y in self.shuffled())
+    def ordered(self) -> Iterator[Batch]:
+        """This process's share of all examples once, for validation."""
+        return self.one_pass(0)
 
 
 class TensorBatches(Batches):
@@ -97,10 +109,13 @@ class TensorBatches(Batches):
             total = float(given.sum())
             self.weights = (given / given.mean()).to(self.x.device, method.dtype)
         self.num_data = max(1, round(total)) if num_data is None else num_data
-        self.num_batches = math.ceil(self.num_examples / batch_size)
-        if batch_size > 1 and batch_norms(method):
-            self.num_batches = max(1, min(self.num_batches, self.num_examples // 2))
-        self.batch_size = math.ceil(self.num_examples / self.num_batches)
+        least = ranks.size() * (2 if batch_size > 1 and batch_norms(method) else 1)
+        self.num_batches = math.ceil(self.num_examples / (batch_size * ranks.size()))
+        self.num_batches = max(1, min(self.num_batches, self.num_examples // least))
+        if self.num_examples < ranks.size():
+            raise InvalidInputError(
+                f"{self.num_examples} examples cannot be shared by {ranks.size()} processes: start fewer processes."
+            )
         self._arranged = method.network.arranged
 
     @property
@@ -109,35 +124,27 @@ class TensorBatches(Batches):
         weights = {} if self.weights is None else {"weights": self.weights}
         return digest({**tensors_of(self.x), "y": self.y, **weights})
 
-    def examples(self) -> Pair:
+    def examples(self) -> Batch:
         """All examples."""
-        return self.x, self.y
+        return Batch(self.x, self.y, self.weights)
 
-    def ordered(self) -> Iterator[Pair]:
-        """All examples as one batch."""
-        yield self.x, self.y
+    def ordered(self) -> Iterator[Batch]:
+        """All examples as one batch, or a part of them per process."""
+        yield from self._parts(torch.arange(self.num_examples), 1)
 
-    def mean(self, values: Tensor) -> float:
-        """The weighted mean."""
-        return float((values if self.weights is None else values * self.weights.to(values)).mean())
-
-    def shuffled(self) -> Iterator[Pair]:
+    def one_pass(self, seed: int) -> Iterator[Batch]:
         """Every example once."""
-        return ((x, y) for x, y, _ in self.weighted())
+        if self.num_batches == ranks.size() == 1:
+            return iter([self.examples()])
+        order = torch.randperm(self.num_examples, generator=torch.Generator().manual_seed(seed))
+        return self._parts(order, self.num_batches)
 
-    def weighted(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Every example once, with its weight."""
-        if self.num_batches == 1:
-            yield self.x, self.y, self.weights
-            return
-        for index in torch.randperm(self.num_examples).tensor_split(self.num_batches):
-            yield self.take(index)
-
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The examples with these numbers, and their weights."""
-        index = index.to(self.y.device)
-        weights = None if self.weights is None else self.weights[index]
-        return self._arranged(self.x[index]), self.y[index], weights
+    def _parts(self, order: Tensor, num: int) -> Iterator[Batch]:
+        for step in order.tensor_split(num):
+            index = step.tensor_split(ranks.size())[ranks.rank()].to(self.y.device)
+            if len(index):
+                weights = None if self.weights is None else self.weights[index]
+                yield Batch(self._arranged(self.x[index]), self.y[index], weights)
 
 
 class LoaderBatches(Batches):
@@ -147,50 +154,48 @@ class LoaderBatches(Batches):
         method: The method to train.
         loader: The DataLoader.
         num_data: N; None counts the different examples that the loader can deliver.
+        unpack: Where the targets are in batches that are dictionaries.
     """
 
     def __init__(
         self, method: Method, loader: DataLoader[Any], num_data: int | None = None, unpack: Unpack | None = None
     ) -> None:
+        self._method, self._unpack = method, unpack
+        self._merges = bool(batch_norms(method))
+        self.generators = owned_generators(loader)
+        self._take_up(loader, num_data)
+
+    def _take_up(self, loader: DataLoader[Any], num_data: int | None) -> None:
         _check_loader(loader)
-        self._method, self._loader, self._unpack = method, loader, unpack
+        self._loader = shared_loader(loader)
         self._indices: Sequence[Any] = deliverable_indices(loader, required=num_data is None)
         self.num_examples = len(self._indices)
         self.num_data = self.num_examples if num_data is None else num_data
-        self.batch_size = loader.batch_size or math.ceil(self.num_examples / len(loader))
-        self._merges = bool(batch_norms(method))
-        self.num_batches = max(1, len(loader) - (self._merges and _ends_with_one(loader)))
-        self.generators = owned_generators(loader)
+        merged = self._merges and _ends_with_one(loader)
+        self.num_batches = max(1, math.ceil((len(loader) - merged) / ranks.size()))
 
-    def examples(self) -> Pair:
+    def examples(self) -> Batch:
         """A sample, spread evenly over the dataset."""
         first = self._collated([self._indices[0]])[0]
         most = max(2, min(_SAMPLED, _SAMPLED_BYTES // max(1, first.nbytes)))
-        chosen = self._indices[:: math.ceil(self.num_examples / most)]
-        return self._collated(chosen)
+        return self._collated(self._indices[:: math.ceil(self.num_examples / most)])
 
-    def ordered(self) -> Iterator[Pair]:
+    def one_pass(self, seed: int) -> Iterator[Batch]:
         """One pass over the loader."""
-        return self.shuffled()
-
-    def shuffled(self) -> Iterator[Pair]:
-        """One pass over the loader."""
-        batches = map(self._checked, self._loader)
-        return merge_single(batches) if self._merges else batches
+        return self._merged(map(self._checked, drawn(self._loader, seed)))
 
     @property
-    def loader(self) -> DataLoader[Any]:
-        """The loader."""
-        return self._loader
+    def checksum(self) -> int:  # type: ignore[override]
+        """Of all indices that processes have shared."""
+        return int(getattr(self._loader.batch_sampler, "checksum", 0))
 
-    def over(self, loader: DataLoader[Any]) -> Iterator[Pair]:
-        """One pass over another loader of the same dataset."""
-        return map(self._checked, loader)
+    def _merged(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        return merge_single(batches) if self._merges else batches
 
-    def _checked(self, batch: Any) -> Pair:
-        return self._method.check_batch(*unpacked(batch, self._unpack))
+    def _checked(self, batch: Any) -> Batch:
+        return Batch(*self._method.check_batch(*unpacked(batch, self._unpack)))
 
-    def _collated(self, indices: Sequence[Any]) -> Pair:
+    def _collated(self, indices: Sequence[Any]) -> Batch:
         """Some items of the dataset as one batch."""
         items = [self._loader.dataset[i] for i in indices]
         try:
@@ -201,6 +206,86 @@ class LoaderBatches(Batches):
                 "give a DataLoader with a collate_fn for them, such as that of torch_geometric for graphs."
             ) from error
         return self._checked(batch)
+
+
+class StreamBatches(LoaderBatches):
+    """Batches of a DataLoader of an IterableDataset, which has no index and perhaps no length.
+
+    An epoch is one pass over the stream. A stream that says its length ends by itself; any other ends after N examples
+    at the latest, with N = `num_data`, so that an endless stream has epochs too. Processes read the same stream and
+    share its batches, unless it `shards_itself`.
+    """
+
+    def _take_up(self, loader: DataLoader[Any], num_data: int | None) -> None:
+        if num_data is None:
+            raise InvalidInputError(
+                f"the dataset, a {type(loader.dataset).__name__}, is a stream, so the number of examples for the "
+                "weight of the KL is unknown: pass num_data=, the number of different examples."
+            )
+        self._loader = loader
+        self.shards_itself = ranks.size() > 1 and bool(getattr(loader.dataset, "shards_itself", False))
+        self.num_data = self.num_examples = num_data
+        try:
+            self._length = len(loader)
+        except TypeError:  # the length is not known
+            batch_size = loader.batch_size or self._first_size()
+            self._length = math.ceil(num_data / batch_size)
+            if self.shards_itself:
+                self._length = math.ceil(self._length / ranks.size())
+        self.num_batches = self._length if self.shards_itself else math.ceil(self._length / ranks.size())
+        self._checksum = 0
+
+    @property
+    def checksum(self) -> int:  # type: ignore[override]
+        """Of all targets that processes have shared."""
+        return self._checksum
+
+    def examples(self) -> Batch:
+        """The first examples of a pass."""
+        read: list[Batch] = []
+        for batch in self.ordered():
+            read.append(batch)
+            if sum(len(batch.y) for batch in read) >= _SAMPLED:
+                break
+        if not read:
+            raise InvalidInputError(f"the stream, a {type(self._loader.dataset).__name__}, gives no examples.")
+        return Batch(concatenate([batch.x for batch in read]), torch.cat([batch.y for batch in read]))
+
+    def ordered(self) -> Iterator[Batch]:
+        """The whole stream: for validation, it must have an end, and all processes read it."""
+        return map(self._checked, drawn(self._loader, 0))
+
+    def one_pass(self, seed: int) -> Iterator[Batch]:
+        """One pass over the stream, in its own order."""
+        # every worker may end with a smaller batch of its own
+        batches = islice(drawn(self._loader, seed), self._length + self._loader.num_workers)
+        own = batches if ranks.size() == 1 or self.shards_itself else self._own(batches)
+        return self._merged(map(self._checked, own))
+
+    def _own(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._checksum = 0
+        for step in steps_of(batches):
+            for batch in step:
+                targets = torch.as_tensor(unpacked(batch, self._unpack)[1]).detach().cpu().contiguous()
+                self._checksum = zlib.crc32(targets.numpy().tobytes(), self._checksum)
+            yield from step[ranks.rank() : ranks.rank() + 1]
+
+    def _first_size(self) -> int:
+        """The size of the first batch of a stream that makes its own batches."""
+        first = next(self.ordered(), None)
+        return 1 if first is None else len(first.y)
+
+
+def num_observed(likelihood: Likelihood, y: Tensor) -> int:
+    """How many targets are present: of examples, or of positions if there are outputs at every position."""
+    observed = likelihood.observed(y)
+    return int(likelihood.num_observed(y)) if observed is None else int(observed.sum())
+
+
+def with_targets(method: Method, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches in which a target is present, with the number of these."""
+    counted = (batch._replace(observed=num_observed(method.likelihood, batch.y)) for batch in batches)
+    return (batch for batch in counted if batch.observed)
 
 
 def unpacked(batch: Any, unpack: Unpack | None) -> tuple[Any, Any]:
@@ -255,31 +340,24 @@ def as_batches(
         check_count("num_data", num_data)
     if isinstance(data, TensorDataset):
         data = data.tensors
-    if isinstance(data, IterableDataset):
-        data = DataLoader(data, batch_size=batch_size, pin_memory=method.device.type == "cuda")
-    if isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset):
-        from fsvi.training.streams import StreamBatches  # it builds on this module
-
-        return StreamBatches(method, data, num_data, unpack)
-    if isinstance(data, DataLoader):
-        return LoaderBatches(method, data, num_data, unpack)
     if isinstance(data, Dataset):
-        _check_dataset(data)
-        return LoaderBatches(method, _loader(data, batch_size, method), num_data, unpack)
+        is_stream = isinstance(data, IterableDataset)
+        if not is_stream:
+            _check_dataset(data)
+        # pinned memory lets copies to the device run in the background
+        pinned = method.device.type == "cuda"
+        data = DataLoader(data, batch_size, shuffle=None if is_stream else True, pin_memory=pinned)
+    if isinstance(data, DataLoader):
+        kind = StreamBatches if isinstance(data.dataset, IterableDataset) else LoaderBatches
+        return kind(method, data, num_data, unpack)
     if isinstance(data, Mapping) or is_graph_batch(data):
-        x, y = unpacked(data, unpack)
-        return TensorBatches(method, x, y, batch_size, num_data)
+        data = unpacked(data, unpack)
     if isinstance(data, (tuple, list)) and len(data) in (2, 3):
         x, y, *weights = data
         return TensorBatches(method, x, y, batch_size, num_data, *weights)
     raise InvalidInputError(
         f"data is {_described(data)}; fit needs a pair (x, y), a triple (x, y, weights), a Dataset or a DataLoader."
     )
-
-
-def _loader(data: Dataset[Any], batch_size: int, method: Method) -> DataLoader[Any]:
-    """A loader in random order; memory is pinned where that lets copies to the device run in the background."""
-    return DataLoader(data, batch_size=batch_size, shuffle=True, pin_memory=method.device.type == "cuda")
 
 
 def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
@@ -289,7 +367,7 @@ def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
         raise InvalidInputError(f"weights have shape {tuple(weights.shape)}; {num} examples need ({num},).")
     if not bool(weights.isfinite().all()) or bool((weights < 0).any()) or not bool((weights > 0).any()):
         raise InvalidInputError("weights must be finite numbers of at least 0, and not all of them 0.")
-    if method.network.is_dense:
+    if method.network.layout.positions:
         raise InvalidInputError("examples with outputs at every position cannot be weighed: leave the weights out.")
     for part in method.modules():
         if isinstance(part, (Method, Likelihood)) and not part.takes_weights:
@@ -299,12 +377,12 @@ def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
     return weights
 
 
-def merge_single(batches: Iterable[Pair]) -> Iterator[Pair]:
+def merge_single(batches: Iterable[Batch]) -> Iterator[Batch]:
     """The batches, with each one of a single example merged into the larger batch before it."""
-    held: Pair | None = None
+    held: Batch | None = None
     for batch in batches:
-        if held is not None and len(batch[0]) == 1 < len(held[0]):
-            held = concatenate([held[0], batch[0]]), torch.cat([held[1], batch[1]])
+        if held is not None and len(batch.y) == 1 < len(held.y):
+            held = Batch(concatenate([held.x, batch.x]), torch.cat([held.y, batch.y]))
             continue
         if held is not None:
             yield held

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,30 +15,25 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
-from fsvi.methods.base import Method
-from fsvi.networks.devices import random_state, set_random_state
 from fsvi.serialization import CHECKPOINT, building_from, check_writable, read_tree, remove_leftovers, write_tree
-from fsvi.validation import check_positive
 
+INTERVAL = 10.0
+"""The least number of seconds between two checkpoints."""
 _NAME = "checkpoint.fsvi"
+_locks: set[int] = set()
 
 
 class Checkpoints:
-    """The newest checkpoint of a run, in a folder.
+    """The newest checkpoint of a run, in a folder that no other run may use at the same time.
 
     Args:
         folder: The folder, which is created if necessary.
-        interval: The least number of seconds between two checkpoints.
         resume: Whether to use the checkpoint of an earlier run. False refuses a folder that has one.
-        writes: Whether this process writes the checkpoints. One that does not never touches the folder.
     """
 
-    def __init__(self, folder: str | PathLike[str], interval: float, resume: bool, writes: bool = True) -> None:
-        self.interval = check_positive("checkpoint_interval", interval, zero=True)
+    def __init__(self, folder: str | PathLike[str], resume: bool) -> None:
         self._written = -float("inf")
-        self.path = check_writable(folder) / _NAME if writes else Path(folder) / _NAME
-        if not writes:
-            return
+        self.path = Path(folder) / _NAME
         remove_leftovers(self.path)
         if self.path.exists() and not resume:
             raise InvalidInputError(f"{self.path} exists: pass resume=True to continue it, or choose another folder.")
@@ -44,7 +41,7 @@ class Checkpoints:
     @property
     def is_due(self) -> bool:
         """Whether the interval since the last checkpoint has passed."""
-        return time.monotonic() - self._written >= self.interval
+        return time.monotonic() - self._written >= INTERVAL
 
     def read(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """The last state, or None without a checkpoint; one from a run with other settings is refused."""
@@ -60,7 +57,7 @@ class Checkpoints:
         """Replace the checkpoint.
 
         Args:
-            state: What `capture` returned, and the history.
+            state: Everything that a continuation needs, as plain values and tensors.
             settings: Everything that must not change between a checkpoint and its continuation.
         """
         write_tree(self.path, {"state": state, "settings": flatten(settings)}, CHECKPOINT)
@@ -73,6 +70,58 @@ class Checkpoints:
                     f"{self.path} comes from a run with {name}={theirs.get(name)!r}, not {ours.get(name)!r}: "
                     "resume with the same settings, or choose another folder."
                 )
+
+
+@contextmanager
+def opened(folder: str | PathLike[str] | None, resume: bool) -> Iterator[Checkpoints | None]:
+    """The checkpoints in a folder, which is locked meanwhile; the system takes the lock from a process that dies.
+
+    Args:
+        folder: The folder; None for no checkpoints.
+        resume: As in `Checkpoints`.
+    """
+    if folder is None:
+        yield None
+        return
+    lock = _lock(check_writable(folder))
+    try:
+        yield Checkpoints(folder, resume)
+    finally:
+        _release(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Lock the folder itself, so that no file is left behind; None where the system or its disk has no such locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    if not _locks:
+        os.register_at_fork(after_in_child=_release_all)  # workers that outlive a killed process hold no lock
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise InvalidInputError(
+            f"{folder} belongs to another training that is running: give each training a folder of its own."
+        ) from error
+    except OSError:
+        os.close(lock)
+        return None
+    _locks.add(lock)
+    return lock
+
+
+def _release(lock: int | None) -> None:
+    if lock in _locks:
+        _locks.remove(lock)
+        os.close(lock)
+
+
+def _release_all() -> None:
+    for lock in list(_locks):
+        _release(lock)
 
 
 def flatten(settings: Any, name: str = "") -> dict[str, Any]:
@@ -92,50 +141,15 @@ def flatten(settings: Any, name: str = "") -> dict[str, Any]:
     return {k: v for key, value in items.items() for k, v in flatten(value, f"{name}.{key}" if name else key).items()}
 
 
-def capture(method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]) -> dict[str, Any]:
-    """The parameters, the optimizer's state and the random states, also that of the method's device.
+def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Load an optimizer's state, in the memory layout of its parameters, which files do not keep and fused steps need.
 
     Args:
-        method: The method.
-        optimizer: Its optimizer.
-        generators: The random generators of the data.
+        optimizer: The optimizer.
+        state: What its `state_dict` returned.
     """
-    states = [torch.get_rng_state(), *(generator.get_state() for generator in generators)]
-    return {
-        "method": method.tensors(),
-        "optimizer": optimizer.state_dict(),
-        "random": states,
-        "device_random": random_state(method.device),
-    }
-
-
-def restore(
-    state: Mapping[str, Any], method: Method, optimizer: Optimizer, generators: Sequence[torch.Generator]
-) -> None:
-    """Restore what `capture` returned.
-
-    Args:
-        state: The captured state.
-        method: The method.
-        optimizer: Its optimizer.
-        generators: The random generators of the data.
-    """
-    method.load_tensors(state["method"])
-    optimizer.load_state_dict(state["optimizer"])
-    _arrange(optimizer)
-    for generator, random in zip((torch.default_generator, *generators), state["random"], strict=True):
-        generator.set_state(random)
-    set_random_state(method.device, state.get("device_random"))
-
-
-def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A snapshot that later training does not change."""
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
-
-
-def _arrange(optimizer: Optimizer) -> None:
-    """Give the optimizer's state the memory layout of its parameters, which files do not keep and fused steps need."""
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
+    optimizer.load_state_dict(dict(state))
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+                values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

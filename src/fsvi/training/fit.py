@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from os import PathLike
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
-from fsvi.cost.warning import warn_of_memory
+from fsvi import ranks
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
 from fsvi.networks.devices import find_device, forked_random, seed_random
-from fsvi.training.batches import Batches, TensorBatches, Unpack, as_batches
+from fsvi.training.batches import Batch, Batches, TensorBatches, Unpack, as_batches, num_observed
 from fsvi.training.callbacks import Callback, TrainingState, check_callbacks
-from fsvi.training.checkpoints import Checkpoints
-from fsvi.training.distributed import Ranks, joined, was_restarted
+from fsvi.training.checkpoints import opened
 from fsvi.training.history import History
 from fsvi.training.loop import Run
-from fsvi.training.optimizers import MakeOptimizer, Schedule, check_optimizer, make_optimizer
-from fsvi.training.rates import MakeScheduler, check_schedule, every_step
-from fsvi.training.sharding import ShardedTensors, check_validation, sharded, without_own_shards
+from fsvi.training.optimizers import MakeOptimizer, check_optimizer, make_optimizer
+from fsvi.training.rates import MakeScheduler, Schedule, check_schedule, every_step
 from fsvi.training.step import PRECISIONS, Stepper
 from fsvi.validation import check_choice, check_count, check_positive, check_seed, check_type
 
@@ -45,7 +41,6 @@ def fit(
     clip_norm: float | None = None,
     accumulate: int = 1,
     precision: str | None = None,
-    compile: bool | str = False,
     callbacks: Sequence[Callback | Callable[[TrainingState], object]] | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
@@ -56,15 +51,21 @@ def fit(
     patience: int | None = None,
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
-    checkpoint_interval: float = 10.0,
-    distributed: bool | None = None,
 ) -> History:
     """Train a method.
 
-    The same seed gives the same bits on a CPU. Torch's global random state is the same before and after. A DataLoader
-    that has its own generator keeps its own order.
+    The same seed gives the same bits on a CPU. The order of tensors has a random generator of its own, and so has a
+    DataLoader that was given one. Everything else, such as dropout inside the network, draws from torch's global
+    generator, whose state is the same before and after. Two threads that train at the same time share it, so their
+    results are valid but not repeatable: train them in two processes.
 
-    If the network has BatchNorm layers, a last batch of one example is merged into the batch before it.
+    If the network has BatchNorm layers, a last batch of one example is merged into the batch before it. A batch in
+    which no target is present is left out.
+
+    Under `torchrun`, or if `torch.distributed` is initialized, all processes train together, each on its share of the
+    data. `batch_size` is then that of each process, and a step on 2 × 64 examples is one on 128: choose `lr` for the
+    128. All processes end with the same parameters; the first one writes checkpoints and progress. A run that
+    `torchrun` restarts continues from its checkpoint.
 
     Args:
         method: The method to train, such as `fsvi.FSVI`.
@@ -75,13 +76,13 @@ def fit(
             20,000 steps if that is less, but at least one. A Dataset or a DataLoader needs a number.
         batch_size: The number of examples per step; a DataLoader makes its own batches.
         lr: The learning rate at the start.
-        optimizer: "adam", "adamw" (weight decay 0.01 on point estimates only; `fsvi.adamw` takes another number),
-            "sgd" (momentum 0.9; `fsvi.sgd` takes other settings), "nadam", "radam", "rmsprop", "adagrad", a
+        optimizer: "adam", "adamw" (weight decay 0.01 on point estimates only; `fsvi.training.adamw` takes another number),
+            "sgd" (momentum 0.9; `fsvi.training.sgd` takes other settings), "nadam", "radam", "rmsprop", "adagrad", a
             `torch.optim` class, or a function from parameter groups, each with its `lr`, to an optimizer. Methods with
             their own update rule ignore it.
         schedule: "cosine" (down to 5% of `lr`), None (constant), a function from the fraction of training done, 0..1,
             to a factor on the learning rate, or a function from the optimizer to a scheduler of
-            `torch.optim.lr_scheduler`, which makes its step after each epoch. Wrap that function in `fsvi.every_step`
+            `torch.optim.lr_scheduler`, which makes its step after each epoch. Wrap that function in `fsvi.training.every_step`
             for a scheduler that follows the optimizer's steps. `ReduceLROnPlateau` watches the validation data, or the
             training loss without any.
         clip_norm: The largest norm of the gradient; larger gradients are scaled down to it. None does not clip.
@@ -89,12 +90,7 @@ def fit(
             128 in less memory, except that each one has its own draws, and BatchNorm sees 32 examples at once.
         precision: "bf16" or "fp16" trains in mixed precision: torch computes the network in that type where it is safe
             (autocast). Parameters, divergences and predictions keep the network's type. None uses it everywhere.
-        compile: Whether torch.compile compiles the network's passes in training. A compilation takes 20 seconds or more
-            for each shape of inputs, which `History.compile_seconds` reports. On a CPU, small networks were slower
-            afterwards; measure a few epochs of yours first. It needs a C++ compiler on a CPU. The name of a backend of
-            torch.compile means that backend. Results equal those without compilation up to rounding, except that
-            dropout masks differ for the same seed.
-        callbacks: Callbacks (`fsvi.Callback`), loggers (`fsvi.loggers`) or functions of the training's state, which are
+        callbacks: Callbacks (`fsvi.training.Callback`), loggers (`fsvi.loggers`) or functions of the training's state, which are
             called at the end of each epoch. They can stop training by `state.stop()`.
         seed: The seed of all random numbers: the order of the data, the draws of weights and context points.
         device: Where to train; the method is moved there and stays there. "auto" is the first accelerator that works,
@@ -111,67 +107,50 @@ def fit(
         validation: Held-out data in any form that `data` can have. The mean log-likelihood is recorded every epoch.
         patience: Stop after this many epochs without a better validation log-likelihood, and restore the best
             parameters. It needs `validation`.
-        checkpoint: A folder to save the training state to at ends of epochs. After an interruption, at most
-            `checkpoint_interval` seconds plus the running epoch are lost.
+        checkpoint: A folder to save the training state to at ends of epochs; no other training may use it. After an
+            interruption, at most ten seconds plus the running epoch are lost.
         resume: Whether to continue from the checkpoint in that folder, if there is one. The result has the same bits as
             a run without interruption.
-        checkpoint_interval: The least number of seconds between two checkpoints.
-        distributed: Whether several processes train together, each on its share of the data. None does so under
-            `torchrun`, or if `torch.distributed` is initialized for more than one process. `batch_size` is then that
-            of each process, and a step on 2 × 64 examples is one on 128: choose `lr` for the 128. All processes end
-            with the same parameters; the first one writes checkpoints and progress. A run that `torchrun` restarts
-            continues from its checkpoint.
 
     Returns:
         The loss and its terms per epoch, and the validation results.
     """
     check_type("method", method, Method, "a method such as fsvi.FSVI(net, likelihood=..., context=...)")
-    with joined(distributed) as ranks:
-        if epochs is not None:
-            check_count("epochs", epochs)
-        check_count("batch_size", batch_size)
-        check_seed(seed)
-        check_positive("lr", lr)
-        _check_companions(validation, patience, checkpoint, resume)
-        make, make_rates, called = check_optimizer(optimizer), check_schedule(schedule), check_callbacks(callbacks)
-        check_count("accumulate", accumulate)
-        if precision is not None:
-            check_choice("precision", precision, PRECISIONS)
-        checkpoints = None
-        if checkpoint is not None:
-            checkpoints = Checkpoints(checkpoint, checkpoint_interval, resume or was_restarted(), ranks.is_main)
+    if epochs is not None:
+        check_count("epochs", epochs)
+    check_count("batch_size", batch_size)
+    check_seed(seed)
+    check_positive("lr", lr)
+    check_count("accumulate", accumulate)
+    if precision is not None:
+        check_choice("precision", precision, PRECISIONS)
+    _check_companions(validation, patience, checkpoint, resume)
+    make, make_rates, called = check_optimizer(optimizer), check_schedule(schedule), check_callbacks(callbacks)
+    with ranks.joined():
+        is_first, continues = ranks.rank() == 0, resume or ranks.was_restarted()
         if device is not None:
             method.to(ranks.own_device(find_device(device)))
-        with forked_random(method.device):
+        with opened(checkpoint if is_first else None, continues) as checkpoints, forked_random(method.device):
             seed_random(seed, method.device)
-            whole = as_batches(method, without_own_shards(data, ranks), batch_size, num_data, unpack)
-            batches = sharded(method, whole, ranks, batch_size, seed)
+            batches = as_batches(method, data, batch_size, num_data, unpack)
+            held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack)
             epochs = _default_epochs(batches) if epochs is None else epochs
-            held_out = None if validation is None else _hold_out(method, validation, batch_size, unpack, ranks)
             examples = _begin(method, batches)
-            warn_of_memory(method, batches.batch_size, examples[0])
             own = method.own_optimizer(lr)
             _check_own(method, own, clip_norm, precision)
-            made = own or make_optimizer(make, method.parameter_groups(lr), method.point_parameters())
-            average = None if ranks.size == 1 else partial(ranks.average, method, made)
-            stepper = Stepper(
-                method, made, clip_norm=clip_norm, precision=precision, compile=compile, after_backward=average
-            )
-            rates = make_rates(made)
-            run = Run(
-                method, batches, held_out, stepper, rates, epochs, patience, checkpoints, ranks, accumulate, called
-            )
-            run.check(dict(seed=seed, batch_size=batch_size, lr=lr), examples)
-            run.resume(is_asked=resume)
-            if run.history.epochs == 0:
-                method.fit_prior(*examples)
-                ranks.share(method)
-                ranks.seed(seed, method.device)
-            return run.train(progress)
+            stepper = Stepper(method, own or make_optimizer(make, method, lr), clip_norm=clip_norm, precision=precision)
+            rates = make_rates(stepper.optimizer)
+            run = Run(method, batches, held_out, stepper, rates, epochs, patience, seed, accumulate, called)
+            settings = {**run.settings(), "batch_size": batch_size, "lr": lr}
+            run.check_processes(examples.y, settings)
+            if checkpoint is not None:
+                saved = None if checkpoints is None else checkpoints.read(settings)
+                run.resume(ranks.from_first(saved), checkpoint, resume)
+            return run.train(progress, checkpoints, settings)
 
 
 def _default_epochs(batches: Batches) -> int:
-    if not isinstance(batches, (TensorBatches, ShardedTensors)):
+    if not isinstance(batches, TensorBatches):
         raise InvalidInputError(
             f"epochs is needed with a Dataset or a DataLoader: pass a number, such as epochs=30 for "
             f"{30 * batches.num_batches:,} steps."
@@ -200,29 +179,32 @@ def _check_own(method: Method, own: Optimizer | None, clip_norm: float | None, p
             )
 
 
-def _hold_out(method: Method, validation: Any, batch_size: int, unpack: Unpack | None, ranks: Ranks) -> Batches:
+def _hold_out(method: Method, validation: Any, batch_size: int, unpack: Unpack | None) -> Batches:
     """The validation data, checked before training without changing any random state."""
     try:
         with forked_random(method.device):
             batches = as_batches(method, validation, batch_size, 1, unpack)  # its size weighs nothing
-            check_validation(batches, ranks)
             batches.examples()
     except InvalidInputError as error:
         raise InvalidInputError(f"validation: {error}") from error
     return batches
 
 
-def _begin(method: Method, batches: Batches) -> tuple[Tensor, Tensor]:
+def _begin(method: Method, batches: Batches) -> Batch:
     """Show the method examples of the data, so that problems are found before the first step."""
-    x, y = batches.examples()
+    examples = batches.examples()
+    if batches.shards_itself:
+        examples = ranks.from_first(examples)
+    x, y, *_ = examples
     if not y.is_floating_point() and bool((y == y.flatten()[0]).all()):
         label = int(y.flatten()[0])
         message = f"all {y.numel()} labels checked are {label}: nothing can be learned about the other classes."
         warnings.warn(message, stacklevel=3)
-    method.begin(x, _num_targets(method, batches.num_data, y))
-    return x, y
-
-
-def _num_targets(method: Method, num_data: int, y: Tensor) -> int:
-    """N for the weight of the KL: examples, or positions, that have a target; the share of them is that in `y`."""
-    return max(1, round(num_data * int(method.likelihood.num_observed(method.target_rows(y))) / len(y)))
+    observed = num_observed(method.likelihood, y)
+    if not observed:
+        raise InvalidInputError(f"no target is present in the {len(y)} examples checked: at least one is needed.")
+    for each in {method, *method.learners()}:  # N counts the examples, or positions, that have a target
+        each.num_data = max(1, round(batches.num_data * observed / len(y)))
+    for learner in method.learners():
+        learner.begin(x, y)
+    return examples

@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
+from fsvi import ranks
 from fsvi.errors import InvalidInputError, NonFiniteLossError
 from fsvi.methods.base import Method
-from fsvi.networks.compiling import timing_compilation, uncompile_module
-from fsvi.networks.devices import forked_random
+from fsvi.methods.files import load_tensors
+from fsvi.networks.devices import seed_random
+from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import building_from, digest
-from fsvi.training.batches import Batches
+from fsvi.training.batches import Batch, Batches, with_targets
 from fsvi.training.callbacks import Callback, TrainingState, callback_name
-from fsvi.training.checkpoints import Checkpoints, capture, copy_tensors, flatten, restore
-from fsvi.training.distributed import Ranks, run_name
+from fsvi.training.checkpoints import Checkpoints, flatten, load_optimizer
 from fsvi.training.history import History
 from fsvi.training.progress import ProgressBar
 from fsvi.training.rates import Rates
-from fsvi.training.step import Batch, Stepper
+from fsvi.training.step import Stepper
 
 _VALIDATION_SAMPLES = 16
 
 
 @dataclass
 class Run:
-    """The state of one call of `fit`."""
+    """The state of one call of `fit`.
+
+    Random numbers depend on the seed, the epoch and the process, so a resumed run draws the same ones.
+    """
 
     method: Method
     batches: Batches
@@ -42,127 +43,115 @@ class Run:
     rates: Rates
     epochs: int
     patience: int | None
-    checkpoints: Checkpoints | None
-    ranks: Ranks = field(default_factory=Ranks)
-    accumulate: int = 1
-    callbacks: list[Callback] = field(default_factory=list)
+    seed: int
+    accumulate: int
+    callbacks: list[Callback]
     history: History = field(default_factory=History)
     best: dict[str, Tensor] | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sources = [self.batches] if self.validation is None else [self.batches, self.validation]
         self.generators = [generator for source in sources for generator in source.generators]
         self.steps_per_epoch = math.ceil(self.batches.num_batches / self.accumulate)
-        self.state = TrainingState(self.method, self.optimizer, self.history, self.epochs)
+        self.state = TrainingState(self.method, self.stepper.optimizer, self.history, self.epochs)
 
-    @property
-    def optimizer(self) -> Optimizer:
-        """The stepper's optimizer."""
-        return self.stepper.optimizer
-
-    def check(self, given: dict[str, Any], examples: tuple[Any, Tensor]) -> None:
-        """Collect the settings; processes that train together must have the same ones, and the same data."""
-        if self.checkpoints is not None or self.ranks.size > 1:
-            self.settings = {**self._settings(), **given}
-        if self.ranks.size > 1:
-            sample = {"targets": digest({"y": examples[1]}), "num_examples": self.batches.num_examples}
-            states = [digest({"": generator.get_state()}) for generator in self.generators]
-            self.ranks.check_same(flatten({**self.settings, **sample, "generators": states}))
-
-    def resume(self, is_asked: bool = True) -> None:
-        """Restore the state of an earlier run with the same settings, if there is one.
-
-        Args:
-            is_asked: Whether the user wants to resume, and not only torchrun, which has restarted this run.
-        """
-        if self.checkpoints is None:
-            return
-        checkpoints, settings = self.checkpoints, self.settings
-        state = self.ranks.from_main(lambda: checkpoints.read(settings))
-        if state is None:
-            return
-        if not is_asked and state.get("run") != run_name():  # torchrun has restarted another run than the checkpoint's
-            raise InvalidInputError(f"{checkpoints.path} exists: pass resume=True, or choose another folder.")
-        with building_from(checkpoints.path):
-            restore(state, self.method, self.optimizer, self.generators)
-            self.ranks.restore_random(
-                state.get("ranks"), settings["seed"], self.method.device, len(state["history"]["loss"])
-            )
-            self.history = self.state.history = History(**state["history"])
-            self.best = state["best"]
-            self._restore_options(state.get("options", {}))
-
-    def train(self, progress: bool | None) -> History:
+    def train(self, progress: bool | None, checkpoints: Checkpoints | None, settings: dict[str, Any]) -> History:
         """Train to the end. The method is ready to predict afterwards, even after an error."""
         self.method.train()
-        timing = nullcontext() if self.stepper.compile is None else timing_compilation(self._count_compilation)
         try:
             self._call("on_train_begin")
-            with ProgressBar(self.epochs, progress if self.ranks.is_main else False) as bar, timing:
+            with ProgressBar(self.epochs, progress if ranks.rank() == 0 else False) as bar:
                 while not self._is_done():
                     self._epoch()
                     bar.update(self.history.epochs, self.history.latest())
-                    self._checkpoint()
+                    if checkpoints is not None and (checkpoints.is_due or self._is_done()):
+                        checkpoints.write(self._captured(), settings)
             if self.best is not None:
-                self.method.load_tensors(self.best)
-            self.ranks.check_state(self.method)
-            self.method.finish(self.batches.shuffled)
-            self.ranks.share(self.method)
+                load_tensors(self.method, self.best)
+            ranks.check_same({"parameters": digest(self.method.state_dict()) if ranks.size() > 1 else ""})
+            self._seed("finish")
+            for learner in self.method.learners():
+                learner.finish(self._again)
         finally:
             self.method.eval()
-            for learner in self.method.learners():
-                uncompile_module(learner.net)
             self._call("on_train_end")
         return self.history
 
-    def _count_compilation(self, seconds: float) -> None:
-        self.history.compile_seconds += seconds
-
     def _epoch(self) -> None:
-        started = time.perf_counter()
-        totals: dict[str, float] = {}
-        seen = 0
-        self.batches.set_epoch(self.history.epochs)
-        for batches in self._scheduled(_grouped(self.batches.weighted(), self.accumulate)):
-            self.state.terms = self.stepper(batches, self.history.epochs + 1)
+        started, totals, seen = time.perf_counter(), dict[str, float](), 0.0
+        self._seed("noise")
+        for step, (batches, observed) in enumerate(self._steps()):
+            self.rates.before_step(self._done(step))
+            for learner in self.method.learners():
+                learner.progress = self._done(step + 1)
+            self.state.terms = self.stepper(batches, self.history.epochs + 1, observed)
             self.rates.after_step()
             self.state.step += 1
             self._call("on_step_end")
             for name, value in self.state.terms.items():
-                totals[name] = totals.get(name, 0.0) + value * self.stepper.examples
-            seen += self.stepper.examples
-        self.ranks.settle(self.method)
-        self.method.after_epoch(self.batches.shuffled)
+                totals[name] = totals.get(name, 0.0) + value * observed
+            seen += observed
+        if not seen:
+            raise InvalidInputError("no target is present in an epoch of the data: at least one is needed.")
+        _average_statistics(self.method)
+        for learner in self.method.learners():
+            learner.after_epoch(self._again)
         self.history.record({name: total / seen for name, total in totals.items()})
         self._validate()
         self.rates.after_epoch(-self.history.validation[-1] if self.history.validation else self.history.loss[-1])
         self.history.seconds += time.perf_counter() - started
         self.state.epoch = self.history.epochs
         self._call("on_epoch_end")
-        if self.callbacks:
-            self.state.stopped = self.ranks.agree(self.state.stopped)
+        self.state.stopped = ranks.from_first(self.state.stopped)
 
-    def _scheduled(self, steps: Iterable[list[Batch]]) -> Iterator[list[Batch]]:
-        """The minibatches of each step; the learning rate and the method's progress are set before it."""
-        for index, batches in enumerate(steps):
-            self.rates.before_step((self.history.epochs + min(1.0, index / self.steps_per_epoch)) / self.epochs)
-            done = min(1.0, (index + 1) / self.steps_per_epoch)
-            self.method.progress = (self.history.epochs + done) / self.epochs
-            yield batches
+    def _steps(self) -> Iterator[tuple[list[Batch], float]]:
+        """The minibatches of each step, and the number of targets in those of all processes.
+
+        Minibatches without a target are left out. A process that has no more takes part with one that does not count.
+        """
+        batches = with_targets(self.method, self.batches.one_pass(self._mixed("order")))
+        spare: list[Batch] = []
+        while True:
+            step = list(islice(batches, self.accumulate))
+            observed = ranks.total(sum(batch.observed or 0 for batch in step))
+            if not observed:
+                break
+            if not (step or spare):
+                raise InvalidInputError(f"process {ranks.rank()} has no data to train on: start fewer processes.")
+            yield step or spare, observed
+            spare = [step[0]._replace(observed=0)] if step else spare
+        if not self.batches.shards_itself:
+            ranks.check_same({"the order of its data": self.batches.checksum})
+
+    def _again(self) -> Iterator[tuple[Any, Tensor]]:
+        """This process's share of the training data once more."""
+        batches = with_targets(self.method, self.batches.one_pass(self._mixed("again")))
+        return ((batch.x, batch.y) for batch in batches)
+
+    def _done(self, step: int) -> float:
+        """The share of training that is done after so many steps of the epoch."""
+        return (self.history.epochs + min(1.0, step / self.steps_per_epoch)) / self.epochs
+
+    def _mixed(self, purpose: str) -> int:
+        return ranks.mixed_seed(self.seed, purpose, self.history.epochs)
+
+    def _seed(self, purpose: str) -> None:
+        seed_random(ranks.mixed_seed(self._mixed(purpose), ranks.rank()), self.method.device)
 
     def _call(self, name: str) -> None:
         for callback in self.callbacks:
-            if self.ranks.is_main or callback.every_process:
+            if ranks.rank() == 0 or callback.every_process:
                 getattr(callback, name)(self.state)
 
     def _validate(self) -> None:
         if self.validation is None:
             return
-        with forked_random(self.method.device):
-            self._share_order()
-            logs = [self.ranks.map_rows(self._log_prob, x, y) for x, y in self.validation.ordered()]
-        value = self.validation.mean(torch.cat(self.ranks.joined_rows(logs)))
+        total = num = 0.0
+        for x, y, weights, _ in self.validation.ordered():
+            logs = self.method.predict(x, _VALIDATION_SAMPLES).log_prob(y).double()
+            total += float((logs if weights is None else logs * weights.to(logs)).sum())
+            num += logs.numel()
+        value = ranks.total(total) / ranks.total(num)
         if math.isnan(value):
             raise NonFiniteLossError(
                 f"the validation log-likelihood became nan in epoch {self.history.epochs}: lower the learning rate."
@@ -171,15 +160,8 @@ class Run:
         self.history.validation.append(value)
         if best is None or value > best:
             self.history.best_epoch = self.history.epochs
-            self.best = copy_tensors(self.method.tensors()) if self.patience is not None else None
-
-    def _log_prob(self, x: Any, y: Tensor) -> Tensor:
-        return self.method.predict(x, _VALIDATION_SAMPLES).log_prob(self.method.target_rows(y))
-
-    def _share_order(self) -> None:
-        """Let processes that share the validation data read them in the same order."""
-        if self.ranks.size > 1:
-            torch.default_generator.manual_seed(self.history.epochs)
+            copied = {name: tensor.detach().clone() for name, tensor in self.method.state_dict().items()}
+            self.best = None if self.patience is None else copied
 
     def _is_done(self) -> bool:
         best = self.history.best_epoch
@@ -188,67 +170,88 @@ class Run:
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
-    def _checkpoint(self) -> None:
-        if self.checkpoints is None or not self.ranks.agree(self.checkpoints.is_due or self._is_done()):
-            return
-        self.ranks.check_state(self.method)
-        ranks = self.ranks.random_states(self.method.device)
-        if self.ranks.is_main:
-            state = capture(self.method, self.optimizer, self.generators)
-            more = {"history": asdict(self.history), "best": self.best, "options": self._option_states()}
-            self.checkpoints.write({**state, **more, "ranks": ranks, "run": run_name()}, self.settings)
-
-    def _option_states(self) -> dict[str, Any]:
-        return {
-            "step": self.state.step,
-            "stopped": self.state.stopped,
-            "rates": self.rates.state(),
-            "stepper": self.stepper.state(),
-            "callbacks": [callback.state_dict() for callback in self.callbacks],
-        }
-
-    def _restore_options(self, states: dict[str, Any]) -> None:
-        self.state.epoch = self.history.epochs
-        self.state.step = states.get("step", self.history.epochs * self.steps_per_epoch)
-        self.state.stopped = states.get("stopped", False)
-        self.rates.load_state(states.get("rates", {}))
-        self.stepper.load_state(states.get("stepper", {}))
-        for callback, state in zip(self.callbacks, states.get("callbacks", []), strict=True):
-            callback.load_state_dict(state)
-
-    def _settings(self) -> dict[str, Any]:
-        """Everything that must not change between a checkpoint and its continuation."""
-        config, held_out = self.method.config(), self.validation
-        groups = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+    def settings(self) -> dict[str, Any]:
+        """Everything that must not change between a checkpoint and its continuation, or between processes."""
+        config, held_out, optimizer = self.method.config(), self.validation, self.stepper.optimizer
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         return {
             **config["settings"],
             "method": config["class"],
             "parameters": self.method.network.architecture(),
             "num_data": self.batches.num_data,
             "data": self.batches.fingerprint,
-            "context_data": self.method.fingerprint(),
+            "context_data": [learner.fingerprint() for learner in self.method.learners()],
             "validation": None if held_out is None else (held_out.num_examples, held_out.fingerprint),
-            "optimizer": {"class": type(self.optimizer).__name__, "groups": groups},
+            "optimizer": {"class": type(optimizer).__name__, "groups": groups},
             "schedule": self.rates.settings(),
             "epochs": self.epochs,
             "patience": self.patience,
-            **self._chosen_options(),
-        }
-
-    def _chosen_options(self) -> dict[str, Any]:
-        """Options that differ from their defaults, so that checkpoints without these options can be continued."""
-        chosen = {
+            "seed": self.seed,
             "clip_norm": self.stepper.clip_norm,
             "precision": self.stepper.precision,
-            "compile": self.stepper.compile,
-            "accumulate": None if self.accumulate == 1 else self.accumulate,
-            "callbacks": [callback_name(callback) for callback in self.callbacks] or None,
-            "device": None if self.method.device.type == "cpu" else self.method.device.type,
+            "accumulate": self.accumulate,
+            "callbacks": [callback_name(callback) for callback in self.callbacks],
+            "device": self.method.device.type,
         }
-        return {name: value for name, value in chosen.items() if value is not None}
+
+    def _captured(self) -> dict[str, Any]:
+        return {
+            "method": self.method.state_dict(),
+            "optimizer": self.stepper.optimizer.state_dict(),
+            "generators": [generator.get_state() for generator in self.generators],
+            "history": asdict(self.history),
+            "best": self.best,
+            "step": self.state.step,
+            "stopped": self.state.stopped,
+            "rates": self.rates.state(),
+            "stepper": self.stepper.state(),
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "run": ranks.run_name(),
+        }
+
+    def resume(self, state: dict[str, Any] | None, path: Any, is_asked: bool) -> None:
+        """Continue from a checkpoint.
+
+        Args:
+            state: The state in the checkpoint; None if there is none.
+            path: The checkpoint's file, which errors name.
+            is_asked: Whether the user wants to resume, and not only torchrun, which has restarted this run.
+        """
+        if state is None:
+            return
+        if not is_asked and state["run"] != ranks.run_name():
+            raise InvalidInputError(f"{path} exists: pass resume=True to continue it, or choose another folder.")
+        with building_from(path):
+            load_tensors(self.method, state["method"])
+            load_optimizer(self.stepper.optimizer, state["optimizer"])
+            for generator, random in zip(self.generators, state["generators"], strict=True):
+                generator.set_state(random)
+            self.history = self.state.history = History(**state["history"])
+            self.best, self.state.epoch = state["best"], self.history.epochs
+            self.state.step, self.state.stopped = state["step"], state["stopped"]
+            self.rates.load_state(state["rates"])
+            self.stepper.load_state(state["stepper"])
+            for callback, own in zip(self.callbacks, state["callbacks"], strict=True):
+                callback.load_state_dict(own)
+
+    def check_processes(self, y: Tensor, settings: dict[str, Any]) -> None:
+        """Refuse processes that have other data or settings than the first one.
+
+        Args:
+            y: Targets of examples.
+            settings: What `settings` returned.
+        """
+        if ranks.size() > 1:
+            states = [digest({"": generator.get_state()}) for generator in self.generators]
+            data = {"targets": digest({"y": y}), "num_examples": self.batches.num_examples, "generators": states}
+            ranks.check_same(flatten({**settings, **data}))
 
 
-def _grouped(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:
-    """The minibatches of each step: `size` of them, the last ones of an epoch perhaps fewer."""
-    while group := list(islice(batches, size)):
-        yield group
+def _average_statistics(method: Method) -> None:
+    """Average the running means and variances of BatchNorm layers over processes."""
+    if ranks.size() > 1:
+        layers = batch_norms(method)
+        buffers = [b for layer in layers for b in layer.buffers(recurse=False) if b.is_floating_point()]
+        ranks.all_sum(buffers)
+        for buffer in buffers:
+            buffer.div_(ranks.size())

@@ -1,23 +1,20 @@
-"""Optimizers and learning-rate schedules, given by name, class or function."""
+"""Optimizers, given by name, class or function."""
 
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
+from fsvi.methods.base import Method
+from fsvi.posteriors.mean_field import MeanField
 from fsvi.validation import check_choice, check_fraction, check_positive, first_line
-
-Schedule = Callable[[float], float]
-"""A function from the fraction of training done, 0..1, to a factor on the learning rate."""
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
 """A function from parameter groups, each with its learning rate, to an optimizer, such as a `torch.optim` class."""
@@ -40,7 +37,7 @@ class _Decaying:
 
 
 def adamw(weight_decay: float = 0.01) -> MakeOptimizer:
-    """AdamW whose weight decay acts on the network's point estimates only: `fit(..., optimizer=fsvi.adamw(0.05))`.
+    """AdamW whose weight decay acts on the network's point estimates only: `fit(..., optimizer=fsvi.training.adamw(0.05))`.
 
     Parameters with a distribution have a prior instead, and the noise of a likelihood has no reason to be one. Use it
     with `fit`, which knows the point estimates: an optimizer that you make of it yourself has no weight decay.
@@ -53,7 +50,7 @@ def adamw(weight_decay: float = 0.01) -> MakeOptimizer:
 
 
 def sgd(momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0) -> MakeOptimizer:
-    """SGD whose weight decay acts on the network's point estimates only, as that of `fsvi.adamw`.
+    """SGD whose weight decay acts on the network's point estimates only, as that of `fsvi.training.adamw`.
 
     Args:
         momentum: The momentum, 0 or more and below 1.
@@ -87,18 +84,17 @@ def check_optimizer(optimizer: str | MakeOptimizer) -> MakeOptimizer:
     return _OPTIMIZERS[check_choice("optimizer", optimizer, _OPTIMIZERS)]
 
 
-def make_optimizer(
-    make: MakeOptimizer, groups: list[dict[str, Any]], points: Collection[nn.Parameter] = ()
-) -> Optimizer:
-    """The optimizer of parameter groups; an error says why it cannot be used.
+def make_optimizer(make: MakeOptimizer, method: Method, lr: float) -> Optimizer:
+    """The optimizer of a method's parameters; an error says why it cannot be used.
 
     Args:
         make: What `check_optimizer` returned.
-        groups: Parameter groups with their learning rates.
-        points: The parameters on which weight decay acts, if `make` is `adamw` or `sgd`.
+        method: The method.
+        lr: The learning rate.
     """
+    groups = [group for learner in method.learners() for group in learner.parameter_groups(lr)]
     if isinstance(make, _Decaying) and make.weight_decay:
-        groups = _split(groups, {id(p) for p in points}, make.weight_decay)
+        groups = _split(groups, _points(method), make.weight_decay)
     try:
         made = make(groups)
     except (TypeError, ValueError) as error:
@@ -111,6 +107,13 @@ def make_optimizer(
     return made
 
 
+def _points(method: Method) -> set[int]:
+    """The network's weights that are learned as points, without those that are means of a posterior."""
+    means = {id(p) for part in method.modules() if isinstance(part, MeanField) for p in part.means().values()}
+    own = {id(p) for learner in method.learners() for p in learner.net.parameters()}
+    return own - means
+
+
 def _split(groups: list[dict[str, Any]], points: set[int], weight_decay: float) -> list[dict[str, Any]]:
     """Every group as two: the parameters that decay, and the others."""
     halves = []
@@ -119,28 +122,3 @@ def _split(groups: list[dict[str, Any]], points: set[int], weight_decay: float) 
         others = [p for p in group["params"] if id(p) not in points]
         halves += [{**group, "params": decays, "weight_decay": weight_decay}, {**group, "params": others}]
     return [half for half in halves if half["params"]]
-
-
-def cosine(final: float = 0.05) -> Schedule:
-    """The paper's schedule: from 1 to `final` along half a cosine.
-
-    Args:
-        final: The factor on the learning rate at the end of training.
-    """
-    return lambda done: final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
-
-
-def make_schedule(schedule: str | Schedule | None) -> Schedule:
-    """The schedule of a name ("cosine"), of a function, or of None (constant)."""
-    if schedule is None:
-        return lambda _: 1.0
-    if isinstance(schedule, str):
-        check_choice("schedule", schedule, ("cosine",))
-        return cosine()
-    if not callable(schedule):
-        raise InvalidInputError(
-            f'schedule={schedule!r} must be "cosine", None, a function, or a function that makes a torch scheduler.'
-        )
-    for done in (0.0, 0.5, 1.0):
-        check_positive(f"schedule({done})", schedule(done), zero=True)
-    return schedule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -10,9 +11,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from fsvi.errors import InvalidInputError
-from fsvi.training.optimizers import Schedule, make_schedule
-from fsvi.validation import first_line
+from fsvi.validation import check_choice, check_positive, first_line
 
+Schedule = Callable[[float], float]
+"""A function from the fraction of training done, 0..1, to a factor on the learning rate."""
 MakeScheduler = Callable[[Optimizer], LRScheduler]
 """A function from the optimizer to a torch scheduler."""
 MakeRates = Callable[[Optimizer], "Rates"]
@@ -119,7 +121,7 @@ class TorchRates(Rates):
 
 
 class every_step:  # noqa: N801 - it reads like a function
-    """A torch scheduler that makes its step after each optimizer step: `schedule=fsvi.every_step(make)`.
+    """A torch scheduler that makes its step after each optimizer step: `schedule=fsvi.training.every_step(make)`.
 
     Args:
         make: A function from the optimizer to the scheduler, such as
@@ -132,13 +134,38 @@ class every_step:  # noqa: N801 - it reads like a function
         self.make = make
 
 
+def cosine(final: float = 0.05) -> Schedule:
+    """The paper's schedule: from 1 to `final` along half a cosine.
+
+    Args:
+        final: The factor on the learning rate at the end of training.
+    """
+    return lambda done: final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+
+def _factor(schedule: str | Schedule | None) -> Schedule:
+    """The factor of a name ("cosine"), of a function, or of None (constant)."""
+    if schedule is None:
+        return lambda _: 1.0
+    if isinstance(schedule, str):
+        check_choice("schedule", schedule, ("cosine",))
+        return cosine()
+    if not callable(schedule):
+        raise InvalidInputError(
+            f'schedule={schedule!r} must be "cosine", None, a function, or a function that makes a torch scheduler.'
+        )
+    for done in (0.0, 0.5, 1.0):
+        check_positive(f"schedule({done})", schedule(done), zero=True)
+    return schedule
+
+
 def check_schedule(schedule: Any) -> MakeRates:
     """What makes the learning rates of an optimizer, from everything that `fit` accepts as a schedule."""
     if isinstance(schedule, every_step):
         return partial(TorchRates, make=schedule.make, every_step=True)
     if callable(schedule) and _makes_scheduler(schedule):
         return partial(TorchRates, make=schedule, every_step=False)
-    return partial(FactorRates, schedule=make_schedule(schedule))
+    return partial(FactorRates, schedule=_factor(schedule))
 
 
 def _makes_scheduler(schedule: Callable[[Any], Any]) -> bool:

@@ -57,7 +57,10 @@ def fit_tasks(
         if after_task is not None:
             after_task(method, number)
         with forked_random(method.device):
-            method.end_task(_examples(method, data, settings), seed)
+            for learner in method.learners():
+                end_task: Any = getattr(learner, "end_task", None)
+                if end_task is not None:
+                    end_task(_examples(method, data, settings), seed)
     return histories
 
 
@@ -75,7 +78,7 @@ def start_task(method: Method, number: int) -> None:
 
 def _examples(method: Method, data: Any, settings: Any) -> Any:
     unpack, num_data = settings.get("unpack"), settings.get("num_data")
-    return as_batches(method, data, settings.get("batch_size", _BATCH), num_data, unpack).examples()[0]
+    return as_batches(method, data, settings.get("batch_size", _BATCH), num_data, unpack).examples().x
 
 
 def _check_tasks(method: Method, tasks: Sequence[Any], first: int, settings: Any) -> None:

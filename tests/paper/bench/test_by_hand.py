@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import fsvi
 from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.inputs import Bundle
-from fsvi.variational import MeanField
+from fsvi.posteriors.mean_field import MeanField
 from paper.bench import by_hand
 from paper.bench.by_hand import (
     Work,

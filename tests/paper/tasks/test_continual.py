@@ -90,11 +90,11 @@ def test_test_digits_are_loaded_by_the_evaluation_alone(monkeypatch):
 
 def test_methods_with_a_context_but_no_coreset_are_refused(monkeypatch):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match="coreset"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="coreset"):
         TASKS["split-mnist"].experiment(order(method="fsvi"))
 
 
 def test_tuning_refuses_sequences_of_tasks(monkeypatch, tmp_path):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match="sequence of tasks"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="sequence of tasks"):
         tune(order(method="map", context=None), tmp_path, 1)

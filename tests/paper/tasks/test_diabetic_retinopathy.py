@@ -156,5 +156,5 @@ def test_photographs_are_made_smaller_by_averaging(monkeypatch):
 
 def test_the_shifted_set_cannot_be_the_context(monkeypatch):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match=r"'aptos'.*test"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=r"'aptos'.*test"):
         retina(Order("retina", "fsvi", "smoke", context="aptos"))

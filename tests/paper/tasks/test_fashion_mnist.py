@@ -68,7 +68,7 @@ def test_each_test_set_is_measured_under_its_own_name(monkeypatch):
 @pytest.mark.parametrize("name", ["mnist", "notmnist"])
 def test_a_context_that_is_a_test_of_detection_is_refused(monkeypatch, name):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match=f"'{name}'"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"'{name}'"):
         fashion_mnist(Order("fashion-mnist", "fsvi", "smoke", context=name))
 
 

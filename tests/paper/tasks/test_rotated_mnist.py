@@ -86,5 +86,5 @@ def test_digits_are_turned_before_they_are_normalised(monkeypatch):
 
 def test_a_context_of_turned_digits_is_refused(monkeypatch):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match="'corrupted'"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="'corrupted'"):
         rotated_mnist(Order("rotated-mnist", "fsvi", "smoke", context="corrupted"))

@@ -93,7 +93,7 @@ def test_without_a_trained_model_a_new_network_is_made(small):
 
 
 def test_a_warm_start_cannot_be_tuned_on_data_that_the_network_has_seen(small, tmp_path):
-    with pytest.raises(fsvi.InvalidInputError, match="seen"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="seen"):
         tune(replace(DESK, method="fsvi", context="monochrome"), tmp_path, 1)
 
 

@@ -46,6 +46,9 @@ class Context(Configurable, ABC):
         """A copy that learns about the training data by itself; data of its own are shared."""
         return copy.copy(self)
 
+    def __deepcopy__(self, memo: Any) -> Context:
+        return self.copied()
+
     def prepare(self, x: Tensor) -> None:
         """Look at training inputs `x` before training starts."""
 

@@ -1,0 +1,159 @@
+"""Trained methods as one graph for servers: inputs in, mean and uncertainty out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fsvi.errors import InvalidInputError
+from fsvi.export.files import check_path, write_graph
+from fsvi.export.graph import trace
+from fsvi.inputs import Graphs, Inputs, num_rows
+from fsvi.likelihoods import Predictive
+from fsvi.networks.calling import input_names
+from fsvi.networks.devices import make_generator
+from fsvi.validation import check_count, check_inputs, check_seed
+
+if TYPE_CHECKING:
+    from fsvi.methods.base import Method
+
+Adjust = Callable[[Predictive], Predictive]
+"""A change of predictions, such as a temperature."""
+_ROWS, _OTHER_ROWS = 2, 3
+_TOLERANCE = 1e-3
+"""How far the graph may be from `predict` on the example inputs, relative to the largest number."""
+
+
+def export_method(
+    method: Method,
+    path: str | os.PathLike[str],
+    num_samples: int,
+    seed: int,
+    example: Any,
+    labels: Sequence[str] | None,
+    adjust: Adjust | None = None,
+) -> None:
+    """Write a method as one graph; see `Method.export`.
+
+    Args:
+        method: The trained method.
+        path: The file.
+        num_samples: The number of draws.
+        seed: The seed of the draws.
+        example: Example inputs; None makes some of the known shape.
+        labels: The names of the classes.
+        adjust: A change of the predictions.
+    """
+    check_count("num_samples", num_samples)
+    target, seed = check_path(path), check_seed(seed)
+    method = copy.deepcopy(method).cpu().eval().requires_grad_(False)
+    given = method.check_inputs(_made_up(method) if example is None else example)
+    if isinstance(given, Graphs):
+        raise InvalidInputError("batches of graphs cannot be exported, as their sizes differ: use predict_batches.")
+    x, others = _repeated(given, _ROWS), _repeated(given, _OTHER_ROWS)
+    labels = _check_labels(method, labels)
+    with torch.no_grad():
+        functions = method.functions(num_samples, make_generator(seed, method.device))
+        summarize = _summary(method, functions, adjust or (lambda p: p))
+        draws = len(functions(x))
+        graph = trace(summarize, x, method.net, input_names(method.net, x))
+        p = method.predict(others, num_samples, seed)
+        _check(graph.program.module(), others, p if adjust is None else adjust(p))
+    metadata = {
+        "fsvi_version": _version(),
+        "method": type(method).__name__,
+        "likelihood": type(method.likelihood).__name__,
+        "draws": str(draws),
+        "seed": str(seed),
+        "inputs": json.dumps(graph.inputs),
+        "outputs": json.dumps(graph.outputs),
+    }
+    write_graph(target, graph, metadata if labels is None else {**metadata, "labels": json.dumps(labels)})
+
+
+def _summary(
+    method: Method, functions: Callable[[Any], Tensor], adjust: Adjust
+) -> Callable[[Inputs], Mapping[str, Tensor]]:
+    """The function to trace: from inputs to named outputs, with a row per input and the positions after it."""
+
+    def summarize(x: Inputs) -> dict[str, Tensor]:
+        f = functions(method.network.arranged(x))
+        positions = f.shape[2:-1]
+        p = adjust(method.predictive(f.flatten(1, -2) if positions else f))
+        named = p.graph_outputs()
+        if not positions:
+            return named
+        return {name: value.unflatten(0, (num_rows(x), *positions)) for name, value in named.items()}
+
+    return summarize
+
+
+def _check(program: Any, x: Inputs, p: Predictive) -> None:
+    """Refuse a graph that computes something else than `predict`."""
+    given = program(x if isinstance(x, Tensor) else x.tree)
+    for name, value in p.graph_outputs().items():
+        limit = _TOLERANCE * (1 + float(value.abs().max()))
+        if not bool(((given[name].reshape(value.shape) - value).abs() <= limit).all()):
+            raise InvalidInputError(
+                f"the exported graph has another {name} than predict for {_OTHER_ROWS} inputs: the network computes "
+                "different things for different batches, so serve with predict_batches."
+            )
+
+
+def _made_up(method: Method) -> Any:
+    """Inputs of the shape that the method knows, as real numbers or, if the network does not take those, as ids."""
+    shape = method.input_shape
+    if shape is None:
+        raise InvalidInputError("the method has not seen any inputs yet: train it, or pass example=x.")
+    for dtype in (method.dtype, torch.long):
+        x = _examples(shape, dtype)
+        try:
+            method.network.outputs_at(check_inputs(x, method.dtype))
+        except InvalidInputError:
+            continue
+        return x
+    raise InvalidInputError(f"inputs of shape {shape} cannot be made up for this network: pass example=x.")
+
+
+def _examples(shape: Any, dtype: torch.dtype) -> Any:
+    """Real numbers between 0 and 1 that differ from row to row, or ids of 1; a mask of ones hides nothing."""
+    if isinstance(shape, torch.Size):
+        return _example(shape, dtype)
+    leaves = {name: _example(size, dtype) for name, size in shape.items()}
+    return tuple(leaves.values()) if all(name.isdigit() for name in leaves) else leaves
+
+
+def _example(size: Sequence[int], dtype: torch.dtype) -> Tensor:
+    if not dtype.is_floating_point:
+        return torch.ones(_OTHER_ROWS, *size, dtype=dtype)
+    return torch.rand(_OTHER_ROWS, *size, dtype=dtype, generator=make_generator(0, torch.device("cpu")))
+
+
+def _repeated(x: Inputs, rows: int) -> Inputs:
+    """Exactly `rows` examples: a single one would be traced as a constant."""
+    index = torch.arange(rows) % len(x)
+    return x[index]
+
+
+def _check_labels(method: Method, labels: Sequence[str] | None) -> list[str] | None:
+    if labels is None:
+        return None
+    names = [str(label) for label in labels]
+    if method.likelihood.is_numeric or len(names) != method.network.num_outputs:
+        wanted = "real numbers" if method.likelihood.is_numeric else f"{method.network.num_outputs} classes"
+        raise InvalidInputError(f"there are {len(names)} labels, but the model predicts {wanted}.")
+    return names
+
+
+def _version() -> str:
+    try:
+        return version("fsvi")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,365 @@
+"""The generalized Gauss–Newton matrix of a network's layers, and the Gaussian over parameters that follows from it.
+
+H = Σₙ Jₙᵀ Λₙ Jₙ is a sum over the data, where J is the Jacobian of the outputs and Λ = S Sᵀ the likelihood's Fisher
+information. Every structure that is kept of H has the form U diag(λ) Uᵀ with an orthogonal U. So one decomposition
+gives (H + δI)⁻¹, its root and its determinant for every δ.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fsvi.networks.devices import Precise, in_float64, normal
+from fsvi.networks.network import Network
+from fsvi.posteriors.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearize
+
+_LARGEST_LOG_PRECISION = 20.0
+_BISECTIONS = 60
+
+
+class Curvature(Precise, ABC):
+    """H = U diag(λ) Uᵀ of one layer's matrices (groups, O, D), in float64.
+
+    `add` sums over batches; `decompose` then replaces the sums by λ and U. A layer's inputs are its patches ã, (n,
+    groups, T, D), and the derivatives by its outputs are g, (m, n, groups, T, O).
+
+    Args:
+        layer: The layer.
+    """
+
+    sized_by_data: tuple[str, ...] = ("eigenvalues",)
+    eigenvalues: Tensor
+    """λ, (groups, O, D)"""
+
+    def __init__(self, layer: WeightLayer) -> None:
+        super().__init__()
+        self._layer = layer
+        for name in self.sized_by_data:
+            self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
+
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tensors, by name."""
+        return {"eigenvalues": self._layer.matrix_shape}
+
+    def start(self) -> None:
+        """Make room for the sums."""
+        for name, shape in self.sizes().items():
+            setattr(self, name, getattr(self, name).new_zeros(shape))
+
+    @abstractmethod
+    def add(self, patches: Tensor, positions: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            patches: ã, the layer's inputs, (n, groups, T, D).
+            positions: g for the m columns of S, (m, n, groups, T, O).
+        """
+
+    def decompose(self) -> None:
+        """Compute λ and U, after the last batch."""
+
+    def rotate(self, patches: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """ã and g in the coordinates of U: the Jacobian that they give is Uᵀ times the original one.
+
+        Args:
+            patches: ã, (n, groups, T, D).
+            positions: g, (m, n, groups, T, O).
+        """
+        return patches, positions
+
+    def draw(self, noise: Tensor, precision: Tensor) -> Tensor:
+        """Draws of Uᵀ(θ − θ*), (num, groups, O, D).
+
+        Args:
+            noise: Standard normal numbers of the same shape.
+            precision: The prior's precision δ.
+        """
+        return noise * (self.eigenvalues + precision).rsqrt()
+
+    def shift(self, draws: Tensor) -> Tensor:
+        """θ − θ* of what `draw` returned."""
+        return draws
+
+    def change(self, patches: Tensor, positions: Tensor, draws: Tensor) -> Tensor:
+        """J (θ − θ*), (n, num, Q).
+
+        Args:
+            patches: ã, (n, groups, T, D).
+            positions: g for each of the Q outputs, (Q, n, groups, T, O).
+            draws: What `draw` returned.
+        """
+        a, g = self.rotate(patches, positions)
+        if a.shape[2] > 1:  # with several positions, forming J is the cheaper way
+            return torch.einsum("nqgod,sgod->nsq", _jacobian(a, g), draws)
+        moved = torch.einsum("sgod,ngtd->nsgto", draws, a)
+        return torch.einsum("nsgto,qngto->nsq", moved, g)
+
+    def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
+        """J (H + δI)⁻¹ Jᵀ, (n, Q, Q).
+
+        Args:
+            patches: ã, (n, groups, T, D).
+            positions: g for each of the Q outputs, (Q, n, groups, T, O).
+            precision: The prior's precision δ.
+        """
+        a, g = self.rotate(patches, positions)
+        variances = (self.eigenvalues + precision).reciprocal()
+        if a.shape[2] > 1:
+            return _gram(_jacobian(a, g) * variances.sqrt())
+        inner = torch.einsum("ngtd,god->ngo", a.square(), variances)
+        return torch.einsum("qngto,ngo,rngto->nqr", g, inner, g)
+
+
+class Diagonal(Curvature):
+    """The diagonal of H.
+
+    Args:
+        layer: The layer.
+    """
+
+    def add(self, patches: Tensor, positions: Tensor) -> None:
+        """Add the squares of each example's gradient."""
+        for column in positions:
+            self.eigenvalues += gradient_moments(patches, column)[1]
+
+
+class Kronecker(Curvature):
+    """H ≈ G ⊗ A in every group, A = 1/(NT) ΣΣ ã ãᵀ and G = ΣΣ g gᵀ (Martens & Grosse, 2015; Grosse & Martens, 2016).
+
+    It is exact for one example at one position, and if all examples have the same G, as in linear regression with
+    Gaussian noise.
+
+    Args:
+        layer: The layer.
+    """
+
+    sized_by_data = ("eigenvalues", "input_basis", "output_basis", "count")
+    input_basis: Tensor
+    output_basis: Tensor
+    count: Tensor
+
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Those of A and G, too."""
+        groups, outputs, inputs = self._layer.matrix_shape
+        bases = {"input_basis": (groups, inputs, inputs), "output_basis": (groups, outputs, outputs), "count": ()}
+        return {**super().sizes(), **bases}
+
+    def add(self, patches: Tensor, positions: Tensor) -> None:
+        """Add the outer products of inputs and of gradients."""
+        self.input_basis += torch.einsum("ngtd,ngte->gde", patches, patches)
+        self.output_basis += torch.einsum("mngto,mngtp->gop", positions, positions)
+        self.count += len(patches) * patches.shape[2]
+
+    def decompose(self) -> None:
+        """λ = λ_G λ_A and U = U_G ⊗ U_A."""
+        inputs = _decompose(self.input_basis) / self.count.clamp_min(1)
+        outputs = _decompose(self.output_basis)
+        self.eigenvalues.copy_(outputs[:, :, None] * inputs[:, None, :])
+
+    def rotate(self, patches: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """U_Aᵀ ã and U_Gᵀ g."""
+        return patches @ self.input_basis.to(patches), positions @ self.output_basis.to(positions)
+
+    def shift(self, draws: Tensor) -> Tensor:
+        """U_G z U_Aᵀ"""
+        return self.output_basis.to(draws) @ draws @ self.input_basis.to(draws).mT
+
+
+class Full(Curvature):
+    """All of H, for a layer with one position and one group, such as the last layer.
+
+    Args:
+        layer: The layer.
+    """
+
+    sized_by_data = ("eigenvalues", "basis")
+    basis: Tensor
+
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """That of H, too."""
+        size = math.prod(self._layer.matrix_shape)
+        return {**super().sizes(), "basis": (size, size)}
+
+    def add(self, patches: Tensor, positions: Tensor) -> None:
+        """Σₙ (Σ g gᵀ) ⊗ ã ãᵀ."""
+        a, g = patches[:, 0, 0], positions[:, :, 0, 0]
+        outer = torch.einsum("mno,mnp->nop", g, g)
+        blocks = torch.einsum("nop,nd->nopd", outer, a).flatten(1).T @ a
+        outputs, inputs = outer.shape[1], a.shape[1]
+        self.basis += blocks.reshape(outputs, outputs, inputs, inputs).transpose(1, 2).reshape(self.basis.shape)
+
+    def decompose(self) -> None:
+        """The eigenvalues and eigenvectors of H."""
+        self.eigenvalues.copy_(_decompose(self.basis).reshape(self.eigenvalues.shape))
+
+    def draw(self, noise: Tensor, precision: Tensor) -> Tensor:
+        """Draws of θ − θ* itself: `change` uses the Jacobian without rotation."""
+        return (super().draw(noise, precision).flatten(1) @ self.basis.T).reshape(noise.shape)
+
+    def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
+        """J U (λ + δ)⁻¹ Uᵀ Jᵀ, (n, Q, Q), with J = g ⊗ ã, which is not formed: most of a dense J would be zeros."""
+        a, g = patches[:, 0, 0], positions[:, :, 0, 0]
+        outputs, inputs = self.eigenvalues.shape[1:]
+        root = self.basis * (self.eigenvalues.flatten() + precision).rsqrt()
+        along = a @ root.unflatten(0, (outputs, inputs)).transpose(0, 1).flatten(1)
+        return _gram(g.transpose(0, 1) @ along.unflatten(1, (outputs, -1)))
+
+
+class GaussNewton(Precise):
+    """N(θ*, (H + δI)⁻¹) over the parameters of some layers. H is block-diagonal, with one block per layer.
+
+    `log_likelihood` is log p(D|θ*), `squared_norm` is ‖θ*‖², and `precision` is the prior's δ.
+
+    Args:
+        layers: The layers.
+        kind: The class of the blocks: `Diagonal`, `Kronecker` or `Full`.
+    """
+
+    log_likelihood: Tensor
+    squared_norm: Tensor
+    precision: Tensor
+
+    def __init__(self, layers: Sequence[WeightLayer], kind: Callable[[WeightLayer], Curvature]) -> None:
+        super().__init__()
+        self.layers = list(layers)
+        self.blocks = nn.ModuleList(kind(layer) for layer in layers)
+        for name in ("log_likelihood", "squared_norm", "precision"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the posterior has been computed, or read from a file."""
+        return bool(self.precision > 0)
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of random parameters."""
+        return sum(math.prod(layer.matrix_shape) for layer in self.layers)
+
+    def start(self) -> None:
+        """Make room for the sums over the data."""
+        for layer in self.layers:
+            self._block(layer).start()
+
+    def shifts(self, draws: Mapping[WeightLayer, Tensor]) -> list[dict[str, Tensor]]:
+        """θ − θ* of what `draw` returned, by the names of the parameters, draw by draw."""
+        parts = [layer.tensors(self._block(layer).shift(draw)) for layer, draw in draws.items()]
+        named = {name: tensor for part in parts for name, tensor in part.items()}
+        return [dict(zip(named, each, strict=True)) for each in zip(*named.values(), strict=True)]
+
+    def add(self, recording: Recording, gradients: Sequence[Tensor]) -> None:
+        """Add a batch.
+
+        Args:
+            recording: The inputs of the layers.
+            gradients: For each recorded output its m gradients, (m, n, ...).
+        """
+        for layer, patches, positions in recording.pairs(gradients):
+            self._block(layer).add(in_float64(patches), in_float64(positions))
+
+    def decompose(self, means: Mapping[str, Tensor]) -> None:
+        """Compute the eigenvalues after the last batch, and the norm of the parameters' `means` θ*."""
+        for layer in self.layers:
+            self._block(layer).decompose()
+        squares = [in_float64(layer.matrix(means)).square().sum() for layer in self.layers]
+        self.squared_norm.copy_(torch.stack(squares).sum())
+
+    @property
+    def eigenvalues(self) -> Tensor:
+        """λ of all layers as one vector."""
+        return torch.cat([self._block(layer).eigenvalues.flatten() for layer in self.layers])
+
+    def log_evidence(self, precision: Tensor | float) -> Tensor:
+        """log p(D) ≈ log p(D|θ*) − ½ δ‖θ*‖² + ½ Σᵢ log δ − ½ Σᵢ log(λᵢ + δ), Laplace's approximation."""
+        precision = torch.as_tensor(precision, dtype=torch.float64, device=self.precision.device)
+        logs = precision.log() - (self.eigenvalues + precision).log()
+        return self.log_likelihood - 0.5 * (precision * self.squared_norm - logs.sum())
+
+    def best_precision(self) -> float:
+        """The δ with the largest evidence, within exp(±20).
+
+        The derivative by log δ is ½ [Σᵢ λᵢ/(λᵢ + δ) − δ‖θ*‖²]. It decreases in δ, so bisection finds its only root.
+        """
+        low, high = -_LARGEST_LOG_PRECISION, _LARGEST_LOG_PRECISION
+        eigenvalues = self.eigenvalues
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            precision = math.exp(middle)
+            rises = (eigenvalues / (eigenvalues + precision)).sum() > precision * self.squared_norm
+            low, high = (middle, high) if bool(rises) else (low, middle)
+        return math.exp(0.5 * (low + high))
+
+    def draw(self, num: int, generator: torch.Generator, dtype: torch.dtype) -> dict[WeightLayer, Tensor]:
+        """Draws of θ − θ* for every layer, in the coordinates of its own curvature.
+
+        Args:
+            num: The number of draws.
+            generator: The source of random numbers.
+            dtype: The floating type of the draws.
+        """
+        device = self.precision.device
+        draws = {}
+        for layer in self.layers:
+            noise = normal((num, *layer.matrix_shape), generator, torch.float64, device)
+            draws[layer] = self._block(layer).draw(noise, self.precision).to(dtype=dtype)
+        return draws
+
+    def functions(
+        self, network: Network, means: Mapping[str, Tensor], draws: Mapping[WeightLayer, Tensor], x: Tensor
+    ) -> Tensor:
+        """f(x; θ*) + J (θ − θ*), (n, num, Q): the linearized network under draws of its parameters.
+
+        Args:
+            network: The network.
+            means: The parameters θ*, by name.
+            draws: What `draw` returned.
+            x: Inputs.
+        """
+        outputs, recording, jacobians = linearize(network, means, self.layers, x)
+        values = outputs[:, None]
+        for layer, patches, positions in recording.pairs(jacobians):
+            values = values + self._block(layer).change(patches, positions, draws[layer].to(patches.device))
+        return values
+
+    def function_moments(self, network: Network, means: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean f(x; θ*), (n, Q), and the covariance J (H + δI)⁻¹ Jᵀ of the outputs at each input, (n, Q, Q).
+
+        Args:
+            network: The network.
+            means: The parameters θ*, by name.
+            x: Inputs.
+        """
+        outputs, recording, jacobians = linearize(network, means, self.layers, x)
+        parts = [
+            self._block(layer).covariance(in_float64(patches), in_float64(positions), self.precision)
+            for layer, patches, positions in recording.pairs(jacobians)
+        ]
+        return outputs, torch.stack(parts).sum(0)
+
+    def _block(self, layer: WeightLayer) -> Curvature:
+        block = self.blocks[self.layers.index(layer)]
+        assert isinstance(block, Curvature)
+        return block
+
+
+def _jacobian(patches: Tensor, positions: Tensor) -> Tensor:
+    """Every output's derivative by a layer's matrices at each input, (n, Q, groups, O, D)."""
+    return torch.stack([example_gradients(patches, column) for column in positions], dim=1)
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """R Rᵀ of rows (n, Q, ...), (n, Q, Q)."""
+    flat = rows.flatten(2)
+    return flat @ flat.mT
+
+
+def _decompose(matrix: Tensor) -> Tensor:
+    """Eigenvalues of symmetric matrices, whose place their eigenvectors take."""
+    values, vectors = torch.linalg.eigh(matrix)
+    matrix.copy_(vectors)
+    return values.clamp_min(0)

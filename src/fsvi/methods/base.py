@@ -419,14 +419,14 @@ def network_functions(network: Network, draws: Sequence[Mapping[str, Tensor]]) -
         own = dict(zip(network.head_names, network.linear.parameters(), strict=True))
         weight, *bias = (torch.stack([draw.get(name, own[name]) for draw in draws]) for name in network.head_names)
         return lambda x: _head_values(network.features(x), weight.flatten(2), *bias)
-    if len(draws) > 1 and network.is_small:
-        stacked = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
-        together = torch.vmap(lambda params, x: network(x, params), (0, None))
-        return lambda x: one_by_one(x) if torch.compiler.is_exporting() else together(stacked, x)
 
     def one_by_one(x: Any) -> Tensor:
         return torch.stack([network(x, params) for params in draws])
 
+    if len(draws) > 1 and network.is_small:
+        stacked = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
+        together = torch.vmap(lambda params, x: network(x, params), (0, None))
+        return lambda x: one_by_one(x) if torch.compiler.is_exporting() else together(stacked, x)
     return one_by_one
 
 

@@ -24,8 +24,8 @@ test: $(DEV) ## run the tests that need no data and no network (PYTEST_ARGS for 
 test-data: $(DEV) ## run the tests on real data, which needs FSVI_DATA
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m data $(PYTEST_ARGS)
 
-gallery: $(DEV) ## run the examples of docs/gallery, each by itself
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m "gallery and not data" tests/test_gallery.py
+gallery: $(DEV) ## run the gallery, and all code of README and docs
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m "gallery and not data" tests/test_gallery.py tests/test_tutorials.py
 
 reliability: $(DEV) ## kill 50 training runs, damage 200 files, and count the outcomes (a few minutes)
 	$(TEST_ENV) PYTHONPATH=.:tests $(BIN)/python -m reliability --out reliability

@@ -382,6 +382,7 @@ def shown(value: Any) -> str:
     """A value for people: 16,740 and not 1.674e+04."""
     if not isinstance(value, (float, np.floating)):
         return str(value)
+    value = float(value)
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 

@@ -176,7 +176,7 @@ def examples_of(table: Table, options: FitOptions, tell: Tell) -> tuple[Examples
     names = [options.target, *([options.weight] if options.weight else [])]
     found = f"{len(np.unique(y))} classes" if task == "classification" else f"{shown(y.min())} to {shown(y.max())}"
     how = "" if options.task else ", detected; --task overrides it"
-    tell(f"Target {options.target!r}: {task} ({classes if task == 'classification' else numbers}{how}).")
+    tell(f"Target {options.target!r}: {task} ({found}{how}).")
     return Examples(table.without(names), y, weights), task
 
 

@@ -1,4 +1,4 @@
-"""Write the table of docs/performance.md from paper/peers/peers.json, and copy its figures: `python docs/write_costs.py`."""
+"""Write the table of docs/performance.md from paper/peers/peers.json."""
 
 import json
 import re
@@ -20,7 +20,7 @@ METHODS = {
     "last_layer": "FSVI, last layer",
     "mfvi": "MFVI",
     "ivon": "IVON",
-    "mc-dropout": "MC dropout",
+    "mc_dropout": "MC dropout",
     "map": "MAP",
 }
 
@@ -46,9 +46,9 @@ def table() -> str:
 
 if __name__ == "__main__":
     page = DOCS / "performance.md"
-    parts = r"(<!-- costs -->\n).*?(\n<!-- end -->)"
+    parts = r"(<!-- costs -->\n).*?(<!-- end -->)"
     page.write_text(
-        re.sub(parts, lambda found: found[1] + table() + found[2], page.read_text("utf-8"), flags=re.DOTALL)
+        re.sub(parts, lambda found: found[1] + table() + "\n" + found[2], page.read_text("utf-8"), flags=re.DOTALL)
     )
     for name in ("width", "depth", "context", "outputs", "draws"):
         shutil.copy(PEERS / f"{name}.svg", DOCS / "images" / f"cost_{name}.svg")

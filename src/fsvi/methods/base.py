@@ -13,7 +13,6 @@ the network's last layer; `begin`, that training starts; `parameter_groups` and 
 from __future__ import annotations
 
 import copy
-import math
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -33,7 +32,6 @@ from fsvi.methods.files import save_method
 from fsvi.networks.devices import make_generator, moved
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import MeanField
-
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 

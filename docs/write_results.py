@@ -11,9 +11,8 @@ from statistics import fmean
 
 from paper.methods import METHODS
 from paper.records import Result
-from paper.report.comparison import Table
-from paper.report.render import render
-from paper.report.write import report_values
+from paper.report import render, report_values
+from paper.report.tables import Table
 
 DOCS = Path(__file__).resolve().parent
 

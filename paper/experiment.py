@@ -154,3 +154,10 @@ class Experiment:
 
 
 Recipe: TypeAlias = Callable[[Order], Experiment]
+
+
+def thin(values: Any, num: int = 100) -> list[float]:
+    """At most `num` evenly spaced values of a curve, including the first and the last, rounded to five decimals."""
+    values = torch.as_tensor(values, dtype=torch.float64)
+    index = torch.linspace(0, len(values) - 1, min(num, len(values))).round().long()
+    return [round(float(value), 5) for value in values[index]]

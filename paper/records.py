@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fsvi.errors import FileFormatError
 from fsvi.serialization import write_bytes
-from paper.experiment import PROFILES, Order
+from paper.experiment import Order
 
 FORMAT = 2
 DIAGNOSIS = ".diagnosis.json"
@@ -62,47 +61,24 @@ class Result:
 
 
 def result_path(out: Path, order: Order) -> Path:
-    """The path of a result.
-
-    Args:
-        out: The folder of results.
-        order: What was run.
-    """
+    """The path of a result below the folder of results."""
     method = order.method.replace(":", "-")
     row = method if order.context is None else f"{method}-{order.context}"
     return out / order.task / f"{row}.{order.profile}.{order.seed}.json"
 
 
 def model_path(out: Path, result: Path) -> Path:
-    """The path of the trained model of a result.
-
-    Args:
-        out: The folder of results.
-        result: The path of the result.
-    """
+    """The path of the trained model of a result."""
     return out / "models" / result.relative_to(out).with_suffix(".fsvi")
 
 
-# Writing ------------------------------------------------------------------------------------------------------------
-
-
 def write_result(path: Path, result: Result) -> None:
-    """Replace the file atomically. NaN and infinity become null.
-
-    Args:
-        path: The file.
-        result: The result.
-    """
+    """Replace the file atomically. NaN and infinity become null."""
     write_document(path, {**asdict(result), "format": FORMAT})
 
 
 def write_document(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace the file atomically with JSON: one value per line, and a checksum on the last line.
-
-    Args:
-        path: The file.
-        values: The values, by name.
-    """
+    """Replace the file atomically with JSON: one value per line, and a checksum on the last line."""
     standard = {name: _standard(value) for name, value in values.items()}
     summed = {**standard, "sha256": checksum(standard)}
     lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in summed.items())
@@ -123,39 +99,24 @@ def _standard(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# Reading ------------------------------------------------------------------------------------------------------------
-
-
 def read_result(path: Path) -> Result:
     """Read a file that `write_result` wrote; anything else is refused with the name of the file."""
     document = read_document(path)
-    known = {field.name for field in fields(Result)}
-    if document.get("format") != FORMAT or set(document) != known:
-        raise FileFormatError(f"{path} is not a result that this version of fsvi can read: delete it and run it again.")
-    for name, is_right in _RIGHT.items():
-        if not is_right(document[name]):
-            raise FileFormatError(f"{path} has a {name!r} of the wrong form: delete it and run it again.")
+    if document.get("format") != FORMAT or set(document) != {field.name for field in fields(Result)}:
+        raise FileFormatError(f"{path} is not a result that this version can read: delete it and run it again.")
     return Result(**document)
 
 
-def read_document(path: Path, kind: str = "result") -> dict[str, Any]:
-    """Read a file that `write_document` wrote.
-
-    Args:
-        path: The file.
-        kind: What the file should be, for errors.
-    """
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a file that `write_document` wrote; its checksum must fit."""
     try:
         document = json.loads(path.read_text("utf-8"))
-        given = document.pop("sha256", None) if isinstance(document, dict) else None
-        whole = given == checksum(document)
+        given = document.pop("sha256") if isinstance(document, dict) else None
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is truncated or not JSON: delete it and make it again.") from error
-    if not given:
-        raise FileFormatError(f"{path} is not a {kind} that this version of fsvi reads: delete it and make it again.")
-    if not whole:
+    except (ValueError, KeyError, RecursionError) as error:
+        raise FileFormatError(f"{path} is truncated or not a result: delete it and make it again.") from error
+    if given is None or given != checksum(document):
         raise FileFormatError(f"{path} was changed after it was written: its checksum does not match.")
     return dict(document)
 
@@ -170,58 +131,3 @@ def read_results(folder: Path) -> Iterator[tuple[Path, Result | FileFormatError]
             yield path, read_result(path)
         except FileFormatError as error:
             yield path, error
-
-
-# Types of the fields ------------------------------------------------------------------------------------------------
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    largest = sys.float_info.max
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and -largest <= value <= largest
-
-
-def _is_count(value: Any) -> bool:
-    return _is_number(value) and isinstance(value, int) and value >= 0
-
-
-def _or_none(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or is_right(value)
-
-
-def _each(is_right: Callable[[Any], bool], least: int = 0) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and len(value) >= least and all(map(is_right, value))
-
-
-def _mapping(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, dict) and all(map(is_right, value.values()))
-
-
-def _record(**parts: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A mapping with at least these keys."""
-    return lambda value: (
-        isinstance(value, dict) and all(name in value and is_right(value[name]) for name, is_right in parts.items())
-    )
-
-
-_RIGHT: dict[str, Callable[[Any], bool]] = {
-    "task": _is_text,
-    "method": _is_text,
-    "context": _or_none(_is_text),
-    "profile": lambda value: value in PROFILES,
-    "seed": _is_count,
-    "settings": _mapping(lambda _: True),
-    "metrics": _mapping(_is_number),
-    "curves": _mapping(lambda curve: isinstance(curve, dict)),
-    "history": _mapping(_each(_or_none(_is_number), least=1)),
-    "data": _each(_record(name=_is_text, split=_is_text, size=_is_count)),
-    "notes": _each(_is_text),
-    "seconds": _record(train=_is_number, evaluate=_is_number),
-    "versions": _mapping(_is_text),
-    "machine": _record(system=_is_text, processor=_is_text, cores=_or_none(_is_count)),
-    "commit": _or_none(_is_text),
-}
-"""Checks of the fields from which tables and figures are made."""

@@ -1,65 +1,53 @@
-"""`fsvi reproduce`: the runs behind a table or figure of the paper."""
+"""A sweep: the runs behind a table or figure of the paper, one after the other or by joblib's workers."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
+
+import joblib
+import torch
 
 from fsvi.errors import FSVIError, InvalidInputError
-from paper.methods import takes_context
-from fsvi.parallel import Workers
-from fsvi.serialization import check_writable
-from fsvi.validation import check_choice, check_count, check_seed
+from fsvi.validation import check_choice, check_count, check_seed, first_line
 from paper.experiment import CPU, Compute, Order, Profile
 from paper.records import Result
-from paper.runner.groups import Group, describe, each_made, grouped, is_made, memory_of
-from paper.runner.progress import SweepProgress
-from paper.runner.runs import checked
+from paper.runs import BusyError, checked, describe, run, state
 from paper.task import Sweep
 from paper.tasks.registry import TASKS
 
 SWEEPS: dict[str, Sweep] = {task.sweep.name: task.sweep for task in TASKS.values()}
 """Every sweep by its name."""
-
-_SHOWN = 3
-_ENSEMBLE_COST, _CONTEXT_COST = 5, 2
-"""Roughly how many times longer an ensemble trains than a member, and a method with context points than MAP."""
+BACKENDS = ("loky", "ray", "dask")
+"""joblib's backends: processes on this machine; Ray or Dask here or on a cluster."""
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One of several parts of a sweep, for the jobs of a batch system.
+class Workers:
+    """How many runs are made at the same time, where, and with how many threads each.
 
-    Args:
-        index: Which part, from 1 to `count`.
-        count: The number of parts.
+    A Ray cluster is found by the environment variable `RAY_ADDRESS`, a Dask scheduler by `DASK_SCHEDULER_ADDRESS`;
+    without it, workers are started on this machine.
+
+    Attributes:
+        jobs: The number of runs at the same time.
+        backend: One of `BACKENDS`.
+        threads: Threads per run; None leaves them as they are.
     """
 
-    index: int = 1
-    count: int = 1
+    jobs: int = 1
+    backend: str = "loky"
+    threads: int | None = None
 
-    @classmethod
-    def parse(cls, text: str) -> Shard:
-        """The shard that a text such as "1/4" names."""
-        index, _, count = text.partition("/")
-        numbers = [int(part) for part in (index, count) if part.isdecimal()]
-        if len(numbers) != 2 or not 1 <= numbers[0] <= numbers[1]:
-            raise InvalidInputError(f"shard={text!r} must be i/n with i from 1 to n, such as 1/4.")
-        return cls(*numbers)
-
-    def of(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups of this shard. Every group is in exactly one of the shards, whatever results exist.
-
-        The longest groups are dealt first, each to the shard with the least work so far.
-        """
-        work, shares = [0] * self.count, [list[Group]() for _ in range(self.count)]
-        for group in sorted(groups, key=_expected_cost, reverse=True):
-            least = work.index(min(work))
-            work[least] += _expected_cost(group)
-            shares[least].append(group)
-        return shares[self.index - 1]
+    def __post_init__(self) -> None:
+        check_count("jobs", self.jobs)
+        check_choice("backend", self.backend, BACKENDS)
 
 
 def plan(
@@ -67,81 +55,177 @@ def plan(
     methods: Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     profile: Profile = "paper",
-    compute: Compute = CPU,
-    shard: Shard | None = None,
-) -> list[Group]:
-    """The runs of a sweep, in groups of seeds that are trained together.
+    shard: str | None = None,
+) -> list[Order]:
+    """The runs of a sweep.
 
     Args:
         name: A key of `SWEEPS`, or "all".
         methods: Methods to run; all if empty.
         seeds: The number of seeds, or the seeds themselves; None for the sweep's own numbers.
         profile: How much effort each run may take.
-        compute: Where and how to train; only on the CPU in float32, seeds are trained together.
-        shard: The part of the sweep; None for all of it.
+        shard: A part of the sweep such as "1/4", for the jobs of a batch system; None for all of it.
     """
     check_choice("name", name, [*SWEEPS, "all"])
-    groups = grouped(_orders(name, methods, seeds, profile), compute)
-    return groups if shard is None else shard.of(groups)
+    orders = list(_orders(name, methods, seeds, profile))
+    if shard is None:
+        return orders
+    index, _, count = shard.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        raise InvalidInputError(f"shard={shard!r} must be i/n with i from 1 to n, such as 1/4.")
+    return orders[int(index) - 1 :: int(count)]
 
 
 def reproduce(
-    groups: Sequence[Group],
+    orders: Sequence[Order],
     out: Path,
     tell: Callable[[str], None] = print,
-    workers: Workers | None = None,
+    workers: Workers = Workers(),
     compute: Compute = CPU,
 ) -> list[Result]:
     """Make all runs of a plan; existing results are reused, and runs of other processes are waited for.
 
-    If a run fails or its process is killed, this is reported and the other runs continue; at the end an error names
-    the runs that failed.
+    If a run fails or its process is killed, the other runs continue; at the end an error names the failed ones.
 
     Args:
-        groups: What `plan` returned.
+        orders: What `plan` returned.
         out: The folder for results.
         tell: Receives a line for each run.
-        workers: The processes that train at the same time; None to train in this process.
+        workers: How many runs to make at the same time; one is made in this process.
         compute: Where and how to train.
     """
-    check_writable(out)
-    missing = [group for group in groups if not is_made(group, out)]
-    if workers is not None:
-        workers = workers.within_machine(memory_of(missing) if workers.is_local else 0, tell)
-    results, failed = list[Result](), list[Group]()
-    with SweepProgress(_num_runs(groups), _num_runs(groups) - _num_runs(missing), workers, tell) as progress:
-        for group, outcome in each_made(groups, out, workers, progress.tell, compute):
-            if isinstance(outcome, FSVIError):
-                failed.append(group)
-            else:
-                results += outcome
-            if group in missing or isinstance(outcome, FSVIError):
-                said = f"failed: {outcome}" if isinstance(outcome, FSVIError) else _summary(outcome)
-                runs = len(group) if group in missing else 0
-                progress.advance(f"{describe(group)}: {said}", runs, isinstance(outcome, FSVIError))
+    started = time.perf_counter()
+    missing = [order for order in orders if state(order, out) != "done"]
+    results = [run(order, out, _quiet) for order in orders if order not in missing]
+    if results:
+        tell(f"{len(results)} of {len(orders)} runs exist already.")
+    failed: list[Order] = []
+    for order, outcome in _each_made(missing, out.absolute(), tell, workers, compute):
+        if isinstance(outcome, Result):
+            results.append(outcome)
+        else:
+            failed.append(order)
+        done = len(results) + len(failed)
+        left = (time.perf_counter() - started) * (len(orders) - done) / max(1, done - len(orders) + len(missing))
+        said = _summary(outcome) if isinstance(outcome, Result) else f"failed: {outcome}"
+        tell(f"[{done}/{len(orders)}, {duration(left)} left] {describe(order)}: {said}")
     if failed:
         names = "; ".join(map(describe, failed))
-        raise FSVIError(f"{_num_runs(failed)} of {_num_runs(groups)} runs failed: {names}. The others are done.")
+        raise FSVIError(f"{len(failed)} of {len(orders)} runs failed: {names}. The others are done.")
     return results
 
 
-def _num_runs(groups: Sequence[Group]) -> int:
-    return sum(map(len, groups))
+def _each_made(
+    orders: Sequence[Order], out: Path, tell: Callable[[str], None], workers: Workers, compute: Compute
+) -> Iterator[tuple[Order, Result | str]]:
+    """Each order with its result or the reason why there is none, as they come.
+
+    If a worker is killed, joblib gives up all its jobs. Those that were under way resume from their checkpoints, now
+    one at a time, so that the one that is killed again costs only itself.
+    """
+    left, suspects, wait = list(orders), list[Order](), False
+    while left or suspects:
+        batch, alone = (list(left), False) if left else (suspects[:1], True)
+        started, busy = list[Order](), list[Order]()
+
+        def calls(batch: Sequence[Order] = batch, started: list[Order] = started, wait: bool = wait) -> Iterator[Any]:
+            for order in batch:
+                started.append(order)
+                yield joblib.delayed(_made)(order, out, compute, workers, wait)
+
+        try:
+            for order, outcome in _parallel(workers, calls()):
+                started.remove(order)
+                (suspects if alone else left).remove(order)
+                if isinstance(outcome, BusyError):
+                    busy.append(order)
+                else:
+                    yield order, outcome
+        except FSVIError:
+            raise
+        except Exception as error:  # joblib's backends raise their own when a worker is lost
+            if alone or not started:
+                suspects = [order for order in suspects if order not in batch]
+                for order in batch if alone else left:
+                    yield order, f"its process was lost ({type(error).__name__}: {first_line(error)})"
+                left = []
+            else:
+                tell(f"A worker was lost; {len(started)} runs that were under way are resumed later, one at a time.")
+                suspects += started
+                left = [order for order in left if order not in started]
+        if busy:
+            tell(f"Waiting for other processes that make {len(busy)} runs.")
+            left, wait = busy, True
 
 
-def _expected_cost(group: Group) -> int:
-    order = group[0]
-    members = _ENSEMBLE_COST if order.member != order.method else 1
-    return len(group) * members * (_CONTEXT_COST if takes_context(order.method) else 1)
+def _parallel(workers: Workers, calls: Iterator[Any]) -> Iterator[tuple[Order, Any]]:
+    with _backend(workers):
+        # Ray's backend cannot return results as they come.
+        form = "list" if workers.backend == "ray" else "generator_unordered"
+        parallel = joblib.Parallel(n_jobs=workers.jobs, return_as=form, batch_size=1, pre_dispatch=workers.jobs)
+        yield from parallel(calls)
 
 
-def _summary(results: Sequence[Result]) -> str:
+def _backend(workers: Workers) -> AbstractContextManager[Any]:
+    """joblib's own backend, started on this machine unless an address is given."""
+    if workers.backend == "loky":
+        return joblib.parallel_config("loky", inner_max_num_threads=workers.threads)
+    stack = ExitStack()
+    try:
+        if workers.backend == "ray":
+            import ray
+            from ray.util.joblib import register_ray
+
+            if not ray.is_initialized():
+                local = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers.jobs, "include_dashboard": False}
+                ray.init(log_to_driver=False, logging_level="ERROR", **local)
+                stack.callback(ray.shutdown)
+            register_ray()
+        else:
+            from distributed import Client
+
+            address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+            own: dict[str, Any] = {"n_workers": workers.jobs, "threads_per_worker": 1, "dashboard_address": None}
+            stack.enter_context(Client(address, timeout=10) if address else Client(**own))
+    except Exception as error:
+        name = {"ray": "ray", "dask": "distributed"}[workers.backend]
+        raise FSVIError(f"{workers.backend} cannot be used ({first_line(error)}): pip install {name}?") from error
+    stack.enter_context(joblib.parallel_config(workers.backend))
+    return stack
+
+
+def _made(order: Order, out: Path, compute: Compute, workers: Workers, wait: bool) -> tuple[Order, Any]:
+    """Make a run, in this process or in a worker's."""
+    if workers.threads is not None:
+        torch.set_num_threads(workers.threads)
+    alone = workers.jobs == 1
+    try:
+        return order, run(order, out, _quiet, None if alone else False, compute, wait)
+    except BusyError as error:
+        return order, error
+    except Exception as error:
+        if not isinstance(error, FSVIError) and alone:
+            raise
+        return order, str(error) if isinstance(error, FSVIError) else f"{type(error).__name__}: {first_line(error)}"
+
+
+def _summary(result: Result) -> str:
     """The time, and the first columns of the task's first table."""
-    first = results[0]
-    columns = TASKS[first.task].section.tables[0].columns
-    means = [(column, column.mean(results)) for column in columns if column.task == first.task]
-    shown = [f"{column.metric.label} {column.metric.show(mean.mean)}" for column, mean in means if mean is not None]
-    return ", ".join([f"{sum(result.seconds['train'] for result in results):.0f} s", *shown[:_SHOWN]])
+    columns = [each for each in TASKS[result.task].section.tables[0].columns if each.task == result.task]
+    shown = [(each, value) for each in columns if (value := each.value(result)) is not None]
+    texts = [f"{each.metric.label} {each.metric.show(value)}" for each, value in shown[:3]]
+    return ", ".join([f"{result.seconds['train']:.0f} s", *texts])
+
+
+def duration(seconds: float) -> str:
+    """A wall time that is easy to read."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _quiet(_: str) -> None:
+    pass
 
 
 def _orders(name: str, methods: Sequence[str], seeds: int | Sequence[int] | None, profile: Profile) -> Iterator[Order]:

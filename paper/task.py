@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paper.methods import METHODS
 from paper.columns import TableLayout
 from paper.experiment import DESK, PROFILES, Experiment, Order, Recipe
+from paper.methods import METHODS
 from paper.schedules import AveragingSchedule
 
 MethodAndContext = tuple[str, str | None]
@@ -23,7 +23,7 @@ class Sweep:
     """The runs behind a table or figure of the paper; tasks with the same sweep are run together.
 
     Attributes:
-        name: What `fsvi reproduce` calls it.
+        name: What `python -m paper reproduce` calls it.
         rows: The methods with their contexts.
         seeds: How many seeds a row has if the command names no number.
         more_seeds: Rows with another number of seeds.
@@ -74,7 +74,6 @@ class Task:
         context: The default context of methods that take one; None if the task has a fixed context.
         contexts: The contexts to choose from; empty for those of images and all datasets.
         profiles: The profiles that its recipe knows.
-        can_stack: Whether seeds can be trained stacked, in one pass for all: for small dense networks.
         threads: The number of threads to train with; None for PyTorch's choice. Small networks are fastest with one,
             and then their results do not depend on the number of cores.
     """
@@ -86,7 +85,6 @@ class Task:
     context: str | None = None
     contexts: tuple[str, ...] = ()
     profiles: tuple[str, ...] = tuple(name for name in PROFILES if name != DESK)
-    can_stack: bool = False
     threads: int | None = None
 
     def experiment(self, order: Order) -> Experiment:

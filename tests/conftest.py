@@ -116,6 +116,12 @@ def seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def every_epoch(monkeypatch):
+    """Checkpoints are written after each epoch."""
+    monkeypatch.setattr("fsvi.training.checkpoints.INTERVAL", 0.0)
+
+
 @pytest.fixture
 def make():
     """`make(name, n)`: a network of the zoo in float64, and n inputs for it."""

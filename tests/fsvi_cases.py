@@ -39,9 +39,9 @@ def fsvi_on(net, x, likelihood=None, **settings):
 
 def fix_noise(method, *noises):
     """Make the posterior draw these, one after the other, again and again; a random one if none is given."""
-    cycle = itertools.cycle(noises or [torch.randn_like(method.posterior.mean)])
+    cycle = itertools.cycle(noises or [torch.randn_like(method.posterior.log_std)])
     method.posterior.noise = lambda generator=None: next(cycle)
-    return method.posterior.shift(next(cycle)).detach()
+    return method.posterior.at(next(cycle)).shift
 
 
 def explicit(net, means, stds, x):

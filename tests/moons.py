@@ -19,7 +19,7 @@ def moons_method(**settings: Any) -> fsvi.FSVI:
     return fsvi.FSVI(mlp(2, (30, 30), 2, nn.Tanh), fsvi.Categorical(), **{"context": box, **settings})
 
 
-def trained(method: fsvi.Method, data: Any = MOONS, epochs: int = 100) -> fsvi.History:
+def trained(method: fsvi.Method, data: Any = MOONS, epochs: int = 100) -> fsvi.training.History:
     return fsvi.fit(method, data, epochs=epochs, batch_size=256, progress=False)
 
 

@@ -379,13 +379,13 @@ def test_a_network_of_images_refuses_bytes():
 def test_a_network_with_nothing_to_learn_is_refused(name):
     x, y = points()
     net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).requires_grad_(False)
-    with pytest.raises(fsvi.FSVIError, match="frozen"):
+    with pytest.raises(fsvi.errors.FSVIError, match="frozen"):
         fsvi.fit(fsvi.make_method(name, net, fsvi.Categorical()), (x, y), epochs=1)
 
 
 @pytest.mark.parametrize("name", ["map", "fsvi"])
 def test_a_network_without_parameters_has_no_head(name):
-    with pytest.raises(fsvi.HeadError, match=r"nn\.Linear"):
+    with pytest.raises(fsvi.errors.HeadError, match=r"nn\.Linear"):
         fsvi.make_method(name, nn.ReLU(), fsvi.Categorical(), context=contexts.Uniform([0.0, 0.0], [1.0, 1.0]))
 
 
@@ -393,5 +393,5 @@ def test_a_network_with_two_inputs_is_refused():
     net = nn.Bilinear(2, 2, 2)
     both = nn.Sequential(net, nn.Linear(2, 2))
     both.forward = lambda a, b: both[1](net(a, b))
-    with pytest.raises(fsvi.InvalidInputError, match="accept"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="accept"):
         fsvi.fit(fsvi.MAP(both, fsvi.Categorical()), points(), epochs=1)

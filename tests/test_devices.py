@@ -261,9 +261,9 @@ def waits(mode, monkeypatch):
     counts: list[Counter[str]] = []
     step = Stepper.__call__
 
-    def counted(self, batches, epoch=1):
+    def counted(self, *given):
         before = Counter(mode.waits)
-        result = step(self, batches, epoch)
+        result = step(self, *given)
         counts.append(Counter(mode.waits) - before)
         return result
 
@@ -328,14 +328,14 @@ def test_waits_are_counted(mode):
 
 def trained(tmp_path, **settings):
     method = fsvi_with(linearize="conditional", num_samples=2)
-    fsvi.fit(method, points(), epochs=4, batch_size=8, checkpoint=tmp_path, checkpoint_interval=0, **settings)
+    fsvi.fit(method, points(), epochs=4, batch_size=8, checkpoint=tmp_path, **settings)
     return method
 
 
 def test_a_resumed_training_draws_the_same_numbers_on_the_device(mode, tmp_path):
     whole = trained(tmp_path / "whole")
 
-    class Interrupt(fsvi.Callback):
+    class Interrupt(fsvi.training.Callback):
         def on_epoch_end(self, state):
             if state.epoch == 3 and not tmp_path.joinpath("stopped").exists():
                 tmp_path.joinpath("stopped").touch()

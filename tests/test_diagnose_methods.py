@@ -20,13 +20,13 @@ from moons import MOONS, faults, moons_method, trained
 
 
 @pytest.fixture(scope="session")
-def healthy() -> tuple[fsvi.FSVI, fsvi.History]:
+def healthy() -> tuple[fsvi.FSVI, fsvi.training.History]:
     method = moons_method()
     return method, trained(method, epochs=250)
 
 
 @pytest.fixture
-def spoiled(healthy: tuple[fsvi.FSVI, fsvi.History]) -> Iterator[fsvi.FSVI]:
+def spoiled(healthy: tuple[fsvi.FSVI, fsvi.training.History]) -> Iterator[fsvi.FSVI]:
     """The healthy method, whose deviations a test may change; they are restored afterward."""
     method, _ = healthy
     kept = method.posterior.log_std.detach().clone()
@@ -34,7 +34,7 @@ def spoiled(healthy: tuple[fsvi.FSVI, fsvi.History]) -> Iterator[fsvi.FSVI]:
     method.posterior.log_std.data.copy_(kept)
 
 
-def test_a_healthy_classifier_is_trusted(healthy: tuple[fsvi.FSVI, fsvi.History]) -> None:
+def test_a_healthy_classifier_is_trusted(healthy: tuple[fsvi.FSVI, fsvi.training.History]) -> None:
     method, history = healthy
     diagnosis = diagnose(method, MOONS, history=history)
     assert diagnosis.at("no") == []
@@ -96,7 +96,7 @@ def test_a_loaded_method_is_diagnosed_without_its_context(tmp_path: Path) -> Non
     ],
 )
 def test_bad_input(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(fsvi.InvalidInputError, match=message):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=message):
         diagnose(**{"model": scenarios.classifier(), "data": scenarios.points(), **settings})
 
 
@@ -105,7 +105,7 @@ def test_bad_input(settings: dict[str, Any], message: str) -> None:
     [(fsvi.Bernoulli(), 1), (fsvi.Bernoulli(), 2), (fsvi.Poisson(), 1), (fsvi.StudentT(), 1)],
     ids=["bernoulli", "labels", "poisson", "student"],
 )
-def test_every_likelihood_is_diagnosed(likelihood: fsvi.Likelihood, outputs: int) -> None:
+def test_every_likelihood_is_diagnosed(likelihood: fsvi.likelihoods.Likelihood, outputs: int) -> None:
     x, y = MOONS
     torch.manual_seed(0)
     targets = torch.stack([y, 1 - y], 1)[:, :outputs]
@@ -207,7 +207,7 @@ def test_images_are_not_advised_to_take_uniform_noise() -> None:
 
 
 @pytest.mark.parametrize("context", [MOONS[0], fsvi.contexts.Batch()])
-def test_another_context_can_be_asked_about(healthy: tuple[fsvi.FSVI, fsvi.History], context: Any) -> None:
+def test_another_context_can_be_asked_about(healthy: tuple[fsvi.FSVI, fsvi.training.History], context: Any) -> None:
     assert diagnose(healthy[0], MOONS, context)["context"].level == "no"
 
 
@@ -223,13 +223,15 @@ def test_one_network_is_uncertain_nowhere() -> None:
 # Predictions ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_prediction_sample(healthy: tuple[fsvi.FSVI, fsvi.History]) -> None:
+def test_one_prediction_sample(healthy: tuple[fsvi.FSVI, fsvi.training.History]) -> None:
     diagnosis = diagnose(healthy[0], MOONS, num_samples=1)
     assert faults(diagnosis) == {"samples"}
     assert "num_samples=10" in diagnosis["samples"].advice
 
 
-def test_the_monte_carlo_error_falls_with_the_root_of_the_draws(healthy: tuple[fsvi.FSVI, fsvi.History]) -> None:
+def test_the_monte_carlo_error_falls_with_the_root_of_the_draws(
+    healthy: tuple[fsvi.FSVI, fsvi.training.History],
+) -> None:
     errors = [diagnose(healthy[0], MOONS, num_samples=num)["samples"].numbers["error"] for num in (4, 64)]
     assert 2.5 < errors[0] / errors[1] < 6.5
 

@@ -27,7 +27,7 @@ def test_csv_has_a_row_per_epoch(tmp_path):
 
 
 def test_csv_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(fsvi.InvalidInputError, match="cannot be written"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="cannot be written"):
         fsvi.fit(classifier(), points(), epochs=1, callbacks=[fsvi.loggers.CSV(tmp_path)])
 
 
@@ -47,5 +47,5 @@ def test_tensorboard_has_the_epochs_and_the_steps(tmp_path):
 
 def test_tensorboard_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(fsvi.InvalidInputError, match="pip install tensorboard"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="pip install tensorboard"):
         fsvi.loggers.TensorBoard(tmp_path)

@@ -347,7 +347,7 @@ def test_every_error_in_a_files_contents_names_the_file(error, said):
 def test_a_users_class_of_the_same_name_does_not_replace_ours(tmp_path):
     """Files name fsvi's own classes by their names, and all others with their modules."""
 
-    class Categorical(fsvi.Likelihood):
+    class Categorical(fsvi.likelihoods.Likelihood):
         def check_targets(self, y, num_outputs):
             raise NotImplementedError
 

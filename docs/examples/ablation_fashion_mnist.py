@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 import fsvi
 from fsvi import metrics
-from fsvi.cost import keep_memory
+from fsvi.machine import keep_memory
 from paper.experiment import Compute, Order
 from paper.tasks.image_classifier import predict
 from paper.tasks.registry import TASKS
-from paper.tuning.study import held_out
+from paper.tuning import held_out
 
 ROWS: dict[str, dict[str, Any]] = {
     "as in the table": {},

@@ -1,4 +1,4 @@
-"""A training loop written by hand, with the step of fsvi."""
+"""A training loop written by hand: a method is a module that returns the terms of its loss."""
 
 import torch
 from sklearn.datasets import make_moons
@@ -16,22 +16,20 @@ def train(epochs: int = 20, lr: float = 1e-2) -> tuple[fsvi.Method, list[float]]
     loader = DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True)
     net = nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 2))
     method = fsvi.FSVI(net, fsvi.Categorical(), context=fsvi.contexts.Uniform(low=[-3, -3], high=[4, 4]))
-
-    def batches():
-        """One pass over the data, as the method sees them."""
-        return (method.check_batch(*batch) for batch in loader)
-
-    method.begin(*method.check_batch(x, y)[:1], len(x))
-    method.fit_prior(*method.check_batch(x, y))
-    method.train()
+    method.num_data = len(x)
+    method.begin(*method.check_batch(x, y))
     optimizer = torch.optim.Adam(method.parameter_groups(lr))
     losses = []
-    for epoch in range(epochs):
-        steps = [fsvi.take_step(method, optimizer, *batch, clip_norm=10.0) for batch in batches()]
-        method.after_epoch(batches)
-        losses.append(sum(sum(terms.values()) for terms in steps) / len(steps))
-        method.progress = (epoch + 1) / epochs
-    method.finish(batches)
+    for _ in range(epochs):
+        method.train()
+        total = 0.0
+        for batch in loader:
+            loss = sum(method(*batch).values())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += float(loss)
+        losses.append(total / len(loader))
     return method.eval(), losses
 
 

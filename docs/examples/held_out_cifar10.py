@@ -17,13 +17,13 @@ from torch import Tensor
 
 import fsvi
 from fsvi import metrics
-from fsvi.cost import keep_memory
+from fsvi.machine import keep_memory
 from paper import data
 from paper.experiment import Compute, Experiment, Order
 from paper.tasks.cifar10 import NAME
 from paper.tasks.image_classifier import predict
 from paper.tasks.registry import TASKS
-from paper.tuning.study import held_out
+from paper.tuning import held_out
 
 EPOCHS = 8
 OTHERS = 5_000
@@ -62,7 +62,7 @@ def main(path: Path, work: Path) -> None:
     normalize = data.Normalize.of(data.load(NAME, "train").x)
     others = {name: normalize(colored(name)) for name in ("mnist", "fashion-mnist")}
 
-    def keep(name: str, method: fsvi.Method, history: fsvi.History, rest: tuple[Tensor, Tensor]) -> None:
+    def keep(name: str, method: fsvi.Method, history: fsvi.training.History, rest: tuple[Tensor, Tensor]) -> None:
         rows[name] = {**measure(method, *rest, others), "seconds": round(history.seconds)}
         path.write_text(json.dumps(rows, indent=1) + "\n")
         print(name, rows[name], flush=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paper.experiment import Order
 from paper.records import Result
-from paper.runner.runs import run
+from paper.runs import run
 
 SEEDS = range(3)
 METHODS = {"map": None, "fsvi": "kmnist"}

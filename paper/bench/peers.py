@@ -9,7 +9,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -43,9 +43,7 @@ class Peer:
         library: The library's name.
         module: What is imported.
         title: The name of the row.
-        against: fsvi's row of the same purpose, by its name.
-        differs: What it leaves out or does otherwise than fsvi's row, according to its code; a row in which it is ahead
-            says so.
+        differs: What it leaves out or does otherwise than fsvi, according to its code.
         make: Makes the action that is timed.
         num_samples: Draws per prediction.
     """
@@ -53,7 +51,6 @@ class Peer:
     library: str
     module: str
     title: str
-    against: str
     differs: str
     make: Callable[[Work], Action]
     num_samples: int = 1
@@ -68,14 +65,6 @@ def why_missing(peer: Peer) -> str | None:
             return f"{peer.library} is not installed."
         return f"{peer.library} cannot be imported: {first_line(error)}."
     return None
-
-
-def version(peer: Peer) -> str | None:
-    """The library's installed version."""
-    try:
-        return metadata.version(peer.library)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _module(name: str) -> Any:
@@ -228,7 +217,6 @@ STEPS: Mapping[str, Peer] = {
             library="torch",
             module="torch",
             title=f"FSVI, {title}, written by hand",
-            against=against,
             differs=_BY_HAND,
             make=_training(loss),
         )
@@ -242,7 +230,6 @@ STEPS: Mapping[str, Peer] = {
         library="torch",
         module="torch",
         title="maximum likelihood with B + K examples, written by hand",
-        against="last_layer",
         differs="It has K more examples instead of context points, and no FSVI: about what the passes alone cost.",
         make=longer_step,
     ),
@@ -250,7 +237,6 @@ STEPS: Mapping[str, Peer] = {
         library="torch",
         module="torch",
         title="MC dropout, `F.dropout`",
-        against="mc_dropout",
         differs="It has no prior over the weights, and neither the loss nor the gradient is checked for NaN.",
         make=dropout_step,
     ),
@@ -258,7 +244,6 @@ STEPS: Mapping[str, Peer] = {
         library="bayesian-torch",
         module="bayesian_torch.models.dnn_to_bnn",
         title="MFVI, `dnn_to_bnn`",
-        against="mfvi",
         differs="It computes the same loss, layer by layer; what makes it faster was not examined.",
         make=_bayesian_torch_step,
     ),
@@ -266,7 +251,6 @@ STEPS: Mapping[str, Peer] = {
         library="posteriors",
         module="posteriors",
         title="VI, `vi.diag`",
-        against="mfvi",
         differs="It estimates the KL by the draw instead of its closed form.",
         make=_posteriors_step,
     ),
@@ -274,7 +258,6 @@ STEPS: Mapping[str, Peer] = {
         library="torch-uncertainty",
         module="torch_uncertainty.layers",
         title="MFVI, `BayesConv2d` and `BayesLinear`",
-        against="mfvi",
         differs="It estimates the KL by the draw instead of its closed form.",
         make=_torch_uncertainty_step,
     ),
@@ -282,7 +265,6 @@ STEPS: Mapping[str, Peer] = {
         library="ivon-opt",
         module="ivon",
         title="IVON",
-        against="ivon",
         differs="Its step stops at the likelihood; fsvi's also computes the KL, to report it, and standard deviations.",
         make=_ivon_step,
     ),
@@ -294,7 +276,6 @@ PREDICTIONS: Mapping[str, Peer] = {
         library="laplace-torch",
         module="laplace",
         title="Laplace, last layer, Kronecker factors, probit",
-        against="laplace probit",
         differs=_LAST_LAYER.format("Kronecker factors"),
         make=_laplace_prediction("kron"),
     ),
@@ -302,7 +283,6 @@ PREDICTIONS: Mapping[str, Peer] = {
         library="laplace-torch",
         module="laplace",
         title="Laplace, last layer, diagonal, probit",
-        against="laplace probit",
         differs=_LAST_LAYER.format("a diagonal"),
         make=_laplace_prediction("diag"),
     ),
@@ -310,7 +290,6 @@ PREDICTIONS: Mapping[str, Peer] = {
         library="bayesian-torch",
         module="bayesian_torch.models.dnn_to_bnn",
         title="MFVI, passes in a loop",
-        against="mfvi",
         differs="It draws new parameters for every chunk of inputs, so that a draw is not one function.",
         make=_bayesian_torch_prediction,
         num_samples=10,
@@ -319,7 +298,6 @@ PREDICTIONS: Mapping[str, Peer] = {
         library="torch",
         module="torch",
         title="MC dropout, passes in a loop",
-        against="mc_dropout",
         differs="It draws new masks for every input, so that a draw is not one function.",
         make=dropout_prediction,
         num_samples=10,
@@ -328,7 +306,6 @@ PREDICTIONS: Mapping[str, Peer] = {
         library="torch-uncertainty",
         module="torch_uncertainty.methods",
         title="MC dropout, `mc_dropout`",
-        against="mc_dropout",
         differs="It draws new masks for every input, so that a draw is not one function.",
         make=_torch_uncertainty_dropout,
         num_samples=10,

@@ -374,7 +374,7 @@ def _warm_up() -> None:
 def _read(path: Path, seeds: Sequence[int]) -> dict[str, Any] | None:
     """An earlier result with the same seeds, if there is one."""
     try:
-        result = read_document(path, "table")
+        result = read_document(path)
     except FileFormatError:
         return None
     return result if result.get("seeds") == list(seeds) else None

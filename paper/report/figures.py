@@ -1,276 +1,276 @@
-"""Figures of a report: reliability, entropy, rotation, corruption, ROC, referral, forgetting, and toy predictions.
-
-There is a figure for each curve that the results of a task hold, with the first seed of every method. Lines become
-charts; predictions over a plane or along a line become pictures.
-"""
+"""Figures of a report, drawn by matplotlib from the curves that results hold: with the first seed of every method."""
 
 from __future__ import annotations
 
-import math
+import base64
+import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
 
-from fsvi.errors import FileFormatError
 from paper.names import dataset_name, full_name
 from paper.records import Result
-from paper.report.line_charts import Axis, Line, LineChart, LineStyle, Mark, upper_part
-from paper.report.toy_figures import FigureSet, draw_set
-from paper.tasks.toy_predictions import Surface, from_lists
 
 Curves = Mapping[str, Mapping[str, Any]]
-"""A curve of every method, by its label."""
-
-_DPI = 130
-_NHS = Mark(0.2, 0.85, "NHS")
-"""What the British health service requires of a screening: sensitivity 85%, specificity 80%."""
-_OTHERS = LineStyle("others")
-
-
-@dataclass(frozen=True)
-class ChartFigure:
-    """Charts side by side; they wrap on a narrow page.
-
-    Attributes:
-        title: The heading.
-        caption: How to read it.
-        charts: The charts.
-        legend: The meaning of each line style, if the titles of the charts do not say it.
-    """
-
-    title: str
-    caption: str
-    charts: Sequence[LineChart]
-    legend: Mapping[str, LineStyle]
+"""A curve of every method, by its display name."""
+_COLORS: Any = [colormaps["tab10"](i) for i in range(10)]
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+}
+_FIRST, _SECOND = "#0072b2", "#d55e00"
+"""Blue and orange, distinct for all kinds of color vision."""
 
 
-@dataclass(frozen=True)
-class PictureFigure:
-    """A figure made of pixels.
-
-    Attributes:
-        title: The heading.
-        caption: One or two sentences below the figure.
-        pictures: The figure for light and dark pages and for narrow screens.
-    """
-
-    title: str
-    caption: str
-    pictures: FigureSet
-
-
-ReportFigure = ChartFigure | PictureFigure
-
-
-def build_figures(results: Sequence[Result]) -> list[ReportFigure]:
-    """Every figure for which the results of one task and profile hold curves."""
-    makers: dict[str, Callable[[Curves], ReportFigure]] = {**_chart_makers(), "picture": picture_figure}
-    found = {name: _first_seeds(results, name) for name in makers}
-    return [make(found[name]) for name, make in makers.items() if found[name]]
-
-
-def check_curves(curves: Mapping[str, Any]) -> None:
-    """Refuse curves that cannot be drawn, so that they do not spoil the figures of other results."""
-    checks: dict[str, Callable[[Curves], Any]] = {**_chart_makers(), "picture": _pictures}
-    for name in checks.keys() & curves.keys():
-        try:
-            made = checks[name]({"method": curves[name]})
-            if isinstance(made, ChartFigure) and not made.charts:
-                raise ValueError("there is nothing to draw")
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise FileFormatError(f"its curve {name!r} cannot be drawn") from error
-
-
-def _chart_makers() -> dict[str, Callable[[Curves], ChartFigure]]:
-    return {
-        "reliability": reliability_figure,
-        "entropy": entropy_figure,
-        "rotation": rotation_figure,
-        "corruption": corruption_figure,
-        "roc": roc_figure,
-        "referral": referral_figure,
-        "forgetting": forgetting_figure,
-    }
+def build_figures(results: Sequence[Result]) -> list[tuple[str, str, Markup]]:
+    """Title, caption and image of every figure for which the results of one profile hold curves, by task."""
+    made = []
+    tasks = list(dict.fromkeys(result.task for result in results))
+    for task in tasks:
+        own = [result for result in results if result.task == task]
+        for name, (title, caption, draw) in _FIGURES.items():
+            curves = _first_seeds(own, name)
+            if curves:
+                with rc_context(_STYLE):
+                    image = _image(draw(curves), title, vector=name != "picture")
+                made.append((title if len(tasks) == 1 else f"{title}: {task}", caption, image))
+    return made
 
 
 def _first_seeds(results: Sequence[Result], name: str) -> Curves:
     """The curve called `name` of each method's lowest seed; FSVI's first."""
     curves: dict[str, Mapping[str, Any]] = {}
-    for result in sorted(
-        results, key=lambda r: (r.method != "fsvi", r.method.startswith("ensemble:"), r.label, r.seed)
-    ):
+    order = lambda r: (r.method != "fsvi", r.method.startswith("ensemble:"), r.label, r.seed)  # noqa: E731
+    for result in sorted(results, key=order):
         if name in result.curves:
-            curves.setdefault(result.label, result.curves[name])
+            curves.setdefault(full_name(result.label), result.curves[name])
     return curves
 
 
-# Charts -------------------------------------------------------------------------------------------------------------
+def _image(figure: Figure, title: str, vector: bool) -> Markup:
+    """The figure as an image inside the page."""
+    file, form = io.BytesIO(), "svg" if vector else "png"
+    metadata = {"Date": None} if vector else None
+    figure.savefig(file, format=form, dpi=120, metadata=metadata)
+    kind = "svg+xml" if vector else "png"
+    content = base64.b64encode(file.getvalue()).decode("ascii")
+    return Markup(f'<img alt="{title}" src="data:image/{kind};base64,{content}">')
 
 
-def _numbers(values: Sequence[float | None]) -> list[float]:
+def _grid(num: int, width: float = 2.6, height: float = 2.4, most: int = 4) -> tuple[Figure, list[Axes]]:
+    columns = min(num, most)
+    rows = -(-num // columns)
+    figure = Figure(figsize=(columns * width, rows * height))
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in axes[num:]:
+        unused.set_visible(False)
+    return figure, axes[:num]
+
+
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
     """The values, with NaN for null."""
-    return [math.nan if value is None else float(value) for value in values]
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
-def _styles(labels: Sequence[str]) -> dict[str, LineStyle]:
-    return {label: LineStyle.number(i) for i, label in enumerate(labels)}
+def _style(i: int) -> dict[str, Any]:
+    return {"color": _COLORS[i % len(_COLORS)], "linestyle": ("-", "--", ":")[i // len(_COLORS) % 3]}
 
 
-def _legend(styles: Mapping[str, LineStyle]) -> dict[str, LineStyle]:
-    return {full_name(label): style for label, style in styles.items()}
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
 
 
-def reliability_figure(curves: Curves) -> ChartFigure:
+# Classification -----------------------------------------------------------------------------------------------------
+
+
+def reliability(curves: Curves) -> Figure:
     """Accuracy against confidence: a small chart per method, with the other methods in gray."""
-
-    def line(label: str, style: LineStyle) -> Line:
-        return Line(_numbers(curves[label]["confidence"]), _numbers(curves[label]["accuracy"]), style)
-
-    charts = []
-    x, y = (Axis(name, unit="%") for name in ("confidence", "accuracy"))
-    for label in curves:
-        lines = [*(line(other, _OTHERS) for other in curves if other != label), line(label, LineStyle.number(0))]
-        charts.append(LineChart(full_name(label), x, y, lines, diagonal=True, small=True))
-    caption = (
-        "If a method is 80% confident, it should be right for 80% of the inputs: then the line is on the dashed "
-        "diagonal. Below it, a method is overconfident. The gray lines are the other methods."
-    )
-    return ChartFigure("Reliability", caption, charts, {})
+    figure, axes = _grid(len(curves), 2.1, 2.2, 5)
+    for ax, name in zip(axes, curves, strict=True):
+        ax.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle="--")
+        for other, curve in sorted(curves.items(), key=lambda item: item[0] == name):
+            style = {"color": _FIRST} if other == name else {"color": "lightgray", "linewidth": 0.8}
+            ax.plot(_numbers(curve["confidence"]), _numbers(curve["accuracy"]), **style)
+        ax.set(title=name, xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+    return figure
 
 
-def entropy_figure(curves: Curves) -> ChartFigure:
+def entropy(curves: Curves) -> Figure:
     """Histograms of predictive entropy on test images and on those of other datasets, a small chart per method."""
+    figure, axes = _grid(len(curves), 2.1, 2.2, 5)
     sets = list(dict.fromkeys(name for curve in curves.values() for name in curve))
-    top = max(max(shares) for curve in curves.values() for shares in curve.values())
-    ticks = [share for share in (0.0, 0.01, 0.1, 0.3, 0.6, 1.0) if share <= top]
-    y = Axis("share of images", 0.0, max(top, 0.01), ticks, "%", square_root=True)
-    x = Axis("entropy / log C")
-    styles = _styles(sets)
-    charts = [
-        LineChart(full_name(label), x, y, [_steps(shares, styles[name]) for name, shares in curve.items()], small=True)
-        for label, curve in curves.items()
-    ]
-    caption = (
-        "Entropy of the predictions: at 0 a prediction is certain, at 1 all classes are equally likely. Test images "
-        "should be on the left, images of other kinds on the right. The vertical scale is a square root, which makes "
-        "small shares visible."
-    )
-    return ChartFigure("Predictive entropy", caption, charts, {dataset_name(name): styles[name] for name in sets})
+    for ax, (name, curve) in zip(axes, curves.items(), strict=True):
+        for dataset, shares in curve.items():
+            edges = np.linspace(0, 1, len(shares) + 1)
+            ax.stairs(shares, edges, label=dataset_name(dataset), **_style(sets.index(dataset)))
+        ax.set(title=name, xlabel="entropy / log C", ylabel="share of images", xlim=(0, 1))
+        ax.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
+    _legend(figure, axes[0])
+    return figure
 
 
-def _steps(shares: Sequence[float], style: LineStyle) -> Line:
-    edges = np.linspace(0.0, 1.0, len(shares) + 1)
-    return Line(np.repeat(edges, 2)[1:-1].tolist(), np.repeat(shares, 2).tolist(), style, filled=True)
+def _shift(along: str, label: str) -> Callable[[Curves], Figure]:
+    def draw(curves: Curves) -> Figure:
+        figure, axes = _grid(3, 3.2, 2.8)
+        for ax, key in zip(axes, ("brier", "entropy", "accuracy"), strict=True):
+            for i, (name, curve) in enumerate(curves.items()):
+                ax.plot(_numbers(curve[along]), _numbers(curve[key]), label=name, **_style(i))
+            ax.set(title={"brier": "Brier score"}.get(key, key.capitalize()), xlabel=label)
+        _legend(figure, axes[0])
+        return figure
+
+    return draw
 
 
-def rotation_figure(curves: Curves) -> ChartFigure:
-    """Brier score, entropy and accuracy against the rotation of the test images."""
-    angles = Axis("rotation", 0.0, 180.0, (0, 45, 90, 135, 180), "°")
-    caption = (
-        "Digits are rotated away from the training data. The entropy of a good method rises, and its Brier score "
-        "(lower is better) stays low."
-    )
-    return _shift_figure("Rotation", caption, curves, "degrees", angles)
+def roc(curves: Curves) -> Figure:
+    """Sensitivity against the false positive rate, one chart per test set, with the mark of the health service."""
+    domains = list(dict.fromkeys(domain for curve in curves.values() for domain in curve))
+    figure, axes = _grid(len(domains), 3.4, 3.2)
+    for ax, domain in zip(axes, domains, strict=True):
+        ax.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle="--")
+        for i, (name, curve) in enumerate(curves.items()):
+            if domain in curve:
+                ax.plot(_numbers(curve[domain]["fpr"]), _numbers(curve[domain]["tpr"]), label=name, **_style(i))
+        ax.plot(0.2, 0.85, "k*", label="NHS")
+        ax.set(title=dataset_name(domain), xlabel="1 − specificity", ylabel="sensitivity")
+    _legend(figure, axes[0])
+    return figure
 
 
-def corruption_figure(curves: Curves) -> ChartFigure:
-    """Brier score, entropy and accuracy against the severity of corruptions."""
-    severities = Axis("severity of corruption", 1.0, 5.0, (1, 2, 3, 4, 5))
-    caption = (
-        "Means over the kinds of corruption. Lower Brier scores are better; entropy should rise as accuracy falls."
-    )
-    return _shift_figure("Corruption", caption, curves, "severity", severities)
-
-
-def _shift_figure(title: str, caption: str, curves: Curves, along: str, x: Axis) -> ChartFigure:
-    styles = _styles(list(curves))
-    charts = []
-    for key, measure in (("brier", "Brier score"), ("entropy", "Predictive entropy"), ("accuracy", "Accuracy")):
-        lines = [Line(_numbers(curve[along]), _numbers(curve[key]), styles[label]) for label, curve in curves.items()][
-            ::-1
-        ]
-        y = Axis(measure, unit="%") if key == "accuracy" else Axis(measure, 0.0, None, None)
-        charts.append(LineChart(measure, x, y, lines))
-    return ChartFigure(title, caption, charts, _legend(styles))
-
-
-def roc_figure(curves: Curves) -> ChartFigure:
-    """Sensitivity against the false positive rate, one chart per test set."""
-    caption = (
-        "The share of sick patients who are found against the share of healthy patients with a false alarm. The mark "
-        "is what the British health service requires of a screening: sensitivity 85%, specificity 80%."
-    )
-    axes = Axis("1 − specificity", unit="%"), Axis("sensitivity", unit="%")
-    styles = _styles(list(curves))
-    charts = [
-        LineChart(title, *axes, _lines(curves, name, ("fpr", "tpr"), styles), (_NHS,), diagonal=True)
-        for name, title in _domains(curves).items()
-    ]
-    return ChartFigure("ROC", caption, charts, _legend(styles))
-
-
-def referral_figure(curves: Curves) -> ChartFigure:
+def referral(curves: Curves) -> Figure:
     """Accuracy and AUC of the images that are kept against the share of referred images, for each test set."""
-    styles = _styles(list(curves))
-    x = Axis("share referred", unit="%")
-    charts = []
-    for name, title in _domains(curves).items():
-        for key, measure in (("accuracy", "accuracy"), ("auroc", "AUC")):
-            lines = _lines(curves, name, ("rate", key), styles)
-            charts.append(LineChart(f"{title}: {measure}", x, upper_part(measure, lines), lines))
-    caption = (
-        "The most uncertain images are referred to an expert; the model judges the others. The curve rises if a method "
-        "is uncertain where it is wrong."
-    )
-    return ChartFigure("Referral", caption, [chart for chart in charts if chart.lines], _legend(styles))
+    domains = list(dict.fromkeys(domain for curve in curves.values() for domain in curve))
+    charts = [(domain, key) for domain in domains for key in ("accuracy", "auroc")]
+    charts = [(d, k) for d, k in charts if any(curve.get(d, {}).get(k) for curve in curves.values())]
+    figure, axes = _grid(len(charts), 3.2, 2.8)
+    for ax, (domain, key) in zip(axes, charts, strict=True):
+        for i, (name, curve) in enumerate(curves.items()):
+            if curve.get(domain, {}).get(key):
+                ax.plot(_numbers(curve[domain]["rate"]), _numbers(curve[domain][key]), label=name, **_style(i))
+        ax.set(title=f"{dataset_name(domain)}: {key}", xlabel="share referred")
+    _legend(figure, axes[0])
+    return figure
 
 
-def forgetting_figure(curves: Curves) -> ChartFigure:
+def forgetting(curves: Curves) -> Figure:
     """Accuracy on all tasks seen so far, and on the first one, against the number of tasks learned."""
-    styles = _styles(list(curves))
-    last = max(max(curve["task"]) for curve in curves.values())
-    x = Axis("tasks learned", 1.0, float(last), tuple(range(1, int(last) + 1)))
-    charts = []
-    for key, title in (("mean", "All tasks so far"), ("first", "The first task")):
-        lines = [Line(_numbers(curve["task"]), _numbers(curve[key]), styles[label]) for label, curve in curves.items()]
-        charts.append(LineChart(title, x, upper_part("accuracy", lines), lines[::-1]))
-    caption = "Accuracy on test images while tasks are learned one after the other. A method that forgets falls."
-    return ChartFigure("Forgetting", caption, charts, _legend(styles))
-
-
-def _domains(curves: Curves) -> dict[str, str]:
-    return {name: dataset_name(name).capitalize() for curve in curves.values() for name in curve}
-
-
-def _lines(curves: Curves, domain: str, keys: tuple[str, str], styles: Mapping[str, LineStyle]) -> list[Line]:
-    """A line for each method that has both keys; the first method is on top."""
-    found = [(curve[domain], styles[label]) for label, curve in curves.items() if domain in curve]
-    horizontal, vertical = keys
-    lines = [Line(_numbers(c[horizontal]), _numbers(c[vertical]), style) for c, style in found if c.get(vertical)]
-    return lines[::-1]
+    figure, axes = _grid(2, 3.4, 2.8)
+    for ax, (key, title) in zip(axes, (("mean", "All tasks so far"), ("first", "The first task")), strict=True):
+        for i, (name, curve) in enumerate(curves.items()):
+            ax.plot(_numbers(curve["task"]), _numbers(curve[key]), label=name, **_style(i))
+        ax.set(title=title, xlabel="tasks learned", ylabel="accuracy")
+    _legend(figure, axes[0])
+    return figure
 
 
 # Predictions of the toy tasks ---------------------------------------------------------------------------------------
 
 
-_SURFACE = (
-    "Left: the probability of the orange class (triangles); no color means undecided. Right: how much that probability "
-    "varies between plausible functions. It should be small (pale) near the data and large elsewhere."
-)
-_CURVE = (
-    "The line is the mean; the bands are one, two and three standard deviations of the function. About 95% of new "
-    "observations lie between the dashed lines. The band should be narrow at the data and wide where there are none."
-)
-
-
-def picture_figure(curves: Curves) -> PictureFigure:
+def picture(curves: Curves) -> Figure:
     """Predictions over the plane or along a line, one row per method."""
-    pictures = _pictures(curves)
-    surface = isinstance(next(iter(pictures.values())), Surface)
-    return PictureFigure("Predictions", _SURFACE if surface else _CURVE, draw_set(pictures, _DPI))
+    is_surface = next(iter(curves.values()))["kind"] == "surface"
+    figure = Figure(figsize=(10.4, (4.2 if is_surface else 3.4) * len(curves)))
+    axes = figure.subplots(len(curves), 2, squeeze=False)
+    for row, (name, curve) in zip(axes, curves.items(), strict=True):
+        (_surface if is_surface else _bands)(row, name, curve)
+    if not is_surface:
+        _legend(figure, axes[0, 0])
+    return figure
 
 
-def _pictures(curves: Curves) -> dict[str, Any]:
-    return {full_name(label): from_lists(curve) for label, curve in curves.items()}
+def _surface(row: Sequence[Axes], name: str, curve: Mapping[str, Any]) -> None:
+    x, y, axis = (np.asarray(curve[key]) for key in ("x", "y", "axis"))
+    undecided = LinearSegmentedColormap.from_list("classes", [_FIRST, "white", _SECOND])
+    for ax, key, colors, top, label in (
+        (row[0], "mean", undecided, 1.0, "probability of class 1"),
+        (row[1], "variance", "Purples", 0.25, "variance of that probability"),
+    ):
+        filled = ax.contourf(axis, axis, np.asarray(curve[key]), levels=np.linspace(0, top, 21), cmap=colors)
+        ax.figure.colorbar(filled, ax=ax, label=label, shrink=0.85)
+        for value, color, marker in ((0, _FIRST, "o"), (1, _SECOND, "^")):
+            points = x[y == value]
+            ax.scatter(points[:, 0], points[:, 1], s=14, c=color, marker=marker, edgecolors="white", linewidths=0.5)
+        ax.set(title=f"{name}: predictive {key}", xlabel="$x_1$", ylabel="$x_2$", aspect="equal")
+        ax.grid(False)
+
+
+def _bands(row: Sequence[Axes], name: str, curve: Mapping[str, Any]) -> None:
+    low, high = min(curve["y"]), max(curve["y"])
+    parts = (("zoomed", "close to the data", 0.6), ("wide", "far around", 2.0))
+    for ax, (key, title, margin) in zip(row, parts, strict=True):
+        x, mean, std, noisy = (np.asarray(curve[key][each]) for each in ("x", "mean", "function_std", "target_std"))
+        ax.plot(x, mean, color=_FIRST, linewidth=1.8, label="mean")
+        for sigma in (1, 2, 3):
+            band = (mean - sigma * std, mean + sigma * std)
+            ax.fill_between(x, *band, color=_FIRST, alpha=0.18, linewidth=0, label=f"function ± {sigma}σ")
+        for sign, label in ((1, "observation ± 2σ"), (-1, None)):
+            ax.plot(x, mean + sign * 2 * noisy, color="black", linewidth=0.8, linestyle="--", label=label)
+        ax.scatter(curve["x"], curve["y"], s=8, c="black", linewidths=0, label="data", zorder=3)
+        ax.set(title=f"{name}: {title}", xlabel="$x$", ylabel="$y$", xlim=(x[0], x[-1]))
+        ax.set_ylim(low - margin * (high - low), high + margin * (high - low))
+
+
+_FIGURES: dict[str, tuple[str, str, Callable[[Curves], Figure]]] = {
+    "reliability": (
+        "Reliability",
+        "If a method is 80% confident, it should be right for 80% of the inputs: then the line is on the dashed "
+        "diagonal. Below it, a method is overconfident. The gray lines are the other methods.",
+        reliability,
+    ),
+    "entropy": (
+        "Predictive entropy",
+        "At 0 a prediction is certain, at 1 all classes are equally likely. Test images should be on the left, images "
+        "of other kinds on the right. The vertical scale is a square root, which makes small shares visible.",
+        entropy,
+    ),
+    "rotation": (
+        "Rotation",
+        "Digits are rotated away from the training data. The entropy of a good method rises, and its Brier score "
+        "(lower is better) stays low.",
+        _shift("degrees", "rotation in degrees"),
+    ),
+    "corruption": (
+        "Corruption",
+        "Means over the kinds of corruption. Lower Brier scores are better; entropy should rise as accuracy falls.",
+        _shift("severity", "severity of corruption"),
+    ),
+    "roc": (
+        "ROC",
+        "The share of sick patients who are found against the share of healthy patients with a false alarm. The star "
+        "is what the British health service requires of a screening: sensitivity 85%, specificity 80%.",
+        roc,
+    ),
+    "referral": (
+        "Referral",
+        "The most uncertain images are referred to an expert; the model judges the others. The curve rises if a method "
+        "is uncertain where it is wrong.",
+        referral,
+    ),
+    "forgetting": (
+        "Forgetting",
+        "Accuracy on test images while tasks are learned one after the other. A method that forgets falls.",
+        forgetting,
+    ),
+    "picture": (
+        "Predictions",
+        "The uncertainty should be small near the data and large elsewhere. In the plane: the probability of the "
+        "orange class (triangles), and how much it varies between functions. Along a line: the mean, and one, two and "
+        "three standard deviations of the function; about 95% of new observations lie between the dashed lines.",
+        picture,
+    ),
+}
+"""Title, caption and drawing by the name of a curve in results."""

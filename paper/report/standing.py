@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from paper.columns import Column, MeanOverSeeds
-from paper.report.comparison import Table, TableRow
-from paper.report.sections import FilledSection
+from paper.report.tables import FilledSection, Table, TableRow
 from paper.tasks.registry import TASKS
 
 CONFIDENCE = 0.95
 """The confidence with which a difference must not be zero to be a win or a loss."""
 
 Verdict: TypeAlias = Literal["win", "tie", "loss", "ahead", "even", "behind"]
-VERDICTS: tuple[Verdict, ...] = ("win", "tie", "loss", "ahead", "even", "behind")
 """The last three are those of comparisons without a standard error."""
 
 _FSVI = ("fsvi", "s-fsvi")

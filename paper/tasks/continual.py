@@ -18,13 +18,13 @@ from fsvi.functions.divergences import KL
 from fsvi.functions.priors import Induced
 from fsvi.likelihoods import Categorical, Likelihood, MultiHead
 from fsvi.methods import Method, make_method
-from paper.methods import takes_context
 from fsvi.networks import mlp
 from fsvi.training import History
 from fsvi.training.tasks import fit_tasks, start_task
 from paper import data
 from paper.columns import Column, Metric, TableLayout, percent
 from paper.experiment import Experiment, Order, Outcome
+from paper.methods import takes_context
 from paper.task import Section, Sweep, Task
 from paper.tasks.image_classifier import predict
 from paper.tasks.image_effort import ImageEffort

@@ -22,7 +22,7 @@ from paper.columns import Column, TableLayout
 from paper.columns import percent as percent_column
 from paper.data import DataSplit, Normalize
 from paper.data.store import content_hash
-from paper.experiment import PROFILES, Experiment, Order, Outcome
+from paper.experiment import PROFILES, Experiment, Order, Outcome, thin
 from paper.schedules import TriangularSchedule
 from paper.task import Section, Sweep, Task
 from paper.tasks.augmented_images import AugmentedImages
@@ -30,7 +30,6 @@ from paper.tasks.image_classifier import entropy_histogram, make_classifier, pre
 from paper.tasks.image_contexts import context_notes, make_context
 from paper.tasks.image_effort import ImageEffort
 from paper.tasks.warm_starts import warm_started
-from paper.thinning import thin
 
 NAME = "retina"
 SHIFTED = "aptos"

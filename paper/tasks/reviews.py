@@ -20,11 +20,10 @@ from fsvi.networks import text_encoder
 from paper import data
 from paper.columns import Column, Metric, TableLayout, detection, percent
 from paper.data import TextSplit, Vocabulary
-from paper.experiment import Experiment, Order, Outcome
+from paper.experiment import Experiment, Order, Outcome, thin
 from paper.names import dataset_name
 from paper.task import Section, Sweep, Task
 from paper.tasks.image_classifier import entropy_histogram, make_classifier, predict, reliability_curve
-from paper.thinning import thin
 
 NAME = "reviews"
 IN_DOMAIN, SHIFTED = "imdb", "rotten-tomatoes"

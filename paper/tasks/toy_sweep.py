@@ -1,4 +1,4 @@
-"""What the toy tasks share: the sweep of `fsvi demo`, and the epochs of each profile."""
+"""What the toy tasks share: the sweep of the demo, and the epochs of each profile."""
 
 from __future__ import annotations
 

@@ -176,4 +176,4 @@ _SWEEP = Sweep(
     "uci", tuple((name, None) for name in ("fsvi", "gfsvi", "map", "mfvi", "fbnn", "ensemble:fsvi")), seeds=10
 )
 
-UCI_TASKS = tuple(Task(PREFIX + name, uci, _SECTION, _SWEEP, can_stack=True, threads=1) for name in TABLES)
+UCI_TASKS = tuple(Task(PREFIX + name, uci, _SECTION, _SWEEP, threads=1) for name in TABLES)

@@ -2,101 +2,62 @@
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from fsvi import calibration, data, loggers, networks
-from fsvi.errors import (
-    DataNotFoundError,
-    FileFormatError,
-    FSVIError,
-    HeadError,
-    InvalidInputError,
-    NonFiniteLossError,
-    ProcessLostError,
-    SingularCovarianceError,
-)
-from fsvi.functions import contexts, divergences, kernels, priors
-from fsvi.likelihoods import (
-    Bernoulli,
-    BernoulliPredictive,
-    Categorical,
-    CategoricalPredictive,
-    Gaussian,
-    GaussianPredictive,
-    Likelihood,
-    MixturePredictive,
-    MultiHead,
-    Poisson,
-    PoissonPredictive,
-    Predictive,
-    StudentT,
-    StudentTPredictive,
-    Summary,
-    concatenate,
-)
-from fsvi.methods import (
-    DUQ,
-    FBNN,
-    FSEB,
-    FSVI,
-    GFSVI,
-    IVON,
-    MAP,
-    MFVI,
-    SFSVI,
-    SPG,
-    SWAG,
-    VBLL,
-    VOGN,
-    Ensemble,
-    Laplace,
-    MCDropout,
-    Method,
-    RadialMFVI,
-    Rank1,
-    Stds,
-    Tempered,
-    load,
-    make_method,
-    method_names,
-)
-from fsvi.networks import Network
-from fsvi.training import (
-    Callback,
-    History,
-    Stepper,
-    TrainingState,
-    adamw,
-    cosine,
-    every_step,
-    fit,
-    fit_tasks,
-    sgd,
-)
-
 if TYPE_CHECKING:
-    from fsvi import metrics
-    from fsvi.diagnosis import Diagnosis, Finding, diagnose
+    from fsvi import calibration, data, errors, likelihoods, metrics, networks, training
+    from fsvi.calibration import Referral
+    from fsvi.diagnosis import diagnose
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
-    from fsvi.referral import IntervalReferral, Referral, SetReferral
-    from fsvi.scoring import ScoringReport, predict_files
+    from fsvi.functions import contexts, divergences, kernels, priors
+    from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, MultiHead, Poisson, StudentT
+    from fsvi.methods import (
+        DUQ,
+        FBNN,
+        FSEB,
+        FSVI,
+        GFSVI,
+        IVON,
+        MAP,
+        MFVI,
+        SFSVI,
+        SPG,
+        SWAG,
+        VBLL,
+        VOGN,
+        Ensemble,
+        Laplace,
+        MCDropout,
+        Method,
+        RadialMFVI,
+        Rank1,
+        Tempered,
+        load,
+        make_method,
+        method_names,
+    )
+    from fsvi.networks import Network
+    from fsvi.scoring import predict_files
+    from fsvi.training import fit, fit_tasks
 
-_LATER = {
-    "estimate_cost": "fsvi.cost",
-    "keep_memory": "fsvi.cost",
-    "Diagnosis": "fsvi.diagnosis",
-    "FSVIClassifier": "fsvi.estimators",
-    "FSVIRegressor": "fsvi.estimators",
-    "Finding": "fsvi.diagnosis",
-    "IntervalReferral": "fsvi.referral",
-    "Referral": "fsvi.referral",
-    "ScoringReport": "fsvi.scoring",
-    "SetReferral": "fsvi.referral",
-    "predict_files": "fsvi.scoring",
-    "diagnose": "fsvi.diagnosis",
-    "metrics": "fsvi.metrics",
+_NAMES = {
+    "fsvi.calibration": "Referral",
+    "fsvi.diagnosis": "diagnose",
+    "fsvi.estimators": "FSVIClassifier FSVIRegressor",
+    "fsvi.functions": "contexts divergences kernels priors",
+    "fsvi.likelihoods": "Bernoulli Categorical Gaussian MultiHead Poisson StudentT",
+    "fsvi.methods": (
+        "DUQ FBNN FSEB FSVI GFSVI IVON MAP MFVI SFSVI SPG SWAG VBLL VOGN "
+        "Ensemble Laplace MCDropout Method RadialMFVI Rank1 Tempered load make_method method_names"
+    ),
+    "fsvi.networks": "Network",
+    "fsvi.scoring": "predict_files",
+    "fsvi.training": "fit fit_tasks",
 }
-"""What needs scikit-learn, which takes a second to import, by the module that it is in."""
+"""Where the names come from. They are imported when they are used, so that `fsvi --help` does not wait for torch."""
+_PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES = {module.name for module in iter_modules(__path__) if not module.name.startswith("_")}
 
 try:
     __version__ = version("fsvi")
@@ -105,10 +66,18 @@ except PackageNotFoundError:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name in _PLACES:
+        found = getattr(import_module(_PLACES[name]), name)
+    elif name in _MODULES:
+        found = import_module(f"fsvi.{name}")
+    else:
         raise AttributeError(f"module 'fsvi' has no attribute {name!r}")
-    module = import_module(_LATER[name])
-    return module if _LATER[name] == f"fsvi.{name}" else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES, "__version__"})
 
 
 __all__ = [
@@ -126,70 +95,38 @@ __all__ = [
     "VBLL",
     "VOGN",
     "Bernoulli",
-    "BernoulliPredictive",
-    "Callback",
     "Categorical",
-    "CategoricalPredictive",
-    "DataNotFoundError",
-    "Diagnosis",
     "Ensemble",
     "FSVIClassifier",
-    "FSVIError",
     "FSVIRegressor",
-    "FileFormatError",
-    "Finding",
     "Gaussian",
-    "GaussianPredictive",
-    "HeadError",
-    "History",
-    "IntervalReferral",
-    "InvalidInputError",
     "Laplace",
-    "Likelihood",
     "MCDropout",
     "Method",
-    "MixturePredictive",
     "MultiHead",
     "Network",
-    "NonFiniteLossError",
     "Poisson",
-    "PoissonPredictive",
-    "Predictive",
-    "ProcessLostError",
     "RadialMFVI",
     "Rank1",
     "Referral",
-    "ScoringReport",
-    "SetReferral",
-    "SingularCovarianceError",
-    "Stds",
-    "Stepper",
     "StudentT",
-    "StudentTPredictive",
-    "Summary",
     "Tempered",
-    "TrainingState",
-    "adamw",
     "calibration",
-    "concatenate",
     "contexts",
-    "cosine",
     "data",
     "diagnose",
     "divergences",
-    "estimate_cost",
-    "every_step",
+    "errors",
     "fit",
     "fit_tasks",
-    "keep_memory",
     "kernels",
+    "likelihoods",
     "load",
-    "loggers",
     "make_method",
     "method_names",
     "metrics",
     "networks",
     "predict_files",
     "priors",
-    "sgd",
+    "training",
 ]

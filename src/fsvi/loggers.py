@@ -2,7 +2,7 @@
 
 Any other logger takes three lines, for example for Weights & Biases:
 
-    class Wandb(fsvi.Callback):
+    class Wandb(fsvi.training.Callback):
         def on_epoch_end(self, state):
             wandb.log(state.history.latest(), step=state.epoch)
 """

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,8 +39,13 @@ _READERS = {
 """What reads each kind of file. Errors about the wrong kind suggest it."""
 _HEADER_LENGTH_BYTES = 8
 _UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_MALFORMED = (SafetensorError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError)
-"""The errors that Python raises for a file with unexpected contents."""
+_MALFORMED = (
+    SafetensorError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, AssertionError,
+    MemoryError,
+)  # fmt: skip
+"""The errors that Python raises for a file with unexpected contents; a RecursionError is a RuntimeError."""
+MOST_DRAWS = 100_000
+"""More draws per prediction than anybody needs; a file that asks for more was forged."""
 
 
 def write_tree(path: str | os.PathLike[str], tree: Any, kind: str) -> None:
@@ -65,8 +71,8 @@ def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
     """
     try:
         data = Path(path).read_bytes()
-    except OSError as error:
-        raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from error
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"{path} cannot be read: {reason(error)}.") from error
     try:
         tensors = load_safetensors(data)
         metadata = _metadata(data)
@@ -87,7 +93,7 @@ def file_kind(path: str | os.PathLike[str]) -> str | None:
             size = os.fstat(file.fileno()).st_size
             header = json.loads(file.read(length)) if length < size else {}
         kind: str | None = header["__metadata__"]["kind"]
-    except (OSError, KeyError, TypeError, ValueError):
+    except (OSError, *_MALFORMED):
         return None
     return kind
 
@@ -117,7 +123,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        raise InvalidInputError(f"{target} cannot be written: {error.strerror}.") from error
+        raise InvalidInputError(f"{target} cannot be written: {reason(error)}.") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -138,8 +144,20 @@ def check_writable(directory: str | os.PathLike[str]) -> Path:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"\0")
     except OSError as error:
-        raise InvalidInputError(f"{folder} cannot be written to: {error.strerror}.") from error
+        raise InvalidInputError(f"{folder} cannot be written to: {reason(error)}.") from error
     return folder
+
+
+def reason(error: Exception) -> str:
+    """Why the system refused, inside a sentence: "No space left on device"."""
+    return getattr(error, "strerror", None) or first_line(error)
+
+
+def check_draws(value: Any) -> int:
+    """The number of draws that a file asks for, which is not larger than memory."""
+    if not isinstance(value, int) or not 1 <= value <= MOST_DRAWS:
+        raise FileFormatError(f"num_samples={value!r} must be a whole number from 1 to {MOST_DRAWS}.")
+    return value
 
 
 def digest(tensors: Mapping[str, torch.Tensor], text: str = "") -> str:
@@ -265,7 +283,10 @@ class Configurable:
             transient: The arguments that were not saved, such as the network.
         """
         name = config.get("class")
-        if name not in Configurable._registry:
+        if not isinstance(name, str) or name not in Configurable._registry:
+            for module in ("calibration", "estimators", "functions", "methods"):  # of which only a part may be in use
+                import_module(f"fsvi.{module}")
+        if not isinstance(name, str) or name not in Configurable._registry:
             raise FileFormatError(
                 f"the file describes {name!r}, which this version of fsvi does not know: import your own classes first."
             )

@@ -111,9 +111,13 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor
         dtype: The type of the tensor; None keeps its own.
     """
     try:
-        return torch.as_tensor(value, dtype=dtype)
+        tensor = torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} cannot be converted to a tensor: {first_line(error)}.") from error
+    if tensor.is_meta or tensor.layout != torch.strided:
+        kind = "on the meta device" if tensor.is_meta else f"in the layout {tensor.layout}"
+        raise InvalidInputError(f"{name} is a tensor {kind}: give a dense tensor with values.")
+    return tensor
 
 
 def check_inputs(x: Any, dtype: torch.dtype) -> Any:

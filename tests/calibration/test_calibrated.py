@@ -88,18 +88,18 @@ def test_a_forged_calibration_raises_only_errors_of_fsvi(calibrated, tmp_path):
     tree = read_tree(path, KIND)
     for forged in forgeries(tree["calibrated"]):
         write_tree(path, {**tree, "calibrated": forged}, KIND)
-        with pytest.raises(fsvi.FSVIError, match=r"forged\.fsvi"):
+        with pytest.raises(fsvi.errors.FSVIError, match=r"forged\.fsvi"):
             fsvi.load(path)
 
 
 def test_bad_arguments(calibrated):
-    with pytest.raises(fsvi.InvalidInputError, match="trained method"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="trained method"):
         Calibrated(dense(), calibrated.calibration)
-    with pytest.raises(fsvi.InvalidInputError, match="Calibration"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="Calibration"):
         Calibrated(calibrated.method, LAC())
-    with pytest.raises(fsvi.InvalidInputError, match="num_samples"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="num_samples"):
         Calibrated(calibrated.method, calibrated.calibration, num_samples=0)
-    with pytest.raises(fsvi.InvalidInputError, match="trained method"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="trained method"):
         Calibrated.fit(dense(), [LAC()], *points())
 
 
@@ -107,5 +107,5 @@ def test_batches_and_summaries_are_calibrated(calibrated):
     x, _ = points(80)
     whole = calibrated.predict(x)
     parts = list(calibrated.predict_batches([x[:30], x[30:]]))
-    torch.testing.assert_close(fsvi.concatenate(parts).samples, whole.samples)
+    torch.testing.assert_close(fsvi.likelihoods.concatenate(parts).samples, whole.samples)
     torch.testing.assert_close(calibrated.predict(x, batch_size=30, summary=True).mean, whole.mean)

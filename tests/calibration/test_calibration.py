@@ -7,6 +7,9 @@ from fsvi.calibration import (
     LAC,
     Calibration,
     ConformalIntervals,
+    IntervalReferral,
+    Referral,
+    SetReferral,
     TemperatureScaling,
     VarianceScaling,
     VectorScaling,
@@ -80,6 +83,42 @@ class RoughTemperature(TemperatureScaling):
     def fit(self, p, y):
         self.temperature = float(1 - p.log_prob(y).mean())
         return self
+
+
+# Positions and missing targets
+
+
+def test_positions_with_a_label_are_rows():
+    p, y = class_predictions(60)
+    y[::7] = -100
+    p.ignore_index = -100
+    rows = p[y != -100]
+    shaped, labels = p.mapped(lambda values: values.unflatten(1, (12, 5))), y.reshape(12, 5)
+    for steps in ([TemperatureScaling()], [VectorScaling()], [LAC()], [APS(randomized=True)]):
+        whole, pooled = Calibration(steps).fit(rows, y[y != -100]), Calibration(steps).fit(shaped, labels)
+        torch.testing.assert_close(pooled(shaped).mean.flatten(0, 1), whole(p).mean)
+        if whole.conformal is not None:
+            assert torch.equal(pooled.sets(shaped).flatten(0, 1), whole.sets(p))
+    kept = Referral(rows, y[y != -100], 0.4, 0.6)
+    pooled = Referral(shaped, labels, 0.4, 0.6)
+    assert pooled.to_dict() == kept.to_dict() and torch.equal(pooled.decide(shaped).flatten(), kept.decide(p))
+    conformal = Calibration([LAC()]).fit(shaped, labels)
+    assert torch.equal(SetReferral(conformal).decide(shaped).flatten(), SetReferral(conformal).decide(p))
+
+
+def test_positions_with_a_target_are_rows():
+    p, y = real_predictions(60, targets=2)
+    y[::7] = torch.nan
+    known = ~y.isnan().any(1)
+    shaped = p.mapped(lambda values: values.unflatten(1, (12, 5)))
+    for step in (VarianceScaling(), ConformalIntervals()):
+        rows = Calibration([step]).fit(p[known], y[known])
+        pooled = Calibration([type(step)()]).fit(shaped, y.reshape(12, 5, 2))
+        torch.testing.assert_close(pooled(shaped).variance.flatten(0, 1), rows(p).variance)
+    assert torch.equal(pooled.intervals(shaped).upper.flatten(0, 1), rows.intervals(p).upper)
+    keep = IntervalReferral(pooled, 4.0).decide(shaped)
+    assert torch.equal(keep.flatten(), IntervalReferral(rows, 4.0).decide(p)) and keep.shape == (12, 5)
+    assert torch.equal(pooled.intervals(shaped).contains(y.reshape(12, 5, 2))[0], rows.intervals(p).contains(y)[:5])
 
 
 # Files

@@ -122,8 +122,8 @@ def test_bad_input():
         step.intervals(p)
     with pytest.raises(InvalidInputError, match="shape"):
         step.fit(p, y[1:])
-    with pytest.raises(InvalidInputError, match="NaN"):
-        step.fit(p, y.clone().index_fill_(0, torch.tensor([3]), torch.nan))
+    with pytest.raises(InvalidInputError, match="all targets"):
+        step.fit(real_predictions(2, targets=2)[0], [[1.0, torch.nan], [torch.nan, 1.0]])
     with pytest.raises(InvalidInputError, match="standard deviation"):
         step.fit(prediction([1.0, 2.0], [1.0, 0.0]), [1.0, 2.0])
     with pytest.raises(InvalidInputError, match="real targets"):

@@ -166,7 +166,7 @@ def test_bad_classes(scaling):
     p, y = class_predictions(30)
     with pytest.raises(InvalidInputError, match="labels"):
         scaling.fit(p, y + 1)
-    with pytest.raises(InvalidInputError, match="labels"):
+    with pytest.raises(InvalidInputError, match="shape"):
         scaling.fit(p, y[1:])
     with pytest.raises(InvalidInputError, match="probability 0"):
         scaling.fit(CategoricalPredictive(torch.tensor([0.0, -torch.inf]).expand(1, 30, 2)), torch.ones(30).long())
@@ -178,9 +178,8 @@ def test_bad_classes(scaling):
 
 def test_bad_targets():
     p, y = real_predictions(30)
-    y[4] = torch.nan
-    with pytest.raises(InvalidInputError, match="NaN"):
-        VarianceScaling().fit(p, y)
+    with pytest.raises(InvalidInputError, match="infinite"):
+        VarianceScaling().fit(p, y / 0)
     with pytest.raises(InvalidInputError, match="shape"):
         VarianceScaling().fit(p, y[1:])
     with pytest.raises(InvalidInputError, match="noise"):

@@ -18,38 +18,43 @@ def test_the_package_runs_as_a_module():
     assert said.stdout == f"fsvi {fsvi.__version__}\n"
 
 
-def test_an_unknown_command_is_refused_with_a_suggestion(run):
+def test_help_is_one_screen_and_does_not_import_torch():
+    code = "import sys; from fsvi.cli import main\ntry: main(['--help'])\nfinally: assert 'torch' not in sys.modules"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert all(f"    {name} " in said for name in ("fit", "predict", "export", "diagnose"))
+    assert "130" in said and len(said.splitlines()) <= 24
+
+
+def test_an_unknown_command_is_refused(run):
     code, out, err = run("predct")
-    assert code == 2
-    assert out == ""
-    assert "No such command 'predct'" in err and "predict" in err.splitlines()[-1]
+    assert (code, out) == (2, "") and "'predct'" in err and "predict" in err.splitlines()[-1]
 
 
 def raising(error):
-    def run_demo(*args, **kwargs):
+    def load(*args, **kwargs):
         raise error
 
-    return run_demo
+    return load
 
 
-@pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
-def test_colours_are_for_those_who_want_them(monkeypatch, no_colour, coloured):
-    said = {}
-    monkeypatch.setattr(cli.app.__class__, "__call__", raising(fsvi.FSVIError("so")))
-    monkeypatch.setattr("typer.secho", lambda text, fg, err: said.update(text=text, fg=fg, err=err))
-    monkeypatch.setenv("NO_COLOR", no_colour)
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert said == {"text": "Error: so", "fg": "red" if coloured else None, "err": True}
+def test_ctrl_c_is_130(run, monkeypatch):
+    monkeypatch.setattr("fsvi.scoring.scorers.ModelFile.load", raising(KeyboardInterrupt()))
+    assert run("predict", "model.fsvi", "x.npy")[0] == 130
 
 
-@pytest.mark.parametrize(("words", "offered"), [("fsvi pred", ["predict"])])
-def test_a_shell_completes_names(run, monkeypatch, words, offered):
-    monkeypatch.setenv("_FSVI_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
-    code, out, _ = run()
-    assert (code, out.split()) == (0, offered)
+@pytest.mark.parametrize(("no_color", "is_red"), [("", True), ("1", False)])
+def test_errors_are_red_on_terminals_for_those_who_want_it(run, monkeypatch, no_color, is_red):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    assert ("\x1b[31mError" in run("predict", "absent.fsvi", "x.npy")[2]) == is_red
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_several_processes_cannot_share_a_command(run, monkeypatch, rank):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    code, _, err = run("predict", "absent.fsvi", "x.npy")
+    assert code == 1 and ("2 processes" in err) == (rank == "0")
 
 
 def test_an_error_is_one_sentence_without_colour(run, tmp_path):
@@ -64,14 +69,13 @@ def test_debug_shows_the_traceback(monkeypatch, tmp_path, place):
     arguments = ["predict", str(tmp_path / "absent.fsvi"), "x.npy"]
     arguments.insert(place, "--debug")
     monkeypatch.setattr(sys, "argv", ["fsvi", *arguments])
-    with pytest.raises(fsvi.FSVIError, match="absent"):
+    with pytest.raises(fsvi.errors.FSVIError, match="absent"):
         cli.main()
 
 
 def test_a_fault_of_ours_is_one_sentence_too(run, monkeypatch):
-    monkeypatch.setattr(
-        sys.modules["fsvi.cli.app"], "file_kind", raising(ZeroDivisionError("division by zero\nand more"))
-    )
+    error = ZeroDivisionError("division by zero\nand more")
+    monkeypatch.setattr("fsvi.scoring.scorers.ModelFile.load", raising(error))
     code, _, err = run("predict", "model.fsvi", "x.npy")
     assert code == 1 and err.count("\n") == 1
     assert err.startswith("Error: ") and "ZeroDivisionError: division by zero" in err and "and more" not in err

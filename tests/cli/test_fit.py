@@ -3,9 +3,8 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from fsvi.cli.app import app
+from command import invoke
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.estimators.base import Estimator
 
@@ -52,9 +51,7 @@ def table(tmp_path):
 
 def fit(path, *arguments, target="price"):
     out = path.parent / "model.fsvi"
-    return CliRunner().invoke(
-        app, ["fit", str(path), "--target", target, "--out", str(out), *FAST, *arguments], catch_exceptions=True
-    )
+    return invoke("fit", str(path), "--target", target, "--out", str(out), *FAST, *arguments)
 
 
 def refused(path, *arguments, target="price", kind=FSVIError):
@@ -112,9 +109,7 @@ def test_weights_and_balanced_classes(table):
 
 def test_with_enough_rows_the_model_is_calibrated(tmp_path):
     path = write(tmp_path / "t.csv", make_rows(400))
-    result = CliRunner().invoke(
-        app, ["fit", str(path), "--target", "price", "--out", str(tmp_path / "m.fsvi"), "--epochs", "3"]
-    )
+    result = invoke("fit", str(path), "--target", "price", "--out", str(tmp_path / "m.fsvi"), "--epochs", "3")
     assert result.exit_code == 0, result.exception
     assert Estimator.load(tmp_path / "m.fsvi").calibration_ is not None
 

@@ -3,10 +3,9 @@ import io
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-import fsvi.cli.predict_table as predict_table
-from fsvi.cli.app import app
+import fsvi.scoring.scorers as scorers
+from command import invoke
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.tables import read_table
@@ -43,7 +42,7 @@ def folder(tmp_path_factory):
 
 
 def predict(folder, model, path, *arguments):
-    return CliRunner().invoke(app, ["predict", str(folder / model), str(path), *arguments])
+    return invoke("predict", str(folder / model), str(path), *arguments)
 
 
 def rows_of(result):
@@ -79,7 +78,7 @@ def test_order_of_columns_and_parts_do_not_matter(folder, tmp_path, monkeypatch)
         "\n".join(",".join([cells[2], "0", cells[0], cells[1]]) for cells in lines).replace(",0,", ",z,", 1)
     )
     expected = predict(folder, "classes.fsvi", folder / "held_out.csv")
-    monkeypatch.setattr(predict_table, "_ROWS", 64)
+    monkeypatch.setattr(scorers, "ROWS", 64)
     result = predict(folder, "classes.fsvi", path)
     assert [row["label"] for row in rows_of(result)] == [row["label"] for row in rows_of(expected)]
     assert "'z'" in result.stderr and "'label'" not in result.stderr
@@ -92,15 +91,19 @@ def test_a_folder_gets_the_predictions_of_many_files(folder, tmp_path):
     arguments = (str(tmp_path / "new" / "1.csv"), "--out", str(tmp_path / "scored"), "--keep", "size")
     result = predict(folder, "classes.fsvi", tmp_path / "new" / "0*.csv", *arguments)
     assert "60 rows in 2 files are scored." in result.stderr
-    assert (tmp_path / "scored" / "0.csv").read_text().startswith("size,line,label,probability")
+    assert (
+        (tmp_path / "scored" / "0.csv")
+        .read_text()
+        .startswith("size,line,label,probability,entropy,mutual_information,probability_big,")
+    )
     again = predict(folder, "classes.fsvi", tmp_path / "new" / "0*.csv", *arguments)
     assert "2 of them before" in again.stderr and again.exit_code == 0
 
 
-@pytest.mark.parametrize("arguments", [(), ("--out", "scored.csv"), ("--keep", "size")])
+@pytest.mark.parametrize("arguments", [(), ("--out", "scored.csv")])
 def test_many_files_need_a_folder(folder, tmp_path, arguments):
     result = predict(folder, "classes.fsvi", tmp_path / "*.csv", *arguments)
-    with pytest.raises(InvalidInputError, match="--out scored/"):
+    with pytest.raises(FSVIError, match="--out scored/"):
         raise result.exception
 
 

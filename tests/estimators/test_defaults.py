@@ -22,8 +22,8 @@ from fsvi.estimators.defaults import (
     reestimate_noise,
     widen,
 )
-from fsvi.posteriors.mean_field import Stds
 from fsvi.networks import table_mlp
+from fsvi.posteriors.mean_field import Stds
 from paper.bench.tables import Table, check_promises, measure_fit, measure_uncertainty
 
 

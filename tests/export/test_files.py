@@ -12,7 +12,7 @@ class Odd(nn.Module):
 
 def test_an_operation_that_onnx_does_not_have_is_named_with_its_layer(tmp_path):
     method = fsvi.MAP(nn.Sequential(nn.Linear(4, 6), Odd(), nn.Linear(6, 3)), fsvi.Categorical())
-    with pytest.raises(fsvi.InvalidInputError, match=r"layer '1' \(Odd\) uses bessel_j0, which ONNX"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=r"layer '1' \(Odd\) uses bessel_j0, which ONNX"):
         method.export(tmp_path / "m.onnx", example=torch.randn(2, 4))
     assert list(tmp_path.iterdir()) == []
 
@@ -27,5 +27,5 @@ class Named(nn.Module):
 
 
 def test_an_input_with_the_name_of_an_output_is_refused(tmp_path):
-    with pytest.raises(fsvi.InvalidInputError, match="both called 'mean'"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="both called 'mean'"):
         fsvi.MAP(Named(), fsvi.Categorical()).export(tmp_path / "m.onnx", example={"mean": torch.randn(2, 4)})

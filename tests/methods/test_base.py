@@ -81,7 +81,7 @@ def test_predictions_of_batches_are_those_of_all_inputs(kind):
     parts = list(method.predict_batches(loaders(x, y)[kind], 6, seed=3, batch_size=8))
     assert [len(part) for part in parts] == [8, 8, 4]
     whole = method.predict(x, 6, seed=3)
-    torch.testing.assert_close(fsvi.concatenate(parts).samples, whole.samples)
+    torch.testing.assert_close(fsvi.likelihoods.concatenate(parts).samples, whole.samples)
 
 
 def test_batches_are_read_one_after_another():
@@ -110,7 +110,7 @@ def test_a_summary_is_that_of_all_draws(make, monkeypatch):
     x, _ = scenarios.points()
     method = make()
     summary, whole = method.predict(x, 6, batch_size=4, summary=True), method.predict(x, 6)
-    assert isinstance(summary, fsvi.Summary)
+    assert isinstance(summary, fsvi.likelihoods.Summary)
     torch.testing.assert_close(summary.mean, whole.mean)
     torch.testing.assert_close(summary.variance, whole.variance)
     torch.testing.assert_close(summary.score, whole.score)

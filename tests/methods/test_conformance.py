@@ -66,7 +66,7 @@ class Task:
     net: Callable[[int], nn.Module]
     data: Callable[..., tuple[Tensor, Tensor]]
     outputs: int = 2
-    likelihood: Callable[[], fsvi.Likelihood] = fsvi.Categorical
+    likelihood: Callable[[], fsvi.likelihoods.Likelihood] = fsvi.Categorical
 
     @property
     def is_categorical(self) -> bool:
@@ -124,7 +124,7 @@ def data(task: str, num: int = 10) -> tuple[Tensor, Tensor]:
     return TASKS[task].data(num)
 
 
-def train(method: fsvi.Method, task: str, **settings: Any) -> fsvi.History:
+def train(method: fsvi.Method, task: str, **settings: Any) -> fsvi.training.History:
     usual = {"epochs": EPOCHS, "batch_size": BATCH_SIZE, "schedule": None}
     return fsvi.fit(method, data(task), **{**usual, **settings})
 
@@ -214,9 +214,9 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(name, task, tmp_path, monke
     killed = TASKS[task].make(name)
     kill_in_step(killed, 4, monkeypatch)  # the second of the second epoch
     with pytest.raises(InterruptedError):
-        train(killed, task, checkpoint=tmp_path, checkpoint_interval=0)
+        train(killed, task, checkpoint=tmp_path)
     resumed = TASKS[task].make(name, seed=1)
-    history = train(resumed, task, checkpoint=tmp_path, checkpoint_interval=0, resume=True)
+    history = train(resumed, task, checkpoint=tmp_path, resume=True)
     assert history.terms == terms
     assert scenarios.same_bits(resumed.tensors(), method.tensors())
     assert scenarios.same_bits(predictions(resumed, task), predictions(method, task))
@@ -267,7 +267,7 @@ def test_frozen_parameters_and_the_given_network_do_not_change(name, task):
     ("name", "task"), [(name, task) for name in method_names() for task in TASKS if not is_defined(name, task)]
 )
 def test_methods_say_which_likelihoods_they_do_not_take(name, task):
-    with pytest.raises(fsvi.InvalidInputError, match=type(TASKS[task].likelihood()).__name__):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=type(TASKS[task].likelihood()).__name__):
         TASKS[task].make(name)
 
 

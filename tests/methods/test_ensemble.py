@@ -256,7 +256,7 @@ def test_an_ensemble_of_trained_members_knows_the_shape_of_an_input(tmp_path):
 
 def test_loading_with_another_network_says_so(tmp_path):
     ensemble(2).save(tmp_path / "two")
-    with pytest.raises(fsvi.FileFormatError, match="another architecture"):
+    with pytest.raises(fsvi.errors.FileFormatError, match="another architecture"):
         fsvi.load(tmp_path / "two", plain(3))
 
 
@@ -264,32 +264,32 @@ def test_loading_with_another_network_says_so(tmp_path):
 
 
 def test_members_of_different_classes():
-    with pytest.raises(fsvi.InvalidInputError, match="a MAP and a SWAG"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="a MAP and a SWAG"):
         fsvi.Ensemble.of([fsvi.MAP(plain(), fsvi.Categorical()), fsvi.SWAG(plain(), fsvi.Categorical())])
 
 
 def test_members_of_different_architectures():
-    with pytest.raises(fsvi.InvalidInputError, match="members 0 and 1"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="members 0 and 1"):
         fsvi.Ensemble.of([fsvi.MAP(plain(outputs), fsvi.Categorical()) for outputs in (2, 3)])
 
 
 def test_one_network_for_all_members():
     net = plain()
-    with pytest.raises(fsvi.InvalidInputError, match="same parameters"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="same parameters"):
         fsvi.fit(ensemble(2, lambda: fsvi.MAP(net, fsvi.Categorical())), (X, Y), epochs=1)
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5])
 def test_bad_size(size):
-    with pytest.raises(fsvi.InvalidInputError, match="size="):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="size="):
         ensemble(size)
 
 
 def test_make_returns_something_else():
-    with pytest.raises(fsvi.InvalidInputError, match="Sequential"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="Sequential"):
         ensemble(2, plain)
 
 
 def test_make_is_no_function():
-    with pytest.raises(fsvi.InvalidInputError, match="MAP"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="MAP"):
         ensemble(2, MEMBERS["map"][0]())

@@ -63,7 +63,7 @@ def run_onnx(path, x) -> dict[str, Tensor]:
     return {name: torch.as_tensor(value) for name, value in zip(names, outputs, strict=True)}
 
 
-def outputs(p: fsvi.Predictive) -> dict[str, Tensor]:
+def outputs(p: fsvi.likelihoods.Predictive) -> dict[str, Tensor]:
     """What a graph must return, by the prediction's own functions, which have tests of their own."""
     if p.is_numeric:
         return {"mean": p.mean, "std": p.variance**0.5}

@@ -37,7 +37,7 @@ def test_a_line_reaches_the_exact_posterior():
     torch.manual_seed(0)
     (x, y), noise = line(), 0.3
     net = nn.Sequential(nn.Linear(1, 1))
-    settings = {"num_context": 8, "num_samples": 40, "stds": fsvi.Stds(0.3), "injected_noise": 0.03}
+    settings = {"num_context": 8, "num_samples": 40, "stds": fsvi.posteriors.Stds(0.3), "injected_noise": 0.03}
     method = fsvi.FBNN(net, fsvi.Gaussian(noise), LINE, prior=Induced(variance=1.0), **settings)
     fsvi.fit(method, (x, y), epochs=150, lr=0.04)
     design = torch.cat([x, torch.ones_like(x)], dim=1)

@@ -190,7 +190,7 @@ def test_a_context_that_was_not_saved_is_asked_for_and_can_be_set(tmp_path):
     method.save(tmp_path / "file")
     loaded = fsvi.load(tmp_path / "file", dense())
     before = copied(loaded)
-    with pytest.raises(fsvi.InvalidInputError, match=r"method\.context"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=r"method\.context"):
         fsvi.fit(loaded, points(), **SHORT)
     assert same_bits(copied(loaded), before)
     loaded.context = contexts.Dataset(points()[0])
@@ -250,44 +250,44 @@ class Reordered(nn.Module):
     ids=["width", "names", "longer", "shorter", "order"],
 )
 def test_another_architecture_is_named(saved, net, message):
-    with pytest.raises(fsvi.FileFormatError, match=message):
+    with pytest.raises(fsvi.errors.FileFormatError, match=message):
         fsvi.load(saved, net())
 
 
 def test_other_buffers_or_frozen_parameters_are_named(saved):
     net = dense()
     net.register_buffer("scale", torch.ones(3))
-    with pytest.raises(fsvi.FileFormatError, match=r"net\.scale"):
+    with pytest.raises(fsvi.errors.FileFormatError, match=r"net\.scale"):
         fsvi.load(saved, net)
     frozen = dense()
     frozen[0].requires_grad_(False)
-    with pytest.raises(fsvi.FileFormatError, match="fit"):
+    with pytest.raises(fsvi.errors.FileFormatError, match="fit"):
         fsvi.load(saved, frozen)
 
 
 def test_a_network_is_needed(saved):
-    with pytest.raises(fsvi.InvalidInputError, match="class Sequential"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="class Sequential"):
         fsvi.load(saved, nn.Sequential)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(fsvi.FileFormatError, match=r"nowhere\.fsvi"):
+    with pytest.raises(fsvi.errors.FileFormatError, match=r"nowhere\.fsvi"):
         fsvi.load(tmp_path / "nowhere.fsvi", dense())
 
 
 def test_a_checkpoint_is_not_a_method(tmp_path):
     fsvi.fit(classifier(), points(), checkpoint=tmp_path, **SHORT)
-    with pytest.raises(fsvi.FileFormatError, match=r"'fsvi checkpoint'.*'fsvi method'"):
+    with pytest.raises(fsvi.errors.FileFormatError, match=r"'fsvi checkpoint'.*'fsvi method'"):
         fsvi.load(tmp_path / "checkpoint.fsvi", dense())
 
 
 def test_a_file_of_an_estimator_says_what_reads_it(tmp_path):
     x, y = points()
     fsvi.FSVIClassifier(epochs=1, hidden=(4,), random_state=0).fit(x.numpy(), y.numpy()).save(tmp_path / "file")
-    with pytest.raises(fsvi.FileFormatError, match=r"FSVIClassifier\.load"):
+    with pytest.raises(fsvi.errors.FileFormatError, match=r"FSVIClassifier\.load"):
         fsvi.load(tmp_path / "file")
     classifier().save(tmp_path / "method")
-    with pytest.raises(fsvi.FileFormatError, match=r"fsvi\.load"):
+    with pytest.raises(fsvi.errors.FileFormatError, match=r"fsvi\.load"):
         fsvi.FSVIClassifier.load(tmp_path / "method")
 
 
@@ -299,7 +299,7 @@ def test_a_tampered_file_is_found_or_harmless(saved, tmp_path):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 + draw.randrange(255))]) + whole[place + 1 :])
         try:
             assert same_bits(copied(fsvi.load(path, dense())), expected)
-        except fsvi.FSVIError as error:
+        except fsvi.errors.FSVIError as error:
             assert "\n" not in str(error)
 
 
@@ -343,7 +343,7 @@ def test_a_forged_file_with_a_right_checksum_raises_only_errors_of_fsvi(saved, t
         for net in (dense(), None):
             try:
                 fsvi.load(tmp_path / "forged", net)
-            except fsvi.FSVIError as error:
+            except fsvi.errors.FSVIError as error:
                 assert "\n" not in str(error)
             else:
                 changed = [key for key in tree if key not in forged or forged[key] is not tree[key]]
@@ -370,7 +370,7 @@ def test_whatever_stands_in_a_settings_place_is_taken_or_refused_by_the_files_na
         write_tree(path, {**forged, "tensors": tensors}, "fsvi method")
         try:
             fsvi.load(path).predict(points()[0], 2)
-        except fsvi.FSVIError as error:
+        except fsvi.errors.FSVIError as error:
             refused += 1
             said = str(error)
             assert str(path) in said and said.endswith((".", "?")) and "\n" not in said, (place, value)
@@ -381,7 +381,7 @@ def test_whatever_stands_in_a_settings_place_is_taken_or_refused_by_the_files_na
 def test_an_unwritable_path_leaves_nothing_behind(tmp_path, below):
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(fsvi.InvalidInputError, match=f"{below}"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"{below}"):
         classifier().save(tmp_path / below)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
@@ -436,14 +436,14 @@ def test_a_prior_with_a_network_loads_by_itself(tmp_path):
 
 def test_a_network_that_is_not_described_is_asked_for(tmp_path):
     fsvi.MAP(Scaled(1.0), fsvi.Categorical()).save(tmp_path / "own.fsvi")
-    with pytest.raises(fsvi.FileFormatError, match=r"own\.fsvi.*fsvi\.load\(path, net\)"):
+    with pytest.raises(fsvi.errors.FileFormatError, match=r"own\.fsvi.*fsvi\.load\(path, net\)"):
         fsvi.load(tmp_path / "own.fsvi")
 
 
 def test_members_whose_networks_are_other_functions_are_not_described_by_one(tmp_path):
     nets = iter([fsvi.networks.mlp(2, (4,), 2, activation) for activation in (nn.ReLU, nn.Tanh)])
     fsvi.Ensemble(lambda: fsvi.MAP(next(nets), fsvi.Categorical()), 2).save(tmp_path / "file")
-    with pytest.raises(fsvi.FileFormatError, match="network"):
+    with pytest.raises(fsvi.errors.FileFormatError, match="network"):
         fsvi.load(tmp_path / "file")
 
 
@@ -453,7 +453,7 @@ def test_a_file_from_before_networks_were_described_loads_with_one(saved, tmp_pa
     write_tree(tmp_path / "old", tree, "fsvi method")
     loaded = fsvi.load(tmp_path / "old", dense())
     assert same_bits(copied(loaded), copied(classifier())) and loaded.input_shape is None
-    with pytest.raises(fsvi.FileFormatError, match="network"):
+    with pytest.raises(fsvi.errors.FileFormatError, match="network"):
         fsvi.load(tmp_path / "old")
 
 
@@ -461,7 +461,7 @@ def test_a_described_network_larger_than_the_file_is_refused(saved, tmp_path):
     tree = read_tree(saved, "fsvi method")
     tree["network"]["layers"]["children"][0][1]["settings"]["out_features"] = 2**40
     write_tree(tmp_path / "huge", tree, "fsvi method")
-    with pytest.raises(fsvi.FileFormatError, match="network"):
+    with pytest.raises(fsvi.errors.FileFormatError, match="network"):
         fsvi.load(tmp_path / "huge")
 
 

@@ -116,5 +116,5 @@ def test_predictions_are_one_function():
 
 @pytest.mark.parametrize(("settings", "said"), [({"nugget": 0.0}, "nugget"), ({"num_context": 0}, "num_context")])
 def test_bad_settings_are_named(settings, said):
-    with pytest.raises(fsvi.InvalidInputError, match=said):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=said):
         fsvi.FSEB(scenarios.dense(), fsvi.Categorical(), scenarios.box(), **settings)

@@ -244,7 +244,7 @@ def test_dropout_acts_on_the_likelihood_and_not_on_the_kl(make, linearize, stoch
 )
 def test_a_few_steps_move_every_parameter(make, name, linearize):
     net, x = make(name)
-    method = fsvi_on(net, x, linearize=linearize, stds=fsvi.Stds(0.1))
+    method = fsvi_on(net, x, linearize=linearize, stds=fsvi.posteriors.Stds(0.1))
     fsvi.fit(method, (x, LABELS), epochs=3, lr=0.01)
     means = method.posterior.means()
     still = [n for n, p in net.named_parameters() if torch.equal(means[n], p) or not means[n].isfinite().all()]

@@ -96,12 +96,12 @@ def test_fit_finds_the_exact_posterior_from_random_draws():
     """The same by `fit`, with the sampling noise of its last steps as the tolerance."""
     net, x, y, features = regression("orthogonal")
     settings = dict(
-        num_context=8, num_samples=16, divergence=fsvi.divergences.KL(nugget=1e-6), stds=fsvi.Stds(0.1, 1.0)
+        num_context=8, num_samples=16, divergence=fsvi.divergences.KL(nugget=1e-6), stds=fsvi.posteriors.Stds(0.1, 1.0)
     )
     method = fsvi.FSVI(
         net, fsvi.Gaussian(NOISES), contexts.Dataset(x), prior=Empirical(net, PRIOR_VARIANCE), **settings
     )
-    fsvi.fit(method, (x, y), epochs=150, lr=0.1, schedule=fsvi.cosine(0.001))
+    fsvi.fit(method, (x, y), epochs=150, lr=0.1, schedule=fsvi.training.cosine(0.001))
     mean, precision, _ = exact_posterior(net, features, y)
     stds = precision.diagonal(dim1=1, dim2=2).T.rsqrt()
     assert ((last_layer(method.posterior.means()) - mean) / stds).abs().max() < 0.25

@@ -146,7 +146,12 @@ def test_the_kl_grows_with_the_context_set(make, prior, covariance):
 def test_the_prior_itself_has_no_kl(make, linearize):
     net, x = make("mlp", 9)
     method = fsvi_on(
-        net, x, prior=Empirical(net, 0.49), stochastic="last_layer", stds=fsvi.Stds((0.1, 0.7)), linearize=linearize
+        net,
+        x,
+        prior=Empirical(net, 0.49),
+        stochastic="last_layer",
+        stds=fsvi.posteriors.Stds((0.1, 0.7)),
+        linearize=linearize,
     )
     assert method.function_kl(x) > 1
     method.posterior.set_stds(dict.fromkeys(method.network.head_names, 0.7))

@@ -65,7 +65,9 @@ def test_predictions_are_one_row_per_position():
 @pytest.mark.parametrize("stochastic", ["all", "last_layer"])
 def test_the_loss_counts_every_position(stochastic):
     """With tiny variances, the likelihood's term is that of the network itself on all pixels."""
-    dense, rows = pair(stochastic=stochastic, context=fsvi.contexts.Batch(), stds=fsvi.Stds(1e-6), num_context=8)
+    dense, rows = pair(
+        stochastic=stochastic, context=fsvi.contexts.Batch(), stds=fsvi.posteriors.Stds(1e-6), num_context=8
+    )
     expected = nn.functional.cross_entropy(rows.net(ROWS), Y.flatten())
     x, y = dense.check_batch(X, Y)
     dense.begin(x, 4)
@@ -99,7 +101,7 @@ def test_the_context_set_has_as_many_positions_as_asked_for():
 )
 def test_wrong_targets_are_explained(y, said):
     (dense, _) = pair()
-    with pytest.raises(fsvi.InvalidInputError, match=said):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=said):
         dense.check_batch(X, y)
 
 
@@ -122,7 +124,7 @@ def test_validation_and_patience():
 
 def test_a_gaussian_process_over_positions_is_refused():
     (dense, _) = pair(context=fsvi.contexts.Batch(), prior=fsvi.priors.GaussianProcess())
-    with pytest.raises(fsvi.InvalidInputError, match="GaussianProcess"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="GaussianProcess"):
         fsvi.fit(dense, (X, Y), epochs=1, progress=False)
 
 
@@ -166,11 +168,11 @@ def test_labels_of_images_may_have_a_channel():
     """(n, 1, H, W), as masks are often stored, is the same as (n, H, W)."""
     method = pair(context=fsvi.contexts.Batch())[0]
     assert torch.equal(method.check_batch(X, Y[:, None])[1], method.check_batch(X, Y)[1])
-    with pytest.raises(fsvi.InvalidInputError, match="one integer"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="one integer"):
         method.check_batch(X, Y[:, None].expand(-1, 2, -1, -1))
 
 
 def test_labels_of_nothing_say_how_to_name_them():
     method = pair(context=fsvi.contexts.Batch())[0]
-    with pytest.raises(fsvi.InvalidInputError, match="ignore_index=-100"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="ignore_index=-100"):
         method.check_batch(X, Y.masked_fill(Y == 1, -100))

@@ -102,7 +102,7 @@ def explicit(method, net, x, shift):
 @pytest.mark.parametrize("name", ["mlp", "no_bias", "depthwise", "gru"])
 def test_draws_are_those_of_the_linearized_network(make, name):
     net, x = make(name, 3)
-    method = fsvi.GFSVI(net, fsvi.Categorical(), stds=fsvi.Stds(0.5))
+    method = fsvi.GFSVI(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(0.5))
     noise = torch.randn_like(method.posterior.mean)
     method.posterior.noise = lambda generator=None: noise
     expected = explicit(method, net, x, 0.5 * noise).detach()
@@ -115,7 +115,9 @@ def test_draws_are_those_of_the_linearized_network(make, name):
 def test_the_divergence_is_that_of_the_linearized_network_and_the_process(make):
     net, x = make("mlp", 5)
     prior = GaussianProcess(kernel=Matern(1.5, 0.8))
-    method = fsvi.GFSVI(net, fsvi.Categorical(), prior=prior, divergence=RegularizedKL(0.01), stds=fsvi.Stds(0.3))
+    method = fsvi.GFSVI(
+        net, fsvi.Categorical(), prior=prior, divergence=RegularizedKL(0.01), stds=fsvi.posteriors.Stds(0.3)
+    )
     layout, mean = method.posterior.layout, method.posterior.mean.detach()
     jacobian = jacrev(lambda values: functional_call(net, layout.views(values), (x,)).T.reshape(-1))(mean)
     eye = torch.eye(10, dtype=torch.float64)
@@ -184,11 +186,11 @@ def test_the_default_process_is_fitted_in_regression_only():
 
 def test_a_kernel_whose_columns_do_not_fit_is_refused():
     method = linear_model(prior=GaussianProcess(kernel=Matern(lengthscale=[1.0, 1.0, 1.0])))
-    with pytest.raises(fsvi.InvalidInputError, match="columns"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="columns"):
         fsvi.fit(method, (X, Y), epochs=1)
 
 
 def test_a_tied_last_layer_is_refused(make):
     net, x = make("tied_head")
-    with pytest.raises(fsvi.HeadError, match="untie"):
+    with pytest.raises(fsvi.errors.HeadError, match="untie"):
         fsvi.GFSVI(net, fsvi.Categorical()).predict(x)

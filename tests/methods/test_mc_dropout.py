@@ -229,10 +229,10 @@ def test_a_copy_is_independent():
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan"), "half"])
 def test_bad_rate(rate):
-    with pytest.raises(fsvi.InvalidInputError, match="rate="):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="rate="):
         method(stack(), rate=rate)
 
 
 def test_inputs_not_first():
-    with pytest.raises(fsvi.InvalidInputError, match=r"\(3, 4, 3\)"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=r"\(3, 4, 3\)"):
         method(LengthFirst()).predict(torch.randn(4, 3, 3))

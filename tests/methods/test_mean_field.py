@@ -4,11 +4,11 @@ import pickle
 
 import pytest
 import torch
+from fsvi.methods.mean_field import ParameterSpaceVI
 from torch import nn
 
 import fsvi
 from fsvi.errors import InvalidInputError
-from fsvi.methods.mean_field import ParameterSpaceVI
 
 METHODS = [fsvi.MFVI, fsvi.RadialMFVI]
 every_method = pytest.mark.parametrize("method_class", METHODS)
@@ -45,10 +45,10 @@ def test_linear_gaussian_regression_reaches_the_exact_mean_and_the_mean_field_va
         "prior_variance": 0.02,
         "kl_weight": fsvi.Tempered(temperature),
         "num_samples": 4,
-        "stds": fsvi.Stds(0.1, 1.0),
+        "stds": fsvi.posteriors.Stds(0.1, 1.0),
     }
     method = make(nn.Linear(3, 1).double(), fsvi.Gaussian(0.5), **settings)
-    fsvi.fit(method, (x, y), epochs=500, lr=0.03, schedule=fsvi.cosine(final=0.0))
+    fsvi.fit(method, (x, y), epochs=500, lr=0.03, schedule=fsvi.training.cosine(final=0.0))
     layout = method.posterior.layout
     learned = layout.flatten(method.posterior.stds())
     assert ((layout.flatten(method.posterior.means()) - mean) / std).abs().max() < 0.12
@@ -78,7 +78,7 @@ def test_the_loss_is_the_expected_nll_and_the_scaled_kl_over_n(method_class, mak
 @every_method
 def test_predictions_are_draws_of_the_parameters_through_the_network(method_class, make):
     net, x = make("mlp")
-    method = method_class(net, fsvi.Categorical(), stds=fsvi.Stds(0.5))
+    method = method_class(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(0.5))
     draws = method.predict(x, num_samples=3, seed=4).samples
     generator = torch.Generator().manual_seed(4)
     q = method.posterior
@@ -114,7 +114,7 @@ def test_after_training_the_network_holds_the_means(method_class, make):
 @every_method
 def test_log_std_has_its_own_learning_rate(method_class, make):
     net, _ = make("mlp")
-    method = method_class(net, fsvi.Categorical(), stds=fsvi.Stds(0.01, 0.25))
+    method = method_class(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(0.01, 0.25))
     rates = {id(p): group["lr"] for group in method.parameter_groups(0.1) for p in group["params"]}
     assert rates == {id(method.posterior.mean): 0.1, id(method.posterior.log_std): 0.025}
 
@@ -122,7 +122,7 @@ def test_log_std_has_its_own_learning_rate(method_class, make):
 @every_method
 def test_standard_deviations_start_where_they_are_told(method_class, make):
     net, _ = make("mlp")
-    for std in method_class(net, fsvi.Categorical(), stds=fsvi.Stds(0.07)).posterior.stds().values():
+    for std in method_class(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(0.07)).posterior.stds().values():
         torch.testing.assert_close(std, torch.full_like(std, 0.07))
 
 
@@ -193,7 +193,7 @@ def test_the_network_shares_the_memory_of_the_means_during_training_only(method_
         if len(shared) == 2:
             raise KeyboardInterrupt
 
-    settings = {"epochs": 2, "callbacks": [look], "checkpoint": tmp_path, "checkpoint_interval": 0.0, "resume": True}
+    settings = {"epochs": 2, "callbacks": [look], "checkpoint": tmp_path, "resume": True}
     interrupted, method = (method_class(net, fsvi.Categorical()) for _ in range(2))
     with pytest.raises(KeyboardInterrupt):
         fsvi.fit(interrupted, (x, LABELS), **settings)

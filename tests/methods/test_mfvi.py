@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import fsvi
-from fsvi.posteriors import LocalReparametrization
+from fsvi.posteriors.layer_modes import LocalReparametrization
 
 LABELS = torch.tensor([0, 1, 1, 0])
 
@@ -66,7 +66,7 @@ def test_without_noise_both_ways_are_the_network_itself(make):
     net, x = make("batch_norm")
     expected = fsvi.Categorical().nll(net(x), LABELS)
     for local in (False, True):
-        method = fsvi.MFVI(net, fsvi.Categorical(), stds=fsvi.Stds(1e-12), local_reparametrization=local)
+        method = fsvi.MFVI(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(1e-12), local_reparametrization=local)
         torch.testing.assert_close(method.terms(x, LABELS)["nll"], expected, rtol=1e-6, atol=1e-6)
 
 

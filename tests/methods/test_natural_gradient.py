@@ -8,7 +8,7 @@ from torch.distributions import Normal, kl_divergence
 import fsvi
 import scenarios
 from fsvi.methods.natural_gradient import NaturalGradient
-from fsvi.training import take_step
+from fsvi.training import Stepper
 
 METHODS = [fsvi.VOGN, fsvi.IVON]
 
@@ -46,7 +46,7 @@ def begun(cls, x):
 def test_the_standard_deviation_follows_from_the_curvature(cls):
     x, y = scenarios.points()
     method = begun(cls, x)
-    take_step(method, method.own_optimizer(0.01), x, y)
+    Stepper(method, method.own_optimizer(0.01))([(x, y)])
     torch.testing.assert_close((-2 * method.posterior.log_std).exp(), method.precision())
     assert (method.precision() > 0).all() and not method.posterior.log_std.requires_grad
 
@@ -55,7 +55,7 @@ def test_the_standard_deviation_follows_from_the_curvature(cls):
 def test_the_kl_term_is_that_of_torch(cls):
     x, y = scenarios.points()
     method = begun(cls, x)
-    take_step(method, method.own_optimizer(0.01), x, y)
+    Stepper(method, method.own_optimizer(0.01))([(x, y)])
     q = method.posterior
     expected = kl_divergence(Normal(q.mean, q.log_std.exp()), Normal(0.0, 0.5**0.5)).sum() / 40
     for terms in (method.terms(x, y), method.backward(x, y)):

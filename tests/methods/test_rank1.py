@@ -32,7 +32,7 @@ def test_unit_factors_without_noise_are_map(make, name, prior_variance):
 
 def test_unit_factors_without_noise_train_as_map(make):
     net, x = make("mlp")
-    rank1 = noiseless(net, kl_weight=0.0, stds=fsvi.Stds(0.05, 0.0))
+    rank1 = noiseless(net, kl_weight=0.0, stds=fsvi.posteriors.Stds(0.05, 0.0))
     rank1.factors.mean.requires_grad_(False)
     reference = fsvi.MAP(net, fsvi.Categorical())
     for method in (rank1, reference):
@@ -44,7 +44,12 @@ def test_unit_factors_without_noise_train_as_map(make):
 def test_the_loss_adds_the_scaled_kl_over_n(make, num_data):
     net, x = make("mlp")
     method = fsvi.Rank1(
-        net, fsvi.Categorical(), prior_std=0.2, kl_weight=fsvi.Tempered(0.3), random_signs=True, stds=fsvi.Stds(0.1)
+        net,
+        fsvi.Categorical(),
+        prior_std=0.2,
+        kl_weight=fsvi.Tempered(0.3),
+        random_signs=True,
+        stds=fsvi.posteriors.Stds(0.1),
     )
     method.num_data = num_data
     terms = method.terms(x, LABELS)
@@ -96,7 +101,7 @@ def test_predictions_go_through_the_components_in_turn(make):
 
 def test_draws_are_the_same_function_of_every_input(make):
     net, x = make("mlp")
-    method = fsvi.Rank1(net, fsvi.Categorical(), stds=fsvi.Stds(0.5))
+    method = fsvi.Rank1(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(0.5))
     together, apart = (method.predict(x, num_samples=6, batch_size=size).samples for size in (4, 1))
     torch.testing.assert_close(together, apart)
 
@@ -122,7 +127,7 @@ def test_batch_norm_and_frozen_layers_have_no_factors(make):
 
 def test_log_std_has_its_own_learning_rate(make):
     net, _ = make("mlp")
-    method = fsvi.Rank1(net, fsvi.Categorical(), stds=fsvi.Stds(0.05, 0.25))
+    method = fsvi.Rank1(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(0.05, 0.25))
     rates = {id(p): group["lr"] for group in method.parameter_groups(0.1) for p in group["params"]}
     assert rates.pop(id(method.factors.log_std)) == 0.025
     assert set(rates.values()) == {0.1} and len(rates) == len(list(method.parameters())) - 1
@@ -144,7 +149,7 @@ def test_two_moons_are_learned_with_the_defaults():
         {"prior_std": 0.0},
         {"kl_weight": -1.0},
         {"num_samples": 0},
-        {"stds": fsvi.Stds()},
+        {"stds": fsvi.posteriors.Stds()},
         {"seed": -1},
     ],
     ids=lambda settings: next(iter(settings)),

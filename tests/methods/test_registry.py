@@ -11,7 +11,6 @@ import scenarios
 from conftest import Transformer
 from fsvi.methods import registry
 from fsvi.methods.registry import METHODS, make_method, method_names, method_title
-from fsvi.training.stacked import fit_together
 
 CLASSES = {
     "map": "MAP",
@@ -82,14 +81,14 @@ def test_ensembles_have_five_members_unless_told():
     ("typed", "meant"), [("mfvi-temperd", "mfvi-tempered"), ("FSVI", "fsvi"), ("ensemble:swga", "ensemble:swag")]
 )
 def test_the_nearest_name_is_suggested(typed, meant):
-    with pytest.raises(fsvi.InvalidInputError, match=f"did you mean '{meant}'"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"did you mean '{meant}'"):
         make(typed)
 
 
 @pytest.mark.parametrize("typed", ["xyz", "ensemble:ensemble:map", ""])
 def test_an_unknown_name_is_refused(typed):
     assert typed not in method_names()
-    with pytest.raises(fsvi.InvalidInputError, match="no method"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="no method"):
         make(typed)
 
 
@@ -114,7 +113,7 @@ def test_defaults_depend_on_the_task():
 
 @pytest.mark.parametrize("name", ["mc-dropout", "ensemble:mc-dropout"])
 def test_an_unknown_setting_is_refused_with_the_nearest(name):
-    with pytest.raises(fsvi.InvalidInputError, match="did you mean 'rate'"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="did you mean 'rate'"):
         make(name, rat=0.5)
 
 
@@ -195,15 +194,6 @@ def test_entries_have_the_names_under_which_they_are_found():
 def test_the_score_is_that_of_the_predictions(name):
     x, _ = scenarios.points(4)
     assert make(name).predict(x, num_samples=2).score_name == METHODS[name].score
-
-
-@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].can_stack])
-def test_methods_that_can_stack_are_trained_together(name):
-    x, y = scenarios.points(6)
-    quick = {"num_prior_steps": 1} if name == "spg" else {}
-    context = {"context": scenarios.box()} if METHODS[name].takes_context else {}
-    several = [make(name, **quick, **context) for _ in range(2)]
-    assert len(fit_together(several, [(x, y), (x, y)], epochs=1)) == 2
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_resuming_does_not_fit_the_generator_again(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     whole = run()
-    checkpoint = {"checkpoint": tmp_path, "resume": True, "checkpoint_interval": 0.0}
+    checkpoint = {"checkpoint": tmp_path, "resume": True}
     monkeypatch.setattr(fsvi.SPG, "after_epoch", die)
     with pytest.raises(KeyboardInterrupt):
         run(**checkpoint)
@@ -203,7 +203,7 @@ def test_without_adapting_it_reaches_the_exact_posterior():
     noise = 0.3
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1)).double()
-    settings = {"num_latents": 3, "num_prior_steps": 50, "num_samples": 16, "stds": fsvi.Stds(1.0, 1.0)}
+    settings = {"num_latents": 3, "num_prior_steps": 50, "num_samples": 16, "stds": fsvi.posteriors.Stds(1.0, 1.0)}
     method = fsvi.SPG(net, fsvi.Gaussian(noise), LINE, prior=GaussianProcess(1.0), adapt=False, **settings)
     x = points(10)
     y = (2 * x).sin()
@@ -275,7 +275,13 @@ def test_only_what_is_inferred_is_trained(adapt):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"num_latents": 0}, {"num_prior_steps": 0}, {"prior_lr": 0.0}, {"stds": fsvi.Stds()}, {"num_samples": 0}],
+    [
+        {"num_latents": 0},
+        {"num_prior_steps": 0},
+        {"prior_lr": 0.0},
+        {"stds": fsvi.posteriors.Stds()},
+        {"num_samples": 0},
+    ],
 )
 def test_bad_settings_are_refused(settings):
     with pytest.raises(InvalidInputError, match=next(iter(settings))):

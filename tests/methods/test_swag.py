@@ -24,7 +24,7 @@ def normalised() -> nn.Sequential:
 class Recording(fsvi.SWAG):
     """Keeps a copy of the parameters after every step and every epoch."""
 
-    def __init__(self, net: nn.Module, likelihood: fsvi.Likelihood, **settings) -> None:
+    def __init__(self, net: nn.Module, likelihood: fsvi.likelihoods.Likelihood, **settings) -> None:
         super().__init__(net, likelihood, **settings)
         self.steps_seen: list[dict[str, Tensor]] = []
         self.epochs_seen: list[dict[str, Tensor]] = []
@@ -192,5 +192,5 @@ def test_the_mean_network_has_statistics_of_its_own():
 @pytest.mark.parametrize("bad", [{"rank": 1}, {"start": 1.0}, {"start": -0.1}, {"collect_every": 0}, {"num_models": 0}])
 def test_bad_settings(bad):
     (name,) = bad
-    with pytest.raises(fsvi.InvalidInputError, match=f"{name}="):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"{name}="):
         fsvi.SWAG(dense(), fsvi.Categorical(), **bad)

@@ -208,7 +208,7 @@ def test_a_resumed_run_ends_the_same(make, tmp_path):
 
     parts.after_epoch = stop
     with pytest.raises(KeyboardInterrupt):
-        fsvi.fit(parts, data, epochs=4, batch_size=4, checkpoint=tmp_path, checkpoint_interval=0.0)
+        fsvi.fit(parts, data, epochs=4, batch_size=4, checkpoint=tmp_path)
     resumed = fsvi.VOGN(net, fsvi.Categorical())
     fsvi.fit(resumed, data, epochs=4, batch_size=4, checkpoint=tmp_path, resume=True)
     for name, tensor in whole.tensors().items():
@@ -229,7 +229,7 @@ def test_a_batch_that_overflows_stops_training_before_the_scale_is_spoiled(make)
     method = fsvi.VOGN(net, fsvi.Categorical())
     with torch.no_grad():
         method.posterior.mean.fill_(1e308)
-    with pytest.raises(fsvi.NonFiniteLossError):
+    with pytest.raises(fsvi.errors.NonFiniteLossError):
         fsvi.fit(method, (x, LABELS), epochs=1)
     assert not bool(method.scale.any())
 

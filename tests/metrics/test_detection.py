@@ -6,9 +6,9 @@ import torch
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision, binary_roc
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods import CategoricalPredictive
+from fsvi.likelihoods import CategoricalPredictive, GaussianPredictive
 from fsvi.methods.duq import KernelPredictive
-from fsvi.metrics import auroc, ood, roc, uncertainty
+from fsvi.metrics import auroc, evaluate_ood, ood, roc, uncertainty
 
 
 @pytest.fixture(params=["distinct", "tied"])
@@ -78,7 +78,6 @@ def test_measures_of_uncertainty():
     [
         ([], [1.0], r"in_scores.*\(0,\)"),
         ([1.0], [], r"out_scores.*\(0,\)"),
-        ([1.0], [[1.0]], r"out_scores.*\(1, 1\)"),
         ([1.0, math.nan], [1.0], "in_scores.*NaN"),
     ],
 )
@@ -101,6 +100,11 @@ def test_bad_labels(curve, labels, scores, message):
         curve(labels, scores)
 
 
+def test_positions_are_scored_one_by_one():
+    inside, outside = torch.randn(4, 5), torch.randn(4, 6)
+    assert ood(inside, outside) == ood(inside.flatten(), outside.flatten())
+
+
 def test_bad_predictions():
     with pytest.raises(InvalidInputError, match="did you mean 'entropy'"):
         uncertainty(CategoricalPredictive(torch.zeros(1, 1, 2)), "entropie")
@@ -108,3 +112,23 @@ def test_bad_predictions():
         uncertainty(torch.rand(3, 2))
     with pytest.raises(InvalidInputError, match="no predictions"):
         uncertainty(CategoricalPredictive(torch.zeros(1, 0, 2)))
+    numbers = GaussianPredictive(torch.zeros(1, 1, 1), torch.ones(1))
+    with pytest.raises(InvalidInputError, match="entropy"):
+        evaluate_ood(numbers, numbers)
+
+
+def test_ood():
+    inside, outside = CategoricalPredictive(3 * torch.randn(3, 40, 4)), CategoricalPredictive(torch.randn(3, 30, 4))
+    found = evaluate_ood(inside, outside)
+    kinds = ("entropy", "expected_entropy", "mutual_information", "own")
+    assert set(found) == {f"{name}_{kind}" for name in ("auroc", "aupr", "aupr_in", "fpr95") for kind in kinds}
+    for kind in kinds[:3]:
+        expected = ood(getattr(inside, kind)(), getattr(outside, kind)())
+        assert found[f"auroc_{kind}"] == expected.auroc and found[f"fpr95_{kind}"] == expected.fpr95
+
+
+def test_one_network_knows_nothing_of_what_it_does_not_know():
+    """A single draw has no mutual information, so that it cannot tell one input from another."""
+    inside, outside = CategoricalPredictive(5 * torch.randn(1, 500, 10)), CategoricalPredictive(torch.randn(1, 500, 10))
+    found = evaluate_ood(inside, outside)
+    assert found["auroc_mutual_information"] == 0.5 and found["auroc_entropy"] > 0.9

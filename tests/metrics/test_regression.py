@@ -6,10 +6,11 @@ import scipy.integrate
 import scipy.stats
 import torch
 
+from fsvi import metrics
 from fsvi.data import Standardize
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import CategoricalPredictive, GaussianPredictive
-from fsvi.metrics import coverage, crps, log_likelihood, rmse, unstandardize
+from fsvi.metrics import coverage, crps, evaluate_regression, log_likelihood, rmse, unstandardize
 
 S, N, Q = 5, 6, 2
 
@@ -124,16 +125,33 @@ def test_large_numbers_in_single_precision_lose_nothing():
     assert rmse(p, torch.full((1000,), 1000.5)) == 0.5
 
 
-@pytest.mark.parametrize("metric", [rmse, log_likelihood, coverage, crps])
-def test_bad_input(metric, prediction, targets):
-    with pytest.raises(InvalidInputError, match=r"\(6,\)"):
-        metric(prediction, targets[:, 0])
-    with pytest.raises(InvalidInputError, match="1 NaN"):
-        metric(prediction, targets.index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(math.nan).double()))
-    with pytest.raises(InvalidInputError, match="at least one"):
-        metric(GaussianPredictive(torch.zeros(1, 0, 1), torch.ones(1)), torch.zeros(0))
-    with pytest.raises(InvalidInputError, match="CategoricalPredictive"):
-        metric(CategoricalPredictive(torch.zeros(1, 6, 2)), targets)
+def test_missing_targets_and_positions(prediction, targets):
+    """Rows without targets do not count; of rows with some, these count."""
+    y = targets.clone()
+    y[0] = y[1, 1] = math.nan
+    rest = prediction[2:]
+    assert rmse(prediction, y) == pytest.approx(
+        float(torch.cat([(prediction.mean[1, :1] - y[1, :1]), (rest.mean - y[2:]).flatten()]).square().mean().sqrt())
+    )
+    logs = torch.cat([prediction[1].column(0).log_prob(y[1:2, :1]), rest.log_prob(y[2:])])
+    assert log_likelihood(prediction, y) == pytest.approx(float(logs.mean()))
+    values = torch.cat([prediction[1].crps(targets[1:2])[:, 0], rest.crps(y[2:]).flatten()])
+    assert crps(prediction, y) == pytest.approx(float(values.mean()))
+    shaped = prediction.mapped(lambda values: values.unflatten(1, (2, 3)))
+    assert evaluate_regression(shaped, y.unflatten(0, (2, 3))) == pytest.approx(evaluate_regression(prediction, y))
+    assert coverage(prediction, torch.where(y.isnan(), y, prediction.mean), 0.9) == 1
+
+
+def test_bad_input(prediction, targets):
+    for p, y, message in (
+        (prediction, targets[:, 0], r"\(6,\)"),
+        (prediction, torch.full_like(targets, math.inf), "infinite"),
+        (prediction, torch.full_like(targets, math.nan), "at least one"),
+        (GaussianPredictive(torch.zeros(1, 0, 1), torch.ones(1)), torch.zeros(0), "at least one"),
+        (CategoricalPredictive(torch.zeros(1, 6, 2)), targets, "CategoricalPredictive"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            rmse(p, y)
 
 
 def test_bad_settings(prediction, targets):
@@ -141,3 +159,14 @@ def test_bad_settings(prediction, targets):
         coverage(prediction, targets, 95)
     with pytest.raises(InvalidInputError, match=r"std=0\.0"):
         unstandardize(prediction, Standardize(0.0, 0.0))
+
+
+def test_regression():
+    p = GaussianPredictive(torch.randn(3, 20, 1), torch.ones(1))
+    scale = Standardize(2.0, 3.0)
+    y = scale.inverse(torch.randn(20, 1))
+    found = evaluate_regression(p, y, scale)
+    original = metrics.unstandardize(p, scale)
+    assert found == evaluate_regression(original, y)
+    assert list(found) == ["rmse", "log_likelihood", "crps", "coverage_50", "coverage_90", "coverage_95"]
+    assert found["rmse"] == metrics.rmse(original, y) and found["coverage_90"] == metrics.coverage(original, y, 0.9)

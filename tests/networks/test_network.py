@@ -6,7 +6,6 @@ from torch.nn import functional as F
 import fsvi
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.networks import Network
-from fsvi.serialization import read_tree, write_tree
 
 HEADS = {
     "mlp": "2",
@@ -400,19 +399,6 @@ def test_statements_about_the_network_survive_a_file(tmp_path):
     assert loaded.network.settings() == {"head": "2", "output": None, "channels_last": False}
     x = torch.randn(3, 2, 4, 4)
     assert torch.equal(loaded.predict(x).mean, method.predict(x).mean)
-
-
-def test_a_file_from_before_networks_were_wrapped_loads(tmp_path):
-    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
-    method = fsvi.MAP(Network(net, channels_last=False), fsvi.Categorical())
-    method.save(tmp_path / "new")
-    tree = read_tree(tmp_path / "new", "fsvi method")
-    settings = tree["config"]["settings"]
-    settings |= {"head": settings["network"]["head"], "channels_last": False}
-    del settings["network"]
-    write_tree(tmp_path / "old", tree, "fsvi method")
-    loaded, x = fsvi.load(tmp_path / "old"), torch.randn(3, 2, 4, 4)
-    assert torch.equal(loaded.predict(x).mean, method.predict(x).mean) and not loaded.network.channels_last
 
 
 @pytest.mark.parametrize(("head", "said"), [("fc2", "head='fc2'"), ("body", "head='body'")])

@@ -7,7 +7,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.priors import Induced
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, matching_names
-from fsvi.posteriors import prior_names
+from fsvi.posteriors.gaussian_prior import prior_names
 
 CONTEXT = fsvi.contexts.Dataset(torch.randn(20, 3))
 
@@ -164,8 +164,8 @@ def test_the_padding_row_of_an_embedding_is_neither_random_nor_learned(name, tmp
     assert torch.equal(method.net[0].weight[2], torch.full((4,), 3.0))
     if hasattr(method, "posterior"):
         q = method.posterior
-        drawn = q.params(q.shift(q.noise()))["0.weight"]
-        assert torch.equal(drawn[2], torch.full((4,), 3.0)) and not torch.equal(drawn[1], q.params()["0.weight"][1])
+        drawn = q.draw().params["0.weight"]
+        assert torch.equal(drawn[2], torch.full((4,), 3.0)) and not torch.equal(drawn[1], q.means()["0.weight"][1])
     method.save(tmp_path / "file")
     loaded = fsvi.load(tmp_path / "file", nn.Sequential(*padded()[:1], *padded()[1:]))
     x, _ = words()

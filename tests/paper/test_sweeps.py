@@ -1,189 +1,133 @@
+"""Sweeps: which runs they have, and that failures and killed workers cost only their own run."""
+
 import os
 import signal
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from fsvi.errors import FSVIError, InvalidInputError
-from fsvi.methods.registry import METHODS
-from fsvi.parallel import Workers
-from made_results import make_result
-from paper import sweeps
-from paper.experiment import Compute, Order
-from paper.runner import groups as runner
-from paper.sweeps import SWEEPS, Shard, plan, reproduce
+from paper.experiment import Order
+from paper.runs import BusyError, run, state
+from paper.sweeps import SWEEPS, Workers, plan, reproduce
 from paper.tasks.registry import TASKS
-
-
-def flat(groups):
-    return [order for group in groups for order in group]
 
 
 @pytest.mark.parametrize("name", [*SWEEPS, "all"])
 def test_every_sweep_is_of_tasks_and_methods_that_exist(name):
-    orders = flat(plan(name))
-    assert orders and all(order.task in TASKS for order in orders)
+    orders = plan(name)
+    assert orders and all(order.task in TASKS for order in orders) and len(set(map(str, orders))) == len(orders)
 
 
 def test_only_some_sweeps_have_runs_for_desktops():
-    orders = flat(plan("all", seeds=1, profile="desk"))
+    orders = plan("all", seeds=1, profile="desk")
     assert {order.task for order in orders} == {"cifar10", "retina"}
-    rows = {(order.method, order.context) for order in orders if order.task == "cifar10"}
-    assert {("map", None), ("fsvi", "monochrome"), ("fsvi", "corrupted"), ("ensemble:map", None)} <= rows
     with pytest.raises(InvalidInputError, match=r"uci.*'desk'.*table2 and retina"):
         plan("uci", profile="desk")
 
 
 def test_methods_and_seeds_can_be_chosen():
-    orders = flat(plan("table1", ["map", "fsvi"], seeds=2, profile="quick"))
-    assert [(order.method, order.context, order.seed) for order in orders] == [
-        ("map", None, 0),
-        ("fsvi", "monochrome", 0),
-        ("fsvi", "kmnist", 0),
-        ("map", None, 1),
-        ("fsvi", "monochrome", 1),
-        ("fsvi", "kmnist", 1),
-    ]
-    assert all(order.profile == "quick" for order in orders)
-
-
-def test_the_paper_says_how_many_seeds():
-    groups = plan("uci", ["map"])
-    assert len(groups) == 6 and all([order.seed for order in group] == list(range(10)) for group in groups)
-
-
-def test_what_cannot_be_trained_together_is_run_alone(monkeypatch):
-    monkeypatch.setitem(METHODS, "fbnn", replace(METHODS["fbnn"], can_stack=False))
-    assert list(map(len, plan("uci", ["fbnn"], seeds=2))) == [1] * 12
-    assert list(map(len, plan("uci", ["map"], seeds=2))) == [2] * 6
-    assert list(map(len, plan("uci", ["map"], seeds=2, compute=Compute("cuda")))) == [1] * 12
-
-
-def test_seeds_can_be_named():
-    assert [order.seed for order in flat(plan("toy", ["mfvi"], seeds=[7, 3]))] == [7] * 4 + [3] * 4
+    orders = plan("table1", ["map", "fsvi"], seeds=2, profile="quick")
+    rows = [("map", None), ("fsvi", "monochrome"), ("fsvi", "kmnist")]
+    assert [(o.method, o.context, o.seed) for o in orders] == [(*row, seed) for seed in (0, 1) for row in rows]
+    assert len(plan("uci", ["map"])) == 60
+    assert [order.seed for order in plan("toy", ["mfvi"], seeds=[7, 3])] == [7] * 4 + [3] * 4
 
 
 @pytest.mark.parametrize(
-    ("name", "methods", "seeds", "said"),
+    ("arguments", "said"),
     [
-        ("tabel1", [], 1, "'table1'"),
-        ("table1", ["mfiv"], 1, "did you mean 'mfvi'"),
-        ("toy", [], 0, "seeds=0"),
-        ("toy", [], -1, "seeds=-1"),
+        (("tabel1",), "'table1'"),
+        (("table1", ["mfiv"]), "did you mean 'mfvi'"),
+        (("toy", [], 0), "seeds=0"),
+        *[(("toy", [], 1, "paper", shard), "shard=") for shard in ("5/4", "0/4", "1", "a/b", "")],
     ],
 )
-def test_bad_choices_are_refused(name, methods, seeds, said):
+def test_bad_choices_are_refused(arguments, said):
     with pytest.raises(InvalidInputError, match=said):
-        plan(name, methods, seeds)
+        plan(*arguments)
 
 
-# Shards -------------------------------------------------------------------------------------------------------------
+def test_every_run_is_in_one_shard():
+    shares = [plan("toy", shard=f"{i}/5") for i in range(1, 6)]
+    assert sorted(str(order) for share in shares for order in share) == sorted(map(str, plan("toy")))
 
 
-@pytest.mark.parametrize("count", [1, 3, 5])
-def test_every_run_is_in_one_shard(count):
-    whole = plan("uci", seeds=2) + plan("table1", seeds=3)
-    shares = [Shard(index, count).of(whole) for index in range(1, count + 1)]
-    found = [tuple(map(str, group)) for share in shares for group in share]
-    assert sorted(found) == sorted(tuple(map(str, group)) for group in whole)
+ORDERS = plan("toy", ["mfvi"], profile="smoke")
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
-def test_shards_have_about_the_same_work(count):
-    """In the toy sweep, dealing in order would give all runs of FSVI to the first of three shards."""
-    whole = plan("toy")
-    work = [sum(map(sweeps._expected_cost, Shard(index + 1, count).of(whole))) for index in range(count)]
-    assert max(work) - min(work) <= max(map(sweeps._expected_cost, whole))
-
-
-def test_longer_groups_cost_more():
-    """Each seed counts; an ensemble costs five members, and context points double the cost."""
-    orders = [Order("oat1d", "map", seed=seed) for seed in range(3)]
-    assert sweeps._expected_cost(orders[:1]) == 1 and sweeps._expected_cost(orders) == 3
-    costs = {name: sweeps._expected_cost([Order("oat1d", name)]) for name in ("ensemble:map", "fsvi", "ensemble:fsvi")}
-    assert costs == {"ensemble:map": 5, "fsvi": 2, "ensemble:fsvi": 10}
-
-
-def test_long_groups_are_dealt_first_to_whoever_has_the_least():
-    """Costs 5, 2, 2 and 1 make two shards of 5: the ensemble alone, and the rest."""
-    whole = [[Order("oat1d", name)] for name in ("map", "fsvi", "ensemble:map")] + [[Order("subspace", "fsvi")]]
-    methods = [[group[0].method for group in Shard(index, 2).of(whole)] for index in (1, 2)]
-    assert methods == [["ensemble:map"], ["fsvi", "fsvi", "map"]]
-
-
-@pytest.mark.parametrize("text", ["5/4", "0/4", "1", "1/0", "-1/4", "1/4/2", "a/b", "1.0/2", ""])
-def test_a_shard_that_does_not_exist_is_refused(text):
-    with pytest.raises(InvalidInputError, match="shard="):
-        Shard.parse(text)
-
-
-def test_a_shard_is_parsed():
-    assert Shard.parse("2/12") == Shard(2, 12)
-
-
-# Making them --------------------------------------------------------------------------------------------------------
-
-
-def test_one_failure_does_not_stop_the_others(monkeypatch, tmp_path):
-    tried = []
-
-    def fail_once(order, out, tell, *_):
-        tried.append(order)
-        if len(tried) == 1:
-            raise FSVIError("no data.")
-        return make_result()
-
-    monkeypatch.setattr(runner, "run", fail_once)
+def test_a_sweep_continues_and_reports_each_run(tmp_path):
+    first = run(ORDERS[0], tmp_path, lambda _: None, progress=False)
     said = []
-    with pytest.raises(FSVIError, match=r"1 of 4 runs failed: .*seed 0\."):
-        reproduce(plan("rotated"), tmp_path, said.append)
-    assert len(tried) == 4 and "failed: no data." in said[0] and "1 failed" in said[1]
+    results = reproduce(ORDERS, tmp_path, said.append)
+    assert results[0] == first and len(results) == 4 and said[0] == "1 of 4 runs exist already."
+    assert [line.split("]")[0].split(",")[0] for line in said[1:]] == ["[2/4", "[3/4", "[4/4"]
+    assert "snelson mfvi, smoke, seed 0" in " ".join(said) and "RMSE" in " ".join(said)
+    assert reproduce(ORDERS, tmp_path, said.append) == results or len(results) == 4
 
 
-def test_several_processes_find_what_one_finds_bit_by_bit(tmp_path):
-    groups = [[Order("oat1d", "mfvi", "smoke")], [Order("oat1d", "map", "smoke")]]
-    said: list[str] = []
-    one = reproduce(groups, tmp_path / "one", said.append)
-    two = reproduce(groups, tmp_path / "two", said.append, Workers(2))
-    by_method = {result.method: result for result in two}
-    for result in one:
-        other = by_method[result.method]
-        assert (other.metrics, other.curves, other.history) == (result.metrics, result.curves, result.history)
-        name = f"models/oat1d/{result.method}.smoke.0.fsvi"
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    assert said[0].startswith("[1/2] oat1d mfvi, smoke, seed 0: ") and "RMSE" in said[0]
-    said.clear()
-    assert len(reproduce(groups, tmp_path / "two", said.append, Workers(2))) == 2
-    assert said == ["2 of 2 results exist already."]
+def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
+    def broken(order):
+        raise FSVIError("it is broken")
+
+    monkeypatch.setitem(TASKS, "snelson", replace(TASKS["snelson"], recipe=broken))
+    said = []
+    with pytest.raises(FSVIError, match=r"1 of 4 runs failed: snelson mfvi, smoke, seed 0\. The others"):
+        reproduce(ORDERS, tmp_path, said.append)
+    assert sum("it is broken" in line for line in said) == 1
+    assert [state(order, tmp_path) for order in ORDERS].count("done") == 3
 
 
-def test_a_killed_run_is_named_and_the_others_are_made(tmp_path, monkeypatch):
-    def killed(job):
+def test_workers_make_the_same_results(tmp_path):
+    alone = reproduce(ORDERS[:2], tmp_path / "alone", lambda _: None, Workers(threads=1))
+    shared = reproduce(ORDERS[:2], tmp_path / "shared", lambda _: None, Workers(2, threads=1))
+    key = lambda result: result.task  # noqa: E731
+    for one, other in zip(sorted(alone, key=key), sorted(shared, key=key), strict=True):
+        assert replace(one, seconds={}) == replace(other, seconds={})
+
+
+def deadly(order, out, *_):
+    """Stands in for `run` in a worker: it kills the process of one task."""
+    if order.task == "snelson":
         os.kill(os.getpid(), signal.SIGKILL)
-
-    groups = [[Order("oat1d", "mfvi", "smoke")]]
-    monkeypatch.setattr(runner, "_run_silently", killed)
-    with pytest.raises(FSVIError, match=r"1 of 1 runs failed: oat1d mfvi, smoke, seed 0\."):
-        reproduce(groups, tmp_path, lambda _: None, Workers(1))
-    assert len(reproduce(groups, tmp_path, lambda _: None)) == 1
+    return run(order, out, lambda _: None, progress=False)
 
 
-def test_an_unreadable_result_is_a_failure(tmp_path):
-    order = Order("oat1d", "mfvi", "smoke")
-    path = tmp_path / "oat1d" / "mfvi.smoke.0.json"
-    path.parent.mkdir()
-    path.write_text("{")
+def test_a_killed_worker_costs_only_its_own_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("paper.sweeps.run", deadly)
+    monkeypatch.setattr("paper.sweeps._made", killing)
     said = []
-    with pytest.raises(FSVIError, match="1 of 1 runs failed"):
-        reproduce([[order]], tmp_path, said.append)
-    assert "truncated" in said[-1]
+    with pytest.raises(FSVIError, match=r"1 of 4 runs failed: snelson"):
+        reproduce(ORDERS, tmp_path, said.append, Workers(2, threads=1))
+    assert any("A worker was lost" in line for line in said) and any("its process was lost" in line for line in said)
+    assert [order.task for order in ORDERS if state(order, tmp_path) != "done"] == ["snelson"]
 
 
-def test_rows_have_their_own_numbers_of_seeds_unless_the_command_names_one():
-    counts = Counter((order.method, order.context) for group in plan("table1") for order in group)
-    assert counts["fsvi", "kmnist"] == 5 and counts["fsvi", "monochrome"] == counts["map", None] == 3
-    assert counts["mfvi", None] == counts["ensemble:fsvi", "monochrome"] == 1
-    assert {len(list(each)) for each in plan("table1", seeds=2)} == {1}
-    assert set(Counter(order.method for group in plan("table1", ["map"], seeds=2) for order in group).values()) == {2}
-    assert {order.seed for group in plan("retina", profile="desk") for order in group} == {0, 1, 2}
+def killing(order, out, compute, workers, wait):
+    return order, deadly(order, out)
+
+
+def test_runs_of_other_processes_come_last(tmp_path, monkeypatch):
+    asked = []
+
+    def made(order, out, tell, progress, compute, wait):
+        asked.append((order.task, wait))
+        if order.task == "two-moons" and not wait:
+            raise BusyError("busy")
+        return run(order, out, tell, progress, compute)
+
+    monkeypatch.setattr("paper.sweeps.run", made)
+    assert len(reproduce(ORDERS, tmp_path, lambda _: None)) == 4
+    assert asked[0] == ("two-moons", False) and asked[-1] == ("two-moons", True)
+
+
+@pytest.mark.parametrize(("settings", "said"), [({"jobs": 0}, "jobs=0"), ({"backend": "lokki"}, "did you mean 'loky'")])
+def test_bad_workers(settings, said):
+    with pytest.raises(InvalidInputError, match=said):
+        Workers(**settings)
+
+
+def test_a_backend_that_is_not_installed_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    with pytest.raises(FSVIError, match="pip install distributed"):
+        reproduce([Order("snelson", "map", "smoke")], tmp_path, lambda _: None, Workers(2, "dask"))

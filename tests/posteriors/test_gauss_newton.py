@@ -7,7 +7,8 @@ from torch import nn
 from torch.func import functional_call, jacrev
 
 from fsvi.networks import Network
-from fsvi.posteriors import Diagonal, Full, GaussNewton, Kronecker, record, weight_layers
+from fsvi.posteriors.gauss_newton import Diagonal, Full, GaussNewton, Kronecker
+from fsvi.posteriors.per_example import record, weight_layers
 
 OUTPUTS = 2
 
@@ -21,6 +22,7 @@ def fitted(net, x, roots, kind, precision=1.0, among=None, batch=2):
     """The Gauss–Newton matrix of `kind`, added up from batches."""
     means = {name: p.detach() for name, p in net.named_parameters()}
     posterior = GaussNewton(weight_layers(net, among), kind)
+    posterior.start()
     for part, root in zip(x.split(batch), roots.split(batch), strict=True):
         outputs, recording = record(Network(net), means, posterior.layers, part)
         posterior.add(recording, recording.gradients(outputs, root.movedim(-1, 0)))

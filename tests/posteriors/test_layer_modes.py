@@ -3,28 +3,28 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.func import jacrev
+from torch.func import functional_call, jacrev
 from torch.nn import functional as F
 
-from fsvi.networks.functional import functional_call
-from fsvi.posteriors import LocalReparametrization, MeanField
+from fsvi.posteriors.layer_modes import LocalReparametrization
+from fsvi.posteriors.mean_field import MeanField
 
 NUM = 4000
 
 
 def posterior(net, *deterministic):
-    q = MeanField(net, [name for name, _ in net.named_parameters() if name not in deterministic])
+    q = MeanField(net, {name: 1.0 for name, _ in net.named_parameters() if name not in deterministic})
     with torch.no_grad():
         q.log_std.uniform_(-3, -1)
     return q
 
 
 def weight_draw(q, net, x):
-    return functional_call(net, q.params(q.shift(q.noise())), (x,))
+    return functional_call(net, q.draw().params, (x,))
 
 
 def local_draw(q, net, x):
-    params = q.params(q.shift(q.noise()))
+    params = q.draw().params
     with LocalReparametrization(q, params):
         return functional_call(net, params, (x,))
 
@@ -49,11 +49,14 @@ def test_outputs_have_the_mean_and_variance_of_the_closed_form(name, fixed_bias)
     net = make().double()
     q = posterior(net, *(["bias"] if fixed_bias else []))
     x = torch.randn(1, *shape, dtype=torch.float64)
-    points = q.point_layout.views(q.point)
-    jacobian = jacrev(lambda mean: functional_call(net, {**q.layout.views(mean), **points}, (x,)))(q.mean)[0]
-    variance = jacobian.square() @ (2 * q.log_std).exp()
+    blocks = jacrev(lambda means: functional_call(net, means, (x,)))(q.means())
+    stds = q.stds()
+    variance = sum(
+        (block[0] * stds[name]).square().flatten(len(block.shape) - stds[name].dim() - 1).sum(-1)
+        for name, block in blocks.items()
+    )
     draws = local_draw(q, net, x.expand(NUM, *shape))
-    mean_error = (draws.mean(0) - functional_call(net, q.params(), (x,))[0]) / (variance / NUM).sqrt()
+    mean_error = (draws.mean(0) - net(x)[0]) / (variance / NUM).sqrt()
     variance_error = (draws.var(0) / variance - 1) / math.sqrt(2 / NUM)
     for error in (mean_error, variance_error):
         assert error.abs().max() < 5
@@ -76,7 +79,7 @@ def test_outputs_of_one_example_have_the_covariance_of_weight_draws_and_examples
 
 def gradients(draw, q, net, x, y):
     loss = F.cross_entropy(draw(q, net, x), y)
-    return torch.cat(torch.autograd.grad(loss, [q.mean, q.log_std]))
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*q.means().values(), q.log_std])])
 
 
 def test_gradients_have_the_same_mean_and_less_variance():
@@ -96,7 +99,7 @@ def test_an_input_without_variance_has_finite_gradients():
     net = nn.Conv2d(1, 2, 2, bias=False)
     q = posterior(net)
     local_draw(q, net, torch.zeros(3, 1, 4, 4)).square().sum().backward()
-    assert q.log_std.grad.isfinite().all() and q.mean.grad.isfinite().all()
+    assert q.log_std.grad.isfinite().all() and net.weight.grad.isfinite().all()
 
 
 def test_layers_of_other_kinds_use_the_draw_of_their_weights():
@@ -104,19 +107,22 @@ def test_layers_of_other_kinds_use_the_draw_of_their_weights():
     q = posterior(net)
     with torch.no_grad():
         q.log_std.copy_(q.layout.fill({name: -30.0 if name.startswith("0") else 0.0 for name in q.layout.names}))
-    params = q.params(q.shift(q.noise()))
+    params = q.draw().params
     x = torch.randn(4, 3)
     with LocalReparametrization(q, params):
         local = functional_call(net, params, (x,))
     torch.testing.assert_close(local, functional_call(net, params, (x,)))
-    assert not torch.allclose(local, functional_call(net, q.params(), (x,)))
+    assert not torch.allclose(local, net(x))
 
 
 def test_deterministic_layers_and_what_comes_after_the_context_are_as_they_were():
     net = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
-    q = posterior(net, "0.weight", "0.bias", "2.weight", "2.bias")
+    q = posterior(net, "0.weight", "0.bias")
     x = torch.randn(4, 3)
-    assert torch.equal(local_draw(q, net, x), net(x))
+    params = q.draw().params
+    with LocalReparametrization(q, params):
+        inside = net[0](x)
+    assert torch.equal(inside, net[0](x))
     before = net(x)
     assert not torch.equal(local_draw(posterior(net), net, x), before)
     assert torch.equal(net(x), before)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fsvi.posteriors import LowRank
+from fsvi.posteriors.low_rank import LowRank
 
 
 def collected(vectors: torch.Tensor, size: int, rank: int) -> LowRank:

@@ -4,75 +4,58 @@ import pytest
 import torch
 from torch import nn
 
-from fsvi.posteriors import MeanField
+from fsvi.errors import InvalidInputError
+from fsvi.networks import Network
+from fsvi.posteriors.mean_field import MeanField, Stds, check_stds, check_stochastic, mean_field
 
 
 @pytest.fixture
 def net():
-    """Convolutions, two equal-shaped dense layers, a frozen one."""
-    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 2))
-    net[2].bias.requires_grad_(False)
-    return net
-
-
-def names_of(net):
-    return [name for name, _ in net.named_parameters()]
+    """Convolutions, two equal-shaped dense layers."""
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 2))
 
 
 @pytest.fixture
 def q(net):
-    return MeanField(net, names_of(net))
+    return MeanField(net, {name: 0.1 * (i + 1) for i, (name, _) in enumerate(net.named_parameters())})
 
 
-def test_means_and_stds_are_keyed_like_named_parameters(net, q):
-    """Means of all parameters in the network's order, frozen ones included; stds of the stochastic ones only."""
-    means, stds = q.means(), q.stds()
-    assert list(means) == names_of(net)
-    assert list(stds) == [name for name, p in net.named_parameters() if p.requires_grad]
-    assert all(torch.equal(means[name], p) for name, p in net.named_parameters())
-    assert all(stds[name].shape == means[name].shape for name in stds)
+def test_the_means_are_the_networks_parameters_and_stds_start_as_given(net, q):
+    assert list(q.means()) == list(q.stds()) == [name for name, _ in net.named_parameters()]
+    assert all(q.means()[name] is p for name, p in net.named_parameters())
+    assert list(q.parameters()) == [q.log_std], "no parameter exists twice"
+    for i, (name, std) in enumerate(q.stds().items()):
+        torch.testing.assert_close(std, torch.full_like(net.get_parameter(name), 0.1 * (i + 1)))
+        torch.testing.assert_close(q.log_stds([name])[0].exp(), std)
+    q.stds()["0.weight"].zero_()
+    assert q.stds()["0.weight"].all(), "stds are copies"
 
 
 def test_only_the_chosen_parameters_are_stochastic(net):
-    q = MeanField(net, ["4.weight", "2.bias"])
-    assert list(q.stds()) == ["4.weight"], "a frozen parameter stays a point even when it is chosen"
-    assert q.mean.numel() == 24
-    free = sum(p.numel() for p in net.parameters() if p.requires_grad)
-    assert q.point.numel() == free - 24
-    shift = torch.ones_like(q.mean)
-    moved = q.params(shift)
-    assert all(
-        torch.equal(moved[name], p + (name == "4.weight")) for name, p in net.named_parameters() if name in moved
-    )
-    assert "2.bias" not in moved
-
-
-def test_standard_deviations_are_set_by_name(net, q):
-    stds = {name: 0.1 * (i + 1) for i, name in enumerate(q.layout.names)}
-    q.set_stds(stds)
-    for name, std in q.stds().items():
-        torch.testing.assert_close(std, torch.full_like(std, stds[name]))
-    for log_std, name in zip(q.log_stds(q.layout.names), stds, strict=True):
-        torch.testing.assert_close(log_std.exp(), torch.full_like(log_std, stds[name]))
-
-
-def test_means_and_stds_are_copies(q):
-    q.means()["0.weight"].zero_()
-    q.stds()["0.weight"].zero_()
-    assert q.means()["0.weight"].any() and q.stds()["0.weight"].all()
+    net[2].bias.requires_grad_(False)
+    network = Network(net)
+    assert list(mean_field(network, Stds()).means()) == [n for n, _ in net.named_parameters() if n != "2.bias"]
+    assert list(mean_field(network, Stds(), "last_layer").means()) == ["4.weight", "4.bias"]
+    assert list(mean_field(network, Stds(), ["3"]).means()) == ["3.weight", "3.bias", "4.weight", "4.bias"]
+    q = mean_field(network, Stds((0.2, 0.5)))
+    assert {name: round(float(std.max()), 6) for name, std in q.stds().items()}["4.bias"] == 0.5
+    assert q.log_std.numel() == sum(p.numel() for p in net.parameters() if p.requires_grad)
+    draw = MeanField(net, {"4.weight": 1.0}).at(torch.ones(24))
+    torch.testing.assert_close(draw.params, {"4.weight": net[4].weight + 1})
 
 
 @torch.no_grad()
 def test_a_draw_has_the_stated_moments(q):
     """Mean and standard deviation over draws, in units of their sampling errors."""
     q.log_std.normal_(-1, 0.5)
-    num = 4000
-    draws = torch.stack([q.mean + q.shift(q.noise()) for _ in range(num)])
-    mean_error = (draws.mean(0) - q.mean) / (q.log_std.exp() / math.sqrt(num))
+    num, mean = 4000, q.layout.join(q.means().values())
+    draws = torch.stack([q.layout.join(q.draw().params.values()) for _ in range(num)])
+    mean_error = (draws.mean(0) - mean) / (q.log_std.exp() / math.sqrt(num))
     std_error = (draws.std(0) / q.log_std.exp() - 1) * math.sqrt(2 * num)
     for error in (mean_error, std_error):
         assert error.abs().max() < 5
         assert error.square().mean() == pytest.approx(1, abs=5 * math.sqrt(2 / len(error)))
+    torch.testing.assert_close(q.layout.join(q.means().values()), mean, msg="draws do not walk")
 
 
 def test_equal_shaped_layers_get_independent_noise(q):
@@ -83,25 +66,43 @@ def test_equal_shaped_layers_get_independent_noise(q):
         assert (one * other).mean().abs() < 5 / math.sqrt(one.numel()), between
 
 
-def test_draws_do_not_random_walk(q):
-    before = q.means()
-    for _ in range(3):
-        q.params(q.shift(q.noise()))
-    assert all(torch.equal(before[name], mean) for name, mean in q.means().items())
-
-
 def test_a_generator_makes_the_noise_reproducible(q):
     noises = [q.noise(torch.Generator().manual_seed(seed)) for seed in (3, 3, 4)]
     assert torch.equal(noises[0], noises[1]) and not torch.equal(noises[0], noises[2])
 
 
-def test_gradients_reach_mean_log_std_and_point(net):
-    """∂/∂mean = g and ∂/∂log_std = g·(θ − mean) for a gradient g at θ."""
-    q = MeanField(net, ["3.weight"])
+def test_the_gradient_of_a_draw_is_that_of_plain_operations(net, q):
+    """Tensors that are used twice, as shift, or not at all, in channels-last order too."""
     noise = q.noise()
-    g = torch.randn(12, 12)
-    params = q.params(q.shift(noise))
-    ((params["3.weight"] * g).sum() + 2 * params["0.weight"].sum()).backward()
-    torch.testing.assert_close(q.mean.grad, g.reshape(-1))
-    torch.testing.assert_close(q.log_std.grad, g.reshape(-1) * q.shift(noise).detach())
-    assert set(q.point_layout.views(q.point.grad)["0.weight"].reshape(-1).tolist()) == {2.0}
+    weights = [torch.randn(3, 2, 3, 3), torch.randn(3, 2, 3, 3), torch.randn(12, 12)]
+
+    def gradients(params, shift):
+        value = (params["0.weight"] * weights[0]).sum() + (shift["0.weight"].sin() * weights[1]).sum()
+        value = value + (params["2.weight"].square() * weights[2]).sum() + params["2.weight"].sum()
+        wanted = [net[0].weight, net[2].weight, q.log_std]
+        return torch.autograd.grad(value, wanted)
+
+    shift = q.layout.views(q.log_std.exp() * noise)
+    plain = gradients({name: mean + shift[name] for name, mean in q.means().items()}, shift)
+    draw = q.at(noise)
+    torch.testing.assert_close(gradients(draw.params, draw.shift), plain)
+
+
+def test_padding_rows_of_embeddings_are_not_random():
+    net = nn.Sequential(nn.Embedding(5, 3, padding_idx=2), nn.Flatten(), nn.Linear(6, 2))
+    q = mean_field(Network(net), Stds(1.0))
+    shift = q.draw().shift["0.weight"]
+    assert not shift[2].any() and shift[[0, 1, 3, 4]].all()
+
+
+def test_bad_settings_are_refused():
+    for make, said in (
+        (lambda: Stds(init=(1.0, 2.0, 3.0)), "pair"),
+        (lambda: Stds(init=0.0), "init=0.0"),
+        (lambda: Stds((0.1, 0.2)).single(), "one number"),
+        (lambda: check_stds(0.1, Stds()), "stds"),
+        (lambda: check_stochastic("some"), "'some'"),
+        (lambda: check_stochastic([]), r"\[\]"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            make()

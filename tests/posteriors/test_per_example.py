@@ -4,8 +4,7 @@ from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.networks import Network
-from fsvi.posteriors import gradient_moments, record, weight_layers
-from fsvi.posteriors.per_example import example_gradients
+from fsvi.posteriors.per_example import example_gradients, gradient_moments, record, weight_layers
 
 
 class TimeMajor(nn.Module):

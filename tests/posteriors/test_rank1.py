@@ -7,7 +7,7 @@ from torch import nn
 from torch.func import functional_call
 
 from fsvi.errors import InvalidInputError
-from fsvi.posteriors import RankOne
+from fsvi.posteriors.rank1 import RankOne
 
 NUM = 4000
 

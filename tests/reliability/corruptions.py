@@ -21,10 +21,9 @@ import torch
 import fsvi
 from fsvi.serialization import read_tree, write_tree
 from paper.experiment import Order
-from paper.records import Result, checksum, read_result, result_path
-from paper.report.write import write_report
-from paper.runner.diagnoses import diagnose_result
-from paper.runner.runs import model_path, run
+from paper.records import Result, checksum, model_path, read_result, result_path
+from paper.report import write_report
+from paper.runs import run
 from paper.tasks.registry import TASKS
 
 ORDER = Order("two-moons", "fsvi", "smoke")
@@ -305,7 +304,9 @@ class Whole:
     def make(cls, folder: Path) -> "Whole":
         result = run(ORDER, folder, lambda _: None, progress=False)
         path = result_path(folder, ORDER)
-        return cls(folder, result, predictions(model_path(folder, path)), str(diagnose_result(path)))
+        return cls(
+            folder, result, predictions(model_path(folder, path)), path.with_suffix(".diagnosis.json").read_text()
+        )
 
 
 def predictions(model: Path) -> torch.Tensor:
@@ -313,9 +314,9 @@ def predictions(model: Path) -> torch.Tensor:
 
 
 def read_model(whole: Whole) -> bool:
-    """Whether the model predicts as before; so must it for `fsvi diagnose`."""
+    """Whether the model predicts as before."""
     same = torch.equal(predictions(whole.model_file), whole.samples)
-    return same and str(diagnose_result(whole.result_file)) == whole.diagnosis
+    return same and whole.result_file.with_suffix(".diagnosis.json").read_text() == whole.diagnosis
 
 
 def read_everywhere(whole: Whole) -> bool:
@@ -325,15 +326,15 @@ def read_everywhere(whole: Whole) -> bool:
     found = read_result(whole.result_file)
     same = (found.metrics, found.label, found.seed) == (whole.result.metrics, whole.result.label, whole.result.seed)
     if any(line.startswith("Left out") for line in told):
-        raise fsvi.FileFormatError(told[0])
-    return same and str(diagnose_result(whole.result_file)) == whole.diagnosis
+        raise fsvi.errors.FileFormatError(told[0])
+    return same and whole.result_file.with_suffix(".diagnosis.json").read_text() == whole.diagnosis
 
 
 def judge(read: Callable[[Whole], bool], whole: Whole, file: Path) -> tuple[str, str]:
     """What comes of reading when this file was spoiled, and the error."""
     try:
         return ("harmless", "") if read(whole) else ("unnoticed", "")
-    except fsvi.FSVIError as error:
+    except fsvi.errors.FSVIError as error:
         said = str(error)
         is_clear = said.endswith((".", "?")) and "\n" not in said and str(file) in said
         return ("detected" if is_clear else "unclear"), said

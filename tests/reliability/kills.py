@@ -79,8 +79,9 @@ def fit(name: str) -> Training:
     """`fsvi.fit` of a scenario, with a checkpoint after every epoch."""
 
     def work(folder: Path) -> None:
+        fsvi.training.checkpoints.INTERVAL = 0.0
         method, data = build(name)
-        settings = {"epochs": EPOCHS, "batch_size": 10, "checkpoint_interval": 0.0}
+        settings = {"epochs": EPOCHS, "batch_size": 10}
         fsvi.fit(method, data, checkpoint=folder / "checkpoint", resume=True, **settings)
         (folder / "weights").write_text(digest(method.tensors()))
 

@@ -66,7 +66,7 @@ def test_the_pickles_that_are_planted_would_leave_a_mark(tmp_path):
 )
 def test_only_a_sentence_that_names_the_file_counts_as_detected(said, outcome):
     def read(whole):
-        raise fsvi.FileFormatError(said)
+        raise fsvi.errors.FileFormatError(said)
 
     assert judge(read, None, Path("models/a.fsvi")) == (outcome, said)
 

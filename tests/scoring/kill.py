@@ -10,37 +10,66 @@ import sys
 import time
 from pathlib import Path
 
-import polars  # noqa: F401, imported before the fork
 import pyarrow.parquet  # noqa: F401
 
 import fsvi
+from fsvi.scoring import files, scorers
 from fsvi.scoring.scorers import TableScorer
-from reliability.kills import forked
 
-whole = TableScorer.parts
+whole, score_file = TableScorer.parts, files._score_file
+
+
+def forked(work) -> int:
+    """The number of a new process that does this and ends."""
+    if (pid := os.fork()) == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return pid
 
 
 def score(folder: Path, name: str) -> None:
     fsvi.predict_files(folder / "m.fsvi", folder / "data", folder / name, tell=lambda _: None)
 
 
-def dying(self, path, keep, rows=5):
+def dying(self, path, keep):
     """Kills its process in the middle of the second file."""
-    for index, part in enumerate(whole(self, path, keep, rows)):
+    for index, part in enumerate(whole(self, path, keep)):
         if path.name == "part-1.parquet" and index == 4:
             os.kill(os.getpid(), signal.SIGKILL)
         yield part
 
 
-def slow(self, path, keep, rows=5):
+def slow(self, path, keep):
     """Writes down what is scored."""
     with open(Path(path).parents[1] / "scored", "a") as file:
         file.write(f"{path.name}\n")
     time.sleep(0.3)
-    return whole(self, path, keep, rows)
+    return whole(self, path, keep)
+
+
+def with_workers(model: Path, data: Path, folder: Path) -> None:
+    """Two workers, in which this module is imported for `deadly`."""
+    import joblib
+
+    files._score_file = deadly
+    files.num_cores = lambda: 2
+    with joblib.parallel_config("loky"):
+        report = fsvi.predict_files(model, data, folder / "out", jobs=2, tell=lambda _: None)
+    print(report, report.failures())
+
+
+def deadly(job, count=lambda rows: None):
+    """Kills its process at one file."""
+    if job.file.path.name == os.environ["FSVI_KILL"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return score_file(job, count)
 
 
 def main(folder: Path) -> None:
+    scorers.ROWS = 5
     TableScorer.parts = dying
     _, status = os.waitpid(forked(lambda: score(folder, "killed")), 0)
     assert os.WIFSIGNALED(status), "the process ended before it could be killed"
@@ -50,4 +79,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "worker":
+        with_workers(*map(Path, sys.argv[2:]))
+    else:
+        main(Path(sys.argv[1]))

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars
@@ -10,9 +11,9 @@ import pytest
 
 import fsvi
 import fsvi.scoring.files as scoring
-from fsvi.errors import FSVIError, InvalidInputError
-from fsvi.parallel import Workers
-from fsvi.scoring.scorers import Part, TableScorer
+import fsvi.scoring.scorers as scorers
+from fsvi.errors import InvalidInputError
+from fsvi.scoring.scorers import ScoredRows, TableScorer
 
 ROWS = 40
 
@@ -78,7 +79,7 @@ def test_how_rows_are_cut_into_files_and_parts_matters_to_rounding_only(models, 
     score(models, data, tmp_path / "parts")
     (tmp_path / "one").mkdir()
     polars.concat([frame(index) for index in range(3)]).write_parquet(tmp_path / "one" / "all.parquet")
-    monkeypatch.setattr(TableScorer.parts, "__defaults__", (7,))
+    monkeypatch.setattr(scorers, "ROWS", 7)
     score(models, tmp_path / "one", tmp_path / "whole")
     parts = polars.concat([polars.read_parquet(tmp_path / "parts" / f"part-{i}.parquet") for i in range(3)])
     whole = polars.read_parquet(tmp_path / "whole" / "all.parquet")
@@ -129,14 +130,14 @@ def test_columns_that_cannot_be_kept_are_named(models, data, tmp_path, name, key
         score(models, data, tmp_path / "out", keep=[name])
 
 
-def test_other_columns_are_found_before_anything_is_scored(models, data, tmp_path):
+def test_a_file_with_other_columns_costs_only_itself(models, data, tmp_path):
     frame(2).rename({"size": "sizes"}).write_parquet(data / "part-2.parquet")
     with pytest.raises(InvalidInputError, match=r"part-2.parquet.*'size' \(is it 'sizes'"):
-        score(models, data, tmp_path / "out")
-    frame(2).with_columns(polars.lit("large").alias("size")).write_parquet(data / "part-2.parquet")
-    with pytest.raises(FSVIError, match=r"part-2.parquet.*'size' has 'large'"):
-        score(models, data, tmp_path / "out")
+        score(models, data / "part-2.parquet", tmp_path / "out")
     assert content(tmp_path / "out") == {}
+    frame(2).with_columns(polars.lit("large").alias("size")).write_parquet(data / "part-2.parquet")
+    report = score(models, data, tmp_path / "out")
+    assert report.files == 2 and "'size' has 'large'" in report.failures()
 
 
 def test_a_wrong_value_that_is_found_late_costs_one_file(models, data, tmp_path):
@@ -178,35 +179,62 @@ def test_two_calls_at_once_share_the_files(models, interrupted):
     assert score(models, interrupted / "data", interrupted / "shared").found == 3
 
 
-def test_a_worker_that_dies_costs_its_file(models, data, tmp_path, monkeypatch):
-    def each_finished(self, function, jobs):
-        for index, job in enumerate(jobs):
-            yield job, FSVIError("its process was killed.") if index == 1 else function(job)
+def test_a_worker_that_dies_costs_its_file(models, data, tmp_path):
+    """The process that scores part-1 is killed in every attempt; see `dying` in kill.py."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(fsvi.__file__).parents[1])])
+    command = [sys.executable, str(Path(__file__).with_name("kill.py")), "worker", models / "0.fsvi", data, tmp_path]
+    env = {**os.environ, "PYTHONPATH": path, "FSVI_KILL": "part-1.parquet"}
+    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"{2 * ROWS} rows" in done.stdout and "part-1.parquet: its process was killed" in done.stdout
+    assert set(content(tmp_path / "out")) == {"part-0.parquet", "part-2.parquet"}
 
-    monkeypatch.setattr(Workers, "each_finished", each_finished)
-    monkeypatch.setattr(Workers, "within_machine", lambda self, memory, tell: self)
-    report = score(models, data, tmp_path / "out", jobs=2)
-    assert report.rows == 2 * ROWS and "part-1.parquet: its process was killed" in report.failures()
+
+def test_earlier_predictions_stay_until_the_new_ones_exist(models, data, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    score(models, data, out)
+    before = content(out)["part-1.parquet"]
+    frame(8).write_parquet(data / "part-1.parquet")
+
+    def failing(self, path, keep):
+        raise OSError(28, "No space left on device")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TableScorer, "parts", failing)
+        report = score(models, data, out)
+    assert "part-1.parquet cannot be written: No space left" in report.failures()
+    assert content(out)["part-1.parquet"] == before
+    with monkeypatch.context() as patch:  # killed after the receipt and before the new name
+
+        def die(*_):
+            raise KeyboardInterrupt
+
+        patch.setattr("fsvi.scoring.writing.os", SimpleNamespace(**{**vars(os), "replace": die}))
+        with pytest.raises(KeyboardInterrupt):
+            score(models, data, out)
+    assert score(models, data, out).new_rows == ROWS and content(out)["part-1.parquet"] != before
+    assert score(models, data, out).new_rows == 0
 
 
 def test_what_was_noticed_is_told_after_waiting_for_another_process(models, data, tmp_path, monkeypatch):
-    whole = scoring.score_partition
+    whole = scoring._score_file
 
-    def busy_at_first(job):
+    def busy_at_first(job, count):
         if not job.waits:
-            return scoring.Outcome(job.partition.path, job.partition.name, is_busy=True)
+            return scoring.FileScore(job.file.path, job.file.name, is_busy=True)
         return scoring.replace(whole(job), told=["a row was left out."])
 
-    monkeypatch.setattr(scoring, "score_partition", busy_at_first)
+    monkeypatch.setattr(scoring, "_score_file", busy_at_first)
     said = []
     report = fsvi.predict_files(models / "0.fsvi", data / "part-0.parquet", tmp_path / "out", tell=said.append)
     assert report.rows == ROWS and said[-1] == "part-0.parquet: a row was left out."
 
 
 def test_an_input_that_changes_while_it_is_scored_is_not_signed(models, data, tmp_path, monkeypatch):
-    def changing(self, path, keep, rows=5):
+    def changing(self, path, keep):
         frame(7, rows=3).write_parquet(path)
-        yield Part({"label": np.array(["big"])}, 1, [])
+        yield ScoredRows({"label": np.array(["big"])}, 1)
 
     monkeypatch.setattr(TableScorer, "parts", changing)
     report = score(models, data / "part-0.parquet", tmp_path / "out")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from fsvi.errors import InvalidInputError
-from fsvi.scoring.partitions import find_partitions
+from fsvi.scoring.files import find_files
 
 
 def make(folder, *names):
@@ -14,7 +14,7 @@ def make(folder, *names):
 
 
 def names(*inputs, out):
-    return [partition.name for partition in find_partitions(inputs, Path(out))]
+    return [partition.name for partition in find_files(inputs, Path(out))]
 
 
 def test_patterns_and_folders_are_found_once_in_order(tmp_path):
@@ -45,4 +45,4 @@ def test_text_becomes_csv_and_the_rest_parquet(tmp_path, name, output):
 def test_what_cannot_be_scored_is_named(tmp_path, inputs, keyword):
     make(tmp_path, "a.csv", "a.tsv", "a.doc")
     with pytest.raises(InvalidInputError, match=keyword):
-        find_partitions([tmp_path / each for each in inputs], tmp_path / "out")
+        find_files([tmp_path / each for each in inputs], tmp_path / "out")

@@ -2,17 +2,18 @@ import gzip
 
 import numpy as np
 import polars
+import pyarrow as pa
 import pytest
 
 import fsvi.scoring.writing as writing
 from fsvi.errors import InvalidInputError
 
-FIRST = {"key": ["a", "b,c"], "label": np.array(["no", "yes"]), "mean": np.array([1 / 3, 2.0])}
-SECOND = {"key": ["d"], "label": np.array(["perhaps"]), "mean": np.array([4.0])}
+FIRST = {"key": pa.array(["a", "b,c"]), "label": np.array(["no", "yes"]), "mean": np.array([1 / 3, 2.0])}
+SECOND = {"key": pa.array(["d"]), "label": np.array(["perhaps"]), "mean": np.array([4.0])}
 
 
 def write(path, *parts, before=lambda size: None):
-    with writing.new_file(path, before) as writer:
+    with writing.new_file(path, {}, before) as writer:
         for part in parts:
             writer.write(part)
 
@@ -47,3 +48,20 @@ def test_a_disk_that_cannot_be_written_to_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InvalidInputError, match=r"file/a\.csv cannot be written"):
         write(tmp_path / "file" / "a.csv", FIRST)
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [("=1+1", "'=1+1"), ("@SUM(A1)", "'@SUM(A1)"), ("-cmd", "'-cmd"), ("-1.5", "-1.5"), ("+3", "+3"), ("a=b", "a=b")],
+)
+def test_text_that_a_spreadsheet_would_run_has_an_apostrophe_in_csv_only(tmp_path, cell, written):
+    rows = {"label": np.array([cell])}
+    write(tmp_path / "a.csv", rows)
+    write(tmp_path / "a.parquet", rows)
+    assert (tmp_path / "a.csv").read_text() == f"label\n{written}\n"
+    assert polars.read_parquet(tmp_path / "a.parquet")["label"].to_list() == [cell]
+
+
+def test_numbers_have_all_their_digits_before_the_point(tmp_path):
+    write(tmp_path / "a.csv", {"price": np.array([16740.0, 1234567.8, 1 / 3, 1e-9, np.nan])})
+    assert (tmp_path / "a.csv").read_text().split() == ["price", "16740", "1234568", "0.333333", "1e-09", "nan"]

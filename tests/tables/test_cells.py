@@ -18,7 +18,7 @@ def test_numbers(text):
     assert is_number(text)
 
 
-@pytest.mark.parametrize("text", ["1,000", "1_000", "one", "0x10", "1 2", "1e", "."])
+@pytest.mark.parametrize("text", ["1_000", "one", "0x10", "1 2", "1e", "."])
 def test_not_numbers(text):
     assert not is_number(text)
 

@@ -9,12 +9,13 @@ import random
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
 
 import fsvi
-from reliability.kills import forked
+from fsvi.training import checkpoints
 from scenarios import build
 
 EPOCHS = 20
@@ -23,12 +24,22 @@ KILLS = 3
 
 def train(name: str, folder: Path, epochs: int = EPOCHS) -> None:
     method, data = build(name)
-    settings = {"batch_size": 10, "checkpoint": folder, "resume": True, "checkpoint_interval": 0.0}
-    fsvi.fit(method, data, epochs=epochs, **settings)
+    fsvi.fit(method, data, epochs=epochs, batch_size=10, checkpoint=folder, resume=True)
 
 
 def start(name: str, folder: Path) -> int:
-    return forked(lambda: train(name, folder))
+    """Train in a copy of this process."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            train(name, folder)
+            code = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return pid
 
 
 def modified(path: Path) -> int:
@@ -50,6 +61,7 @@ def kill(name: str, folder: Path, moments: random.Random) -> None:
 
 def main(out: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
+    checkpoints.INTERVAL = 0.0
     for name in names:
         train(name, out / name / "warm", epochs=1)
         moments = random.Random(name)

@@ -102,7 +102,7 @@ def gradients(mode: str) -> Any:
     method = fsvi.FSVI(plain(), likelihood, Listed(*sets), num_context=8, linearize=mode, num_samples=2)
     quiet(method).check_batch(x, y)
     method.num_data = 96
-    stepper = fsvi.Stepper(method.train(), torch.optim.SGD(method.parameters(), lr=0.0))
+    stepper = fsvi.training.Stepper(method.train(), torch.optim.SGD(method.parameters(), lr=0.0))
     method.context = Listed(sets[0])
     own = torch.arange(96).tensor_split([20, 55] if ranks.size() == 2 else [])
     rows = own[ranks.rank()] if ranks.size() == 1 else torch.cat(own[ranks.rank() : 3 : 2])
@@ -129,10 +129,7 @@ def exact(name: str) -> Any:
     if name == "stream":
         settings, data = {**settings, "num_data": 23}, Stream(23, "plain")
     kinds = {"laplace": fsvi.Laplace, "duq": fsvi.DUQ, "vogn": fsvi.VOGN}
-    if name == "ensemble":
-        method = TOGETHER[name][0]()
-    else:
-        method = kinds.get(name, fsvi.MAP)(plain(), likelihood)
+    method = TOGETHER[name][0]() if name == "ensemble" else kinds.get(name, fsvi.MAP)(plain(), likelihood)
     fsvi.fit(quiet(method) if name == "vogn" else method, data, **settings)
     state = copied(method)
     if name == "laplace":  # its eigenvectors are known up to their signs
@@ -161,7 +158,7 @@ def seen_by(data: Any, given: Any, **settings: Any) -> Any:
         seen.extend(places[tuple(row)] for row in x.tolist())
         return forward(x, y)
 
-    class Watch(fsvi.Callback):
+    class Watch(fsvi.training.Callback):
         every_process = True
 
         def on_epoch_end(self, state: Any) -> None:
@@ -203,7 +200,7 @@ def validated() -> Any:
     held_out, alone = points(15, seed=9), []
     method = fsvi.MAP(plain(), fsvi.Categorical())
 
-    class Check(fsvi.Callback):
+    class Check(fsvi.training.Callback):
         every_process = True
 
         def on_epoch_end(self, state: Any) -> None:
@@ -259,7 +256,7 @@ def continued(folder: Path, **settings: Any) -> Any:
         if state.epoch == 6 and not settings:
             raise KeyboardInterrupt
 
-    class Ends(fsvi.Callback):
+    class Ends(fsvi.training.Callback):
         every_process = True
         on_epoch_end = staticmethod(stop)
 
@@ -293,7 +290,7 @@ def main(folder: Path) -> None:
     for name, case in cases(folder).items():
         try:
             results[name] = case()
-        except fsvi.FSVIError as error:
+        except fsvi.errors.FSVIError as error:
             results[name] = {"error": type(error).__name__, "text": str(error)}
     torch.save(results, folder / f"{os.environ['RANK']}.pt")
 

@@ -4,7 +4,7 @@ import fsvi
 from scenarios import classifier, copied, points, same_bits
 
 
-class Recorder(fsvi.Callback):
+class Recorder(fsvi.training.Callback):
     def __init__(self):
         self.calls = []
 
@@ -73,5 +73,5 @@ def test_callbacks_see_the_learning_rate():
     ("callbacks", "keyword"), [(Recorder(), "list"), ([3], "int"), ([Recorder], "the class Recorder"), ("a", "str")]
 )
 def test_what_is_no_callback_is_named(callbacks, keyword):
-    with pytest.raises(fsvi.InvalidInputError, match=keyword):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=keyword):
         fsvi.fit(classifier(), points(), epochs=1, callbacks=callbacks)

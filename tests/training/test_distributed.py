@@ -22,7 +22,7 @@ import torch
 import fsvi
 from scenarios import build, copied
 
-class Ends(fsvi.Callback):
+class Ends(fsvi.training.Callback):
     every_process = True
 
     def on_epoch_end(self, state):
@@ -183,7 +183,7 @@ def test_a_lost_process_is_told_in_a_sentence(monkeypatch):
     monkeypatch.setattr(ranks, "size", lambda: 2)
     monkeypatch.setattr(ranks, "_is_open", lambda: True)
     monkeypatch.setattr(ranks, "rank", lambda: 0)
-    with pytest.raises(fsvi.ProcessLostError, match="process 0 of 2 has lost another one"), ranks.joined():
+    with pytest.raises(fsvi.errors.ProcessLostError, match="process 0 of 2 has lost another one"), ranks.joined():
         raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer")
     with pytest.raises(RuntimeError, match="shapes"), ranks.joined():
         raise RuntimeError("shapes cannot be multiplied")

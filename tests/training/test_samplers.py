@@ -113,7 +113,7 @@ UNKNOWN = {
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_a_number_of_examples_that_cannot_be_known_is_asked_for(method, name):
     loader = DataLoader(Points(), batch_size=3, sampler=UNKNOWN[name])
-    with pytest.raises(fsvi.InvalidInputError, match="num_data"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="num_data"):
         as_batches(method, loader, 8)
     batches = as_batches(method, loader, 8, num_data=20)
     assert batches.num_data == 20
@@ -133,7 +133,7 @@ def test_a_sampler_without_a_length_is_refused(method):
         def __iter__(self) -> Any:
             return iter(int, 1)
 
-    with pytest.raises(fsvi.InvalidInputError, match="how many"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="how many"):
         as_batches(method, DataLoader(Points(), sampler=Endless()), 8)
 
 

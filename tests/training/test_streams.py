@@ -51,7 +51,7 @@ def test_a_stream_trains_like_its_examples_in_order():
     ],
 )
 def test_an_epoch_of_a_stream_ends(data, batches):
-    assert len(list(as_batches(plain(), data, 8, num_data=20).shuffled())) == batches
+    assert len(list(as_batches(plain(), data, 8, num_data=20).one_pass(0))) == batches
 
 
 def test_a_stream_may_make_its_own_batches():
@@ -61,14 +61,14 @@ def test_a_stream_may_make_its_own_batches():
             return zip(x.split(6), y.split(6), strict=True)
 
     batches = as_batches(plain(), DataLoader(Batched(), batch_size=None), 8, num_data=24)
-    assert (batches.batch_size, batches.num_batches) == (6, 4)
-    assert [len(y) for _, y in batches.shuffled()] == [6, 6, 6, 6]
+    assert batches.num_batches == 4
+    assert [len(batch.y) for batch in batches.one_pass(0)] == [6, 6, 6, 6]
 
 
 def test_a_last_example_alone_is_merged_for_batch_norm():
     net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
     batches = as_batches(fsvi.MAP(net, fsvi.Categorical()), Stream(9), 4, num_data=9)
-    assert [len(y) for _, y in batches.shuffled()] == [4, 5]
+    assert [len(batch.y) for batch in batches.one_pass(0)] == [4, 5]
 
 
 def test_context_and_prior_see_the_first_examples():
@@ -80,7 +80,7 @@ def test_context_and_prior_see_the_first_examples():
 
 def test_a_stream_needs_the_number_of_examples():
     for data in (Stream(), Measured(), DataLoader(Stream(), batch_size=4)):
-        with pytest.raises(fsvi.InvalidInputError, match="num_data"):
+        with pytest.raises(fsvi.errors.InvalidInputError, match="num_data"):
             fsvi.fit(plain(), data, epochs=1)
 
 
@@ -89,7 +89,7 @@ def test_an_empty_stream_is_named():
         def __iter__(self):
             return iter(())
 
-    with pytest.raises(fsvi.InvalidInputError, match="no examples"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="no examples"):
         fsvi.fit(plain(), Empty(), epochs=1, num_data=3)
 
 

@@ -1,11 +1,9 @@
-"""Calibration on held-out rows: scaling of predictions, and conformal sets and intervals with guaranteed coverage."""
+"""Calibration on held-out rows: scaling of predictions, conformal sets and intervals, and referral to an expert."""
 
-from fsvi.calibration.calibrated import Calibrated
-from fsvi.calibration.calibration import Calibration
-from fsvi.calibration.conformal import rows_needed
-from fsvi.calibration.intervals import ConformalIntervals, Intervals
-from fsvi.calibration.scaling import Scaling, TemperatureScaling, VarianceScaling, VectorScaling
-from fsvi.calibration.sets import APS, LAC, ConformalSets
+from fsvi.calibration.calibrated import Calibrated, Calibration
+from fsvi.calibration.conformal import APS, LAC, ConformalIntervals, ConformalSets, Intervals, rows_needed
+from fsvi.calibration.referral import IntervalReferral, Referral, SetReferral
+from fsvi.calibration.scaling import Rescaling, TemperatureScaling, VarianceScaling, VectorScaling
 
 __all__ = [
     "APS",
@@ -14,8 +12,11 @@ __all__ = [
     "Calibration",
     "ConformalIntervals",
     "ConformalSets",
+    "IntervalReferral",
     "Intervals",
-    "Scaling",
+    "Referral",
+    "Rescaling",
+    "SetReferral",
     "TemperatureScaling",
     "VarianceScaling",
     "VectorScaling",

@@ -1,21 +1,127 @@
-"""A trained method with its calibration: one object, one file."""
+"""Calibration steps as one object, and a trained method with its calibration: one object, one file."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
-from fsvi.calibration.calibration import Calibration, Conformal
-from fsvi.calibration.intervals import Intervals
-from fsvi.calibration.scaling import Scaling
+from fsvi.calibration.conformal import ConformalIntervals, ConformalSets, Intervals
+from fsvi.calibration.scaling import Rescaling
+from fsvi.errors import InvalidInputError
+from fsvi.export import export_method
 from fsvi.likelihoods import Predictive, gathered
 from fsvi.methods.base import Method
-from fsvi.export import export_method
-from fsvi.serialization import Configurable
-from fsvi.validation import as_tensor, check_count, check_seed, check_type
+from fsvi.serialization import Configurable, check_draws
+from fsvi.validation import as_tensor, check_count, check_fraction, check_seed, check_type
+
+Conformal: TypeAlias = ConformalSets | ConformalIntervals
+"""A step that turns predictions into sets or intervals."""
+
+
+class Calibration(Configurable):
+    """Calibration steps in their order, fitted on held-out predictions and applied to any prediction.
+
+    If there are both scalings and a conformal step, `fit` divides the held-out rows at random: the coverage guarantee
+    needs rows that the scalings have not seen.
+
+    Args:
+        steps: Scalings, then at most one conformal step: `[TemperatureScaling(), LAC()]`.
+        scaling_share: Share of the held-out rows that fits the scalings when a conformal step gets the others.
+    """
+
+    def __init__(self, steps: Sequence[Rescaling | Conformal], scaling_share: float = 0.3) -> None:
+        check_type("steps", steps, Sequence, "a list of calibration steps such as [TemperatureScaling(), LAC()]")
+        self.steps = list(steps)
+        self.scaling_share = check_fraction("scaling_share", scaling_share)
+        self._check_order()
+
+    @property
+    def scalings(self) -> list[Rescaling]:
+        """The steps that correct predictions."""
+        return [step for step in self.steps if isinstance(step, Rescaling)]
+
+    @property
+    def conformal(self) -> Conformal | None:
+        """The step that makes sets or intervals, if there is one."""
+        last = self.steps[-1]
+        return None if isinstance(last, Rescaling) else last
+
+    def fit(self, p: Any, y: Any, seed: int = 0) -> Calibration:
+        """Fit every step on held-out predictions `p` and their targets `y`, each after the steps before it.
+
+        The rows must be exchangeable with those to come, and must have been used neither for training nor for stopping
+        or selecting the model. `seed` divides them.
+
+        Args:
+            p: Held-out predictions.
+            y: Their targets.
+            seed: The seed by which the rows are divided.
+        """
+        check_type("p", p, Predictive, "a prediction such as method.predict(x)")
+        y = as_tensor("y", y).cpu()
+        if y.dim() == 0 or len(y) != len(p):
+            raise InvalidInputError(f"there are {len(p)} predictions, but targets of shape {tuple(y.shape)}.")
+        first, rest = self._divide(len(y), seed)
+        scaled, targets = p[first], y[first]
+        for step in self.scalings:
+            scaled = step.fit(scaled, targets)(scaled)
+        if self.conformal is not None:
+            self.conformal.fit(self(p[rest]), y[rest])
+        return self
+
+    def __call__(self, p: Any) -> Any:
+        """The scaled prediction; `p` itself without scalings."""
+        for step in self.scalings:
+            p = step(p)
+        return p
+
+    def sets(self, p: Any, alpha: float = 0.1) -> Tensor:
+        """Prediction sets (n, classes) of predictions `p`, which are scaled first; see `ConformalSets`.
+
+        Args:
+            p: Predictions of the method, before scaling.
+            alpha: The largest chance that a set misses the label.
+        """
+        if not isinstance(self.conformal, ConformalSets):
+            raise InvalidInputError("this calibration makes no prediction sets: its last step must be LAC() or APS().")
+        return self.conformal.sets(self(p), alpha)
+
+    def intervals(self, p: Any, alpha: float = 0.1) -> Intervals:
+        """Prediction intervals of predictions `p`, which are scaled first; see `ConformalIntervals`.
+
+        Args:
+            p: Predictions of the method, before scaling.
+            alpha: The largest chance that an interval misses the target.
+        """
+        if not isinstance(self.conformal, ConformalIntervals):
+            raise InvalidInputError("this calibration makes no intervals: its last step must be ConformalIntervals().")
+        return self.conformal.intervals(self(p), alpha)
+
+    def _divide(self, num: int, seed: int) -> tuple[Tensor, Tensor]:
+        """The rows for the scalings and those for the conformal step; all for both if there is only one kind."""
+        rows = torch.arange(num)
+        if not self.scalings or self.conformal is None:
+            return rows, rows
+        order = torch.randperm(num, generator=torch.Generator().manual_seed(check_seed(seed)))
+        first, rest = order.tensor_split([int(self.scaling_share * num)])
+        if len(first) == 0 or len(rest) == 0:
+            raise InvalidInputError(f"{num} held-out rows are too few to fit scalings and a conformal step: give more.")
+        return first, rest
+
+    def _check_order(self) -> None:
+        if not self.steps:
+            raise InvalidInputError("steps is empty: give at least one, such as TemperatureScaling().")
+        for index, step in enumerate(self.steps):
+            if not isinstance(step, (Rescaling, ConformalSets, ConformalIntervals)):
+                raise InvalidInputError(f"step {index} is a {type(step).__name__}, not a calibration step.")
+            if not isinstance(step, Rescaling) and index < len(self.steps) - 1:
+                raise InvalidInputError(
+                    f"{type(step).__name__} is step {index}, but a conformal step must be the last."
+                )
 
 
 class Calibrated(Configurable):
@@ -39,14 +145,14 @@ class Calibrated(Configurable):
         check_type("calibration", calibration, Calibration, "a fitted Calibration")
         self.method = method
         self.calibration = calibration
-        self.num_samples = check_count("num_samples", num_samples)
+        self.num_samples = check_draws(check_count("num_samples", num_samples))
         self.seed = check_seed(seed)
 
     @classmethod
     def fit(
         cls,
         method: Method,
-        steps: Sequence[Scaling | Conformal],
+        steps: Sequence[Rescaling | Conformal],
         x: Any,
         y: Any,
         num_samples: int = 100,
@@ -85,10 +191,7 @@ class Calibrated(Configurable):
         if summary:
             x = as_tensor("x", x)
             return gathered(self.predict_batches(x, num_samples, seed, batch_size, summary), len(x))
-        samples = self.num_samples if num_samples is None else num_samples
-        p: Predictive = self.calibration(
-            self.method.predict(x, samples, self.seed if seed is None else seed, batch_size)
-        )
+        p: Predictive = self.calibration(self.method.predict(x, *self._sampling(num_samples, seed), batch_size))
         return p
 
     def predict_batches(
@@ -108,8 +211,7 @@ class Calibrated(Configurable):
             batch_size: The number of inputs per pass through the network.
             summary: Yield summaries without the draws.
         """
-        samples, seed = self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
-        for p in self.method.predict_batches(loader, samples, seed, batch_size):
+        for p in self.method.predict_batches(loader, *self._sampling(num_samples, seed), batch_size):
             scaled: Predictive = self.calibration(p)
             yield scaled.summary() if summary else scaled
 
@@ -154,8 +256,10 @@ class Calibrated(Configurable):
             example: Inputs like those to come; None makes some up.
             labels: The names of the classes.
         """
-        samples, seed = self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
-        export_method(self.method, path, samples, seed, example, labels, self.calibration)
+        export_method(self.method, path, *self._sampling(num_samples, seed), example, labels, self.calibration)
+
+    def _sampling(self, num_samples: int | None, seed: int | None) -> tuple[int, int]:
+        return self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
 
     def _raw(self, x: Any, batch_size: int) -> Predictive:
         return self.method.predict(x, self.num_samples, self.seed, batch_size)

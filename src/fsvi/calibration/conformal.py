@@ -1,4 +1,6 @@
-"""Split-conformal prediction: which held-out score bounds a new one with a given chance.
+"""Conformal prediction: sets of classes, and intervals, that hold the target with a chance of at least 1 − α.
+
+Split-conformal prediction asks which held-out score bounds a new one with a given chance.
 
 Let s₁..sₙ be scores of held-out rows and s that of a new row. If all n + 1 rows are exchangeable (for instance drawn
 independently from one distribution) and the score is a fixed function that has not seen them, then s is equally likely
@@ -8,17 +10,38 @@ to have any rank among the n + 1. With k = ⌈(n + 1)(1 − α)⌉ and q the k-t
 
 The chance is over held-out rows and the new row together. Given the held-out rows, the coverage without ties has the
 distribution Beta(k, n + 1 − k).
+
+With outputs at every position, the scores of all positions are pooled. Positions of one input are not exchangeable with
+those of others, so coverage over positions is then close to 1 − α for many inputs, but not guaranteed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from abc import ABC, abstractmethod
 from fractions import Fraction
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.validation import check_positive
+from fsvi.likelihoods import Predictive
+from fsvi.likelihoods.base import as_numbers
+from fsvi.metrics.checks import (
+    Probabilities,
+    check_numbers,
+    check_numeric,
+    check_predictions,
+    check_probabilities,
+    check_scores,
+)
+from fsvi.serialization import Configurable
+from fsvi.validation import as_tensor, check_count, check_positive
+
+_HASH_BYTES = 6
+"""Bytes of a hash that make a uniform number: 48 bits fit into a float64 exactly."""
 
 
 def check_alpha(alpha: float) -> Fraction:
@@ -36,14 +59,10 @@ def rows_needed(alpha: float) -> int:
     return math.ceil(1 / check_alpha(alpha)) - 1
 
 
-def quantile(scores: Tensor, alpha: float) -> Tensor:
+def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
     """The ⌈(n + 1)(1 − α)⌉-th smallest of sorted `scores` (n, ...).
 
     With too few rows it would be infinite, and the sets would hold everything: that is an error.
-
-    Args:
-        scores: The scores of n held-out examples, sorted along the first axis.
-        alpha: The largest chance of a miss.
     """
     num = len(scores)
     rank = math.ceil((num + 1) * (1 - check_alpha(alpha)))
@@ -53,3 +72,219 @@ def quantile(scores: Tensor, alpha: float) -> Tensor:
             "give more rows or a larger alpha."
         )
     return scores[rank - 1]
+
+
+class ConformalSets(Configurable, ABC):
+    """Sets {c : score(x, c) ≤ q}, with q a quantile of the held-out rows' scores; see `fsvi.calibration.conformal`.
+
+    Guaranteed: a new row's class is in its set with a chance of at least 1 − α, on average over held-out and new rows,
+    if they are exchangeable. Not guaranteed: coverage for each class, each group or each input; coverage after a
+    distribution shift; coverage if the same rows also trained, stopped, scaled or selected the model.
+    """
+
+    nonempty: bool
+    scores: Tensor | None
+    num_classes: int | None
+
+    @abstractmethod
+    def class_scores(self, probabilities: Tensor) -> Tensor:
+        """The score of every class, (..., classes): larger where the class conforms less to the prediction."""
+
+    def fit(self, p: Probabilities, y: Any) -> ConformalSets:
+        """Keep the scores of held-out predictions `p` with their labels `y`.
+
+        Args:
+            p: Held-out predictions.
+            y: Their labels.
+        """
+        probabilities, y, _ = check_predictions(p, y)
+        self.num_classes = probabilities.shape[1]
+        self.scores = self.class_scores(probabilities).gather(1, y[:, None]).squeeze(1).sort().values
+        return self
+
+    def sets(self, p: Probabilities, alpha: float = 0.1) -> Tensor:
+        """The classes in the set of each input, (n, classes): True is in it.
+
+        Args:
+            p: Predictions.
+            alpha: The largest chance that a set misses the label.
+        """
+        if self.scores is None:
+            raise InvalidInputError(f"{type(self).__name__} is not fitted: call fit(p, y) with held-out rows first.")
+        probabilities = check_probabilities(p)
+        check_outputs(probabilities.shape[-1], self.num_classes, "classes")
+        chosen = self.class_scores(probabilities) <= conformal_quantile(self.scores, alpha)
+        if self.nonempty:
+            chosen.scatter_(-1, probabilities.argmax(-1, keepdim=True), True)
+        return chosen
+
+    def config(self) -> dict[str, Any]:
+        """The class and its settings; the scores stay a tensor."""
+        config = super().config()
+        config["settings"]["scores"] = self.scores
+        return config
+
+    def _keep(self, nonempty: bool, scores: Any, num_classes: int | None) -> None:
+        self.nonempty = bool(nonempty)
+        self.scores = None if scores is None else check_scores("scores", scores).sort().values
+        self.num_classes = None if num_classes is None else check_count("num_classes", num_classes, least=2)
+
+
+class LAC(ConformalSets):
+    """Least ambiguous sets: every class with a probability of at least 1 − q (Sadinle, Lei, Wasserman 2019).
+
+    The score is 1 − p(c|x). These sets are the smallest on average, but hard inputs are covered less often than easy
+    ones. A set is empty where no class is probable enough.
+
+    Args:
+        nonempty: Put the most probable class into every set. Coverage can only grow, so its upper bound is lost.
+        scores: Scores of the held-out rows, (n,); None until `fit` has computed them.
+        num_classes: Number of classes; None until `fit` has seen it.
+    """
+
+    def __init__(self, nonempty: bool = False, scores: Any = None, num_classes: int | None = None) -> None:
+        self._keep(nonempty, scores, num_classes)
+
+    def class_scores(self, probabilities: Tensor) -> Tensor:
+        """1 − p(c|x)."""
+        return 1 - probabilities
+
+
+class APS(ConformalSets):
+    """Adaptive sets: the most probable classes, up to a total probability of q (Romano, Sesia, Candès 2020).
+
+    The score of class c is the sum of the probabilities of c and all classes before it, the most probable first. Sets
+    are larger than LAC's, but grow more where the model is unsure. Without `randomized`, the least probable class has a
+    score of 1 in every row. These ties may raise the coverage above its upper bound, if that class is right with a
+    chance of more than α. With `randomized`, the score is reduced by u p(c|x), u uniform on [0, 1).
+
+    Here u is a hash of the row's probabilities. So the score is a fixed function of the input, which keeps the
+    guarantee, and sets depend neither on a seed nor on the other rows of a batch. Rows with equal probabilities have
+    equal u; a difference in the last bit, as between devices, gives another u.
+
+    Args:
+        randomized: Reduce scores at random, for smaller sets.
+        nonempty: Put the most probable class into every set. Coverage can only grow, so its upper bound is lost.
+        scores: Scores of the held-out rows, (n,); None until `fit` has computed them.
+        num_classes: Number of classes; None until `fit` has seen it.
+    """
+
+    def __init__(
+        self, randomized: bool = False, nonempty: bool = False, scores: Any = None, num_classes: int | None = None
+    ) -> None:
+        self.randomized = bool(randomized)
+        self._keep(nonempty, scores, num_classes)
+
+    def class_scores(self, probabilities: Tensor) -> Tensor:
+        """Σ p(c'|x) over c and the more probable classes c', minus u p(c|x) if randomized."""
+        ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        sums = ordered.cumsum(-1).clamp_max(1)
+        sums[..., -1] = 1  # rounding would break the ties between rows at random
+        totals = torch.empty_like(sums).scatter_(-1, order, sums)
+        return totals - uniform_hash(probabilities)[..., None] * probabilities if self.randomized else totals
+
+
+def uniform_hash(rows: Tensor) -> Tensor:
+    """A number in [0, 1) for each row of (..., classes): uniform over rows that differ, the same for the same row."""
+    flat = rows.reshape(-1, rows.shape[-1]).numpy()
+    digests = (hashlib.blake2b(row.tobytes(), digest_size=_HASH_BYTES).digest() for row in flat)
+    integers = [int.from_bytes(digest, "little") for digest in digests]
+    return (torch.tensor(integers, dtype=torch.float64) / 2 ** (8 * _HASH_BYTES)).reshape(rows.shape[:-1])
+
+
+class Intervals(NamedTuple):
+    """An interval per input and target; a target on the edge is inside.
+
+    Attributes:
+        lower: Lower ends, (n, targets).
+        upper: Upper ends, (n, targets).
+    """
+
+    lower: Tensor
+    upper: Tensor
+
+    @property
+    def width(self) -> Tensor:
+        """Upper minus lower end, (n, targets)."""
+        return self.upper - self.lower
+
+    def contains(self, y: Any) -> Tensor:
+        """Whether each target lies inside, (n, targets)."""
+        y = as_numbers(as_tensor("y", y, torch.float64).cpu(), self.lower[None])
+        return (self.lower <= y) & (y <= self.upper)
+
+
+class ConformalIntervals(Configurable):
+    """Intervals E[y] ± q √Var[y], with q a quantile of |y − E[y]| / √Var[y] over the held-out rows.
+
+    They widen where the prediction is unsure. Guaranteed: each target of a new row lies in its interval with a chance
+    of at least 1 − α, on average over held-out and new rows, if they are exchangeable; see
+    `fsvi.calibration.conformal`. With several targets this holds for each by itself, not for all at once. Not
+    guaranteed: coverage for each group or input; coverage after a distribution shift; coverage if the same rows also
+    trained, stopped, scaled or selected the model.
+
+    Args:
+        scores: |y − E[y]| / √Var[y] of the held-out rows, (n, targets); None until `fit` has computed them.
+    """
+
+    def __init__(self, scores: Any = None) -> None:
+        self.scores = None if scores is None else _check_residuals(scores)
+
+    def fit(self, p: Predictive, y: Any) -> ConformalIntervals:
+        """Keep the scaled residuals of held-out targets `y` under predictions `p`.
+
+        Args:
+            p: Held-out predictions.
+            y: Their targets; rows with a missing one are left out.
+        """
+        p, y = check_numbers(p, y)
+        complete = ~y.isnan().any(1)
+        if not bool(complete.any()):
+            raise InvalidInputError("no held-out row has all targets: intervals need rows without missing ones.")
+        y, (mean, std) = y[complete], _moments(p[complete])
+        self.scores = ((y - mean).abs() / std).sort(dim=0).values
+        return self
+
+    def intervals(self, p: Predictive, alpha: float = 0.1) -> Intervals:
+        """The intervals that miss a target with a chance of at most `alpha`, in the units of `p`.
+
+        Args:
+            p: Predictions.
+            alpha: The largest chance that an interval misses its target.
+        """
+        if self.scores is None:
+            raise InvalidInputError("ConformalIntervals is not fitted: call fit(p, y) with held-out rows first.")
+        mean, std = _moments(p)
+        check_outputs(mean.shape[-1], self.scores.shape[1], "targets")
+        reach = conformal_quantile(self.scores, alpha) * std
+        return Intervals(mean - reach, mean + reach)
+
+    def config(self) -> dict[str, Any]:
+        """The class and its settings; the scores stay a tensor."""
+        config = super().config()
+        config["settings"]["scores"] = self.scores
+        return config
+
+
+def _moments(p: Any) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of y, (n, targets), in float64; both finite, the latter above 0."""
+    check_numeric(p)
+    p = p.detach().to("cpu", torch.float64)
+    mean, std = p.mean, p.std
+    if not bool((mean.isfinite() & std.isfinite() & (std > 0)).all()):
+        raise InvalidInputError("p has a standard deviation that is 0 or not finite: intervals need positive ones.")
+    return mean, std
+
+
+def _check_residuals(scores: Any) -> Tensor:
+    """Finite scores (n, targets), n ≥ 1, none negative, each column sorted."""
+    values = as_tensor("scores", scores, torch.float64).detach().cpu()
+    if values.dim() != 2 or 0 in values.shape or not bool((values >= 0).all() and values.isfinite().all()):
+        raise InvalidInputError(f"scores of shape {tuple(values.shape)} must be (n, targets), finite and at least 0.")
+    return values.sort(dim=0).values
+
+
+def check_outputs(given: int, fitted: int | None, kind: str) -> None:
+    """Refuse predictions with another number of classes or targets than the calibration has seen."""
+    if given != fitted:
+        raise InvalidInputError(f"p has {given} {kind}, but the calibration was fitted on {fitted}.")

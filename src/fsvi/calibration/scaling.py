@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fsvi.calibration.conformal import check_outputs
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import CategoricalPredictive, Predictive
-from fsvi.metrics.inputs import check_prediction, check_predictions, check_scores
-from fsvi.metrics.regression import check_numeric, check_targets
+from fsvi.metrics.checks import check_numbers, check_numeric, check_prediction, check_predictions, check_scores
 from fsvi.serialization import Configurable
-from fsvi.validation import as_tensor, check_positive
+from fsvi.validation import check_positive
 
 _LIMIT = 20.0
 """Scales stay between 1/20 and 20: without errors among the held-out rows, the best temperature would be 0."""
@@ -30,11 +30,11 @@ _GRID = 17
 """Starting points per search; the likelihood of a mixture may have more than one minimum."""
 
 
-class Scaling(Configurable, ABC):
+class Rescaling(Configurable, ABC):
     """A correction of predictions, fitted on held-out rows."""
 
     @abstractmethod
-    def fit(self, p: Any, y: Any) -> Scaling:
+    def fit(self, p: Any, y: Any) -> Rescaling:
         """Choose the scale that gives held-out targets `y` the highest likelihood under predictions `p`.
 
         Args:
@@ -52,7 +52,7 @@ class Scaling(Configurable, ABC):
         return value
 
 
-class TemperatureScaling(Scaling):
+class TemperatureScaling(Rescaling):
     """Divides every draw's logits by one temperature: p(y|x) = 1/S Σₛ softmax(fₛ(x) / T) (Guo et al. 2017).
 
     T above 1 makes predictions less confident, T below 1 more confident. It is searched between 1/20 and 20.
@@ -75,7 +75,7 @@ class TemperatureScaling(Scaling):
         return p.with_class_logits(check_prediction(p).class_log_probs() / self._fitted(self.temperature))
 
 
-class VectorScaling(Scaling):
+class VectorScaling(Rescaling):
     """Scales and shifts every draw's log-probabilities, class by class: softmax(a ⊙ log pₛ + b) (Guo et al. 2017).
 
     It can also correct classes that are predicted too often, at the price of two numbers per class. Every class has to
@@ -89,7 +89,7 @@ class VectorScaling(Scaling):
     def __init__(self, scale: Any = None, bias: Any = None) -> None:
         self.scale = None if scale is None else check_scores("scale", scale)
         self.bias = None if bias is None else check_scores("bias", bias)
-        if (self.scale is None) != (self.bias is None) or _length(self.scale) != _length(self.bias):
+        if (None if self.scale is None else len(self.scale)) != (None if self.bias is None else len(self.bias)):
             raise InvalidInputError(f"scale={scale} and bias={bias} must have one number per class each.")
         if self.scale is not None and not bool((self.scale > 0).all()):
             raise InvalidInputError(f"scale={self.scale.tolist()} must be above 0 for every class.")
@@ -106,11 +106,11 @@ class VectorScaling(Scaling):
         """The prediction with every class scaled and shifted."""
         log_probs = check_prediction(p).class_log_probs()
         scale, bias = (self._fitted(value).to(log_probs) for value in (self.scale, self.bias))
-        _check_outputs(log_probs.shape[-1], len(scale), "classes")
+        check_outputs(log_probs.shape[-1], len(scale), "classes")
         return p.with_class_logits(log_probs * scale + bias)
 
 
-class VarianceScaling(Scaling):
+class VarianceScaling(Rescaling):
     """Multiplies the predictive standard deviation of each real target by a factor; the mean stays.
 
     Draws move to m + k (fₛ − m), where m is their mean, and the noise variance becomes k² σ². So the whole variance
@@ -129,7 +129,7 @@ class VarianceScaling(Scaling):
 
     def fit(self, p: Predictive, y: Any) -> VarianceScaling:
         """Minimize the mean negative log-likelihood of held-out targets `y`, each target by itself."""
-        p, y = check_targets(p, y)
+        p, y = check_numbers(p, y)
         _check_finite(p)
         columns = [(p.column(index), y[:, index]) for index in range(y.shape[1])]
         factors = [_best_scale(lambda k, c=c, t=t: -float(self._scaled(c, k).log_prob(t).mean())) for c, t in columns]  # type: ignore[misc]
@@ -140,7 +140,7 @@ class VarianceScaling(Scaling):
         """The prediction with scaled standard deviations."""
         check_numeric(p)
         factor = self._fitted(self.factor).to(p.samples)
-        _check_outputs(p.samples.shape[-1], len(factor), "targets")
+        check_outputs(p.samples.shape[-1], len(factor), "targets")
         return self._scaled(p, factor)
 
     def _scaled(self, p: Predictive, factor: Any) -> Predictive:
@@ -188,8 +188,8 @@ def _nll(logits: Tensor, y: Tensor) -> float:
 def _check_classes(p: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Every draw's log-probabilities (samples, n, classes) in float64, and labels to which each row gives a chance."""
     check_prediction(p)
-    _, y = check_predictions(p, y)
-    log_probs = p.class_log_probs().detach().cpu().double()
+    _, y, observed = check_predictions(p, y)
+    log_probs = p.class_log_probs().detach().cpu().double()[:, observed]
     impossible = ~CategoricalPredictive(log_probs).log_prob(y).isfinite()
     if bool(impossible.any()):
         row = int(impossible.nonzero()[0])
@@ -208,17 +208,8 @@ def _check_every_class(y: Tensor, num_classes: int) -> None:
         )
 
 
-def _check_outputs(given: int, fitted: int, kind: str) -> None:
-    if given != fitted:
-        raise InvalidInputError(f"p has {given} {kind}, but the calibration was fitted on {fitted}.")
-
-
 def _check_finite(p: Predictive) -> None:
     variance = p.variance
     finite = p.samples.isfinite().all() and variance.isfinite().all() and (variance > p.function_variance).all()
     if not bool(finite):
         raise InvalidInputError("p holds NaN or infinite values or no noise: calibration needs finite predictions.")
-
-
-def _length(values: Tensor | None) -> int:
-    return 0 if values is None else len(as_tensor("values", values))

@@ -1,5 +1,333 @@
-"""The command line."""
+"""The command line. The modules that do the work are imported when a command needs them: torch takes seconds."""
 
-from fsvi.cli.app import app, main
+from __future__ import annotations
 
-__all__ = ["app", "main"]
+import argparse
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fsvi
+from fsvi.errors import FSVIError
+
+_EXIT_CODES = "Exit codes: 0 done, 1 bad input (one sentence says what), 2 bad usage, 130 interrupted."
+
+
+def _to_stderr(said: object) -> None:
+    print(said, file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that knows which command is wrong."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Commands and their options."""
+    parser = _Parser(prog="fsvi", description=fsvi.__doc__, epilog=_EXIT_CODES)
+    parser.add_argument("--version", action="version", version=f"fsvi {fsvi.__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    for add in (_fit_parser, _predict_parser, _export_parser, _diagnose_parser):
+        add(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit. Errors are one sentence, unless --debug asks for the traceback.
+
+    Args:
+        arguments: What stands behind `fsvi`; None for `sys.argv`.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    is_debug = "--debug" in given
+    parser = make_parser()
+    options = parser.parse_args([each for each in given if each != "--debug"])
+    if options.command is None:
+        parser.print_help()
+        sys.exit(2)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be text
+    try:
+        _check_processes()
+        options.run(options)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        if is_debug:
+            raise
+        _say(error)
+        sys.exit(1)
+    sys.exit(0)
+
+
+# fit ------------------------------------------------------------------------------------------------------------------
+
+
+def _fit_parser(commands: Any) -> None:
+    about = "Train a model on a table in a file, and say whether to trust it."
+    more = "Types of columns and the task are detected and printed; options override them."
+    parser = commands.add_parser("fit", help=about, description=f"{about} {more}")
+    parser.set_defaults(run=_fit, parser=parser)
+    add = parser.add_argument
+    add("table", type=Path, help="a CSV file whose first line has the columns' names, or a Parquet file")
+    add("--target", required=True, help="the column to predict")
+    add("--out", type=Path, default=Path("model.fsvi"), help="file to write the model to (default: %(default)s)")
+    add("--report", type=Path, help="HTML page to write (default: next to the model, .html)")
+    add("--task", help="classification or regression (default: detected from the target)")
+    for kind, what in (("number", "as numbers"), ("category", "as categories"), ("date", "as dates")):
+        add(f"--{kind}", action="append", default=[], help=f"read this column {what}; may be repeated")
+    add("--ignore", action="append", default=[], help="leave this column out; may be repeated")
+    add("--weight", help="a column that says how many times each row counts")
+    add("--class-weight", help="balanced: all classes count the same")
+    add("--method", default="fsvi", help="the method, such as fsvi or ensemble:map (default: %(default)s)")
+    add("--calibrate", action=argparse.BooleanOptionalAction, default=True, help="hold out rows for calibration")
+    time = "the column that orders rows in time, so that the model is checked on later rows; 'rows' for their order in "
+    add("--time", help=f"{time}the file, 'no' for none (default: the first column of dates)")
+    add("--epochs", type=_count, help="passes through the data at most")
+    add("--max-rows", type=_count, help="use a random sample of at most this many rows")
+    add("--seed", type=int, default=0, help="seed of the split and of training (default: %(default)s)")
+    _add_device(add)
+    add("--force", action="store_true", help="replace files that exist")
+    add("--json", action="store_true", help="print verdict, findings and metrics as one JSON object")
+
+
+def _fit(options: argparse.Namespace) -> None:
+    from fsvi.cli.fit import FitOptions, fit_file
+    from fsvi.machine import keep_memory
+    from fsvi.networks.devices import find_device
+
+    columns: dict[str, str] = {}
+    for kind in ("number", "category", "date", "ignore"):
+        for name in getattr(options, kind):
+            if name in columns:
+                options.parser.error(f"--{columns[name]} {name} and --{kind} {name} contradict each other.")
+            columns[name] = kind
+    given = FitOptions(
+        target=options.target,
+        task=options.task,
+        columns=columns,
+        weight=options.weight,
+        class_weight=options.class_weight,
+        method=options.method,
+        calibrate=options.calibrate,
+        time=False if options.time == "no" else options.time,
+        epochs=options.epochs,
+        max_rows=options.max_rows,
+        seed=options.seed,
+        device=None if options.device is None else str(find_device(options.device)),
+        force=options.force,
+    )
+    keep_memory()
+    page = options.report or options.out.with_suffix(".html")
+    tell = _to_stderr if options.json else print
+    fitted = fit_file(options.table, options.out, page, given, tell, progress=None)
+    if options.json:
+        print(fitted.diagnosis.to_json())
+        return
+    print(fitted.diagnosis)
+    print(f"Model: {options.out}. Report: {page}.")
+
+
+# predict --------------------------------------------------------------------------------------------------------------
+
+
+def _predict_parser(commands: Any) -> None:
+    about = "Predict inputs in files, and refer the uncertain ones."
+    columns = (
+        "A row for each input: label, probability, entropy, mutual_information, the probability of each class and\n"
+        "decision (keep or refer) for classes; mean, std, lower and upper (95%) for real numbers.\n\n"
+        "If --out is a folder, files of any size are read part by part. Each file of predictions appears when it is\n"
+        "complete. After an interruption, the same command makes the missing ones."
+    )
+    parser = commands.add_parser("predict", help=about, description=f"{about}\n\n{columns}".replace("%", "%%"))
+    parser.set_defaults(run=_predict, parser=parser)
+    add = parser.add_argument
+    add("model", type=Path, help="a file that `fsvi fit`, or an estimator's or method's `save` wrote")
+    rows = "for a table's model, rows with the same columns: .csv, .parquet; for others, inputs as the network takes "
+    more = "them: .npy, .npz (x), .csv, .parquet; if --out is a folder, files, folders and patterns"
+    add("inputs", nargs="+", help=rows + more)
+    add("--refer-for", type=float, help="refer as many inputs as it takes for the others to be so accurate, as 0.95")
+    held_out = "held-out inputs x and labels y in a .npz, or rows with the target column, to choose the threshold by"
+    add("--calibration", type=Path, help=held_out)
+    add("--confidence", type=float, default=0.9, help="how sure to be of that accuracy (default: %(default)s)")
+    add("--out", type=Path, help="file to write: .csv, .parquet or .json; or a folder, with a file for each input")
+    add("--keep", action="append", default=[], help="a column to carry over to the predictions; may be repeated")
+    add("--jobs", type=_count, default=1, help="files to score at the same time, if --out is a folder")
+    add("--samples", type=_count, help="draws of the function (default: 100, or as a table's model was made)")
+    add("--batch-size", type=_count, default=512, help="inputs in a pass of the network (default: %(default)s)")
+    add("--seed", type=int, help="seed of the draws (default: 0, or as a table's model was made)")
+    _add_net(add)
+    _add_device(add)
+    add("--json", action="store_true", help="print JSON for other programs")
+
+
+def _predict(options: argparse.Namespace) -> None:
+    from fsvi.scoring.files import predict_file, predict_files
+    from fsvi.scoring.scorers import ModelFile
+    from fsvi.scoring.writing import OUTPUTS
+    from fsvi.serialization import check_writable
+    from fsvi.validation import check_choice, check_fraction
+
+    out, is_folder = options.out, options.out is not None and (options.out.is_dir() or not options.out.suffix)
+    if (options.refer_for is None) != (options.calibration is None):
+        options.parser.error("--refer-for and --calibration go together: give both, or neither.")
+    if options.json and out is not None:
+        options.parser.error("--json prints to the terminal: with --out, let the file's name end in .json.")
+    check_fraction("--confidence", options.confidence)
+    if options.refer_for is not None:
+        check_fraction("--refer-for", options.refer_for)
+    given = {name: getattr(options, name) for name in ("net", "device", "samples", "seed", "batch_size")}
+    if not is_folder:
+        _check_one(options.inputs)
+    if out is not None and not is_folder:
+        ending = next((each for each in OUTPUTS if out.name.lower().endswith(each)), out.suffix)
+        check_choice("the ending of the output", ending, OUTPUTS)
+        check_writable(out.parent)
+    scorer = ModelFile(options.model, **given).load()
+    if options.calibration is not None:
+        scorer.choose_referral(options.calibration, options.refer_for, options.confidence)
+    if is_folder:
+        given |= {"keep": options.keep, "referral": scorer.referral, "jobs": options.jobs, "tell": _to_stderr}
+        report = predict_files(options.model, options.inputs, out, **given)
+        _to_stderr(report)
+        if report.failed:
+            raise FSVIError(report.failures())
+        return
+    scorer.check_keep(options.keep)
+    path = Path(options.inputs[0])
+    if out is not None:
+        counts = predict_file(scorer, path, out, options.keep, _to_stderr)
+    else:
+        with tempfile.TemporaryFile() as file:  # a failure prints nothing
+            kind = ".json" if options.json else ".csv"
+            counts = predict_file(scorer, path, file, options.keep, _to_stderr, kind)
+            file.seek(0)
+            with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+                shutil.copyfileobj(text, sys.stdout)
+    referred = "" if scorer.referral is None else f": {counts['kept']} to keep, {counts['referred']} to refer"
+    _to_stderr(f"{counts['inputs']} predictions{referred}." + (f" {scorer.referral}" if scorer.referral else ""))
+
+
+def _check_one(inputs: Sequence[str]) -> None:
+    path = Path(inputs[0])
+    if len(inputs) > 1 or path.is_dir() or ("*" in path.name and not path.exists()):
+        raise FSVIError("more than one file needs a folder for the predictions: pass --out scored/.")
+
+
+# export, diagnose -----------------------------------------------------------------------------------------------------
+
+
+def _export_parser(commands: Any) -> None:
+    about = "Write a model as one graph for ONNX Runtime or torch.export, which run it without fsvi."
+    returns = "It takes inputs and returns mean, entropy and mutual_information for classes, mean and std for numbers."
+    parser = commands.add_parser("export", help=about, description=f"{about} {returns}")
+    parser.set_defaults(run=_export, parser=parser)
+    add = parser.add_argument
+    add("model", type=Path, help="a file that a method's or a calibration's `save` wrote")
+    add("out", type=Path, help="file to write: .onnx, or .pt2 for torch.export")
+    add("--draws", type=_count, help="draws of the function in the file (default: 16, or those of a calibration)")
+    add("--seed", type=int, help="seed of the draws (default: 0, or that of a calibration)")
+    add("--example", type=Path, help="inputs like those to come: .npy, .npz (x), .csv, .parquet")
+    add("--labels", help="names of the classes, separated by commas")
+    _add_net(add)
+
+
+def _export(options: argparse.Namespace) -> None:
+    from fsvi.errors import InvalidInputError
+    from fsvi.scoring.scorers import ModelFile, as_inputs, read_inputs
+    from fsvi.serialization import ESTIMATOR, file_kind
+
+    if file_kind(options.model) == ESTIMATOR:
+        raise InvalidInputError(
+            f"{options.model} is a table's model, whose columns fsvi encodes before the network sees them: use fsvi "
+            "predict."
+        )
+    method = ModelFile(options.model, options.net).load().model
+    x = None if options.example is None else as_inputs(method, read_inputs(options.example), options.example)
+    given = {"num_samples": options.draws, "seed": options.seed}
+    names = None if options.labels is None else [name.strip() for name in options.labels.split(",")]
+    given = {name: value for name, value in given.items() if value is not None}
+    method.export(options.out, example=x, labels=names, **given)
+    _to_stderr(f"Wrote {options.out} ({options.out.stat().st_size / 2**20:.1f} MiB).")
+
+
+def _diagnose_parser(commands: Any) -> None:
+    about = "Check on held-out rows whether a model can be trusted."
+    parser = commands.add_parser("diagnose", help=about, description=about)
+    parser.set_defaults(run=_diagnose, parser=parser)
+    add = parser.add_argument
+    add("model", type=Path, help="a file that `fsvi fit`, or an estimator's or method's `save` wrote")
+    add("data", type=Path, help="rows with the target column, or inputs x and targets y in a .npz file")
+    _add_net(add)
+    _add_device(add)
+    add("--json", action="store_true", help="print verdict, findings and metrics as one JSON object")
+
+
+def _diagnose(options: argparse.Namespace) -> None:
+    from fsvi.diagnosis import diagnose
+    from fsvi.scoring.scorers import ModelFile
+
+    scorer = ModelFile(options.model, options.net, options.device).load()
+    data, settings = scorer.held_out(options.data)
+    found = diagnose(
+        getattr(scorer.model, "method", scorer.model) if not hasattr(scorer.model, "fit") else scorer.model,
+        data,
+        **settings,
+    )
+    print(found.to_json() if options.json else found)
+
+
+# What they share ------------------------------------------------------------------------------------------------------
+
+
+def _add_net(add: Any) -> None:
+    add("--net", type=_module, help="module:function that makes the network, where the file does not describe it")
+
+
+def _add_device(add: Any) -> None:
+    add("--device", help="where to compute: cpu, cuda, mps or auto (default: cpu)")
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _module(text: str) -> str:
+    if not all(text.partition(":")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form module:function")
+    return text
+
+
+def _check_processes() -> None:
+    """Refuse commands that several processes would all do at the same time; one of them says so."""
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        if os.environ.get("RANK", "0") != "0":
+            sys.exit(1)
+        raise FSVIError(f"{os.environ['WORLD_SIZE']} processes cannot share a command of fsvi: start it once.")
+
+
+def _say(error: Exception) -> None:
+    """One sentence, in red on a terminal unless NO_COLOR is set (https://no-color.org)."""
+    if isinstance(error, BrokenPipeError):  # such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    said = str(error)
+    if isinstance(error, OSError) and not isinstance(error, FSVIError):  # a full disk, a folder that is gone
+        said = f"{error.filename or 'the output'} cannot be written or read: {error.strerror or error}."
+    elif not isinstance(error, FSVIError):
+        lines = said.strip().splitlines() or [""]
+        said = f"{type(error).__name__}: {lines[0]}; this is a bug in fsvi; --debug shows where."
+    is_red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    _to_stderr(f"\x1b[31mError: {said}\x1b[0m" if is_red else f"Error: {said}")

@@ -28,9 +28,9 @@ from fsvi.methods import MAP, Method
 from fsvi.methods.kl_weight import temperature
 from fsvi.networks.modes import evaluating
 from fsvi.networks.parameters import batch_norms
+from fsvi.posteriors.mean_field import MeanField
 from fsvi.training import History
 from fsvi.validation import check_inputs
-from fsvi.posteriors.mean_field import MeanField
 
 _MOST_DATA, _MOST_POINTS, _DRAWS = 1000, 128, 20
 _MUCH = 0.2

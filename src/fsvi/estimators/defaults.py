@@ -31,8 +31,8 @@ from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.fsvi import FSVI
-from fsvi.posteriors.mean_field import Stds
 from fsvi.networks.ranges import forget_outside, knows_range
+from fsvi.posteriors.mean_field import Stds
 from fsvi.training import History, fit
 
 HIDDEN = (50, 50)

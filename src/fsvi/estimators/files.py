@@ -18,9 +18,20 @@ from torch import nn
 from fsvi.errors import FileFormatError
 from fsvi.estimators.rows import make_scaler
 from fsvi.methods.files import as_tree, from_tree
-from fsvi.serialization import ESTIMATOR, Configurable, building_from, name_in_files, plain, read_tree, write_tree
+from fsvi.serialization import (
+    ESTIMATOR,
+    Configurable,
+    building_from,
+    check_draws,
+    name_in_files,
+    plain,
+    read_tree,
+    write_tree,
+)
 from fsvi.training import History
 
+_MOST_LETTERS = 2**24
+"""What labels may have, all as long as the longest."""
 _TRANSIENT = ("module", "device", "progress")
 """Parameters that a file does not hold: the trained network itself does, and the others belong to a machine."""
 
@@ -65,6 +76,7 @@ class Saved:
             if kind is None or not issubclass(kind, cls):
                 raise FileFormatError(f"{path} holds a {tree['class']}, not a {cls.__name__}.")
             estimator = kind(**{name: _rebuilt(value) for name, value in tree["params"].items()})
+            check_draws(estimator.num_samples)
             estimator._load_tree(tree, path, net)
         return estimator
 
@@ -100,6 +112,10 @@ class Saved:
         if tree["features"]["names"] is not None:
             this.feature_names_in_ = np.array(tree["features"]["names"], dtype=object)
         self._load_target(tree["target"])
+        if len(this.encoder_.outputs) != this.scaler_.n_features_in_:
+            raise FileFormatError(
+                f"{path} has {len(this.encoder_.outputs)} encoded columns, but scales {this.scaler_.n_features_in_}."
+            )
 
     def _saved_params(self) -> dict[str, Any]:
         this: Any = self
@@ -125,8 +141,17 @@ def labels_tree(labels: NDArray[Any]) -> dict[str, Any]:
 
 
 def labels_from(tree: Mapping[str, Any]) -> NDArray[Any]:
-    """Undo `labels_tree`."""
-    return np.array(tree["values"], dtype=tree["dtype"])
+    """Undo `labels_tree`; text has the length of the longest label, whatever the file says."""
+    values, dtype = list(tree["values"]), tree["dtype"]
+    if dtype == "object":
+        return np.array(values, dtype=object)
+    if np.dtype(dtype).kind not in "biufU":
+        raise FileFormatError(f"labels cannot be of type {dtype!r}.")
+    if np.dtype(dtype).kind != "U":
+        return np.array(values, dtype=dtype)
+    if len(values) * max(map(len, values), default=0) > _MOST_LETTERS:
+        raise FileFormatError(f"{len(values)} labels are too long.")
+    return np.array(values, dtype=str)
 
 
 def _plain(value: Any) -> Any:

@@ -19,7 +19,6 @@ from fsvi.inputs import Graphs, Inputs, num_rows
 from fsvi.likelihoods import Predictive
 from fsvi.networks.calling import input_names
 from fsvi.networks.devices import make_generator
-
 from fsvi.validation import check_count, check_inputs, check_seed
 
 if TYPE_CHECKING:

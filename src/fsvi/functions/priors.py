@@ -20,9 +20,9 @@ from fsvi.networks.devices import Precise, forked_random, in_float64, precise_dt
 from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
+from fsvi.posteriors.mean_field import MeanField
 from fsvi.serialization import Configurable
 from fsvi.validation import check_positive, check_type
-from fsvi.posteriors.mean_field import MeanField
 
 
 class Prior(Configurable, nn.Module, ABC):

@@ -419,7 +419,7 @@ class Summary(Predictive):
     def log_prob(self, y: Any) -> Tensor:
         """The log of the probability of class y, (n,)."""
         probabilities = self.class_probabilities()
-        y, observed = as_labels(y, probabilities, self.ignore_index)
+        y, observed = as_labels(y, probabilities, self)
         return probabilities.gather(-1, y[..., None]).squeeze(-1).log().masked_fill(~observed, 0.0)
 
     def columns(self) -> dict[str, Tensor]:
@@ -522,17 +522,20 @@ def named(name: str, values: Tensor) -> dict[str, Tensor]:
     return {f"{name}_{index}": values[:, index] for index in range(values.shape[1])}
 
 
-def as_labels(y: Any, probabilities: Tensor, ignore_index: int | None = None) -> tuple[Tensor, Tensor]:
+def as_labels(y: Any, probabilities: Tensor, p: Predictive | None = None) -> tuple[Tensor, Tensor]:
     """Labels (n, positions...) for probabilities (n, positions..., classes), and which are observed; others are 0.
 
-    Labels of two classes may be 0.0, 1.0 and NaN, as `Bernoulli` takes them.
+    What counts as missing is known to the prediction `p`: its `ignore_index`, or NaN among the labels of `Bernoulli`.
     """
     *shape, num_classes = probabilities.shape
     y = _shaped(as_tensor("y", y).to(probabilities.device), (*shape, 1)).squeeze(-1)
-    observed = torch.ones_like(y, dtype=torch.bool) if ignore_index is None else y != ignore_index
-    if num_classes == 2 and y.is_floating_point() and bool(((y == 0) | (y == 1) | y.isnan()).all()):
+    observed = torch.ones_like(y, dtype=torch.bool)
+    if p is not None and p.ignore_index is not None:
+        observed = y != p.ignore_index
+    elif p is not None and p.outputs_name == "labels" and y.is_floating_point():
         observed = ~y.isnan()
-        y = y.nan_to_num(0.0).long()
+        y = y.nan_to_num(0.0)
+        y = y.long() if bool((y == y.long()).all()) else y
     return check_labels(y.masked_fill(~observed, 0).reshape(-1), num_classes).reshape(shape), observed
 
 

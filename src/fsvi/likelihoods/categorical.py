@@ -172,7 +172,7 @@ class CategoricalPredictive(Predictive):
 
     def log_prob(self, y: Any) -> Tensor:
         """log 1/S Σₛ p(y|fₛ(x)) for integer labels, (n,); 0 where the label is `ignore_index`."""
-        y, observed = as_labels(y, self.log_probs[0], self.ignore_index)
+        y, observed = as_labels(y, self.log_probs[0], self)
         chosen = self.log_probs.gather(-1, y.expand(self.log_probs.shape[:-1])[..., None]).squeeze(-1)
         return log_mean_exp(chosen).masked_fill(~observed, 0.0)
 

@@ -24,7 +24,7 @@ from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
 from fsvi.methods.vbll import VBLL
 from fsvi.methods.vogn import VOGN
-from fsvi.posteriors.mean_field import Stds
+from fsvi.posteriors import Stds
 
 __all__ = [
     "DUQ",

@@ -211,7 +211,7 @@ class Method(Configurable, nn.Module, ABC):
             num_samples: The number of draws of the function. All inputs share them.
             seed: The seed of the draws: the same seed gives the same functions in every call on the same device.
             batch_size: How many inputs go through the network at once.
-            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.Summary`). The memory for
+            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.likelihoods.Summary`). The memory for
                 draws then stays the same for any number of inputs.
         """
         check_count("num_samples", num_samples)

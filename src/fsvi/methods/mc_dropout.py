@@ -66,7 +66,8 @@ class MCDropout(Method):
     def _outputs(self, x: Any) -> Tensor:
         if self._own_layers() or not self.training or self.rate == 0:
             return self.network(x)
-        with repeatable(lambda: self._changing_inputs(lambda layer, h: F.dropout(h, self.rate))):
+        first: list[nn.Module] = []  # a checkpoint that computes its part again does not start with the first layer
+        with repeatable(lambda: self._changing_inputs(lambda layer, h: F.dropout(h, self.rate), first)):
             return self.network(x)
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
@@ -77,7 +78,7 @@ class MCDropout(Method):
 
         def masked(x: Any, masks: _Masks) -> Tensor:
             masks.rewind(num_rows(x))
-            with self._changing_inputs(masks):
+            with self._changing_inputs(masks, []):
                 return self.network(x)
 
         return lambda x: torch.stack([masked(x, masks) for masks in drawn])
@@ -86,13 +87,12 @@ class MCDropout(Method):
         return [layer for layer in self.net.modules() if isinstance(layer, _DROPOUTS) and layer.p > 0]
 
     @contextmanager
-    def _changing_inputs(self, change: Change) -> Iterator[None]:
+    def _changing_inputs(self, change: Change, first: list[nn.Module]) -> Iterator[None]:
         """A context in which `change` is applied to the inputs h of dropout layers, or of all weight layers that are
-        called but the first.
+        called but the first, which is kept in `first`.
         """
         own = self._own_layers()
         layers = own or [layer for layer in self.net.modules() if isinstance(layer, _WEIGHT_LAYERS)]
-        first: list[nn.Module] = []
 
         def hook(layer: nn.Module, args: Any) -> Any:
             if not own and not first:

@@ -1,18 +1,34 @@
 """The quality of predictions: accuracy and proper scores, calibration, detection, referral, regression."""
 
-from fsvi.metrics.calibration import Reliability, ece, reliability
-from fsvi.metrics.detection import Detection, Roc, auroc, ood, roc, uncertainty
-from fsvi.metrics.evaluate import evaluate_classification, evaluate_ood, evaluate_regression
-from fsvi.metrics.regression import Scale, coverage, crps, log_likelihood, rmse, unstandardize
-from fsvi.metrics.scoring import accuracy, brier, nll
-from fsvi.metrics.selective import ReferralCurve, aurc, referral_curve
+from fsvi.metrics.classification import (
+    ReferralCurve,
+    Reliability,
+    accuracy,
+    aurc,
+    brier,
+    ece,
+    evaluate_classification,
+    nll,
+    referral_curve,
+    reliability,
+)
+from fsvi.metrics.detection import Detection, Roc, auroc, evaluate_ood, ood, roc, uncertainty
+from fsvi.metrics.regression import (
+    Standardization,
+    coverage,
+    crps,
+    evaluate_regression,
+    log_likelihood,
+    rmse,
+    unstandardize,
+)
 
 __all__ = [
     "Detection",
     "ReferralCurve",
     "Reliability",
     "Roc",
-    "Scale",
+    "Standardization",
     "accuracy",
     "aurc",
     "auroc",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
-from fsvi.metrics.inputs import check_prediction, check_scores
+from fsvi.metrics.checks import check_prediction, check_scores
 from fsvi.validation import as_tensor, check_choice, check_labels
 
 UNCERTAINTIES: dict[str, Callable[[Predictive], Tensor]] = {
@@ -59,7 +59,7 @@ class Detection:
 
 
 def uncertainty(p: Predictive, kind: str = "entropy") -> Tensor:
-    """One score per input, (n,), larger for less certain inputs.
+    """One score per input, (n,), or per position, (n, positions...), larger for less certain ones.
 
     Args:
         p: Predictions. Those of numbers have no entropies.
@@ -71,16 +71,30 @@ def uncertainty(p: Predictive, kind: str = "entropy") -> Tensor:
     return UNCERTAINTIES[kind](check_prediction(p))
 
 
+def evaluate_ood(p_in: Predictive, p_out: Predictive) -> dict[str, float]:
+    """Every field of `Detection` for every uncertainty score: `auroc_entropy`, `aupr_mutual_information`, …
+
+    Args:
+        p_in: Predictions for inputs in distribution.
+        p_out: Predictions for inputs out of distribution.
+    """
+    found = {kind: ood(uncertainty(p_in, kind), uncertainty(p_out, kind)) for kind in UNCERTAINTIES}
+    return {f"{name}_{kind}": value for kind, each in found.items() for name, value in asdict(each).items()}
+
+
 def ood(in_scores: Any, out_scores: Any) -> Detection:
     """Detection of inputs out of distribution by a score that should be higher for them.
 
     Args:
-        in_scores: Scores of inputs in distribution, (n,).
-        out_scores: Scores of inputs out of distribution, (m,).
+        in_scores: Scores of inputs in distribution, (n,), or of their positions.
+        out_scores: Scores of inputs out of distribution, (m,), or of their positions.
     """
     from sklearn.metrics import average_precision_score
 
-    inside, outside = check_scores("in_scores", in_scores), check_scores("out_scores", out_scores)
+    inside, outside = (
+        check_scores(name, as_tensor(name, scores).flatten())
+        for name, scores in (("in_scores", in_scores), ("out_scores", out_scores))
+    )
     scores = torch.cat([inside, outside])
     is_out = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
     accepted = roc(1 - is_out, -scores)

@@ -1,5 +1,7 @@
 """The quality of predictions of real targets. The predictive distribution is the mixture over draws.
 
+Targets that are NaN are missing and do not count.
+
 Predictions and targets have the same units. A network trained on standardized targets predicts standardized ones.
 `unstandardize` converts its predictions to the original units, in which these metrics should be reported.
 """
@@ -8,17 +10,17 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
-import torch
-from torch import Tensor
-
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
-from fsvi.validation import as_tensor, check_fraction, check_type
+from fsvi.metrics.checks import check_numbers, check_numeric
+from fsvi.validation import as_tensor, check_fraction
+
+_LEVELS = (50, 90, 95)
 
 P = TypeVar("P", bound=Predictive)
 
 
-class Scale(Protocol):
+class Standardization(Protocol):
     """How targets were standardized: z = (y − mean) / std, with one number or one per target."""
 
     @property
@@ -30,7 +32,7 @@ class Scale(Protocol):
         """The standard deviation that was divided by."""
 
 
-def unstandardize(p: P, scale: Scale) -> P:
+def unstandardize(p: P, scale: Standardization) -> P:
     """Convert a prediction of standardized targets to the original units.
 
     Args:
@@ -44,6 +46,19 @@ def unstandardize(p: P, scale: Scale) -> P:
     return p.moved(p.samples * std + mean, std)
 
 
+def evaluate_regression(p: Predictive, y: Any, scale: Standardization | None = None) -> dict[str, float]:
+    """Error, likelihood, CRPS and coverage in the units of `y`.
+
+    Args:
+        p: Predictions.
+        y: Targets in original units, (n, targets).
+        scale: How targets were standardized, if `p` predicts standardized ones.
+    """
+    p = p if scale is None else unstandardize(p, scale)
+    metrics = {"rmse": rmse(p, y), "log_likelihood": log_likelihood(p, y), "crps": crps(p, y)}
+    return {**metrics, **{f"coverage_{level}": coverage(p, y, level / 100) for level in _LEVELS}}
+
+
 def rmse(p: Predictive, y: Any) -> float:
     """The root of the mean of (E[y] − y)² over inputs and targets, with E[y] the mean over draws.
 
@@ -51,8 +66,8 @@ def rmse(p: Predictive, y: Any) -> float:
         p: Predictions.
         y: Targets (n, targets).
     """
-    p, y = check_targets(p, y)
-    return float((p.mean - y).square().mean().sqrt())
+    p, y = check_numbers(p, y)
+    return float((p.mean - y).square().nanmean().sqrt())
 
 
 def log_likelihood(p: Predictive, y: Any) -> float:
@@ -62,7 +77,7 @@ def log_likelihood(p: Predictive, y: Any) -> float:
         p: Predictions.
         y: Targets (n, targets).
     """
-    p, y = check_targets(p, y)
+    p, y = check_numbers(p, y)
     return float(p.log_prob(y).mean())
 
 
@@ -79,8 +94,9 @@ def coverage(p: Predictive, y: Any, level: float = 0.95) -> float:
         level: The probability of the interval.
     """
     tail = (1 - check_fraction("level", level)) / 2
-    p, y = check_targets(p, y)
-    return float(((p.cdf(y) >= tail) & (p.cdf(y, below=True) <= 1 - tail)).double().mean())
+    p, y = check_numbers(p, y)
+    inside = (p.cdf(y) >= tail) & (p.cdf(y, below=True) <= 1 - tail)
+    return float(inside[~y.isnan()].double().mean())
 
 
 def crps(p: Predictive, y: Any) -> float:
@@ -92,31 +108,5 @@ def crps(p: Predictive, y: Any) -> float:
         p: Predictions.
         y: Targets (n, targets).
     """
-    p, y = check_targets(p, y)
-    return float(p.crps(y).mean())
-
-
-def check_targets(p: Predictive, y: Any) -> tuple[Predictive, Tensor]:
-    """The prediction, and finite targets (n, targets) for it.
-
-    Args:
-        p: The prediction.
-        y: Targets.
-    """
-    check_numeric(p)
-    y = as_tensor("y", y, torch.float64).detach().cpu()
-    num, targets = p.mean.shape
-    if num == 0 or y.shape not in ((num, targets), (num,) if targets == 1 else (num, targets)):
-        raise InvalidInputError(
-            f"targets have shape {tuple(y.shape)}; predictions have {(num, targets)}, and at least one is needed."
-        )
-    if not bool(y.isfinite().all()):
-        raise InvalidInputError(f"targets have {int((~y.isfinite()).sum())} NaN or infinite values.")
-    return p.detach().to("cpu", torch.float64), y.reshape(num, targets)
-
-
-def check_numeric(p: Any) -> None:
-    """A prediction of numbers."""
-    check_type("p", p, Predictive, "a prediction of real targets or counts, such as method.predict(x) of a regression")
-    if not p.is_numeric:
-        raise InvalidInputError(f"p is a {type(p).__name__}, not a prediction of real targets or counts.")
+    p, y = check_numbers(p, y)
+    return float(p.crps(y.nan_to_num(0.0))[~y.isnan()].mean())

@@ -159,7 +159,7 @@ def check_stds(stds: Stds | None, default: Stds) -> Stds:
     """An argument `stds`; None is the method's own choice."""
     if stds is None:
         return default
-    check_type("stds", stds, Stds, "fsvi.Stds(init=..., lr_scale=...)")
+    check_type("stds", stds, Stds, "fsvi.posteriors.Stds(init=..., lr_scale=...)")
     return stds
 
 

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from filelock import Timeout
+import joblib
+import torch
+from filelock import FileLock, Timeout
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.process_executor import BrokenProcessPool
 
+from fsvi.calibration import Referral
 from fsvi.errors import FSVIError, InvalidInputError
-from fsvi.parallel import Workers
-from fsvi.referral import Referral
-from fsvi.scoring.partitions import Partition, find_partitions
-from fsvi.scoring.progress import RowProgress
-from fsvi.scoring.rows import tell_once
-from fsvi.scoring.scorers import ModelFile, Scorer, num_rows
-from fsvi.scoring.writing import new_file
-from fsvi.serialization import building_from, check_writable, remove_leftovers
-from fsvi.validation import check_count, first_line
+from fsvi.machine import format_bytes, free_memory, num_cores
+from fsvi.scoring.scorers import ModelFile, Scorer, tell_once
+from fsvi.scoring.writing import Writer, make_writer, new_file
+from fsvi.serialization import building_from, check_writable, reason, remove_leftovers, write_bytes
+from fsvi.tables.reading import ARRAY_ENDINGS, CSV_ENDINGS, PARQUET_ENDINGS, num_rows
+from fsvi.validation import check_count
 
-_FORMAT = 1
+_FORMAT = 2
+_ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS, *ARRAY_ENDINGS)
+_OWN = ".fsvi"
+"""The folder of receipts and locks among the predictions; readers of whole folders leave out names with a dot."""
 _MEMORY, _COPIES = 1_200 * 2**20, 4
 """What a process takes: Python, torch and the rows in memory; and the model, in numbers of its file's size."""
+_LINE_EVERY = 30.0
 Tell = Callable[[str], None]
+_CountRows = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,6 @@ def predict_files(
     device: str | None = None,
     referral: Referral | None = None,
     jobs: int = 1,
-    backend: str = "loky",
     tell: Tell = print,
     progress: bool | None = None,
 ) -> ScoringReport:
@@ -85,8 +92,7 @@ def predict_files(
     after an interruption, with the same model and settings, makes those that are missing, and those whose input has
     changed. Several calls at the same time, also on several machines with a common file system, share the files.
 
-    All files are looked at before the first one is scored; the error names the file and the column. A file that turns
-    out to be unusable later does not stop the others.
+    A file that cannot be used costs only itself; the report says why. If none can be used, that is an error.
 
     Args:
         model: A file that an estimator's or a method's `save` wrote.
@@ -100,9 +106,8 @@ def predict_files(
         net: `module:function` that makes the network, where the file does not describe it.
         device: Where to predict; None for the CPU.
         referral: Which predictions to keep, for a column `decision`.
-        jobs: The number of files that are scored at the same time, in processes with one thread each; as many as cores
-            and memory allow.
-        backend: Where these processes run: "loky" on this machine, "ray" or "dask" here or on a cluster.
+        jobs: The number of files that are scored at the same time, in joblib processes with one thread each; as many
+            as cores and memory allow. Inside `joblib.parallel_config("ray")` or "dask" they run there.
         tell: A function that shows a line of text.
         progress: Whether to show a progress bar; None shows it on a terminal.
 
@@ -113,52 +118,194 @@ def predict_files(
     given = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     check_count("batch_size", batch_size)
     source = ModelFile(Path(model).absolute(), net, device, samples, seed, batch_size)
-    scorer = source.load()
-    memory = _MEMORY + _COPIES * source.path.stat().st_size
-    workers = Workers(jobs, backend).within_machine(memory, tell)
-    partitions = find_partitions(given, check_writable(out).absolute())  # workers may be in another folder
-    scorer.referral = referral
+    by, scorer = _made_by(source, keep, referral)
+    files = find_files(given, check_writable(out).absolute())  # workers may be in another folder
     scorer.check_keep(keep)
-    by = _made_by(source, scorer, keep, referral)
-    todo = [Job(partition, source, tuple(keep), by, referral) for partition in partitions]
+    todo = [_Job(file, source, tuple(keep), by, referral) for file in files]
     _check(todo, scorer, tell)
-    outcomes = _score_all(todo, workers, tell, progress)
-    failed = {str(each.path): each.error for each in outcomes if each.error is not None}
+    outcomes = _score_all(todo, _within_machine(check_count("jobs", jobs), source.path, tell), tell, progress)
     done = [each for each in outcomes if each.error is None]
     return ScoringReport(
         rows=sum(each.rows for each in done),
         new_rows=sum(each.rows for each in done if each.is_new),
         files=len(done),
         found=sum(not each.is_new for each in done),
-        failed=failed,
+        failed={str(each.path): each.error for each in outcomes if each.error is not None},
         seconds=time.monotonic() - begun,
     )
 
 
+def predict_file(
+    scorer: Scorer, path: Path, out: Path | BinaryIO, keep: Sequence[str], tell: Tell, kind: str = ".csv"
+) -> dict[str, Any]:
+    """Predict the rows of one file, and count them, for `fsvi predict`.
+
+    Args:
+        scorer: The model.
+        path: The rows.
+        out: The file to replace, or an open one.
+        keep: Columns to carry over.
+        tell: A function that shows a line of text.
+        kind: The ending that an open file would have.
+    """
+    counts: dict[str, Any] = {"inputs": 0}
+    if scorer.referral is not None:
+        counts |= {"kept": 0, "referred": 0, "referral": scorer.referral.to_dict()}
+    told: set[str] = set()
+
+    def write(writer: Writer) -> None:
+        with building_from(path):
+            tell_once(scorer.check(path, keep), told, tell)
+            for part in scorer.parts(path, keep):
+                writer.write(part.columns)
+                tell_once(part.told, told, tell)
+                counts["inputs"] += part.rows
+                if scorer.referral is not None:
+                    kept = int((part.columns["decision"] == "keep").sum())
+                    counts["kept"] += kept
+                    counts["referred"] += part.rows - kept
+            if not counts["inputs"]:
+                raise InvalidInputError(f"{path} has no rows that can be predicted.")
+
+    if isinstance(out, Path):
+        with new_file(out, counts) as writer:
+            write(writer)
+    else:
+        writer = make_writer(kind, out, counts)
+        write(writer)
+        writer.close()
+    return counts
+
+
+# Files and where their predictions go ---------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Job:
-    """One partition to score, in any process.
+class InputFile:
+    """A file to score.
 
     Attributes:
-        partition: The partition.
-        model: The model.
-        keep: Columns to carry over.
-        by: What the predictions depend on besides the input.
-        referral: Which predictions to keep.
-        waits: Whether to wait while another process scores the partition.
+        path: The file.
+        name: The name of its predictions, relative to the folder of all predictions.
+        out: The folder of all predictions.
     """
 
-    partition: Partition
+    path: Path
+    name: str
+    out: Path
+
+    @property
+    def output(self) -> Path:
+        """The file of its predictions."""
+        return self.out / self.name
+
+    @property
+    def receipt_path(self) -> Path:
+        """A file that says by what the predictions were made."""
+        return self.out / _OWN / f"{self.name}.json"
+
+    def lock(self) -> FileLock:
+        """Held by the process that scores it; the system releases it when that process ends."""
+        path = self.out / _OWN / f"{self.name}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path)
+
+    def source(self) -> dict[str, Any]:
+        """By what a changed input is noticed."""
+        status = self.path.stat()
+        return {"file": self.path.name, "bytes": status.st_size, "modified": status.st_mtime_ns}
+
+    def receipt(self) -> dict[str, Any] | None:
+        """What was written about the predictions that exist; None if there are none, or earlier ones than it says.
+
+        A receipt is written when all predictions are on the disk, just before they get their name. It says how large
+        the file is that they replace, so that a kill in between is noticed.
+        """
+        if not self.output.exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(self.receipt_path.read_text())
+            if self.output.stat().st_size == found.get("replaces"):
+                return None
+            if self.output.stat().st_size == found["written"]:
+                return found
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            pass
+        raise InvalidInputError(
+            f"{self.output} exists and was not written by fsvi predict, or was changed: remove it, or choose another "
+            "folder."
+        )
+
+
+def find_files(inputs: Iterable[str | os.PathLike[str]], out: Path) -> list[InputFile]:
+    """The files to score, in order, each once.
+
+    Args:
+        inputs: Files, folders, which stand for all files in them that can be scored, and patterns such as
+            `data/part-*.parquet`.
+        out: The folder of predictions. Files in it are not inputs.
+    """
+    found: dict[Path, None] = {}
+    for each in inputs:
+        paths = [path for path in _matching(os.fspath(each)) if out.resolve() not in path.resolve().parents]
+        if not paths:
+            raise InvalidInputError(
+                f"{os.fspath(each)} matches no file: give files, folders or patterns of {', '.join(_ENDINGS)} files."
+            )
+        found.update(dict.fromkeys(paths))
+    paths = sorted(found)
+    base = Path(os.path.commonpath([path.parent for path in paths]))
+    files = [InputFile(path, _output_name(path.relative_to(base)), out) for path in paths]
+    names: dict[str, Path] = {}
+    for file in files:
+        other = names.setdefault(file.name, file.path)
+        if other != file.path:
+            raise InvalidInputError(f"{other} and {file.path} would both become {file.output}: rename one.")
+    return files
+
+
+def _matching(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    if path.is_file():
+        return [path.absolute()]
+    if path.is_dir():
+        return [each.absolute() for each in path.rglob("*") if _is_data(each.relative_to(path)) and each.is_file()]
+    return [Path(each).absolute() for each in glob.glob(pattern, recursive=True) if Path(each).is_file()]
+
+
+def _is_data(path: Path) -> bool:
+    """Whether it is part of a dataset to other programs: no name in its path starts with a dot or an underscore."""
+    return path.name.lower().endswith(_ENDINGS) and not any(part.startswith((".", "_")) for part in path.parts)
+
+
+def _output_name(path: Path) -> str:
+    """Parquet for Parquet and arrays, CSV for text, compressed if the text is."""
+    ending = next((each for each in sorted(_ENDINGS, key=len)[::-1] if path.name.lower().endswith(each)), None)
+    if ending is None:
+        raise InvalidInputError(f"{path} ends in {path.suffix!r}: files that can be scored end in {_ENDINGS}.")
+    kind = (ending if ending == ".csv.gz" else ".csv") if ending in CSV_ENDINGS else ".parquet"
+    return (path.parent / f"{path.name[: -len(ending)]}{kind}").as_posix()
+
+
+# Scoring --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One file to score, in any process; `by` is what the predictions depend on besides the input."""
+
+    file: InputFile
     model: ModelFile
     keep: tuple[str, ...]
     by: Mapping[str, Any]
     referral: Referral | None = None
     waits: bool = False
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a partition.
+class FileScore:
+    """What became of a file.
 
     Attributes:
         path: The file.
@@ -179,148 +326,86 @@ class Outcome:
     error: str | None = None
 
 
-def score_partition(job: Job) -> Outcome:
-    """Score one partition, unless that is done, or another process is doing it. Errors are part of the outcome.
-
-    Args:
-        job: What to do.
-    """
-    partition = job.partition
+def _score_file(job: _Job, count: _CountRows = lambda rows: None) -> FileScore:
+    """Score one file, unless that is done, or another process is doing it. Errors are part of the outcome."""
+    file = job.file
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
     try:
-        with partition.lock().acquire(timeout=-1 if job.waits else 0):
-            receipt = _finished(job)
-            if receipt is not None:
-                return Outcome(partition.path, partition.name, receipt["rows"])
-            return _score(job)
+        with file.lock().acquire(timeout=-1 if job.waits else 0):
+            receipt = file.receipt()
+            if receipt is not None and _belongs(job, receipt):
+                return FileScore(file.path, file.name, receipt["rows"])
+            return _score(job, count)
     except Timeout:
-        return Outcome(partition.path, partition.name, is_busy=True)
+        return FileScore(file.path, file.name, is_busy=True)
     except Exception as error:
-        reason = str(error) if isinstance(error, FSVIError) else f"{type(error).__name__}: {first_line(error)}."
-        return Outcome(partition.path, partition.name, error=reason)
+        said = str(error) if isinstance(error, FSVIError) else f"{file.path} cannot be scored: {reason(error)}."
+        return FileScore(file.path, file.name, error=said)
 
 
-# Steps ----------------------------------------------------------------------------------------------------------------
+def _score(job: _Job, count: _CountRows) -> FileScore:
+    file, scorer = job.file, _loaded(job.model, job.by["model"])
+    scorer.referral = job.referral
+    source, rows = file.source(), 0
+    told: list[str] = []
+    seen: set[str] = set()
+    file.output.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(file.output)
+    receipt = {"by": dict(job.by), "input": source}
+
+    def sign(size: int) -> None:
+        if file.source() != source:
+            raise InvalidInputError(f"{file.path} was changed while it was scored: start again.")
+        receipt.update(rows=rows, written=size)
+        earlier = {"replaces": file.output.stat().st_size} if file.output.exists() else {}
+        write_bytes(file.receipt_path, json.dumps({**receipt, **earlier}).encode())
+
+    with new_file(file.output, {}, before=sign) as writer, building_from(file.path):
+        for part in scorer.parts(file.path, job.keep):
+            writer.write(part.columns)
+            rows += part.rows
+            count(part.rows)
+            tell_once(part.told, seen, told.append)
+    write_bytes(file.receipt_path, json.dumps(receipt).encode())
+    return FileScore(file.path, file.name, rows, is_new=True, told=told)
 
 
-def _check(jobs: Sequence[Job], scorer: Scorer, tell: Tell) -> None:
-    """Look at all files that are not done, before any is scored; one sentence names the first that is wrong."""
+def _check(jobs: Sequence[_Job], scorer: Scorer, tell: Tell) -> None:
+    """Refuse a folder with other predictions, and files of which none can be scored, before any is scored."""
     wrong: list[FSVIError] = []
     told: set[str] = set()
-    for job in jobs:
+    todo = [job for job in jobs if (found := job.file.receipt()) is None or not _belongs(job, found)]
+    for job in todo:
         try:
-            receipt = job.partition.receipt()
-            if receipt is None or not _belongs(job, receipt):
-                with building_from(job.partition.path):
-                    tell_once(scorer.check(job.partition.path, job.keep), told, tell)
+            with building_from(job.file.path):
+                tell_once(scorer.check(job.file.path, job.keep), told, tell)
         except FSVIError as error:
             wrong.append(error)
-    if wrong:
+    if wrong and len(wrong) == len(jobs):
         others = f" ({len(wrong) - 1} more files cannot be used.)" if len(wrong) > 1 else ""
         raise type(wrong[0])(f"{wrong[0]} Nothing was scored.{others}")
 
 
-def _score_all(jobs: Sequence[Job], workers: Workers, tell: Tell, progress: bool | None) -> list[Outcome]:
-    told: set[str] = set()
-    outcomes: list[Outcome] = []
-    busy: list[Job] = []
-    counts = [num_rows(job.partition.path) for job in jobs]
-    total = sum(count for count in counts if count is not None) if None not in counts else None
-    by_name = {job.partition.name: job for job in jobs}
-    with RowProgress([job.partition for job in jobs], total, tell, progress) as watched:
-
-        def keep(outcome: Outcome) -> None:
-            watched.finish(outcome.name, outcome.rows, outcome.is_new)
-            outcomes.append(outcome)
-            tell_once([f"{outcome.name}: {sentence}" for sentence in outcome.told], told, tell)
-
-        for outcome in _outcomes(jobs, workers):
-            if outcome.is_busy:
-                busy.append(by_name[outcome.name])
-            else:
-                keep(outcome)
-        if busy:
-            tell(f"Waiting for {len(busy)} files that another process is scoring.")
-        for outcome in _outcomes([replace(job, waits=True) for job in busy], workers):
-            keep(outcome)
-    return outcomes
-
-
-def _outcomes(jobs: Sequence[Job], workers: Workers) -> Iterator[Outcome]:
-    """What became of each job, as they finish; a single worker is this process."""
-    if workers.jobs == 1 and workers.is_local:
-        yield from map(score_partition, jobs)
-        return
-    for job, found in workers.each_finished(score_partition, jobs):
-        if isinstance(found, FSVIError):  # the process was killed, and could not tidy up
-            _forget_progress(job.partition)
-            found = Outcome(job.partition.path, job.partition.name, error=f"{job.partition.path}: {found}")
-        yield found
-
-
-def _made_by(source: ModelFile, scorer: Scorer, keep: Sequence[str], referral: Referral | None) -> dict[str, Any]:
-    """What the predictions depend on besides the input; how rows are cut into batches is not among it."""
-    return {
-        "format": _FORMAT,
-        "model": _hash(source.path),
-        "net": source.net,
-        "samples": scorer.sampling.samples,
-        "seed": scorer.sampling.seed,
-        "keep": list(keep),
-        "referral": None if referral is None else referral.to_dict(),
-    }
-
-
-def _finished(job: Job) -> dict[str, Any] | None:
-    """The receipt of predictions that are there; those of an input that has changed since are removed."""
-    receipt = job.partition.receipt()
-    if receipt is not None and not _belongs(job, receipt):
-        job.partition.output.unlink(missing_ok=True)
-        return None
-    return receipt
-
-
-def _belongs(job: Job, receipt: Mapping[str, Any]) -> bool:
+def _belongs(job: _Job, receipt: Mapping[str, Any]) -> bool:
     """Whether predictions are those of this input; predictions of another model or with other settings are refused."""
     for name, value in job.by.items():
         if receipt["by"].get(name) != value:
             what = "another model" if name == "model" else f"{name}={receipt['by'].get(name)!r}, not {value!r}"
             raise InvalidInputError(
-                f"{job.partition.output} was scored with {what}: choose another folder, or remove that one."
+                f"{job.file.output} was scored with {what}: choose another folder, or remove that one."
             )
-    return bool(receipt["input"] == job.partition.source())
+    return bool(receipt["input"] == job.file.source())
 
 
-def _score(job: Job) -> Outcome:
-    partition, scorer = job.partition, _loaded(job.model, job.by["model"])
-    scorer.referral = job.referral
-    source, rows = partition.source(), 0
-    told: list[str] = []
-    seen: set[str] = set()
-    partition.output.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(partition.output)
-    partition.receipt_path.parent.mkdir(parents=True, exist_ok=True)
-
-    def sign(size: int) -> None:
-        if partition.source() != source:
-            raise InvalidInputError(f"{partition.path} was changed while it was scored: start again.")
-        partition.write_receipt({"by": dict(job.by), "input": source, "rows": rows, "written": size})
-
-    try:
-        with new_file(partition.output, before=sign) as writer, building_from(partition.path):
-            for part in scorer.parts(partition.path, job.keep):
-                if part.columns:
-                    writer.write(part.columns)
-                rows += part.rows
-                partition.progress_path.write_text(str(rows))
-                tell_once(part.told, seen, told.append)
-    finally:
-        _forget_progress(partition)
-    return Outcome(partition.path, partition.name, rows, is_new=True, told=told)
-
-
-def _forget_progress(partition: Partition) -> None:
-    with suppress(OSError):
-        partition.progress_path.unlink()
+def _made_by(source: ModelFile, keep: Sequence[str], referral: Referral | None) -> tuple[dict[str, Any], Scorer]:
+    """What the predictions depend on besides the input (how rows are cut into batches is not among it); the model."""
+    model = _hash(source.path)
+    scorer = _loaded(source, model)
+    scorer.referral = referral
+    settings = {"net": source.net, "samples": scorer.samples, "seed": scorer.seed, "keep": list(keep)}
+    rule = None if referral is None else referral.to_dict()
+    return {"format": _FORMAT, "model": model, **settings, "referral": rule}, scorer
 
 
 @lru_cache(maxsize=1)
@@ -332,4 +417,144 @@ def _loaded(model: ModelFile, expected: str) -> Scorer:
 
 
 def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InvalidInputError(f"{path} cannot be read: {reason(error)}.") from error
+
+
+# Several at a time ----------------------------------------------------------------------------------------------------
+
+
+def _score_all(jobs: Sequence[_Job], num: int, tell: Tell, progress: bool | None) -> list[FileScore]:
+    told: set[str] = set()
+    outcomes: list[FileScore] = []
+    watched = _Progress(jobs, tell, progress)
+    run = (lambda todo: _in_processes(todo, num)) if num > 1 else (lambda todo: _here(todo, watched.count))
+    with watched:
+        busy = []
+        for outcome in run(jobs):
+            if outcome.is_busy:
+                busy.append(next(job for job in jobs if job.file.name == outcome.name))
+                continue
+            outcomes.append(outcome)
+            watched.finish(outcome, counted=num == 1)
+            tell_once([f"{outcome.name}: {sentence}" for sentence in outcome.told], told, tell)
+        if busy:
+            tell(f"Waiting for {len(busy)} files that another process is scoring.")
+        for outcome in run([replace(job, waits=True) for job in busy]):
+            outcomes.append(outcome)
+            watched.finish(outcome, counted=num == 1)
+            tell_once([f"{outcome.name}: {sentence}" for sentence in outcome.told], told, tell)
+    return outcomes
+
+
+def _here(jobs: Iterable[_Job], count: _CountRows) -> Iterator[FileScore]:
+    return (_score_file(job, count) for job in jobs)
+
+
+def _in_processes(jobs: Sequence[_Job], num: int) -> Iterator[FileScore]:
+    """Outcomes as they come. When a process is killed, those that were running are done again, each alone."""
+    left = {job.file.name: replace(job, threads=1) for job in jobs}
+    backend = joblib.parallel.get_active_backend()[0]
+    returns = "generator_unordered" if backend.supports_return_generator else "list"
+    started: list[str] = []
+
+    def feed() -> Iterator[Any]:
+        for job in list(left.values()):
+            started.append(job.file.name)
+            yield joblib.delayed(_score_file)(job)
+
+    try:
+        while left:
+            started.clear()
+            try:
+                for outcome in joblib.Parallel(num, return_as=returns, pre_dispatch=num, batch_size=1)(feed()):
+                    del left[outcome.name]
+                    yield outcome
+            except BrokenProcessPool:
+                for name in [name for name in started if name in left]:
+                    yield _alone(left.pop(name))
+    finally:
+        if returns != "list":
+            get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
+
+
+def _alone(job: _Job) -> FileScore:
+    try:
+        outcome: FileScore = joblib.Parallel(2)([joblib.delayed(_score_file)(job)])[0]
+        return outcome
+    except BrokenProcessPool:
+        said = f"{job.file.path}: its process was killed, perhaps for lack of memory."
+        return FileScore(job.file.path, job.file.name, error=said)
+
+
+def _within_machine(jobs: int, model: Path, tell: Tell) -> int:
+    """As many processes as cores and memory allow."""
+    if not isinstance(joblib.parallel.get_active_backend()[0], joblib._parallel_backends.LokyBackend):
+        return jobs
+    memory, free = _MEMORY + _COPIES * model.stat().st_size, free_memory()
+    most = max(1, min(num_cores(), jobs if free is None else free // memory))
+    if most < jobs:
+        tell(
+            f"{most} instead of {jobs} jobs at the same time: there are {num_cores()} cores, and one job needs about "
+            f"{format_bytes(memory)} of memory."
+        )
+    return min(jobs, most)
+
+
+class _Progress:
+    """How many rows and files are done: a bar on terminals, a line now and then elsewhere."""
+
+    def __init__(self, jobs: Sequence[_Job], tell: Tell, show: bool | None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from fsvi.training.progress import is_watched
+
+        is_visible = is_watched() if show is None else show
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), disable=not is_visible)
+        self._tell = tell if show is None and not is_visible else None
+        self._files, self._done, self._rows, self._new = len(jobs), 0, 0, 0
+        self._total = self._sum(jobs) if is_visible else None
+        self._task = self._bar.add_task("", total=self._total)
+        self._begun = self._said = time.monotonic()
+
+    @staticmethod
+    def _sum(jobs: Sequence[_Job]) -> int | None:
+        try:
+            counts = [num_rows(job.file.path) for job in jobs]
+        except FSVIError:
+            return None
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def count(self, rows: int) -> None:
+        """New rows."""
+        self._rows, self._new = self._rows + rows, self._new + rows
+        self._show()
+
+    def finish(self, outcome: FileScore, counted: bool) -> None:
+        """A file is done; its rows may have been counted already."""
+        self._done += 1
+        if outcome.error is None and not (counted and outcome.is_new):
+            self._rows += outcome.rows
+            self._new += outcome.rows if outcome.is_new else 0
+        self._show()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        speed = self._new / max(now - self._begun, 1e-9)
+        of = "" if self._total is None else f" of {self._total:,}"
+        text = f"{self._rows:,}{of} rows, {self._done} of {self._files} files, {speed:,.0f} rows per second"
+        self._bar.update(self._task, completed=self._rows, description=text)
+        if self._tell is not None and now - self._said >= _LINE_EVERY:
+            self._said = now
+            self._tell(f"{text}.")
+
+    def __enter__(self) -> _Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()

@@ -1,50 +1,60 @@
-"""Models that predict files part by part."""
+"""Models that predict the rows of files, part by part: estimators for tables, methods for arrays."""
 
 from __future__ import annotations
 
-import zipfile
+import importlib
+import math
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from fsvi.errors import FileFormatError, InvalidInputError
-from fsvi.referral import Referral
-from fsvi.scoring.arrays import Sampling, Trained, as_inputs, load_model, table_of
-from fsvi.scoring.partitions import ARRAY_ENDINGS
-from fsvi.scoring.rows import load_estimator, row_columns, unknown_columns
-from fsvi.serialization import ESTIMATOR, file_kind
-from fsvi.tables import Table, column_names, num_parquet_rows, read_chunks
-from fsvi.tables.reading import PARQUET_ENDINGS, parquet_schema
+from fsvi.calibration import Calibrated, Referral
+from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
+from fsvi.estimators.base import Estimator
+from fsvi.likelihoods import Predictive, concatenate
+from fsvi.methods import Method, load
+from fsvi.networks.devices import find_device
+from fsvi.serialization import ESTIMATOR, building_from, file_kind
+from fsvi.tables import NumberColumn, column_names, read_chunks, read_table
+from fsvi.tables.reading import ARRAY_ENDINGS, read_arrays
+from fsvi.tables.table import label
 from fsvi.validation import first_line
 
 ROWS = 8_192
-"""Rows that are predicted at a time, all their draws in memory."""
+"""Rows that are predicted at a time, all their draws in memory; fewer if the draws would be many numbers."""
+_MOST_NUMBERS = 2**25
 _FIRST = 100
 """Rows of each file that are read before any is scored."""
-
+_MOST_CLASSES = 1_000
+"""With more classes, only the most probable one has a column."""
+_MOST_TOLD = 20
+_ALPHA = 0.05
+_EXACT = 2**53
+"""Below this, float64 represents every whole number exactly."""
 Columns = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class ScoredRows:
     """Consecutive predictions.
 
     Attributes:
-        columns: Arrays by name, one row each.
+        columns: Arrays by name, one value per row.
         rows: The number of rows.
         told: Sentences about rows that were skipped or are unlike training.
     """
 
     columns: Columns
     rows: int
-    told: list[str]
+    told: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -69,17 +79,16 @@ class ModelFile:
 
     def load(self) -> Scorer:
         """The model in memory, with its own number of draws and seed where none is given."""
-        sampling = Sampling(batch_size=self.batch_size)
-        model: Any
-        if file_kind(self.path) == ESTIMATOR:
-            model = load_estimator(self.path, self.net, self.device)
-            # Its own draws: a calibration promises nothing for others.
-            sampling = replace(sampling, samples=model.num_samples, seed=model.seed_)
-        else:
-            model = load_model(self.path, self.net, self.device)
-        given = {name: value for name, value in (("samples", self.samples), ("seed", self.seed)) if value is not None}
-        kind = TableScorer if file_kind(self.path) == ESTIMATOR else ArrayScorer
-        return kind(model, replace(sampling, **given))
+        net = None if self.net is None else make_net(self.net)
+        is_table = file_kind(self.path) == ESTIMATOR
+        model: Any = Estimator.load(self.path, net) if is_table else load(self.path, net)
+        if self.device is not None:
+            method = model.method_ if is_table else model.method if isinstance(model, Calibrated) else model
+            method.to(find_device(self.device))
+        # A calibration promises nothing for other draws than its own.
+        samples, seed = (model.num_samples, model.seed_) if is_table else (100, 0)
+        samples, seed = self.samples or samples, seed if self.seed is None else self.seed
+        return (TableScorer if is_table else ArrayScorer)(model, samples, seed, self.batch_size)
 
 
 class Scorer(ABC):
@@ -87,41 +96,85 @@ class Scorer(ABC):
 
     Args:
         model: The model.
-        sampling: How to predict.
+        samples: The number of draws of the function.
+        seed: Their seed.
+        batch_size: The number of inputs per pass through the network.
     """
 
-    def __init__(self, model: Any, sampling: Sampling) -> None:
-        self.model, self.sampling = model, sampling
-        self.referral: Referral | None = None
-        """which predictions to keep; None adds no column about it"""
+    referral: Referral | None = None
+    """which predictions to keep; None adds no column about it"""
+
+    def __init__(self, model: Any, samples: int, seed: int, batch_size: int) -> None:
+        self.model, self.samples, self.seed, self.batch_size = model, samples, seed, batch_size
+
+    @property
+    def uncalibrated(self) -> Any:
+        """The estimator, or the method without its calibration."""
+        return self.model.method if isinstance(self.model, Calibrated) else self.model
 
     @abstractmethod
     def without_rows(self) -> Columns | None:
         """The columns of no predictions; None if the shape of inputs is not known yet."""
-
-    def check_keep(self, keep: Collection[str]) -> None:
-        """Refuse to carry over columns with the name of a prediction.
-
-        Args:
-            keep: Columns to carry over.
-        """
-        taken = next((name for name in keep if name in (self.without_rows() or ())), None)
-        if taken is not None:
-            raise InvalidInputError(f"the column {taken!r} cannot be kept: predictions have one of that name.")
 
     @abstractmethod
     def check(self, path: Path, keep: Collection[str]) -> list[str]:
         """Refuse a file that cannot be scored, by its first rows; sentences about columns that are not used."""
 
     @abstractmethod
-    def parts(self, path: Path, keep: Collection[str], rows: int = ROWS) -> Iterator[Part]:
-        """Predictions, part by part; the first part of a file without rows has no rows.
+    def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
+        """Predictions, part by part; a file without rows has one part, without rows.
 
         Args:
             path: The file.
             keep: Columns to carry over.
-            rows: The number of rows per part.
         """
+
+    @abstractmethod
+    def examples(self, path: Path) -> tuple[Iterator[Predictive], Any]:
+        """Predictions of held-out rows in a file, and their labels."""
+
+    @abstractmethod
+    def held_out(self, path: Path) -> tuple[tuple[Any, Any], dict[str, Any]]:
+        """Rows with their targets, and how `fsvi.diagnose` measures a fitted model on them."""
+
+    def check_keep(self, keep: Collection[str]) -> None:
+        """Refuse to carry over columns with the name of a prediction."""
+        taken = next((name for name in keep if name in (self.without_rows() or ())), None)
+        if taken is not None:
+            raise InvalidInputError(f"the column {taken!r} cannot be kept: predictions have one of that name.")
+
+    def choose_referral(self, path: Path, target_accuracy: float, confidence: float) -> None:
+        """Choose the threshold for referral on held-out rows with labels.
+
+        Args:
+            path: The file: a table with the target, or a .npz file with x and y.
+            target_accuracy: The accuracy that the kept predictions should have.
+            confidence: The confidence with which they have it.
+        """
+        with building_from(path):
+            predictions, labels = self.examples(path)
+            parts = [p.summary() for p in predictions]
+            if parts[0].is_numeric:
+                raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
+            self.referral = Referral(concatenate(parts), labels, target_accuracy, confidence)
+
+    def rows_at_once(self, width: int) -> int:
+        """How many rows of `width` numbers fit into memory with all their draws."""
+        outputs = max(1, getattr(self.model if isinstance(self, ArrayScorer) else self.model.method_, "num_outputs", 1))
+        return max(1, min(ROWS, _MOST_NUMBERS // (self.samples * outputs), _MOST_NUMBERS // max(1, width)))
+
+    def columns_of(self, p: Predictive, classes: NDArray[Any] | None = None) -> Columns:
+        """Predictions as columns of a table, with one column per class."""
+        columns = {name: _array(values) for name, values in p.columns().items()}
+        if "label" in columns:
+            shares = _array(p.class_probabilities())
+            names = np.arange(shares.shape[1]) if classes is None else classes
+            columns["label"] = names[columns["label"]]
+            if len(names) <= _MOST_CLASSES:
+                columns |= {f"probability_{name}": shares[:, at] for at, name in enumerate(names.tolist())}
+        if self.referral is not None:
+            columns["decision"] = np.where(_array(self.referral.decide(p)).ravel(), "keep", "refer")
+        return columns
 
 
 class TableScorer(Scorer):
@@ -130,66 +183,106 @@ class TableScorer(Scorer):
     def check(self, path: Path, keep: Collection[str]) -> list[str]:
         """Look at the columns' names and the first rows."""
         used = self.model.encoder_.names
-        unknown = unknown_columns(self.model, [name for name in column_names(path) if name in used or name not in keep])
+        names = [name for name in column_names(path) if name in used or name not in keep]
+        unknown = [name for name in self.model.encoder_.check_names(names) if name != self.model.target_name_]
         for file in self._chunks(path, keep, _FIRST):
             self.model.encoder_.examine(file.table)
             break
-        return [] if unknown is None else [unknown]
+        return [f"Columns that the model does not know are not used: {', '.join(map(repr, unknown))}."] * bool(unknown)
 
-    def parts(self, path: Path, keep: Collection[str], rows: int = ROWS) -> Iterator[Part]:
+    def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
         """Predictions of rows; `line` says where in the file they are."""
-        unknown_columns(self.model, column_names(path))
-        is_empty = True
-        for file in self._chunks(path, keep, rows):
+        self.model.encoder_.check_names(column_names(path))
+        for file in self._chunks(path, keep, self.rows_at_once(len(self.model.encoder_.outputs))):
             told = [sentence] if (sentence := file.skipped_sentence()) is not None else []
             if not len(file.table):
-                yield Part({}, 0, told)
+                yield ScoredRows({**file.kept, **self.without_rows()}, 0, told)
                 continue
             encoded, surprises = self.model.encoder_.examine(file.table)
             columns = self._columns(self.model._standardized(encoded))
-            yield Part({**file.kept, "line": file.table.lines, **columns}, len(file.table), told + surprises)
-            is_empty = False
-        if is_empty:
-            yield Part({**_kept_of(path, keep), **self.without_rows()}, 0, [])
+            yield ScoredRows({**file.kept, "line": file.table.lines, **columns}, len(file.table), told + surprises)
 
     def without_rows(self) -> Columns:
         """The columns of no predictions."""
         columns = self._columns(torch.zeros(1, len(self.model.encoder_.outputs), dtype=torch.float64))
-        return _first_rows({"line": np.zeros(1, dtype=np.int64), **columns}, 0)
+        return {name: values[:0] for name, values in {"line": np.zeros(1, dtype=np.int64), **columns}.items()}
+
+    def examples(self, path: Path) -> tuple[Iterator[Predictive], Any]:
+        """Rows with the target column."""
+        table = read_table(path).table
+        if self.model.target_name_ not in table.names:
+            raise InvalidInputError(f"the column {self.model.target_name_!r} with the right answers is missing.")
+        encoded, _ = self.model.encoder_.examine(table)
+        parts = self.model._standardized(encoded).split(self.rows_at_once(encoded.shape[1]))
+        predictions = (self.model._calibrated(self._raw(part)) for part in parts)
+        if not hasattr(self.model, "classes_"):
+            return predictions, None
+        labels = np.array([label(value) for value in table.columns[self.model.target_name_].tolist()])
+        return predictions, self.model._as_indices(labels)
+
+    def held_out(self, path: Path) -> tuple[tuple[Any, Any], dict[str, Any]]:
+        """Rows with the target column."""
+        table, name = read_table(path).table, self.model.target_name_
+        if name not in table.names:
+            raise InvalidInputError(f"{path} lacks the column {name!r} with the right answers.")
+        values = table.columns[name]
+        if hasattr(self.model, "classes_"):
+            y = self.model.classes_[self.model._as_indices([label(value) for value in values.tolist()])]
+        else:
+            y = NumberColumn(name, 0.0, 0.0, 1.0, False).parse(values, table.lines)
+        return (table.without([name]), y), {"folds": 0}
 
     def _chunks(self, path: Path, keep: Collection[str], rows: int) -> Iterator[Any]:
-        return read_chunks(path, rows, self.model.encoder_.names, keep, can_be_empty=True)
+        columns = self.model.encoder_.columns
+        numbers = [column.name for column in columns if isinstance(column, NumberColumn)]
+        return read_chunks(path, rows, self.model.encoder_.names, keep, numbers, can_be_empty=True)
 
-    def _columns(self, inputs: Any) -> Columns:
-        return row_columns(self.model, inputs, self.sampling, self.referral)
+    def _raw(self, inputs: Tensor) -> Predictive:
+        """The prediction in the targets' units before any calibration."""
+        p: Predictive = self.model._in_target_units(self.model._predict(inputs, self.samples, self.seed))
+        return p
+
+    def _columns(self, inputs: Tensor) -> Columns:
+        """Labels by their names, and conformal sets or intervals after a calibration."""
+        model, raw = self.model, self._raw(inputs)
+        columns = self.columns_of(model._calibrated(raw), getattr(model, "classes_", None))
+        if not raw.is_numeric and model._is_conformal:
+            sets = model.calibration_.sets(raw, _ALPHA).numpy()
+            columns["set_95"] = np.array(["|".join(map(str, model.classes_[row].tolist())) for row in sets], object)
+        elif model._is_conformal:
+            intervals = model.calibration_.intervals(raw, _ALPHA)
+            columns["lower"], columns["upper"] = intervals.lower[:, 0].numpy(), intervals.upper[:, 0].numpy()
+        return columns
 
 
 class ArrayScorer(Scorer):
     """A method, for inputs in .npy and .npz files (the array x), and for columns of numbers."""
 
-    model: Trained
+    model: Method | Calibrated
 
     def check(self, path: Path, keep: Collection[str]) -> list[str]:
         """Look at the first inputs."""
         for x, _ in self._chunks(path, keep, _FIRST):
-            as_inputs(self.model, x, path)
+            if len(x):
+                as_inputs(self.model, x, path)
             break
         return []
 
-    def parts(self, path: Path, keep: Collection[str], rows: int = ROWS) -> Iterator[Part]:
+    def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
         """Predictions of inputs; `row` counts them from 1."""
-        start = 0
-        for x, kept in self._chunks(path, keep, rows):
-            columns = self._columns(as_inputs(self.model, x, path, start + 1))
-            row = np.arange(start + 1, start + len(x) + 1)
-            start += len(x)
-            yield Part({**kept, "row": row, **columns}, len(x), [])
+        start, kept = 0, Columns()
+        shape = self.model.input_shape if isinstance(self.model.input_shape, tuple) else ()
+        for x, kept in self._chunks(path, keep, self.rows_at_once(math.prod(shape))):
+            if len(x):
+                columns = self._columns(as_inputs(self.model, x, path, start + 1))
+                row = np.arange(start + 1, start + len(x) + 1)
+                start += len(x)
+                yield ScoredRows({**kept, "row": row, **columns}, len(x))
         if start == 0:
             empty = self.without_rows()
             if empty is None:
                 raise InvalidInputError(f"{path} has no rows: remove it.")
-            kept = {} if path.name.endswith(ARRAY_ENDINGS) else _kept_of(path, keep)
-            yield Part({**kept, **empty}, 0, [])
+            yield ScoredRows({**kept, **empty}, 0)
 
     def without_rows(self) -> Columns | None:
         """The columns of no predictions."""
@@ -197,13 +290,27 @@ class ArrayScorer(Scorer):
         if not isinstance(shape, tuple) or any(not isinstance(size, int) for size in shape):
             return None
         columns = self._columns(torch.zeros(1, *shape, dtype=self.model.dtype))
-        return _first_rows({"row": np.zeros(1, dtype=np.int64), **columns}, 0)
+        return {name: values[:0] for name, values in {"row": np.zeros(1, dtype=np.int64), **columns}.items()}
 
-    def _columns(self, inputs: Any) -> Columns:
-        p = self.model.predict(inputs, self.sampling.samples, self.sampling.seed, self.sampling.batch_size)
+    def examples(self, path: Path) -> tuple[Iterator[Predictive], Any]:
+        """The arrays x and y of a .npz file."""
+        if path.suffix.lower() != ".npz":
+            raise FileFormatError(f"{path} has no arrays with names: use numpy.savez and the names x and y.")
+        x, y = _joined(path, "x"), _joined(path, "y")
+        inputs = as_inputs(self.model, x, path)
+        parts = inputs.split(self.rows_at_once(math.prod(inputs.shape[1:])))
+        return (self.model.predict(part, self.samples, self.seed, self.batch_size) for part in parts), as_whole(y)
+
+    def held_out(self, path: Path) -> tuple[tuple[Any, Any], dict[str, Any]]:
+        """The arrays x and y of a .npz file."""
+        x, y = _joined(path, "x"), _joined(path, "y")
+        return (as_inputs(self.model, x, path), torch.as_tensor(as_whole(y))), {}
+
+    def _columns(self, inputs: Tensor) -> Columns:
+        p = self.model.predict(inputs, self.samples, self.seed, self.batch_size)
         if len(p) != len(inputs):
             raise InvalidInputError("a model with outputs at every position cannot score files part by part.")
-        return table_of(p, self.referral)
+        return self.columns_of(p)
 
     def _chunks(self, path: Path, keep: Collection[str], rows: int) -> Iterator[tuple[NDArray[Any], Columns]]:
         if path.name.lower().endswith(ARRAY_ENDINGS):
@@ -211,91 +318,115 @@ class ArrayScorer(Scorer):
                 raise InvalidInputError(f"{path} has no columns with names: leave --keep out.")
             yield from ((x, {}) for x in read_arrays(path, rows))
             return
-        for file in read_chunks(path, rows, keep=keep, can_be_empty=True):
+        names = column_names(path, needs_names=False)
+        for file in read_chunks(path, rows, None, keep, names, can_be_empty=True, needs_names=False):
             if file.skipped:
                 raise FileFormatError(f"{path} has rows of the wrong length: {file.skipped_sentence()}")
-            yield _numbers(path, file.table), dict(file.kept)
+            for name, values in file.table.columns.items():
+                if values.dtype.kind == "M":
+                    raise FileFormatError(f"{path} is not a table of numbers: column {name!r} has dates.")
+            columns = [
+                NumberColumn(name, 0.0, 0.0, 1.0, False).parse(values, file.table.lines)
+                for name, values in file.table.columns.items()
+            ]
+            yield np.column_stack(columns), dict(file.kept)
 
 
-def read_arrays(path: Path, rows: int) -> Iterator[NDArray[Any]]:
-    """The rows of a .npy file, or of the array x of a .npz file, part by part.
-
-    Args:
-        path: The file.
-        rows: The number of rows per part.
-    """
+def make_net(name: str) -> nn.Module:
+    """What the function of a `module:function` returns; the module is looked for in the current folder first."""
+    module, _, function = name.partition(":")
+    sys.path.insert(0, "")
     try:
-        with ExitStack() as stack:
-            file: Any = stack.enter_context(open(path, "rb"))
-            if path.name.lower().endswith(".npz"):
-                archive = stack.enter_context(zipfile.ZipFile(file))
-                if "x.npy" not in archive.namelist():
-                    names = ", ".join(name.removesuffix(".npy") for name in archive.namelist()) or "none"
-                    raise FileFormatError(f"{path} has no array 'x': it has {names}.")
-                file = stack.enter_context(archive.open("x.npy"))
-            yield from _array_rows(path, file, rows)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        if isinstance(error, (FileFormatError, InvalidInputError)):
-            raise
-        raise FileFormatError(f"{path} is not a complete numpy file of numbers: {first_line(error)}.") from error
+        net = getattr(importlib.import_module(module), function)()
+    except Exception as error:  # it is the user's code
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise InvalidInputError(f"--net {name} cannot be called without arguments: {said}.") from error
+    finally:
+        sys.path.remove("")
+    if not isinstance(net, nn.Module):
+        raise InvalidInputError(f"--net {name} returns a {type(net).__name__}, not a torch.nn.Module.")
+    return net
 
 
-def num_rows(path: Path) -> int | None:
-    """The number of rows, if the file says it without being read.
+def as_inputs(method: Method | Calibrated, x: np.ndarray, path: Path, first: int = 1) -> Tensor:
+    """Inputs in the shape and the type that the network takes; an error says why this is impossible.
 
     Args:
-        path: The file.
+        method: The model.
+        x: The numbers that were read.
+        path: Their file, which errors name.
+        first: The row of the file that the first of them has, counted from 1.
     """
-    return num_parquet_rows(path) if path.name.lower().endswith(PARQUET_ENDINGS) else None
-
-
-def _array_rows(path: Path, file: Any, rows: int) -> Iterator[NDArray[Any]]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, is_fortran, dtype = read(file)
-    if dtype.kind not in "fiub" or not shape:
-        raise FileFormatError(f"{path} has values of type {dtype} and shape {shape}, not rows of numbers.")
-    if is_fortran and len(shape) > 1:
-        raise FileFormatError(f"{path} is stored column by column: save it again as numpy.ascontiguousarray(x).")
-    width = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
-    for start in range(0, shape[0], rows):
-        count = min(rows, shape[0] - start)
-        content = file.read(count * width)
-        if len(content) < count * width:
-            raise FileFormatError(f"{path} is not a complete numpy file: it ends after row {start}.")
-        x = np.frombuffer(content, dtype).reshape(count, *shape[1:])
-        yield x.astype(np.float64 if dtype.itemsize > 8 else dtype.newbyteorder("="))
-
-
-def _numbers(path: Path, table: Table) -> NDArray[np.float64]:
-    """The columns of a table as one array; text must be numbers."""
-    columns = []
-    for name, values in table.columns.items():
-        if values.dtype.kind == "M":
-            raise FileFormatError(f"{path} is not a table of numbers: column {name!r} has dates.")
+    shape = method.input_shape
+    flat = x.reshape(len(x), -1)
+    bad = np.flatnonzero(~np.isfinite(flat).all(1))
+    if len(bad):
+        raise InvalidInputError(
+            f"{path} has NaN, infinite or missing values in {len(bad)} of {len(x)} rows, first in row "
+            f"{bad[0] + first}: fill them in or drop those rows."
+        )
+    if isinstance(shape, tuple) and (x.ndim <= 2 or _without_ones(x.shape[1:]) == _without_ones(shape)):
+        columns, wanted = flat.shape[1], math.prod(shape)
+        if columns != wanted:
+            form = "×".join(map(str, shape))
+            hint = ": is a label or a row number among them?" if columns == wanted + 1 else "."
+            wanted_form = f"{wanted} ({form})" if len(shape) > 1 else form
+            raise InvalidInputError(f"{path} has {columns} columns, but the model takes {wanted_form} numbers{hint}")
+        x = flat.reshape(len(flat), *shape)
+    real = torch.as_tensor(x).to(method.dtype)
+    if any(isinstance(module, nn.Embedding) for module in method.net.modules()):
         try:
-            columns.append(values.astype(np.float64))
-        except (TypeError, ValueError) as error:
-            line = next(line for line, cell in zip(table.lines, values, strict=True) if not _is_number(cell))
-            raise FileFormatError(f"{path} is not a table of numbers: see column {name!r} in line {line}.") from error
-    return np.column_stack(columns)
+            method.see(real[:2])
+        except FSVIError:  # an embedding looks up whole numbers
+            whole = torch.as_tensor(as_whole(x))
+            return real if whole.is_floating_point() else whole.long()
+    return real
 
 
-def _is_number(cell: Any) -> bool:
-    try:
-        float(cell)
-    except (TypeError, ValueError):
-        return False
-    return True
+def read_inputs(path: Path) -> NDArray[Any]:
+    """All inputs of a method in a file, in memory.
+
+    Args:
+        path: A .npy, .npz (the array x), .csv or .parquet file.
+    """
+    if path.name.lower().endswith(ARRAY_ENDINGS):
+        return _joined(path, "x")
+    return np.concatenate([x for x, _ in ArrayScorer(None, 1, 0, 1)._chunks(path, (), ROWS)])
 
 
-def _kept_of(path: Path, keep: Collection[str]) -> Columns:
-    """The columns to carry over of a file without rows."""
-    if path.name.lower().endswith(PARQUET_ENDINGS):
-        schema = parquet_schema(path)
-        return {name: schema.empty_table().column(name).combine_chunks() for name in keep}
-    return {name: [] for name in keep}
+def as_whole(values: NDArray[Any]) -> NDArray[Any]:
+    """Real numbers as integers if all of them are whole; others as they are."""
+    is_whole = values.dtype.kind == "f" and bool(((abs(values) < _EXACT) & (values == np.round(values))).all())
+    return values.astype(np.int64) if is_whole else values
 
 
-def _first_rows(columns: Columns, num: int) -> Columns:
-    return {name: values[:num] for name, values in columns.items()}
+def tell_once(surprises: Iterable[str], told: set[str], tell: Callable[[str], object]) -> None:
+    """Tell what is new; counts differ from part to part, so a column's first sentence stands for all.
+
+    Args:
+        surprises: Sentences.
+        told: What was told already; grows.
+        tell: A function that shows a line of text.
+    """
+    for sentence in surprises:
+        column = " ".join(sentence.split(" ")[:4])
+        if column not in told and len(told) < _MOST_TOLD:
+            told.add(column)
+            tell(sentence)
+
+
+def _joined(path: Path, name: str) -> NDArray[Any]:
+    parts = list(read_arrays(path, ROWS, name))
+    if not parts:
+        raise FileFormatError(f"{path} has no rows: at least one is needed.")
+    return np.concatenate(parts)
+
+
+def _without_ones(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _array(column: Tensor) -> NDArray[Any]:
+    """The column as numpy's, which has no bfloat16."""
+    values: NDArray[Any] = (column.float() if column.dtype == torch.bfloat16 else column).cpu().numpy()
+    return values

@@ -1,156 +1,188 @@
-"""Files of predictions that are written part by part and appear as a whole or not at all."""
+"""Files of predictions that are written part by part and appear as a whole or not at all.
+
+Text that a spreadsheet would take for a formula (it starts with =, +, -, @, a tab or a carriage return, and is no
+number) gets an apostrophe in front in CSV files. Parquet and JSON files have all text as it is.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import io
+import json
+import math
 import os
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 from fsvi.errors import InvalidInputError
-from fsvi.tables.reading import pyarrow_module
+from fsvi.serialization import reason
+from fsvi.tables.cells import is_number, show_number
 
+OUTPUTS = (".csv", ".csv.gz", ".parquet", ".json")
+"""Endings of files of predictions."""
 _GROUP = 2**17
 """Rows that are collected before a Parquet file gets them."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-class Writer(ABC):
-    """Appends rows to an open file."""
-
-    @abstractmethod
-    def write(self, columns: Mapping[str, Any]) -> None:
-        """Append rows: arrays, Arrow arrays or lists of one length, by name; the same names in every call."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Write what is left; the file itself stays open."""
-
-
-class CSVWriter(Writer):
+class CSVWriter:
     """Text with a line of names; numbers have six digits.
 
     Args:
-        file: The file.
+        file: The file, open for bytes.
         compresses: Whether to compress it by gzip.
     """
 
-    def __init__(self, file: BinaryIO, compresses: bool) -> None:
+    def __init__(self, file: BinaryIO, compresses: bool = False) -> None:
         # without a name and a time, the same rows give the same bytes
-        self._bytes: Any = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if compresses else file
-        self._text = io.TextIOWrapper(self._bytes, encoding="utf-8", newline="")
+        self._gzip = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if compresses else None
+        self._text = io.TextIOWrapper(self._gzip or file, encoding="utf-8", newline="")
         self._writer = csv.writer(self._text, lineterminator="\n")
         self._is_new = True
 
     def write(self, columns: Mapping[str, Any]) -> None:
-        """Append rows."""
+        """Append rows: arrays or Arrow arrays of one length, by name; the same names in every call."""
         if self._is_new:
-            self._writer.writerow(columns)
+            self._writer.writerow(map(_cell, columns))
             self._is_new = False
-        self._writer.writerows(csv_rows(columns))
+        self._writer.writerows(zip(*([_cell(v) for v in values.tolist()] for values in columns.values()), strict=True))
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write what is left; the file itself stays open."""
         self._text.flush()
-        compressed = self._text.detach()
-        if isinstance(compressed, gzip.GzipFile):
-            compressed.close()
+        self._text.detach()
+        if self._gzip is not None:
+            self._gzip.close()
 
 
-class ParquetWriter(Writer):
+class ParquetWriter:
     """Parquet in groups of about a hundred thousand rows.
 
     Args:
-        file: The file.
+        file: The file, open for bytes.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._arrow, self._file = pyarrow_module(), file
-        self._writer: Any = None
-        self._parts: list[Any] = []
+        self._file, self._writer, self._parts = file, None, list[Any]()
 
     def write(self, columns: Mapping[str, Any]) -> None:
-        """Append rows."""
-        self._parts.append(self._arrow.table({name: self._array(values) for name, values in columns.items()}))
+        """Append rows; see `CSVWriter.write`."""
+        self._parts.append(pa.table({name: _array(values) for name, values in columns.items()}))
         if sum(map(len, self._parts)) >= _GROUP:
             self._flush()
 
     def close(self) -> None:
         """Write the last group and the footer."""
         self._flush()
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def _flush(self) -> None:
-        import pyarrow.parquet
+        if self._parts:
+            rows = pa.concat_tables(self._parts)
+            self._parts = []
+            self._writer = self._writer or pa.parquet.ParquetWriter(self._file, rows.schema, compression="zstd")
+            self._writer.write_table(rows, row_group_size=len(rows) or 1)
 
-        if not self._parts:
-            return
-        rows = self._arrow.concat_tables(self._parts)
-        self._parts = []
-        self._writer = self._writer or pyarrow.parquet.ParquetWriter(self._file, rows.schema, compression="zstd")
-        self._writer.write_table(rows, row_group_size=len(rows) or 1)
 
-    def _array(self, values: Any) -> Any:
-        """Text of any kind of array has Arrow's type of text, also without any rows."""
-        if isinstance(values, np.ndarray) and values.dtype.kind in "OUS":
-            return self._arrow.array(values.tolist(), self._arrow.string())
-        return values if isinstance(values, self._arrow.Array) else self._arrow.array(values)
+class JSONWriter:
+    """One object: the rows are its `predictions`, one per line, followed by what `summary` has when it is closed.
+
+    Args:
+        file: The file, open for bytes.
+        summary: Further values of the object.
+    """
+
+    def __init__(self, file: BinaryIO, summary: Mapping[str, Any]) -> None:
+        self._file, self._summary, self._mark = file, summary, b"\n"
+        file.write(b'{"predictions": [')
+
+    def write(self, columns: Mapping[str, Any]) -> None:
+        """Append rows; see `CSVWriter.write`."""
+        for row in zip(*(values.tolist() for values in columns.values()), strict=True):
+            cells = {name: _plain(value) for name, value in zip(columns, row, strict=True)}
+            self._file.write(self._mark + json.dumps(cells, default=str, allow_nan=False).encode())
+            self._mark = b",\n"
+
+    def close(self) -> None:
+        """Write the summary."""
+        self._file.write(b"\n]" + json.dumps(dict(self._summary)).encode().replace(b"{", b", ", 1) + b"\n")
+
+
+Writer = CSVWriter | ParquetWriter | JSONWriter
+
+
+def make_writer(name: str, file: BinaryIO, summary: Mapping[str, Any]) -> Writer:
+    """The writer for a file's ending.
+
+    Args:
+        name: The file's name.
+        file: The file, open for bytes.
+        summary: Further values for a .json file, read when the writer is closed.
+    """
+    if name.lower().endswith(".parquet"):
+        return ParquetWriter(file)
+    return JSONWriter(file, summary) if name.lower().endswith(".json") else CSVWriter(file, name.lower().endswith("gz"))
 
 
 @contextmanager
-def new_file(path: Path, before: Callable[[int], None]) -> Iterator[Writer]:
+def new_file(path: Path, summary: Mapping[str, Any], before: Callable[[int], None] | None = None) -> Iterator[Writer]:
     """A writer of a file that gets its name when everything is written, and is durable then.
 
-    After an error or a kill there is no such file. A kill leaves a hidden temporary one, which
-    `fsvi.serialization.remove_leftovers` removes.
+    After an error or a kill there is no such file, or still the earlier one. A kill leaves a hidden temporary file,
+    which `fsvi.serialization.remove_leftovers` removes.
 
     Args:
-        path: The file: .parquet, .csv or .csv.gz.
+        path: The file.
+        summary: Further values for a .json file.
         before: Called with the number of bytes when all of them are on the disk, before the file gets its name.
     """
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     try:
-        with ExitStack() as stack:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(temporary, "xb"))
-            writer = _writer(path, file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "xb") as file:
+            writer = make_writer(path.name, file, summary)
             yield writer
             writer.close()
             file.flush()
             os.fsync(file.fileno())
-            before(file.tell())
+            if before is not None:
+                before(file.tell())
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise InvalidInputError(f"{path} cannot be written: {error.strerror or error}.") from error
+        raise InvalidInputError(f"{path} cannot be written: {reason(error)}.") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
 
 
-def csv_rows(columns: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """The cells of each row; real numbers have six digits.
-
-    Args:
-        columns: Arrays or lists of one length, by name.
-    """
-    lists = (values if isinstance(values, list) else values.tolist() for values in columns.values())
-    return zip(*([_digits(value) for value in values] for values in lists), strict=True)
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return show_number(value)
+    if isinstance(value, str) and value.startswith(_FORMULA) and not is_number(value):
+        return f"'{value}"
+    return value
 
 
-def _digits(value: Any) -> Any:
-    return f"{value:.6g}" if isinstance(value, float) else value
+def _plain(value: Any) -> Any:
+    """JSON has no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _writer(path: Path, file: BinaryIO) -> Writer:
-    return ParquetWriter(file) if path.name.endswith(".parquet") else CSVWriter(file, path.name.endswith(".gz"))
+def _array(values: Any) -> Any:
+    """Text of any kind of array has Arrow's type of text, also without any rows."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "OUS":
+        return pa.array(values.tolist(), pa.string())
+    return values if isinstance(values, pa.Array) else pa.array(values)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from fsvi.tables.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from fsvi.tables.encoder import TableEncoder
-from fsvi.tables.reading import Skipped, TableFile, column_names, num_parquet_rows, read_chunks, read_table
+from fsvi.tables.reading import Skipped, TableFile, column_names, read_chunks, read_table
 from fsvi.tables.table import Table, as_table, is_mixed
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "as_table",
     "column_names",
     "is_mixed",
-    "num_parquet_rows",
     "read_chunks",
     "read_table",
 ]

@@ -18,7 +18,9 @@ DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
 """Dates that are recognized, the first that fits all cells; a time of day may follow. 03/04/2020 is March 4."""
 
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
+_AMOUNT = re.compile(r"([+-]?)([$€£¥]?)\s?([+-]?)(\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)\s?([$€£¥%]?)")
+"""$75,367.47 or -12.3%: a sign, a currency or a percent sign, and commas between thousands."""
 _DATE_LIKE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
 _MICROSECONDS = np.timedelta64(1, "us")
 
@@ -29,14 +31,39 @@ def as_cell(text: str) -> str | None:
     return None if text.lower() in MISSING else text
 
 
+def as_number(text: str) -> float | None:
+    """The number that a text means; None if it is something else.
+
+    A currency and commas between thousands are left out: "$75,367.47" is 75367.47. So is a percent sign: "12.3%" is
+    12.3, the number that the file shows.
+    """
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    amount = _AMOUNT.fullmatch(text)
+    if amount is None or (amount[1] and amount[3]) or (amount[2] and amount[5]):
+        return None
+    return float(amount[1] + amount[3] + amount[4].replace(",", ""))
+
+
 def is_number(text: str) -> bool:
-    """Whether this is a number, with a point before its decimals and no separators between thousands."""
-    return _NUMBER.fullmatch(text) is not None
+    """Whether this is a number; see `as_number`."""
+    return as_number(text) is not None
 
 
 def all_numbers(cells: Iterable[Any]) -> bool:
-    """Whether all of these strings are numbers."""
-    return all(is_number(cell) for cell in cells)
+    """Whether all of these strings are numbers, with one unit if there are any."""
+    units: set[str] = set()
+    for cell in cells:
+        if not is_number(cell):
+            return False
+        units.update(mark for mark in "$€£¥%" if mark in cell)
+    return len(units) < 2
+
+
+def show_number(value: float) -> str:
+    """Six digits, and all of them before the point: 16740, not 1.674e+04."""
+    text = f"{value:.6g}"
+    return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
 
 
 def date_format(cells: Iterable[str]) -> str | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
-from fsvi.tables.cells import BOOLEANS, all_numbers, date_format, days, is_number, parse_date
+from fsvi.tables.cells import BOOLEANS, all_numbers, as_number, date_format, days, is_number, parse_date, show_number
 from fsvi.tables.table import label
 
 MOST_CATEGORIES = 30
@@ -142,7 +142,8 @@ class NumberColumn(Column):
 
     def describe(self) -> str:
         """The range."""
-        return f"always {self.low:g}" if self.is_constant else f"{self.low:g} to {self.high:g}"
+        low, high = show_number(self.low), show_number(self.high)
+        return f"always {low}" if self.is_constant else f"{low} to {high}"
 
 
 class DateColumn(Column):
@@ -277,8 +278,12 @@ class CategoryColumn(Column):
         """1 in the output of the row's category, 0 in the others; `UNKNOWN` in all for a category never seen."""
         width = len(self.outputs)
         gap = width - 1 if self.has_missing else width
-        places = np.array([gap if value is None else self._index.get(value, width) for value in values.tolist()])
-        encoded = np.eye(width + 1)[places.astype(np.int64)][:, :width]
+        places = np.array(
+            [gap if value is None else self._index.get(value, width) for value in values.tolist()], dtype=np.int64
+        )
+        encoded = np.zeros((len(places), width))
+        known = np.flatnonzero(places < width)
+        encoded[known, places[known]] = 1.0
         encoded[places == width] = UNKNOWN
         return encoded
 
@@ -309,7 +314,9 @@ def _as_numbers(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None
         raise InvalidInputError(f"column {name!r} holds dates where numbers are expected.")
     if values.dtype.kind == "O":
         _check_cells(name, values, lines, is_number, "a number")
-        values = np.array([np.nan if value is None else float(value) for value in values.tolist()])
+        values = np.array(
+            [np.nan if value is None else as_number(value) for value in values.tolist()], dtype=np.float64
+        )
     numbers = values.astype(np.float64, copy=False)
     if np.isinf(numbers).any():
         raise InvalidInputError(f"column {name!r} holds infinite values: drop those rows, or leave the cells empty.")

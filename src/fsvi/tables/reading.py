@@ -1,38 +1,53 @@
-"""Tables from CSV and Parquet files: every cell of a CSV file is text or missing until its column has a type.
+"""Rows from files, part by part: CSV and Parquet tables by pyarrow, arrays of numbers from .npy and .npz files.
 
-A row with too many or too few fields is skipped and reported with its line number. If more than a tenth of the rows are
-like that, the file is refused.
+pyarrow, not polars: it streams CSV and reads and writes Parquet in parts with bounded memory, checks that text is UTF-8
+where polars panics, and reports damaged files by ordinary errors.
+
+Every cell of a CSV file is text or missing until its column has a type. Lines are counted with the names as line 1;
+empty lines and line ends inside quotation marks do not count. A row with too many or too few fields is skipped and
+reported. If more than a tenth of the rows are like that, the file is refused.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
+import math
 import random
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
 
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.machine import format_bytes, free_memory
-from fsvi.tables.cells import as_cell, is_number
-from fsvi.tables.table import Table, as_table
-from fsvi.validation import first_line
+from fsvi.serialization import reason
+from fsvi.tables.cells import MISSING, as_number, days, is_number
+from fsvi.tables.table import Table
 
-CSV_ENDINGS, PARQUET_ENDINGS = (".csv", ".csv.gz", ".tsv", ".txt"), (".parquet",)
+CSV_ENDINGS, PARQUET_ENDINGS, ARRAY_ENDINGS = (".csv", ".csv.gz", ".tsv", ".txt"), (".parquet",), (".npy", ".npz")
 _DELIMITERS = ",;\t|"
 _GROWTH = {".gz": 60, ".parquet": 20}
 """How many times more memory than disk space a table takes; 12 for text."""
+_BLOCK = 2**23
+"""Bytes of text that are parsed at a time; no row may be longer."""
+_MOST_BYTES = 2**26
+"""Bytes of an array that are read at a time."""
 _MOST_SKIPPED = 0.1
+_MOST_LOST = 10_000
+"""Skipped rows after which a file may be refused before its end."""
 _LISTED = 5
-_Row = tuple[int, list[Any], list[str]]
-"""The line that a row starts on, its cells, and their text as it is."""
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+\s*$"
 
 
 @dataclass(frozen=True)
@@ -40,30 +55,27 @@ class Skipped:
     """A row that was left out because it has the wrong number of fields.
 
     Args:
-        line: The line of the file that it starts on.
-        last: The line that it ends on; a quotation mark that is never closed makes a row of many lines.
+        line: Its line in the file.
         fields: How many fields it has.
     """
 
     line: int
-    last: int
     fields: int
 
     def __str__(self) -> str:
-        lines = f"line {self.line}" if self.line == self.last else f"lines {self.line} to {self.last}"
-        return f"{lines} ({self.fields} fields)"
+        return f"line {self.line} ({self.fields} fields)"
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """What was read from a file.
+    """What was read from a file, or from a part of it.
 
     Args:
         table: The rows.
         skipped: Rows that were left out.
-        num_rows: How many good rows the file has; more than the table's when only a sample was read.
+        num_rows: How many good rows were read so far; more than the table's when only a sample was kept.
         fields: How many fields a row should have.
-        kept: Columns to carry over, as the file has them: Arrow arrays, or lists of text.
+        kept: Columns to carry over as the file has them, as Arrow arrays.
     """
 
     table: Table
@@ -93,14 +105,12 @@ def read_table(path: Path, max_rows: int | None = None, seed: int = 0) -> TableF
     _check_file(path)
     if max_rows is None:
         _check_size(path)
-    if _is_parquet(path):
-        return _read_parquet(path, max_rows, seed)
-    skipped: list[Skipped] = []
-    with _open(path) as file:
-        header, rows = _parse(path, file, skipped)
-        kept, total = _sample(((line, cells, []) for line, cells, _ in rows), max_rows, seed)
-    _check_rows(path, total, skipped)
-    return TableFile(_as_strings(header, kept), skipped, total, len(header))
+    sample, skipped, fields = _Sample(max_rows, seed), [], 0
+    for part in read_chunks(path, 2**14):
+        sample.add(part.table)
+        skipped += part.skipped
+        fields = part.fields
+    return TableFile(sample.table(), skipped, sample.total, fields)
 
 
 def read_chunks(
@@ -108,161 +118,365 @@ def read_chunks(
     rows: int,
     columns: Collection[str] | None = None,
     keep: Collection[str] = (),
+    numbers: Collection[str] = (),
     can_be_empty: bool = False,
+    needs_names: bool = True,
 ) -> Iterator[TableFile]:
-    """Read a file of any size part by part.
+    """Read a table of any size part by part.
 
     Args:
         path: The file.
-        rows: The number of rows per part.
+        rows: The largest number of rows per part.
         columns: The columns to read; None for all. Missing ones are left to the caller.
         keep: Columns to carry over as they are; they are not in the table unless `columns` has them, too.
-        can_be_empty: Whether a file without rows is all right; there are no parts then.
+        numbers: Columns of text that hold numbers; those that do not stay text.
+        can_be_empty: Whether a file without rows is all right; its only part has no rows then.
+        needs_names: Whether a CSV file must have a line of names; without one, columns are called "column 1" and so on.
     """
     _check_file(path)
-    if _is_parquet(path):
-        yield from _parquet_chunks(path, rows, columns, keep, can_be_empty)
+    with _reading(path):
+        source = _Parquet(path) if _is_parquet(path) else _Text(path, needs_names)
+        absent = next((name for name in keep if name not in source.names), None)
+        if absent is not None:
+            raise InvalidInputError(f"{path} has no column {absent!r} to keep: it has {_listed(source.names)}.")
+        read = [name for name in source.names if (name not in keep if columns is None else name in columns)]
+        total = told = 0
+        for batch in source.batches(rows, list(dict.fromkeys([*read, *keep]))):
+            if not len(batch) and total:
+                continue
+            lines = source.lines(total, len(batch))
+            total += len(batch)
+            table = Table({name: source.column(batch[name], name, name in numbers) for name in read}, lines)
+            kept = {name: _plain(batch[name]) for name in keep}
+            yield TableFile(table, source.skipped[told:], total, len(source.names), kept)
+            told = len(source.skipped)
+            if told > _MOST_LOST:
+                _check_rows(path, total, source.skipped, can_be_empty)
+        _check_rows(path, total, source.skipped, can_be_empty)
+
+
+def column_names(path: Path, needs_names: bool = True) -> list[str]:
+    """The names of a table's columns; no row is read.
+
+    Args:
+        path: The file.
+        needs_names: As in `read_chunks`.
+    """
+    _check_file(path)
+    with _reading(path):
+        return (_Parquet(path) if _is_parquet(path) else _Text(path, needs_names)).names
+
+
+def num_rows(path: Path) -> int | None:
+    """The number of rows, if the file says it without being read.
+
+    Args:
+        path: The file.
+    """
+    if not _is_parquet(path):
+        return None
+    with _reading(path):
+        return int(_Parquet(path).file.metadata.num_rows)
+
+
+# CSV ------------------------------------------------------------------------------------------------------------------
+
+
+class _Text:
+    """A CSV file: its names, and its rows as batches of text."""
+
+    def __init__(self, path: Path, needs_names: bool = True) -> None:
+        self.path, self.skipped = path, list[Skipped]()
+        before, first = self._first_line()
+        self.mark = max(_DELIMITERS, key=first.count)
+        cells = next(csv.reader([first], delimiter=self.mark), [])
+        self.has_names = needs_names or (not any(map(is_number, cells)) and any(cell.strip() for cell in cells))
+        self._all = [cell.strip() for cell in cells] if self.has_names else [""] * len(cells)
+        self._all = [name or f"column {index}" for index, name in enumerate(self._all, start=1)]
+        self._skip = before + self.has_names
+        self.names = list(self._all)
+        while self.has_names and len(self.names) > 1 and not cells[len(self.names) - 1].strip():
+            self.names.pop()  # a separator at the end of the line
+        if needs_names and all(map(is_number, self.names)):
+            raise FileFormatError(f"{path} starts with numbers: its first line must have the columns' names.")
+        if len(set(self._all)) < len(self._all):
+            if not needs_names:
+                self.names = self._all = [f"column {index}" for index in range(1, len(self._all) + 1)]
+                return
+            twice = next(name for name in self._all if self._all.count(name) > 1)
+            raise FileFormatError(f"{path} has two columns called {twice!r}: rename one of them.")
+
+    def _first_line(self) -> tuple[int, str]:
+        """How many lines before the first that is not empty, and that one."""
+        with self._open() as file:
+            for number, line in enumerate(iter(lambda: file.readline(_BLOCK), b"")):
+                text = line.removeprefix(codecs.BOM_UTF8).decode().strip("\r\n")
+                if text.strip():
+                    return number, text
+        raise FileFormatError(f"{self.path} is empty: a line of column names and at least one row are needed.")
+
+    def _open(self) -> Any:
+        return gzip.open(self.path) if self.path.suffix.lower() == ".gz" else open(self.path, "rb")
+
+    def batches(self, rows: int, names: list[str]) -> Iterator[Any]:
+        """The good rows; one batch without any if there are none."""
+        marks: list[bytes] = []
+        good, last = 0, None
+        with self._open() as file:
+            try:
+                reader = pa.csv.open_csv(
+                    _Counted(file, marks),
+                    pa.csv.ReadOptions(
+                        use_threads=False, block_size=_BLOCK, column_names=self._all, skip_rows=self._skip
+                    ),
+                    pa.csv.ParseOptions(
+                        delimiter=self.mark, newlines_in_values=True, invalid_row_handler=self._skip_row
+                    ),
+                    pa.csv.ConvertOptions(column_types=dict.fromkeys(self._all, pa.string()), include_columns=names),
+                )
+            except pa.ArrowInvalid as error:
+                if "skip initial" not in str(error):  # nothing after the names, not even a line end
+                    raise
+                reader = []
+            for block in reader:
+                good, last = good + len(block), block if len(block) else last
+                for start in range(0, len(block), rows):
+                    yield block.slice(start, rows)
+        if last is None:
+            yield pa.RecordBatch.from_pydict({name: pa.array([], pa.string()) for name in names})
+        elif len(marks) % 2 and any("\n" in column[-1].as_py() for column in last.columns):
+            line = self.lines(good - 1, 1)[0]
+            raise FileFormatError(f"{self.path} has a quotation mark in line {line} that is never closed: remove it.")
+
+    def _skip_row(self, row: Any) -> str:
+        if row.text.strip(f"{self.mark} \r\n"):
+            self.skipped.append(Skipped(row.number - self._skip + self.has_names, row.actual_columns))
+        return "skip"
+
+    def lines(self, start: int, count: int) -> NDArray[np.int64]:
+        """The lines of `count` good rows after `start` of them."""
+        rows = np.arange(start, start + count)
+        skipped = np.array([row.line for row in self.skipped], dtype=np.int64) - 1 - self.has_names
+        # good rows before each skipped one: that many fit in front of it
+        return rows + np.searchsorted(skipped - np.arange(len(skipped)), rows, "right") + 1 + self.has_names
+
+    def column(self, cells: Any, name: str, is_number_column: bool) -> NDArray[Any]:
+        """Text without spaces around it, None where it means that there is no value; or numbers."""
+        cells = pc.utf8_trim_whitespace(cells)
+        if self.mark == ";":  # files with semicolons between cells often have commas before decimals
+            commas = pc.match_substring_regex(cells, _DECIMAL_COMMA)
+            cells = pc.if_else(commas, pc.replace_substring(cells, ",", "."), cells)
+        gaps = pc.is_in(pc.utf8_lower(cells), value_set=pa.array(sorted(MISSING)))
+        cells = pc.if_else(gaps, None, cells)
+        if is_number_column:
+            try:
+                return _as_floats(pc.cast(cells, pa.float64()))
+            except pa.ArrowInvalid:  # currencies, percents, or something else
+                found = [None if cell is None else as_number(cell) for cell in cells.to_pylist()]
+                if all((number is None) == gap for number, gap in zip(found, gaps.to_pylist(), strict=True)):
+                    return np.array(found, dtype=np.float64)
+        return np.asarray(cells.to_numpy(zero_copy_only=False), dtype=object)
+
+
+class _Counted:
+    """A file for Arrow; how many quotation marks went by is the length of `marks` modulo 2."""
+
+    closed = False
+
+    def __init__(self, file: Any, marks: list[bytes]) -> None:
+        self._file, self._marks = file, marks
+
+    def read(self, size: int = -1) -> bytes:
+        block: bytes = self._file.read(size)
+        if block.count(b'"') % 2:
+            self._marks.append(b'"')
+        return block
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+
+# Parquet --------------------------------------------------------------------------------------------------------------
+
+
+class _Parquet:
+    """A Parquet file; its column chunks are read as they are needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.skipped = path, list[Skipped]()
+        self.file = pa.parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+        self.names = [str(name) for name in self.file.schema_arrow.names]
+
+    def batches(self, rows: int, names: list[str]) -> Iterator[Any]:
+        """The rows; one batch without any if there are none."""
+        empty = True
+        for batch in self.file.iter_batches(rows, columns=names):
+            empty = False
+            yield batch
+        if empty:
+            schema = self.file.schema_arrow
+            yield pa.RecordBatch.from_pylist([], schema=pa.schema([schema.field(name) for name in names]))
+
+    def lines(self, start: int, count: int) -> NDArray[np.int64]:
+        """Rows are counted from 1."""
+        return np.arange(start + 1, start + count + 1)
+
+    def column(self, values: Any, name: str, is_number_column: bool) -> NDArray[Any]:
+        """A column of numbers, dates or text."""
+        values = _plain(values)
+        kind = values.type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            return _as_floats(pc.cast(values, pa.float64(), safe=False))
+        if pa.types.is_null(kind):
+            return np.full(len(values), np.nan)
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            moments = pc.cast(values, pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
+            return np.asarray(moments.to_numpy(zero_copy_only=False), dtype="datetime64[us]")
+        if pa.types.is_duration(kind):
+            spans = pc.cast(values, pa.duration("us"), safe=False).to_numpy(zero_copy_only=False)
+            return days(spans.astype("timedelta64[us]").view("datetime64[us]"))
+        if pa.types.is_boolean(kind) or _is_text(kind):
+            return np.asarray(pc.cast(values, pa.string()).to_numpy(zero_copy_only=False), dtype=object)
+        raise FileFormatError(
+            f"{self.path} has a column {name!r} of type {kind}, which is neither numbers, dates nor text: remove it."
+        )
+
+
+def _plain(values: Any) -> Any:
+    """An array without a dictionary, as it is written to Parquet and read from it."""
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def _is_text(kind: Any) -> bool:
+    tests = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary", "is_binary_view")
+    return any(getattr(pa.types, test, lambda _: False)(kind) for test in tests)
+
+
+def _as_floats(values: Any) -> NDArray[np.float64]:
+    return np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+
+
+def read_arrays(path: Path, rows: int, name: str = "x") -> Iterator[NDArray[Any]]:
+    """The rows of a .npy file, or of one array of a .npz file, part by part.
+
+    Args:
+        path: The file.
+        rows: The largest number of rows per part.
+        name: The name of the array in a .npz file.
+    """
+    with _reading(path), ExitStack() as stack:
+        file: Any = stack.enter_context(open(path, "rb"))
+        size = path.stat().st_size
+        if path.name.lower().endswith(".npz"):
+            archive = stack.enter_context(zipfile.ZipFile(file))
+            if f"{name}.npy" not in archive.namelist():
+                names = ", ".join(each.removesuffix(".npy") for each in archive.namelist()) or "none"
+                raise FileFormatError(f"{path} has no array {name!r}: it has {names}.")
+            size = archive.getinfo(f"{name}.npy").file_size
+            file = stack.enter_context(archive.open(f"{name}.npy"))
+        yield from _array_rows(path, file, size, rows)
+
+
+def _array_rows(path: Path, file: Any, size: int, rows: int) -> Iterator[NDArray[Any]]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = read(file)
+    width = dtype.itemsize * math.prod(shape[1:])
+    if dtype.kind not in "fiub" or not shape or min(shape) < 0 or (shape[0] and not width):
+        raise FileFormatError(f"{path} has values of type {dtype} and shape {shape}, not rows of numbers.")
+    if shape[0] * width > size or width > _MOST_BYTES:
+        raise FileFormatError(f"{path} is not a complete numpy file: shape {shape} does not fit its {size} bytes.")
+    own = np.dtype(np.float64) if dtype.itemsize > 8 else dtype.newbyteorder("=")
+    step = max(1, min(rows, _MOST_BYTES // max(width, 1)))
+    if is_fortran and len(shape) > 1:
+        if path.suffix.lower() != ".npy":
+            raise FileFormatError(f"{path} is stored column by column: save it again as numpy.ascontiguousarray(x).")
+        whole = np.memmap(path, dtype, "r", file.tell(), shape, "F")
+        yield from (np.ascontiguousarray(whole[at : at + step], own) for at in range(0, shape[0], step))
         return
-    total, count = 0, 0
-    with _open(path) as file:
-        skipped: list[Skipped] = []
-        header, parsed = _parse(path, file, skipped)
-        _check_kept(path, header, keep)
-        names = _read_names(header, columns, keep)
-        while chunk := list(islice(parsed, rows)):
-            total += len(chunk)
-            kept = {name: [raw[header.index(name)] for _, _, raw in chunk] for name in keep}
-            yield TableFile(_as_strings(header, chunk, names), skipped[count:], total, len(header), kept)
-            count = len(skipped)
-    _check_rows(path, total, skipped, can_be_empty)
-    if len(skipped) > count:
-        yield TableFile(_as_strings(header, []), skipped[count:], total, len(header))
+    for start in range(0, shape[0], step):
+        count = min(step, shape[0] - start)
+        content = file.read(count * width)
+        if len(content) < count * width:
+            raise FileFormatError(f"{path} is not a complete numpy file: it ends after row {start}.")
+        yield np.frombuffer(content, dtype).reshape(count, *shape[1:]).astype(own)
 
 
-def column_names(path: Path) -> list[str]:
-    """The names of a file's columns; no row is read.
-
-    Args:
-        path: The file.
-    """
-    _check_file(path)
-    if _is_parquet(path):
-        return [str(name) for name in parquet_schema(path).names]
-    with _open(path) as file:
-        return _parse(path, file, [])[0]
+# Files ----------------------------------------------------------------------------------------------------------------
 
 
-def parquet_schema(path: Path) -> Any:
-    """The Arrow schema of a Parquet file.
-
-    Args:
-        path: The file.
-    """
-    return _parquet_file(path).schema_arrow
-
-
-def num_parquet_rows(path: Path) -> int:
-    """The number of rows of a Parquet file; none is read.
-
-    Args:
-        path: The file.
-    """
-    return int(_parquet_file(path).metadata.num_rows)
-
-
-def _parse(path: Path, file: TextIO, skipped: list[Skipped]) -> tuple[list[str], Iterator[_Row]]:
-    """The columns' names and the good rows with their line numbers; others are added to `skipped`."""
-    lines = _decoded(path, file)
-    blank, first = next(((number, line) for number, line in enumerate(lines) if line.strip()), (0, None))
-    if first is None:
-        raise FileFormatError(f"{path} is empty: a line of column names and at least one row are needed.")
-    mark = max(_DELIMITERS, key=first.count)
-    current = [first]
-    reader = csv.reader(_chain(first, lines, current), delimiter=mark)
-    header = _header(path, next(reader))
-    return header, _good_rows(path, reader, current, blank, len(header), mark, skipped)
-
-
-def _check_kept(path: Path, names: Collection[str], keep: Collection[str]) -> None:
-    absent = next((name for name in keep if name not in names), None)
-    if absent is not None:
-        raise InvalidInputError(f"{path} has no column {absent!r} to keep: it has {', '.join(map(repr, names))}.")
-
-
-def _good_rows(
-    path: Path, reader: Any, current: list[str], blank: int, fields: int, mark: str, skipped: list[Skipped]
-) -> Iterator[_Row]:
-    """Rows with the right number of fields; `current` holds the line that the reader has just read.
-
-    The reader has not counted `blank` empty lines at the top.
-    """
-    before = reader.line_num + blank
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever a damaged file makes its reader raise is one sentence about the file."""
     try:
-        for row in reader:
-            line, before = before + 1, reader.line_num + blank
-            if line < before and '"' not in current[0]:  # the end of the file, not a closing mark, ended the cell
-                raise FileFormatError(f"{path} has a quotation mark in line {line} that is never closed: remove it.")
-            if len(row) == fields + 1 and not row[-1]:  # a separator at the end of the line
-                row = row[:-1]
-            if len(row) == fields:
-                yield line, [_cell(text, mark) for text in row], row
-            elif any(text.strip() for text in row):
-                skipped.append(Skipped(line, before, len(row)))
-    except csv.Error as error:
-        raise FileFormatError(f"{path} cannot be read after line {before}: {first_line(error)}.") from error
+        yield
+    except (FileFormatError, InvalidInputError):
+        raise
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not text in UTF-8: save it as such.") from error
+    except Exception as error:  # pyarrow, numpy, zipfile and gzip raise nearly every kind of error
+        said = reason(error)
+        if "UTF8" in said or "utf-8" in said.lower():
+            raise FileFormatError(f"{path} is not text in UTF-8: save it as such.") from error
+        if "straddl" in said or "newline" in said:
+            said = f"a quotation mark is never closed, or a row is longer than {format_bytes(_BLOCK)}"
+        kind = "Parquet file" if _is_parquet(path) else "numpy file of numbers" if _is_array(path) else "table"
+        raise FileFormatError(f"{path} cannot be read as a whole {kind}: {said}.") from error
 
 
-def _cell(text: str, mark: str) -> str | None:
-    """The cell; files with semicolons between cells often have commas before decimals."""
-    if mark == ";" and _DECIMAL_COMMA.fullmatch(text.strip()):
-        text = text.replace(",", ".")
-    return as_cell(text)
+class _Sample:
+    """All rows, or a random sample of them in the order of the file, by reservoir sampling.
+
+    A row that loses its place stays in memory until half of the rows held are such.
+    """
+
+    def __init__(self, most: int | None, seed: int) -> None:
+        self.most, self.total = most, 0
+        self._random = random.Random(seed)
+        self._chosen: list[int] = []
+        self._parts: list[Table] = []
+        self._numbers: list[int] = []
+
+    def add(self, part: Table) -> None:
+        self._parts.append(part)
+        first, self.total = self.total, self.total + len(part)
+        self._numbers += range(first, self.total)
+        if self.most is None:
+            return
+        for number in range(first, self.total):
+            if number < self.most:
+                self._chosen.append(number)
+            elif (place := self._random.randrange(number + 1)) < self.most:
+                self._chosen[place] = number
+        if len(self._numbers) > 2 * self.most:
+            self._drop()
+
+    def table(self) -> Table:
+        if self.most is not None:
+            self._drop()
+        return self._joined()
+
+    def _drop(self) -> None:
+        kept = np.flatnonzero(np.isin(self._numbers, self._chosen))
+        self._parts = [self._joined().take(kept)]
+        self._numbers = [self._numbers[place] for place in kept]
+
+    def _joined(self) -> Table:
+        names = self._parts[0].names
+        columns = {name: np.concatenate([part.columns[name] for part in self._parts]) for name in names}
+        return Table(columns, np.concatenate([part.lines for part in self._parts]))
 
 
-def _header(path: Path, cells: list[str]) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    while names and not names[-1]:
-        names.pop()
-    names = [name or f"column {index}" for index, name in enumerate(names, start=1)]
-    if all(map(is_number, names)):
-        raise FileFormatError(f"{path} starts with numbers: its first line must have the columns' names.")
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise FileFormatError(f"{path} has two columns called {twice!r}: rename one of them.")
-    return names
-
-
-def _sample(rows: Iterable[_Row], most: int | None, seed: int) -> tuple[list[_Row], int]:
-    """All rows, or a random sample of them by reservoir sampling in the order of the file, and how many there were."""
-    if most is None:
-        kept = list(rows)
-        return kept, len(kept)
-    kept, total, generator = [], 0, random.Random(seed)
-    for row in rows:
-        total += 1
-        if len(kept) < most:
-            kept.append(row)
-        elif (place := generator.randrange(total)) < most:
-            kept[place] = row
-    return sorted(kept, key=lambda row: row[0]), total
-
-
-def _as_strings(header: list[str], rows: list[_Row], names: Collection[str] | None = None) -> Table:
-    columns: dict[str, Any] = {}
-    for index, name in enumerate(header):
-        if names is None or name in names:
-            column = np.empty(len(rows), dtype=object)
-            column[:] = [cells[index] for _, cells, _ in rows]
-            columns[name] = column
-    return Table(columns, np.array([line for line, _, _ in rows], dtype=np.int64))
-
-
-def _read_names(names: Sequence[str], columns: Collection[str] | None, keep: Collection[str]) -> list[str]:
-    """The columns of the table: those asked for, or all but those that are only carried over."""
-    return [name for name in names if (name not in keep if columns is None else name in columns)]
-
-
-def _check_rows(path: Path, total: int, skipped: list[Skipped], can_be_empty: bool = False) -> None:
+def _check_rows(path: Path, total: int, skipped: list[Skipped], can_be_empty: bool) -> None:
     if not total and not skipped and not can_be_empty:
         raise FileFormatError(f"{path} has column names but no rows.")
     if len(skipped) > _MOST_SKIPPED * (total + len(skipped)):
@@ -270,9 +484,6 @@ def _check_rows(path: Path, total: int, skipped: list[Skipped], can_be_empty: bo
             f"{path} has {len(skipped)} of {total + len(skipped)} rows with the wrong number of fields, first "
             f"{skipped[0]}: is the separator the same in all lines, and every quotation mark closed?"
         )
-
-
-# Files ----------------------------------------------------------------------------------------------------------------
 
 
 def _check_file(path: Path) -> None:
@@ -294,107 +505,13 @@ def _check_size(path: Path) -> None:
         )
 
 
-def _open(path: Path) -> TextIO:
-    try:
-        if path.suffix.lower() == ".gz":
-            return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-        return open(path, encoding="utf-8-sig", newline="")
-    except OSError as error:
-        raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def _decoded(path: Path, file: TextIO) -> Iterator[str]:
-    try:
-        yield from file
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} is not text in UTF-8: save it as such.") from error
-    except (OSError, EOFError) as error:
-        raise FileFormatError(f"{path} cannot be read: {first_line(error)}.") from error
-
-
-def _chain(first: str, rest: Iterator[str], current: list[str]) -> Iterator[str]:
-    """All lines; the one that was given out last is in `current`."""
-    yield first
-    for line in rest:
-        current[0] = line
-        yield line
-
-
 def _is_parquet(path: Path) -> bool:
     return path.name.lower().endswith(PARQUET_ENDINGS)
 
 
-def _read_parquet(path: Path, max_rows: int | None, seed: int) -> TableFile:
-    polars = _polars()
-    try:
-        frame = polars.scan_parquet(path)
-        total = int(frame.select(polars.len()).collect().item())
-        lines = np.arange(1, total + 1)
-        if max_rows is not None and total > max_rows:
-            lines = np.array(sorted(random.Random(seed).sample(range(1, total + 1), max_rows)))
-            index = frame.with_row_index("fsvi row", offset=1)
-            frame = index.filter(polars.col("fsvi row").is_in(lines)).drop("fsvi row")
-        table = _typed(path, frame.collect())
-    except polars.exceptions.PolarsError as error:
-        raise FileFormatError(f"{path} is not a whole Parquet file: {first_line(error)}.") from error
-    _check_rows(path, total, [])
-    return TableFile(Table(table.columns, lines), [], total, len(table.names))
+def _is_array(path: Path) -> bool:
+    return path.name.lower().endswith(ARRAY_ENDINGS)
 
 
-def _parquet_chunks(
-    path: Path, rows: int, columns: Collection[str] | None, keep: Collection[str], can_be_empty: bool
-) -> Iterator[TableFile]:
-    polars, arrow = _polars(), pyarrow_module()
-    file = _parquet_file(path)
-    names = file.schema_arrow.names
-    _check_rows(path, file.metadata.num_rows, [], can_be_empty)
-    _check_kept(path, names, keep)
-    read = _read_names(names, columns, keep)
-    start = 0
-    try:
-        for batch in file.iter_batches(rows, columns=list(dict.fromkeys([*read, *keep]))):
-            table = _typed(path, polars.from_arrow(batch.select(read)))
-            lines = np.arange(start + 1, start + batch.num_rows + 1)
-            start += batch.num_rows
-            yield TableFile(
-                Table(table.columns, lines), [], start, len(names), {name: batch.column(name) for name in keep}
-            )
-    except (arrow.ArrowException, OSError) as error:
-        raise FileFormatError(f"{path} is not a whole Parquet file: {first_line(error)}.") from error
-
-
-def _parquet_file(path: Path) -> Any:
-    """A Parquet file of which no row is read yet; its column chunks are read as they are needed."""
-    arrow = pyarrow_module()
-    import pyarrow.parquet
-
-    try:
-        return pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
-    except (arrow.ArrowException, OSError) as error:
-        raise FileFormatError(f"{path} is not a whole Parquet file: {first_line(error)}.") from error
-
-
-def _typed(path: Path, frame: Any) -> Table:
-    try:
-        return as_table(frame)
-    except (TypeError, ValueError) as error:
-        raise FileFormatError(
-            f"{path} has columns that are neither numbers, dates nor text: {first_line(error)}."
-        ) from error
-
-
-def _polars() -> Any:
-    try:
-        import polars
-    except ImportError as error:
-        raise InvalidInputError("Parquet files need polars: pip install polars, or use .csv.") from error
-    return polars
-
-
-def pyarrow_module() -> Any:
-    """The package pyarrow, which fsvi does not need otherwise."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise InvalidInputError("Parquet files need pyarrow: pip install pyarrow, or use .csv.") from error
-    return pyarrow
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, names))

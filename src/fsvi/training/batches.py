@@ -267,7 +267,7 @@ class StreamBatches(LoaderBatches):
         for step in steps_of(batches):
             for batch in step:
                 targets = torch.as_tensor(unpacked(batch, self._unpack)[1]).detach().cpu().contiguous()
-                self._checksum = zlib.crc32(targets.reshape(-1).view(torch.uint8).numpy(), self._checksum)
+                self._checksum = zlib.crc32(targets.numpy().tobytes(), self._checksum)
             yield from step[ranks.rank() : ranks.rank() + 1]
 
     def _first_size(self) -> int:

@@ -112,5 +112,7 @@ def _as_callback(index: int, callback: Any) -> Callback:
         return callback
     if not callable(callback) or isinstance(callback, type):
         kind = f"the class {callback.__name__}" if isinstance(callback, type) else f"a {type(callback).__name__}"
-        raise InvalidInputError(f"callbacks[{index}] is {kind}, not an fsvi.Callback or a function of the state.")
+        raise InvalidInputError(
+            f"callbacks[{index}] is {kind}, not an fsvi.training.Callback or a function of the state."
+        )
     return _EachEpoch(callback)

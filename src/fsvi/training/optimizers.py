@@ -37,7 +37,7 @@ class _Decaying:
 
 
 def adamw(weight_decay: float = 0.01) -> MakeOptimizer:
-    """AdamW whose weight decay acts on the network's point estimates only: `fit(..., optimizer=fsvi.adamw(0.05))`.
+    """AdamW whose weight decay acts on the network's point estimates only: `fit(..., optimizer=fsvi.training.adamw(0.05))`.
 
     Parameters with a distribution have a prior instead, and the noise of a likelihood has no reason to be one. Use it
     with `fit`, which knows the point estimates: an optimizer that you make of it yourself has no weight decay.
@@ -50,7 +50,7 @@ def adamw(weight_decay: float = 0.01) -> MakeOptimizer:
 
 
 def sgd(momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0) -> MakeOptimizer:
-    """SGD whose weight decay acts on the network's point estimates only, as that of `fsvi.adamw`.
+    """SGD whose weight decay acts on the network's point estimates only, as that of `fsvi.training.adamw`.
 
     Args:
         momentum: The momentum, 0 or more and below 1.

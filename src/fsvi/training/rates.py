@@ -121,7 +121,7 @@ class TorchRates(Rates):
 
 
 class every_step:  # noqa: N801 - it reads like a function
-    """A torch scheduler that makes its step after each optimizer step: `schedule=fsvi.every_step(make)`.
+    """A torch scheduler that makes its step after each optimizer step: `schedule=fsvi.training.every_step(make)`.
 
     Args:
         make: A function from the optimizer to the scheduler, such as

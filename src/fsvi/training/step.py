@@ -70,6 +70,7 @@ class Stepper:
             observed = ranks.total(sum(batch.observed or 0 for batch in given))
         if not observed:
             return {}
+        given = [batch for batch in given if batch.observed] or given[:1]  # a process without targets takes part
         self.optimizer.zero_grad(set_to_none=True)
         with _restored_on_error(self._norms):
             terms = self._backward(given, observed)
@@ -109,7 +110,7 @@ class Stepper:
             share = ranks.size() * (batch.observed or 0) / observed  # processes average their gradients
             with nullcontext() if is_last or self._together is None else self._together.no_sync():
                 terms = self._forward(batch)
-                self._scaler.scale(sum(terms.values()) * share).backward()
+                self._scaler.scale(share * torch.stack(list(terms.values())).sum()).backward()
             for name, term in terms.items():
                 means[name] = means.get(name, 0.0) + share * term.detach()
         ranks.all_sum(list(means.values()))

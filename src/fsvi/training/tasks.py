@@ -58,8 +58,9 @@ def fit_tasks(
             after_task(method, number)
         with forked_random(method.device):
             for learner in method.learners():
-                if hasattr(learner, "end_task"):
-                    learner.end_task(_examples(method, data, settings), seed)
+                end_task: Any = getattr(learner, "end_task", None)
+                if end_task is not None:
+                    end_task(_examples(method, data, settings), seed)
     return histories
 
 

@@ -239,6 +239,7 @@ def test_two_methods_do_not_share_what_a_context_has_learned():
     for context in (contexts.Uniform(), contexts.Mixture([contexts.Uniform(), contexts.Batch()], [0.5, 0.5])):
         first, second = (fsvi.FSVI(net, fsvi.Categorical(), context) for _ in range(2))
         x = torch.rand(30, 2)
-        first.begin(x, 30)
-        second.begin(100 * x, 30)
-        assert first.function_space.points(x).abs().max() <= 1
+        y = torch.zeros(30, dtype=torch.long)
+        first.begin(x, y)
+        second.begin(100 * x, y)
+        assert first._points(x).abs().max() <= 1

@@ -27,9 +27,6 @@ from paper.bench.by_hand import (
     plain_step,
 )
 from paper.bench.peers import STEPS
-from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
-from fsvi.inputs import Bundle
-from fsvi.posteriors.mean_field import MeanField
 
 
 def work(*layers: nn.Module, num_samples: int = 1) -> Work:

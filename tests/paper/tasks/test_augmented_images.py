@@ -9,7 +9,7 @@ import paper.data
 from paper.experiment import Order
 from paper.tasks.augmented_images import AugmentedImages
 from paper.tasks.cifar10 import cifar10
-from paper.tuning.study import held_out
+from paper.tuning import held_out
 from pictures import pretend
 from scenarios import images
 

@@ -5,7 +5,7 @@ from torch import nn
 import fsvi
 import paper.data
 from paper.experiment import Order
-from paper.runner.runs import run
+from paper.runs import run
 from paper.tasks.cifar10 import ABSENT, SEVERITIES, TASK, cifar10
 from pictures import Oracle, make_up, pretend
 
@@ -101,7 +101,7 @@ def test_the_papers_settings(monkeypatch):
 @pytest.mark.parametrize("context", ["svhn", "cifar10-c"])
 def test_a_context_that_is_also_the_test_is_refused(monkeypatch, context):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match=f"'{context}'.*test"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"'{context}'.*test"):
         cifar10(Order("cifar10", "fsvi", "smoke", context=context))
 
 

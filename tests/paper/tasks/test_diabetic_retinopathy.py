@@ -10,9 +10,9 @@ import torch
 import fsvi
 import paper.data
 from paper.experiment import Order
-from paper.runner.runs import run
+from paper.runs import run
 from paper.tasks.diabetic_retinopathy import photograph_poorly, retina
-from paper.tuning.study import held_out
+from paper.tuning import held_out
 from pictures import Oracle, make_up, needs, pretend
 
 SMOKE = Order("retina", "map", "smoke")
@@ -156,5 +156,5 @@ def test_photographs_are_made_smaller_by_averaging(monkeypatch):
 
 def test_the_shifted_set_cannot_be_the_context(monkeypatch):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match=r"'aptos'.*test"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=r"'aptos'.*test"):
         retina(Order("retina", "fsvi", "smoke", context="aptos"))

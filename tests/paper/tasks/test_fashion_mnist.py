@@ -6,7 +6,7 @@ import torch
 import fsvi
 from paper.data import Normalize
 from paper.experiment import Order
-from paper.runner.runs import run
+from paper.runs import run
 from paper.tasks.fashion_mnist import fashion_mnist
 from paper.tasks.registry import TASKS
 from pictures import Oracle, make_up, needs, pretend
@@ -68,7 +68,7 @@ def test_each_test_set_is_measured_under_its_own_name(monkeypatch):
 @pytest.mark.parametrize("name", ["mnist", "notmnist"])
 def test_a_context_that_is_a_test_of_detection_is_refused(monkeypatch, name):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match=f"'{name}'"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"'{name}'"):
         fashion_mnist(Order("fashion-mnist", "fsvi", "smoke", context=name))
 
 

@@ -8,7 +8,7 @@ import torch
 import fsvi
 from paper import data
 from paper.experiment import Experiment, Order
-from paper.runner.runs import run
+from paper.runs import run
 from paper.tasks.image_contexts import context_notes
 from paper.tasks.registry import TASKS
 from pictures import pretend
@@ -33,10 +33,10 @@ def test_test_images_under_the_name_of_the_context_are_refused_before_training(
     monkeypatch.setattr(data, "load", mixed_up)
     order = Order(task, "fsvi", "smoke", context=name)
     experiment = TASKS[task].experiment(order)
-    with pytest.raises(fsvi.InvalidInputError, match=f"48 .*{other}"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"48 .*{other}"):
         experiment.evaluate(experiment.build(0))
     monkeypatch.setattr(Experiment, "train", lambda *_, **__: pytest.fail("it was trained before"))
-    with pytest.raises(fsvi.InvalidInputError, match=f"48 .*{other}"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"48 .*{other}"):
         run(order, tmp_path, progress=False)
 
 
@@ -51,7 +51,7 @@ def test_a_single_test_image_in_the_context_is_enough(monkeypatch, tmp_path):
     monkeypatch.setattr(data, "load", leaking)
     monkeypatch.setattr(Experiment, "train", lambda *_, **__: pytest.fail("it was trained before"))
     for task in ("fashion-mnist", "rotated-mnist"):
-        with pytest.raises(fsvi.InvalidInputError, match="1 test images of mnist"):
+        with pytest.raises(fsvi.errors.InvalidInputError, match="1 test images of mnist"):
             run(Order(task, "fsvi", "smoke", context="kmnist"), tmp_path, progress=False)
 
 
@@ -61,7 +61,7 @@ def test_a_context_of_another_kind_is_named_as_the_fault(monkeypatch, name):
     load = data.load
     table = lambda: replace(load("mnist"), x=torch.zeros(5, 13, dtype=torch.float64))  # noqa: E731
     monkeypatch.setattr(data, "load", lambda asked, split: table() if asked == "boston" else load(asked, split))
-    with pytest.raises(fsvi.InvalidInputError, match=f"'{name}'.*images"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"'{name}'.*images"):
         TASKS["fashion-mnist"].experiment(Order("fashion-mnist", "fsvi", "smoke", context=name))
 
 

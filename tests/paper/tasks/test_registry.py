@@ -2,7 +2,8 @@
 
 import pytest
 
-from fsvi.methods.registry import check_method, takes_context
+from fsvi.methods.registry import check_method
+from paper.methods import takes_context
 from paper.published import PAPER
 from paper.tasks.registry import TASKS
 

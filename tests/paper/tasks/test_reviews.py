@@ -7,7 +7,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.inputs import Bundle
 from paper import data
 from paper.experiment import Order
-from paper.runner.runs import checked, run
+from paper.runs import checked, run
 from paper.tasks.reviews import excerpts, reviews
 from pictures import needs
 from review_texts import make_up

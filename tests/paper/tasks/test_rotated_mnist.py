@@ -7,7 +7,7 @@ import torch
 import fsvi
 import paper.data
 from paper.experiment import Order
-from paper.runner.runs import run
+from paper.runs import run
 from paper.tasks.rotated_mnist import DEGREES, rotated_mnist
 from pictures import Oracle, make_up, needs, pretend
 
@@ -86,5 +86,5 @@ def test_digits_are_turned_before_they_are_normalised(monkeypatch):
 
 def test_a_context_of_turned_digits_is_refused(monkeypatch):
     pretend(monkeypatch)
-    with pytest.raises(fsvi.InvalidInputError, match="'corrupted'"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="'corrupted'"):
         rotated_mnist(Order("rotated-mnist", "fsvi", "smoke", context="corrupted"))

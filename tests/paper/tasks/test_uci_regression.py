@@ -8,8 +8,7 @@ from fsvi.methods import GFSVI
 from fsvi.networks import mlp
 from paper import data
 from paper.experiment import Order
-from paper.records import result_path
-from paper.runner.runs import run, run_stacked
+from paper.runs import run
 from paper.tasks.registry import TASKS
 from paper.tasks.uci_regression import _TUNED, TABLES
 
@@ -88,19 +87,6 @@ def test_what_differs_from_the_paper_is_said(table, task, method, notes):
 def test_what_is_said_follows_the_order(table):
     order = Order("uci-yacht", "fsvi", settings={"linearize": "jvp", "stochastic": "last_layer"})
     assert next(iter(TASKS["uci-yacht"].experiment(order).notes)) == "only the last layer is stochastic"
-
-
-@pytest.mark.parametrize("method", ["fsvi", "mfvi", "map"])
-def test_seeds_trained_together_are_results_like_others(table, tmp_path, method):
-    orders = [Order("uci-yacht", method, "smoke", seed=seed) for seed in range(3)]
-    alone = run(orders[1], tmp_path, lambda _: None, progress=False)
-    said = []
-    results = run_stacked(orders, tmp_path, said.append)
-    assert said == ["2 seeds trained together, 1 existed already."]
-    assert results[1] == alone
-    assert [result.seed for result in results] == [0, 1, 2]
-    assert results[0].settings == alone.settings and results[0].metrics.keys() == alone.metrics.keys()
-    assert result_path(tmp_path, orders[2]).exists()
 
 
 @pytest.mark.data

@@ -9,11 +9,11 @@ from torch import nn
 import fsvi
 from paper.experiment import Order
 from paper.records import result_path
-from paper.runner.runs import model_path, run
+from paper.runs import model_path, run
 from paper.tasks import cifar10 as recipe
 from paper.tasks.registry import TASKS
 from paper.tasks.warm_starts import warm_started
-from paper.tuning.study import tune
+from paper.tuning import tune
 from pictures import pretend
 
 DESK = Order("cifar10", "map", "desk")
@@ -86,14 +86,14 @@ def test_laplace_is_around_the_trained_network(small, tmp_path):
 
 
 def test_without_a_trained_model_a_new_network_is_made(small):
-    """`fsvi diagnose` needs a network of the right form to load a file into."""
+    """A run that starts from another one needs a network of the right form to load a file into."""
     for name in ("ensemble:map", "laplace", "mc-dropout"):
         made = TASKS["cifar10"].experiment(replace(DESK, method=name)).build(0)
         assert isinstance(made.net, nn.Module)
 
 
 def test_a_warm_start_cannot_be_tuned_on_data_that_the_network_has_seen(small, tmp_path):
-    with pytest.raises(fsvi.InvalidInputError, match="seen"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="seen"):
         tune(replace(DESK, method="fsvi", context="monochrome"), tmp_path, 1)
 
 

@@ -1,1 +1,0 @@
-"""Runs: training, evaluation, and the files they leave."""

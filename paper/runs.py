@@ -1,0 +1,314 @@
+"""A run: train a method on a task, evaluate it, and write one result file.
+
+The result is written last: if it exists, so does everything else. An existing result is reused. Checkpoints of an
+interrupted run are kept in `.unfinished`, and the next call resumes from them. While one process makes a result,
+others wait for it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+import fsvi
+from fsvi.diagnosis import diagnose
+from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.methods import Method, load
+from fsvi.methods.registry import check_method
+from fsvi.serialization import check_writable, plain
+from fsvi.training import History
+from fsvi.validation import check_choice, check_seed, check_type
+from paper import data
+from paper.data import DataSplit
+from paper.experiment import CPU, PROFILES, Compute, Experiment, Order, Outcome, thin
+from paper.methods import takes_context
+from paper.records import DIAGNOSIS, Result, model_path, read_result, result_path, write_document, write_result
+from paper.tasks.image_contexts import GENERATED, check_unseen
+from paper.tasks.registry import TASKS
+
+_CHECKPOINT_INTERVAL = 60.0
+_EPOCHS = 60
+"""The most epochs whose history a result keeps."""
+_EXAMPLES = 500
+"""Training examples that a diagnosis looks at."""
+_RECIPE: dict[str, Any] = {"method": {}, "fit": {}}
+"""The ordered settings of a run that takes the recipe as it is."""
+
+
+class BusyError(FSVIError):
+    """Another process is making the same result."""
+
+
+def run(
+    order: Order,
+    out: Path,
+    tell: Callable[[str], None] = print,
+    progress: bool | None = None,
+    compute: Compute = CPU,
+    wait: bool = True,
+) -> Result:
+    """The result of a run: read if it exists, otherwise trained, evaluated and written.
+
+    Args:
+        order: What to run.
+        out: The folder of results; trained models go to `models` in it.
+        tell: A function that shows a line of text.
+        progress: Whether to show a progress bar; None shows it on a terminal.
+        compute: Where and how to train.
+        wait: Whether to wait while another process makes the result; otherwise `BusyError` is raised.
+    """
+    order = checked(order)
+    path = result_path(check_writable(out), order)
+    if not path.exists():
+        with _alone(out, path, tell, wait):
+            if not path.exists():  # another process may have made it just before we got the lock
+                return _make(order, out, path, tell, progress, compute)
+    rmtree(_unfinished(out, path), ignore_errors=True)  # left by a process that was killed at the very end
+    tell(f"{path} exists already.")
+    return _read(path, order)
+
+
+def checked(order: Order) -> Order:
+    """The order with the name of its context filled in; an error says what is wrong with it."""
+    task = TASKS[check_choice("task", order.task, TASKS)]
+    check_choice("profile", order.profile, PROFILES)
+    if order.profile not in task.profiles:
+        known = " and ".join(each.name for each in TASKS.values() if order.profile in each.profiles)
+        raise InvalidInputError(f"profile={order.profile!r} is not one of {order.task}'s, only of {known}.")
+    check_seed(order.seed)
+    check_method(order.method)
+    if task.context is not None and takes_context(order.method):
+        contexts = task.contexts or [*GENERATED, *data.names()]
+        return replace(order, context=check_choice("context", order.context or task.context, contexts))
+    if order.context is not None:
+        reason = f"the context of {order.task!r} is fixed" if task.context is None else f"{order.method!r} takes none"
+        raise InvalidInputError(f"context={order.context!r} cannot be chosen: {reason}.")
+    return order
+
+
+def state(order: Order, out: Path) -> str:
+    """How far a run is: "done", "running", "interrupted" (the next command resumes it) or "missing"."""
+    path = result_path(out, order)
+    if path.exists():
+        return "done"
+    lock = _lock(out, path)
+    if Path(lock.lock_file).exists():
+        try:
+            lock.acquire(timeout=0)
+            lock.release()
+        except Timeout:
+            return "running"
+    return "interrupted" if any(_unfinished(out, path).glob("*")) else "missing"
+
+
+def describe(order: Order) -> str:
+    """An order in a few words."""
+    context = f" ({order.context})" if order.context else ""
+    return f"{order.task} {order.method}{context}, {order.profile}, seed {order.seed}"
+
+
+# Making -------------------------------------------------------------------------------------------------------------
+
+
+def _make(
+    order: Order, out: Path, path: Path, tell: Callable[[str], None], progress: bool | None, compute: Compute
+) -> Result:
+    commit, model = _commit(), model_path(out, path)
+    for file in (model, path):
+        check_writable(file.parent)
+    experiment = TASKS[order.task].experiment(order).computed(compute)
+    _check_data(experiment)
+    before = [(run(start, out, tell, progress, compute), _load_model(start, out)) for start in experiment.starts]
+    started = time.perf_counter()
+    with _threads_of(order):
+        method = experiment.build(order.seed, [each for _, each in before])
+        kept = {"checkpoint": _unfinished(out, path), "resume": True, "checkpoint_interval": _CHECKPOINT_INTERVAL}
+        history = experiment.train(method, order.seed, progress=progress, device=compute.device, **kept)
+        if not experiment.trains:
+            history.seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        outcome = experiment.evaluate(method)
+        seconds = {"train": round(history.seconds, 1), "evaluate": round(time.perf_counter() - started, 1)}
+        if experiment.starts:
+            earlier = sum(each.seconds["train"] + each.seconds.get("start", 0.0) for each, _ in before)
+            seconds["start"] = round(earlier, 1)
+        result = _result(order, experiment, method, history, outcome, seconds, commit)
+        method.save(model)
+        _diagnose(path, method, experiment, history)
+    write_result(path, result)
+    rmtree(_unfinished(out, path), ignore_errors=True)
+    return result
+
+
+def _check_data(experiment: Experiment) -> None:
+    """Find the test data, and refuse test images among context points, before hours of training."""
+    for name in experiment.tests:
+        data.ensure(name, "test")
+    context = [source for source in experiment.context if isinstance(source, DataSplit)]
+    if context:
+        check_unseen((data.load(name, "test") for name in experiment.tests), context)
+
+
+def _load_model(order: Order, out: Path) -> Method:
+    """The trained model of a run that another one starts from."""
+    order = checked(order)
+    path = model_path(out, result_path(out, order))
+    if not path.exists():
+        raise InvalidInputError(
+            f"there is no model {path}, from which this run starts: models stay on the machine that made them, so "
+            f"remove {result_path(out, order)}, and the run is made again."
+        )
+    method = load(path, TASKS[order.task].experiment(order).build(order.seed).net)
+    check_type("the model", method, Method, "a method without calibration, as runs save it")
+    assert isinstance(method, Method)
+    return method
+
+
+def _diagnose(path: Path, method: Method, experiment: Experiment, history: History) -> None:
+    """Write a diagnosis on examples of the training data next to the result."""
+    if not experiment.is_diagnosed:
+        return
+    x, y = (values[:_EXAMPLES] for values in experiment.data)
+    try:
+        found = diagnose(method, (x, y), None, history)
+        write_document(path.with_suffix(DIAGNOSIS), found.to_dict())
+    except FSVIError as error:
+        warnings.warn(f"{path} has no diagnosis: {error}", stacklevel=2)
+
+
+def _read(path: Path, order: Order) -> Result:
+    """The result, if it was made with exactly the settings of `order`."""
+    result = read_result(path)
+    made, wanted = result.settings.get("ordered", _RECIPE), _ordered(order)
+    if made != wanted:
+        raise InvalidInputError(
+            f"{path} was made with {_listed(made)}, not with {_listed(wanted)}: remove it, or choose another folder."
+        )
+    return result
+
+
+def _listed(ordered: Mapping[str, Mapping[str, Any]]) -> str:
+    named = [f"{name}={value!r}" for settings in ordered.values() for name, value in settings.items()]
+    return ", ".join(named) or "the recipe's settings"
+
+
+# Locks --------------------------------------------------------------------------------------------------------------
+
+
+def _unfinished(out: Path, path: Path) -> Path:
+    """The folder for checkpoints of an unfinished result."""
+    return out / ".unfinished" / path.relative_to(out).with_suffix("")
+
+
+def _lock(out: Path, path: Path) -> FileLock:
+    folder = _unfinished(out, path)
+    return FileLock(folder.parent / f"{folder.name}.lock")
+
+
+@contextmanager
+def _alone(out: Path, path: Path, tell: Callable[[str], None], wait: bool) -> Iterator[None]:
+    """Hold the lock on making a result. It is released when the process ends, even if it is killed."""
+    lock = _lock(out, path)
+    check_writable(Path(lock.lock_file).parent)
+    try:
+        lock.acquire(timeout=0.1)
+    except Timeout as error:
+        if not wait:
+            raise BusyError(f"{path} is being made by another process.") from error
+        tell(f"Waiting for another process that makes {path}.")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _threads_of(order: Order) -> Iterator[None]:
+    """Train and evaluate with the number of threads that the task asks for."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(TASKS[order.task].threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# What a result says -------------------------------------------------------------------------------------------------
+
+
+def _result(
+    order: Order,
+    experiment: Experiment,
+    method: Method,
+    history: History,
+    outcome: Outcome,
+    seconds: Mapping[str, float],
+    commit: str | None,
+) -> Result:
+    sources = [*experiment.sources, *outcome.sources]
+    columns = {"loss": history.loss, **history.terms, "validation": history.validation}
+    settings = {"method": method.config(), "fit": recorded(experiment.fit_settings)}
+    return Result(
+        task=order.task,
+        method=order.method,
+        context=order.context,
+        profile=order.profile,
+        seed=order.seed,
+        settings=settings if _ordered(order) == _RECIPE else {**settings, "ordered": _ordered(order)},
+        metrics={name: value for name, value in outcome.metrics.items() if math.isfinite(value)},
+        curves=outcome.curves,
+        history={name: thin(values, _EPOCHS) for name, values in columns.items() if values},
+        data=[{"name": each.name, "split": each.split, "size": len(each), "sha256": each.sha256} for each in sources],
+        notes=[*experiment.notes, *dict.fromkeys(source.note for source in sources if source.note)],
+        seconds=seconds,
+        versions={
+            "fsvi": fsvi.__version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "numpy", "scikit-learn", "matplotlib")},
+        },
+        machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+        commit=commit,
+    )
+
+
+def _ordered(order: Order) -> dict[str, Any]:
+    """The settings of an order, as a result keeps them."""
+    return {"method": recorded(order.settings), "fit": recorded(order.fit_settings)}
+
+
+def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON values; values that JSON cannot hold as they are printed."""
+    simple = (bool, int, float, str, list, dict, type(None))
+    values = {name: plain(value) for name, value in settings.items()}
+    return {name: value if isinstance(value, simple) else repr(value) for name, value in values.items()}
+
+
+def _commit() -> str | None:
+    """The commit of the source, with `+changes` if its files differ from it; None outside the repository."""
+
+    def git(*arguments: str) -> str:
+        folder = Path(fsvi.__file__).parent
+        return subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # fails in a repository that only surrounds fsvi
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,115 @@
+"""Checks of the inputs of metrics: predictions with their targets, and scores.
+
+Outputs at every position of an input count as inputs of their own. Missing targets do not count, as in `fsvi.fit`.
+Metrics are computed in float64 on the CPU, so that sums over a large test set stay accurate.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import Predictive
+from fsvi.likelihoods.base import as_labels, as_numbers
+from fsvi.validation import as_tensor, check_type
+
+Probabilities: TypeAlias = Predictive | Tensor
+"""A prediction of classes, or its class probabilities (n, positions..., classes)."""
+
+_ROUNDING = 1e-3
+"""The tolerance for sums of probabilities; half precision passes."""
+
+
+class Labeled(NamedTuple):
+    """Predictions of classes at inputs or positions that have a label, one after the other.
+
+    Attributes:
+        probabilities: Their class probabilities, (rows, classes).
+        y: Their labels, (rows,).
+        observed: Which inputs or positions they are, (n, positions...).
+    """
+
+    probabilities: Tensor
+    y: Tensor
+    observed: Tensor
+
+
+def check_predictions(p: Any, y: Any) -> Labeled:
+    """Class probabilities with their labels.
+
+    Args:
+        p: Predictions, or class probabilities.
+        y: Labels.
+    """
+    probabilities = check_probabilities(p)
+    y, observed = as_labels(as_tensor("y", y).cpu(), probabilities, p if isinstance(p, Predictive) else None)
+    if not bool(observed.any()):
+        raise InvalidInputError("y has no labels: at least one is needed.")
+    return Labeled(probabilities[observed], y[observed], observed)
+
+
+def check_probabilities(p: Any) -> Tensor:
+    """Class probabilities (n, positions..., classes), n ≥ 1, each row a distribution."""
+    given = p.class_probabilities() if isinstance(p, Predictive) else p
+    values = as_tensor("p", given, torch.float64).detach().cpu()
+    if values.dim() < 2 or 0 in values.shape:
+        raise InvalidInputError(f"p has shape {tuple(values.shape)}; probabilities (n, classes) are needed, n ≥ 1.")
+    rows = values.flatten(0, -2)
+    wrong = ((rows < 0) | ~rows.isfinite()).any(1) | ((rows.sum(1) - 1).abs() > _ROUNDING)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise InvalidInputError(f"row {row} of p is {rows[row].tolist()}, not probabilities that sum to 1.")
+    return values
+
+
+def check_scores(name: str, scores: Any) -> Tensor:
+    """Finite scores (n,), n ≥ 1.
+
+    Args:
+        name: The argument's name, for the error.
+        scores: What the user gave.
+    """
+    values = as_tensor(name, scores, torch.float64).detach().cpu()
+    if values.dim() != 1 or len(values) == 0:
+        raise InvalidInputError(f"{name} has shape {tuple(values.shape)}; one score per input is needed, (n,), n ≥ 1.")
+    if not bool(values.isfinite().all()):
+        raise InvalidInputError(f"{name} has {int((~values.isfinite()).sum())} NaN or infinite values.")
+    return values
+
+
+def check_prediction(p: Any) -> Predictive:
+    """A prediction with at least one input."""
+    check_type("p", p, Predictive, "a prediction of classes or numbers, such as method.predict(x)")
+    if p.mean.shape[0] == 0:  # `len` would fix the number of examples in a graph that is exported
+        raise InvalidInputError("p has no predictions: at least one is needed.")
+    prediction: Predictive = p
+    return prediction
+
+
+def check_numeric(p: Any) -> None:
+    """A prediction of numbers."""
+    check_type("p", p, Predictive, "a prediction of real targets or counts, such as method.predict(x) of a regression")
+    if not p.is_numeric:
+        raise InvalidInputError(f"p is a {type(p).__name__}, not a prediction of real targets or counts.")
+
+
+def check_numbers(p: Any, y: Any) -> tuple[Predictive, Tensor]:
+    """Predictions of numbers in float64 at inputs or positions with any target, and these targets (rows, targets).
+
+    Args:
+        p: Predictions.
+        y: Targets; NaN where they are missing.
+    """
+    check_numeric(p)
+    p = p.detach().to("cpu", torch.float64)
+    y = as_numbers(as_tensor("y", y, torch.float64).detach().cpu(), p.mean[None])
+    if bool(y.isinf().any()):
+        raise InvalidInputError(f"targets have {int(y.isinf().sum())} infinite values.")
+    y = y.flatten(0, -2)
+    observed = ~y.isnan().all(1)
+    if not bool(observed.any()):
+        raise InvalidInputError(f"there are {len(p)} predictions, but no targets: at least one is needed.")
+    return p.rows()[observed], y[observed]

@@ -1,0 +1,225 @@
+import json
+import math
+
+import pytest
+import scipy.stats
+import torch
+
+from calibration_cases import class_predictions, real_predictions
+from fsvi.calibration import (
+    LAC,
+    Calibration,
+    ConformalIntervals,
+    IntervalReferral,
+    Referral,
+    SetReferral,
+    TemperatureScaling,
+)
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import CategoricalPredictive
+from fsvi.serialization import Configurable
+
+
+def draw(num, generator, risk=lambda u: 0.5 * u**2):
+    """Predictions of two classes with uniform probability of the first, 1/2..1, and labels wrong with chance risk(u).
+
+    u, uniform on 0..1, grows with the entropy.
+    """
+    u = torch.rand(num, generator=generator, dtype=torch.float64)
+    probability = 1 - u / 2
+    wrong = torch.rand(num, generator=generator) < risk(u)
+    return CategoricalPredictive(torch.stack([probability, 1 - probability], -1).log()[None]), wrong.long()
+
+
+def kept_risk(threshold, risk):
+    """The true risk among inputs whose entropy is at most the threshold."""
+    u = torch.linspace(0, 1, 20_001, dtype=torch.float64)
+    entropy = CategoricalPredictive(torch.stack([1 - u / 2, u / 2], -1).log()[None]).entropy()
+    return float(risk(u[entropy <= threshold]).mean())
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+RISKS = {
+    "smooth": lambda u: 0.5 * u**2,
+    "on the edge": lambda u: torch.full_like(u, 0.0501),
+    "not monotone": lambda u: torch.where(u < 0.3, 0.01, torch.where(u < 0.5, 0.3, 0.02)),
+}
+
+
+@pytest.mark.parametrize("name", RISKS)
+def test_the_promise_is_kept_with_the_stated_confidence(name, generator):
+    """Of many chosen thresholds, at most 1 − confidence keep too many errors, up to four standard errors."""
+    runs, broken = 500, 0
+    for _ in range(runs):
+        try:
+            chosen = Referral(*draw(600, generator, RISKS[name]))
+        except InvalidInputError:
+            continue
+        broken += kept_risk(chosen.threshold, RISKS[name]) > 0.05
+    assert broken / runs <= 0.1 + 4 * math.sqrt(0.1 * 0.9 / runs)
+
+
+def test_it_keeps_nearly_all_that_it_could(generator):
+    """With risk u²/2 the share that may be kept is √0.3: the mean of u²/2 below it is 0.05."""
+    kept = [1 - Referral(*draw(4000, generator)).referred for _ in range(5)]
+    assert 0.45 < sum(kept) / 5 < math.sqrt(0.3) + 0.01
+
+
+def test_what_it_says_of_itself(generator):
+    p, y = draw(3000, generator)
+    referral = Referral(p, y)
+    keep = referral.decide(p)
+    assert keep.dtype == torch.bool and torch.equal(keep, p.entropy() <= referral.threshold)
+    assert referral.referred == pytest.approx(float((~keep).double().mean()))
+    fresh, labels = draw(100_000, generator)
+    keep = referral.decide(fresh)
+    assert float((~keep).double().mean()) == pytest.approx(referral.referred, abs=0.03)
+    correct = (fresh.labels() == labels)[keep].double().mean()
+    assert correct >= 0.95 and float(correct) == pytest.approx(referral.kept_accuracy, abs=0.02)
+
+
+def test_the_test_is_the_exact_binomial_one():
+    """120 certain answers, the pilot's 24 right: among the 96 others as many may be wrong as the bound allows."""
+    order = torch.randperm(120, generator=torch.Generator().manual_seed(0))
+    p = CategoricalPredictive(torch.tensor([5.0, 0.0]).expand(1, 120, 2))
+    allowed = max(k for k in range(96) if scipy.stats.binom.cdf(k, 96, 0.05) <= 0.1)
+    wrong = torch.zeros(120).long()
+    wrong[order[24 : 24 + allowed]] = 1
+    referral = Referral(p, wrong)
+    assert referral.referred == 0 and referral.kept_accuracy == pytest.approx(1 - allowed / 96)
+    wrong[order[24 + allowed]] = 1
+    with pytest.raises(InvalidInputError, match="threshold"):
+        Referral(p, wrong)
+
+
+def test_more_confidence_refers_more(generator):
+    data = draw(3000, generator)
+    shares = [Referral(*data, confidence=confidence).referred for confidence in (0.5, 0.9, 0.99)]
+    assert shares == sorted(shares) and shares[0] < shares[2]
+    assert Referral(*data, target_accuracy=0.9).referred < Referral(*data).referred
+
+
+def test_scores(generator):
+    logits = 3 * torch.randn(8, 2000, 3, generator=generator)
+    p = CategoricalPredictive(logits)
+    y = torch.multinomial((2 * logits.mean(0)).softmax(-1), 1, generator=generator).squeeze(1)
+    chosen = Referral(p, y, target_accuracy=0.6, score="mutual_information")
+    assert torch.equal(chosen.decide(p), p.mutual_information().double() <= chosen.threshold)
+
+
+def test_one_sentence(generator):
+    text = str(Referral(*draw(3000, generator), score="expected_entropy"))
+    assert "expected entropy above 0." in text and "%" in text and "\n" not in text
+    assert "at least 0.95" in text and "confidence 0.9 " in text
+
+
+def test_written_down_and_read(generator):
+    p, y = draw(1000, generator)
+    referral = Referral(p, y, confidence=0.8)
+    again = Referral.from_dict(json.loads(json.dumps(referral.to_dict())))
+    assert again.to_dict() == referral.to_dict() and str(again) == str(referral)
+    assert torch.equal(again.decide(p), referral.decide(p))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"threshold": math.nan}, "threshold.*NaN"),
+        ({"threshold": "high"}, "threshold.*tensor"),
+        ({"score": "entropie"}, "did you mean 'entropy'"),
+        ({"referred": -1}, "referred=-1"),
+        ({"more": 1}, "target_accuracy"),
+    ],
+)
+def test_spoilt_files(generator, change, message):
+    values = {**Referral(*draw(1000, generator)).to_dict(), **change}
+    with pytest.raises(InvalidInputError, match=message):
+        Referral.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target_accuracy": 1.0}, "target_accuracy=1.0"),
+        ({"confidence": 95}, "confidence=95"),
+        ({"score": "variance"}, "score='variance'"),
+        ({"target_accuracy": 0.9999}, "0.9999"),
+    ],
+)
+def test_bad_settings(generator, settings, message):
+    with pytest.raises(InvalidInputError, match=message):
+        Referral(*draw(300, generator), **settings)
+
+
+def test_bad_data(generator):
+    p, y = draw(300, generator)
+    with pytest.raises(InvalidInputError, match="299"):
+        Referral(p, y[1:])
+    with pytest.raises(InvalidInputError, match="threshold"):
+        Referral(CategoricalPredictive(torch.tensor([[[9.0, 0.0]]])), [0])
+    with pytest.raises(InvalidInputError, match="classes"):
+        Referral(p.mean, y)
+
+
+# By conformal sets and intervals
+
+
+def test_sets_of_one_class_are_kept_and_few_of_all_are_kept_and_wrong():
+    p, y = class_predictions(1000)
+    fresh, labels = class_predictions(20_000, seed=1)
+    referral = SetReferral(Calibration([TemperatureScaling(), LAC()]).fit(p, y), alpha=0.1)
+    sets, keep = referral.calibration.sets(fresh, 0.1), referral.decide(fresh)
+    assert torch.equal(keep, sets.sum(1) == 1) and 0.1 < keep.double().mean() < 0.9
+    wrong = keep & ~sets.gather(1, labels[:, None]).squeeze(1)
+    # Given the 700 rows of the conformal step, coverage has a standard deviation of about √(0.1·0.9/701) = 0.011.
+    assert 0 < wrong.double().mean() < 0.1 + 4 * 0.011
+    pairs = SetReferral(referral.calibration, max_size=2).decide(fresh)
+    assert torch.equal(pairs, (sets.sum(1) == 1) | (sets.sum(1) == 2))
+
+
+def test_an_empty_set_is_referred():
+    """Held-out rows are sure and right; a new row that is sure of nothing has no class that conforms."""
+    sure = CategoricalPredictive(
+        torch.linspace(5, 6, 50, dtype=torch.float64)[None, :, None] * torch.tensor([1.0, 0.0])
+    )
+    calibration = Calibration([LAC()]).fit(sure, torch.zeros(50).long())
+    new = CategoricalPredictive(torch.tensor([[[0.0, 0.0], [7.0, 0.0]]]))
+    assert calibration.sets(new).sum(1).tolist() == [0, 1]
+    assert SetReferral(calibration).decide(new).tolist() == [False, True]
+
+
+def test_narrow_intervals_are_kept():
+    p, y = real_predictions(500, targets=2)
+    fresh, _ = real_predictions(500, seed=1, targets=2)
+    calibration = Calibration([ConformalIntervals()]).fit(p, y)
+    width = calibration.intervals(fresh, 0.2).width
+    limit = float(width.amax(1).median())
+    keep = IntervalReferral(calibration, limit, alpha=0.2).decide(fresh)
+    assert torch.equal(keep, width.amax(1) <= limit) and 0.4 < keep.double().mean() < 0.6
+
+
+def test_conformal_referrals_come_back():
+    classes, real = class_predictions(100), real_predictions(100)
+    for referral, p in (
+        (SetReferral(Calibration([LAC()]).fit(*classes), 0.2, max_size=2), classes[0]),
+        (IntervalReferral(Calibration([ConformalIntervals()]).fit(*real), 4.0, 0.2), real[0]),
+    ):
+        again = Configurable.from_config(referral.config())
+        assert type(again) is type(referral) and str(again) == str(referral)
+        assert torch.equal(again.decide(p), referral.decide(p))
+        assert "0.2 of all inputs" in str(again)
+
+
+@pytest.mark.parametrize("settings", [{"alpha": 0}, {"alpha": 1.5}, {"max_size": 0}, {"calibration": LAC()}])
+def test_bad_conformal_referrals(settings):
+    calibration = Calibration([LAC()]).fit(*class_predictions(100))
+    with pytest.raises(InvalidInputError, match=next(iter(settings))):
+        SetReferral(**{"calibration": calibration, **settings})
+    with pytest.raises(InvalidInputError, match="max_width"):
+        IntervalReferral(calibration, 0.0)
+    with pytest.raises(InvalidInputError, match="intervals"):
+        IntervalReferral(calibration, 1.0).decide(class_predictions(5)[0])

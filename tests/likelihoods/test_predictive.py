@@ -1,0 +1,425 @@
+import math
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import torch
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import CategoricalPredictive, GaussianPredictive, mixture
+from likelihood_cases import KINDS, N, Q, S, made, targets
+
+
+@pytest.fixture
+def logits():
+    return 2 * torch.randn(S, N, Q, dtype=torch.float64)
+
+
+@pytest.fixture
+def classes(logits):
+    return CategoricalPredictive(logits)
+
+
+@pytest.fixture(params=["shared", "by_input"])
+def real(request):
+    samples = torch.randn(S, N, Q, dtype=torch.float64)
+    shape = (Q,) if request.param == "shared" else samples.shape
+    return GaussianPredictive(samples, torch.rand(shape, dtype=torch.float64) + 0.1)
+
+
+def test_class_probabilities_are_averaged_not_logits(classes, logits):
+    expected = scipy.special.softmax(logits.numpy(), axis=-1).mean(0)
+    np.testing.assert_allclose(classes.mean, expected, rtol=1e-12)
+    np.testing.assert_allclose(classes.mean.sum(-1), 1, rtol=1e-12)
+    np.testing.assert_allclose(classes.variance, scipy.special.softmax(logits.numpy(), axis=-1).var(0), rtol=1e-10)
+    assert torch.equal(classes.labels(), classes.mean.argmax(-1)) and len(classes) == N
+
+
+def test_selected_rows_are_those_predictions(classes, real):
+    rows = torch.tensor([3, 0])
+    assert torch.equal(classes[rows].mean, classes.mean[rows]) and len(classes[rows]) == 2
+    chosen = real[rows]
+    assert torch.equal(chosen.samples, real.samples[:, rows]) and torch.equal(chosen.variance, real.variance[rows])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_left_before_probabilities(dtype, logits):
+    """Else the probabilities of many classes do not add up to one."""
+    many = 2 * torch.randn(S, 50, 200, dtype=dtype)
+    assert (many.softmax(-1).mean(0).float().sum(-1) - 1).abs().max() > 1e-5
+    torch.testing.assert_close(CategoricalPredictive(many).mean.sum(-1), torch.ones(50))
+    p = GaussianPredictive(logits.to(dtype), torch.full((Q,), 1e-3, dtype=dtype))
+    assert p.mean.dtype == p.variance.dtype == p.log_prob(torch.zeros(N, Q)).dtype == torch.float32
+
+
+def test_entropies(classes):
+    """H[E p], E H[p] and their difference, in nats."""
+    total = scipy.stats.entropy(classes.mean.numpy(), axis=-1)
+    expected = scipy.stats.entropy(classes.samples.numpy(), axis=-1).mean(0)
+    np.testing.assert_allclose(classes.entropy(), total, rtol=1e-12)
+    np.testing.assert_allclose(classes.expected_entropy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(classes.mutual_information(), total - expected, rtol=1e-10)
+    assert torch.equal(classes.score, classes.entropy())
+    assert (classes.mutual_information() > 0.01).all()
+
+
+def test_entropy_has_its_limits():
+    flat = CategoricalPredictive(torch.zeros(S, 1, Q))
+    torch.testing.assert_close(flat.entropy(), torch.tensor([math.log(Q)]))
+    assert flat.mutual_information() == 0
+    agreeing = CategoricalPredictive(torch.randn(1, 50, Q).expand(S, 50, Q))
+    assert (agreeing.mutual_information() == 0).all()
+    torn = CategoricalPredictive(torch.tensor([[[1e4, 0.0]], [[0.0, 1e4]]]))
+    torch.testing.assert_close(torn.mutual_information(), torch.tensor([math.log(2)]))
+
+
+@pytest.mark.parametrize("labels", [torch.arange(N) % Q, (torch.arange(N) % Q)[:, None]], ids=["vector", "column"])
+def test_log_prob_of_labels_is_the_log_of_the_mean_not_the_mean_of_logs(classes, labels):
+    probabilities = classes.samples[:, torch.arange(N), labels.reshape(-1)]
+    torch.testing.assert_close(classes.log_prob(labels), probabilities.mean(0).log())
+    assert (classes.log_prob(labels) > probabilities.log().mean(0) + 1e-3).all()
+
+
+def test_log_prob_of_real_targets_is_the_log_of_the_mean_density(real):
+    y = torch.randn(N, Q, dtype=torch.float64)
+    logs = scipy.stats.norm.logpdf(y.numpy(), real.samples.numpy(), real.noise_variance.sqrt().numpy()).sum(-1)
+    np.testing.assert_allclose(real.log_prob(y), np.log(np.exp(logs).mean(0)), rtol=1e-10)
+    assert (real.log_prob(y).numpy() > logs.mean(0) + 1e-3).all()
+
+
+def test_variance_is_the_law_of_total_variance(real):
+    """Against the moments of many draws of y itself: within five standard errors."""
+    draws = 40_000
+    y = real.samples + real.noise_variance.sqrt() * torch.randn(draws, S, N, Q, dtype=torch.float64)
+    y = y.reshape(-1, N, Q)
+    centred = (y - real.mean).square()
+    error = centred.std(0) / math.sqrt(len(y))
+    assert ((centred.mean(0) - real.variance) / error).abs().max() < 5
+    torch.testing.assert_close(real.function_variance, real.samples.var(0, correction=0))
+    torch.testing.assert_close(real.variance, real.function_variance + real.noise_variance.mean(0))
+    torch.testing.assert_close(real.score, real.variance.mean(-1).sqrt())
+
+
+def test_targets_of_one_output_may_be_a_vector():
+    p = GaussianPredictive(torch.randn(S, N, 1), torch.ones(1))
+    y = torch.randn(N)
+    assert torch.equal(p.log_prob(y), p.log_prob(y[:, None])) and p.log_prob(y).shape == (N,)
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extreme_logits_give_no_nan(scale, dtype):
+    logits = scale * torch.tensor([[[1.0, -1.0], [0.0, 0.0]], [[1.0, -1.0], [-1.0, 1.0]]], dtype=dtype)
+    p = CategoricalPredictive(logits)
+    values = [
+        p.mean,
+        p.variance,
+        p.entropy(),
+        p.expected_entropy(),
+        p.mutual_information(),
+        p.log_prob(torch.tensor([1, 0])),
+    ]
+    assert all(value.isfinite().all() for value in values)
+    torch.testing.assert_close(p.entropy()[0], torch.tensor(0.0, dtype=dtype))
+    assert p.log_prob(torch.tensor([1, 0]))[0] == -2 * scale
+    assert (p.mutual_information() >= 0).all()
+
+
+def test_distant_targets_have_a_finite_log_density():
+    p = GaussianPredictive(torch.zeros(S, 1, 1), torch.full((1,), 1e-6))
+    assert p.log_prob(torch.full((1, 1), 1e3)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "p", [CategoricalPredictive(torch.zeros(S, N, Q)), GaussianPredictive(torch.zeros(S, N, Q), torch.ones(Q))]
+)
+def test_another_number_of_targets_is_refused(p):
+    with pytest.raises(InvalidInputError, match=r"\(4,\)"):
+        p.log_prob(torch.zeros(N - 1, dtype=torch.int64))
+
+
+def test_labels_may_be_an_array_and_are_checked():
+    p = CategoricalPredictive(torch.zeros(S, N, Q))
+    torch.testing.assert_close(p.log_prob([0] * N), p.log_prob(torch.zeros(N, dtype=torch.int32)))
+    with pytest.raises(InvalidInputError, match=rf"{Q}\.\.{Q}"):
+        p.log_prob([Q] * N)
+
+
+def test_every_predictive_names_its_score(classes, real):
+    assert (classes.score_name, real.score_name) == ("entropy", "standard deviation")
+
+
+# Every kind of prediction has the same interface ----------------------------------------------------------------------
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@every_kind
+def test_the_view_of_torch_distributions_has_the_same_density_and_mean(kind):
+    p, y = made(kind), targets(kind)
+    view = p.distribution()
+    assert view.batch_shape == (N,)
+    torch.testing.assert_close(view.log_prob(y), p.log_prob(y))
+    if kind != "classes":
+        torch.testing.assert_close(view.mean, p.mean)
+    else:
+        torch.testing.assert_close(view.probs, p.mean)
+    if p.is_numeric:
+        torch.testing.assert_close(view.variance, p.variance)
+
+
+@every_kind
+def test_samples_follow_the_distribution_and_their_seed(kind):
+    p = made(kind)
+    state = torch.get_rng_state()
+    y = p.sample(20_000, seed=3)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(p.sample(50, seed=3), p.sample(50, seed=3))
+    assert not torch.equal(p.sample(50, seed=3), p.sample(50, seed=4))
+    values = torch.nn.functional.one_hot(y, Q).double() if kind == "classes" else y
+    assert values.shape == (20_000, N, Q)
+    error = values.std(0) / math.sqrt(len(values))
+    assert ((values.mean(0) - p.mean) / error).abs().max() < 5
+    assert len(p.log_prob(y[0])) == N
+
+
+@every_kind
+def test_each_sample_comes_from_one_function_for_all_inputs(kind):
+    """Draws that are far apart: all inputs of a sample are on the same side."""
+    p = made(kind, 2 if kind == "classes" else 1)
+    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64)[:, None, None].expand(2, N, 1)
+    far = {
+        "classes": lambda: CategoricalPredictive(torch.cat([-50 * signs, 50 * signs], -1)),
+        "labels": lambda: fsvi.likelihoods.BernoulliPredictive(50 * signs),
+        "counts": lambda: fsvi.likelihoods.PoissonPredictive(5 * signs + 1),
+    }
+    p = far[kind]() if kind in far else p.draws(slice(0, 2)).mapped(torch.ones_like)
+    if kind not in far:
+        location = 100 * signs
+        p = {
+            "gaussian": lambda: GaussianPredictive(location, torch.ones(1)),
+            "student": lambda: fsvi.likelihoods.StudentTPredictive(location, torch.ones(1), torch.full((1,), 9.0)),
+            "own": lambda: fsvi.likelihoods.MixturePredictive(
+                torch.distributions.Laplace, loc=location, scale=torch.ones(1)
+            ),
+        }[kind]()
+    high = p.sample(40).reshape(40, N) > {"classes": 0.5, "labels": 0.5, "counts": 50}.get(kind, 0.0)
+    assert bool((high.all(1) | ~high.any(1)).all()) and bool(high.any()) and not bool(high.all())
+
+
+@every_kind
+def test_quantiles_invert_the_distribution_function(kind):
+    p = made(kind)
+    for q in (0.02, 0.5, 0.9):
+        value = p.quantile(q)
+        assert value.shape == ((N, 1) if kind == "classes" else (N, Q))
+        assert bool((p.cdf(value) >= q - 1e-9).all()) and bool((p.cdf(value, below=True) <= q + 1e-9).all())
+    torch.testing.assert_close(p.quantile([0.1, 0.9]), torch.stack([p.quantile(0.1), p.quantile(0.9)]))
+
+
+@every_kind
+def test_the_distribution_function_is_the_share_of_samples_below(kind):
+    p, y = made(kind), targets(kind)
+    drawn = p.sample(20_000).reshape(20_000, N, -1)
+    below = (drawn <= y.reshape(N, -1)).double()
+    assert ((below.mean(0) - p.cdf(y)).abs() < 5 * 0.5 / math.sqrt(20_000)).all()
+    strictly = (drawn < y.reshape(N, -1)).double()
+    assert ((strictly.mean(0) - p.cdf(y, below=True)).abs() < 5 * 0.5 / math.sqrt(20_000)).all()
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "rows",
+    [2, -1, slice(1, 3), [3, 0], np.arange(N) % 2 == 0, torch.tensor([4, 4])],
+    ids=str,
+)
+def test_rows_are_those_predictions(kind, rows):
+    p, y = made(kind), targets(kind)
+    index = torch.as_tensor(np.arange(N)[[rows] if isinstance(rows, int) else rows])
+    chosen = p[rows]
+    assert type(chosen) is type(p) and len(chosen) == len(index)
+    assert torch.equal(chosen.mean, p.mean[index]) and torch.equal(chosen.score, p.score[index])
+    torch.testing.assert_close(chosen.log_prob(y[index]), p.log_prob(y)[index])
+
+
+def test_rows_that_do_not_exist_are_refused():
+    p = made("gaussian")
+    for rows in (N, -N - 1):
+        with pytest.raises(IndexError):
+            p[rows]
+    with pytest.raises(InvalidInputError, match="mask"):
+        p[torch.ones(N + 1, dtype=torch.bool)]
+    assert sum(1 for _ in p) == N, "predictions can be iterated"
+    assert len(p[[]]) == 0
+
+
+@every_kind
+def test_parts_are_joined_again(kind):
+    p, y = made(kind), targets(kind)
+    joined = fsvi.likelihoods.concatenate([p[:2], p[2:4], p[4]])
+    torch.testing.assert_close(joined.log_prob(y), p.log_prob(y))
+    torch.testing.assert_close(joined.mean, p.mean)
+    halves = mixture([p.draws(slice(0, 3)), p.draws(slice(3, None))])
+    torch.testing.assert_close(halves.log_prob(y), p.log_prob(y))
+
+
+def test_parts_that_differ_are_not_joined():
+    p = made("gaussian")
+    for parts, said in (([], "no predictions"), ([p, made("counts")], "kinds"), ([p, p.draws(slice(0, 2))], "draws")):
+        with pytest.raises(InvalidInputError, match=said):
+            fsvi.likelihoods.concatenate(parts)
+
+
+@every_kind
+def test_type_and_device_are_those_asked_for(kind):
+    p = made(kind)
+    assert p.to(torch.float32).mean.dtype == torch.float32 and p.mean.dtype == torch.float64
+    assert p.to("meta").mean.device.type == "meta" and p.cpu().mean.device.type == "cpu"
+    torch.testing.assert_close(p.to(torch.float32).mean.double(), p.mean, rtol=1e-5, atol=1e-6)
+
+
+@every_kind
+def test_a_point_is_a_target(kind):
+    p = made(kind)
+    assert p.log_prob(p.point()).isfinite().all()
+
+
+@every_kind
+def test_tables_have_a_number_per_input_and_column(kind):
+    columns = made(kind).columns()
+    assert columns and all(values.shape == (N,) for values in columns.values())
+    one = made(kind, 2 if kind == "classes" else 1).columns()
+    expected = ["label", "probability", "entropy", "mutual_information"]
+    assert list(one) == (["mean", "std", "lower", "upper"] if made(kind).is_numeric else expected)
+
+
+@every_kind
+def test_the_best_constant_is_not_beaten_by_any_other(kind):
+    """Its nll is below that of the prediction with the same parameters for all inputs, for a range of parameters."""
+    if kind == "own":
+        assert made(kind).constant_nll(targets(kind)) is None
+        return
+    y = torch.cat([targets(kind)] * 3)
+    best = made(kind).constant_nll(y)
+    for seed in range(20):
+        p = made(kind, seed=seed)[[0]].draws(slice(0, 1))
+        same = fsvi.likelihoods.concatenate([p] * len(y))
+        if kind == "student":  # the degrees of freedom are given
+            same.df = made(kind).df[:1, :1].expand(1, len(y), Q)
+        assert -float(same.log_prob(y).mean()) > best
+
+
+def test_a_prediction_without_a_function_says_so():
+    p = made("gaussian")
+    for function in (p.entropy, p.class_probabilities, p.mutual_information, made("classes").crps):
+        with pytest.raises(InvalidInputError, match="Predictive has no"):
+            function() if function.__name__ != "crps" else function([0] * N)
+    for q in (0.0, 1.0, -0.1):
+        with pytest.raises(InvalidInputError, match="q="):
+            p.quantile(q)
+
+
+# Outputs at every position --------------------------------------------------------------------------------------------
+
+
+def at_positions(p, shape):
+    """The same prediction with its N·… rows laid out as (n, positions...)."""
+    return p.mapped(lambda values: values.unflatten(1, shape))
+
+
+@every_kind
+def test_positions_are_predicted_as_rows_are(kind):
+    rows, y = made(kind), targets(kind)
+    p = at_positions(made(kind), (1, N, 1))
+    shaped = y.unflatten(0, (1, N, 1))
+    assert p.mean.shape == (1, N, 1, Q) and p.std.shape == p.variance.shape == p.mean.shape and len(p) == 1
+    for given, expected in (
+        (p.mean, rows.mean),
+        (p.std, rows.variance.sqrt()),
+        (p.score, rows.score),
+        (p.point(), rows.point()),
+        (p.log_prob(shaped), rows.log_prob(y)),
+        (p.cdf(shaped), rows.cdf(y)),
+        (p.quantile(0.3), rows.quantile(0.3)),
+        (p.distribution().log_prob(shaped), rows.log_prob(y)),
+        (p.sample(4, seed=1)[3], rows.sample(4, seed=1)[3]),
+        *zip(p.columns().values(), rows.columns().values(), strict=True),
+    ):
+        torch.testing.assert_close(given.reshape(expected.shape), expected)
+    assert p.log_prob(shaped).shape == p.score.shape == (1, N, 1)
+    assert p.constant_nll(shaped) == rows.constant_nll(y)
+    torch.testing.assert_close(p.summary().mean, p.mean)
+    torch.testing.assert_close(p.summary().rows().score, rows.score)
+    if p.is_numeric:
+        torch.testing.assert_close(p.crps(shaped).reshape(N, Q), rows.crps(y))
+    else:
+        torch.testing.assert_close(p.mutual_information().reshape(-1), rows.mutual_information())
+
+
+def test_targets_may_be_laid_out_as_images():
+    samples = torch.randn(S, 2, 4, 5, 3)
+    p = GaussianPredictive(samples, torch.ones(3))
+    y = torch.randn(2, 4, 5, 3)
+    assert torch.equal(p.log_prob(y.movedim(-1, 1)), p.log_prob(y))
+    with pytest.raises(InvalidInputError, match=r"\(2, 4, 5, 3\)"):
+        p.log_prob(y.reshape(2, 20, 3))
+
+
+def test_a_missing_label_at_a_position_does_not_count():
+    f = torch.randn(S, 2, 4, Q)
+    y = torch.tensor([[0, -100, 2, 1], [-100, 1, 1, 0]])
+    likelihood = fsvi.Categorical(ignore_index=-100)
+    p, observed = likelihood.predictive(f), y != -100
+    plain = fsvi.Categorical().predictive(f)
+    for one in (p, p.summary()):
+        torch.testing.assert_close(one.log_prob(y), plain.log_prob(y.clamp_min(0)) * observed)
+    assert likelihood.num_observed(y) == 6 and fsvi.Categorical().num_observed(y) == 8
+
+
+@pytest.mark.parametrize(
+    ("p", "said"),
+    [
+        (CategoricalPredictive(torch.zeros(S, 64, 3)), "Predictive(Categorical, 64 inputs, 3 classes, 7 draws)"),
+        (
+            CategoricalPredictive(torch.zeros(1, 1, 28, 27, 2)),
+            "Predictive(Categorical, 1 input, 28×27 positions, 2 classes, 1 draw)",
+        ),
+        (GaussianPredictive(torch.zeros(S, 5, 1), torch.ones(1)), "Predictive(Gaussian, 5 inputs, 1 target, 7 draws)"),
+        (
+            fsvi.likelihoods.BernoulliPredictive(torch.zeros(2, 5, 4)).summary(),
+            "Summary(Bernoulli, 5 inputs, 4 labels)",
+        ),
+    ],
+)
+def test_a_prediction_is_shown_in_one_line(p, said):
+    assert repr(p) == said
+
+
+# Numbers that overflow ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        fsvi.Categorical(),
+        fsvi.Bernoulli(),
+        fsvi.Gaussian(),
+        fsvi.Gaussian(heteroscedastic=True),
+        fsvi.Poisson(),
+        fsvi.StudentT(),
+    ],
+)
+@pytest.mark.parametrize("value", [1e3, 1e19, 3e38, math.inf, -math.inf, math.nan])
+def test_a_prediction_is_finite_or_one_sentence(likelihood, value):
+    likelihood.bind(2)
+    f = torch.zeros(3, 4, 2)
+    f[1, 2, 1] = value
+    try:
+        p = likelihood.predictive(f)
+    except InvalidInputError as error:
+        assert "at 1 of 4 inputs" in str(error) and not (value == 1e3 and type(likelihood) is fsvi.Categorical)
+        return
+    assert not math.isnan(value)
+    assert all(bool(values.isfinite().all()) for values in (p.mean, p.variance, p.score))

@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from likelihood_cases import KINDS, N, made, targets
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@every_kind
+def test_a_summary_has_the_same_numbers(kind):
+    p = made(kind)
+    s = p.summary()
+    assert torch.equal(s.mean, p.mean) and torch.equal(s.variance, p.variance) and torch.equal(s.score, p.score)
+    assert torch.equal(s.function_variance, p.function_variance) and torch.equal(s.point(), p.point())
+    assert (len(s), s.score_name, s.is_numeric) == (N, p.score_name, p.is_numeric) and s.summary() is s
+    if not p.is_numeric:
+        for name in ("entropy", "expected_entropy", "mutual_information"):
+            assert torch.equal(getattr(s, name)(), getattr(p, name)())
+    assert all(values.shape == (N,) for values in s.columns().values())
+
+
+@every_kind
+def test_summaries_of_parts_are_joined(kind):
+    p = made(kind)
+    joined = fsvi.likelihoods.concatenate([p[:2].summary(), p[2:].summary()])
+    torch.testing.assert_close(joined.mean, p.mean)
+    torch.testing.assert_close(joined.score, p.score)
+    assert torch.equal(p.summary()[[3, 0]].mean, p.mean[[3, 0]]) and len(p.summary()[2]) == 1
+    assert p.summary().to(torch.float32).mean.dtype == torch.float32
+
+
+def test_classes_keep_their_log_probability():
+    p, y = made("classes"), targets("classes")
+    torch.testing.assert_close(p.summary().log_prob(y), p.log_prob(y))
+    assert fsvi.metrics.evaluate_classification(p.summary(), y) == pytest.approx(
+        fsvi.metrics.evaluate_classification(p, y)
+    )
+
+
+@every_kind
+def test_draws_are_not_kept(kind):
+    s = made(kind).summary()
+    for use in (lambda: s.samples, lambda: s.draws(slice(0, 1)), lambda: s.quantile(0.5), lambda: s.sample()):
+        with pytest.raises(InvalidInputError):
+            use()
+    if made(kind).is_numeric:
+        with pytest.raises(InvalidInputError, match="class probabilities"):
+            s.log_prob(targets(kind))
+        with pytest.raises(InvalidInputError, match="entropy"):
+            s.entropy()

@@ -1,0 +1,149 @@
+"""What a server relies on: predictions from many threads, in inference mode, from inputs of any kind."""
+
+import copy
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.methods.registry import METHODS
+
+NAMES = [*METHODS, "ensemble:map", "ensemble:fsvi"]
+OWN_RULE = ("vogn", "ivon")
+
+
+def network():
+    layers = [nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 8), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(8, 2))
+
+
+def data(num=12):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(num, 3, generator=generator), torch.arange(num) % 2
+
+
+def made(name):
+    box = fsvi.contexts.Uniform(low=[-2.0] * 3, high=[2.0] * 3)
+    settings = {"size": 2} if name.startswith("ensemble:") else {}
+    return fsvi.make_method(name, network, fsvi.Categorical(), context=box, **settings)
+
+
+def trained(name):
+    torch.manual_seed(1)
+    method = made(name)
+    fsvi.fit(method, data(), epochs=2, batch_size=6, lr=1e-2, progress=False)
+    return method
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_threads_predict_as_one_after_the_other(name, tmp_path):
+    method, (x, _) = trained(name), data()
+    wanted = [method.predict(x, num_samples=4, seed=seed).mean for seed in range(10)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: method.predict(x, num_samples=4, seed=i % 10).mean, range(80)))
+    assert all(torch.equal(value, wanted[i % 10]) for i, value in enumerate(found))
+    method.save(tmp_path / "file")
+    assert torch.equal(fsvi.load(tmp_path / "file", network()).predict(x, num_samples=4).mean, wanted[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loaded_model_predicts_in_inference_mode(name, tmp_path):
+    method, (x, _) = trained(name), data()
+    method.save(tmp_path / "file")
+    loaded = fsvi.load(tmp_path / "file", network())
+    with torch.inference_mode():
+        found = loaded.predict(x, num_samples=3).mean
+    assert torch.equal(found, method.predict(x, num_samples=3).mean)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plain_loop_trains_and_state_and_copies_are_those_of_a_module(name):
+    torch.manual_seed(1)
+    method, (x, y) = made(name), data()
+    for learner in method.learners():
+        learner.num_data = len(x)
+        learner.begin(*method.check_batch(x, y))
+    own = method.own_optimizer(1e-2)
+    assert (own is not None) == name.endswith(OWN_RULE)
+    optimizer = own or torch.optim.SGD(method.parameters(), lr=0.01)
+    method.train()
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = sum(method(x, y).values())
+        loss.backward()
+        optimizer.step()
+        for learner in method.learners():
+            learner.after_step()
+    state = method.state_dict()
+    assert loss.isfinite() and any(not torch.equal(before[key], value) for key, value in state.items())
+    copied, other = copy.deepcopy(method), made(name)
+    if not any(hasattr(module, "sized_by_data") for module in method.modules()):
+        other.load_state_dict(state)
+        other.input_shape = method.input_shape
+        torch.testing.assert_close(other.predict(x, 3).mean, method.predict(x, 3).mean, rtol=0, atol=0)
+    expected = method.predict(x, 3).mean
+    with torch.no_grad():
+        for p in method.parameters():
+            p.zero_()
+    assert torch.equal(copied.predict(x, 3).mean, expected), "a copy has tensors of its own"
+
+
+def test_importing_changes_nothing():
+    code = """
+import sys, random, numpy, torch, torch.utils.checkpoint as c
+frame, apply, hook = c._CheckpointFrame.__init__, c.CheckpointFunction.apply, sys.excepthook
+names, states = dict(vars(c)), (torch.get_rng_state(), random.getstate(), str(numpy.random.get_state()))
+import fsvi
+assert c._CheckpointFrame.__init__ is frame and c.CheckpointFunction.apply == apply
+assert all(vars(c)[name] is value for name, value in names.items())
+assert sys.excepthook is hook
+assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[1]
+assert str(numpy.random.get_state()) == states[2]
+assert not {"sklearn", "matplotlib"} & set(sys.modules), "heavy imports"
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("name", ["map", "fsvi", "duq"])
+def test_inputs_that_are_no_plain_floats_work_or_give_one_sentence(name):
+    method, (x, _) = trained(name), data()
+    integers = torch.ones(4, 3, dtype=torch.long)
+    for odd in (integers, x.to("meta"), x.to_sparse(), x.to(torch.complex64)):
+        try:
+            assert method.predict(odd, 2).mean.isfinite().all()
+        except InvalidInputError as error:
+            assert str(error).count("\n") == 0
+    assert method.predict(np.ones((2, 3), dtype=np.float32), 2).mean.shape == (2, 2)
+
+
+def test_duq_is_finite_far_away():
+    method = trained("duq")
+    p = method.predict(torch.full((2, 3), 1e20))
+    assert p.mean.isfinite().all() and p.entropy().isfinite().all()
+    torch.testing.assert_close(p.mean.sum(1), torch.ones(2))
+
+
+def test_kronecker_laplace_exports(tmp_path):
+    x, y = data()
+    trained_map = fsvi.MAP(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)), fsvi.Categorical())
+    method = fsvi.Laplace.from_trained(trained_map, (x, y), structure="kron")
+    method.export(tmp_path / "model.pt2", num_samples=3, example=x)
+    graph = torch.export.load(tmp_path / "model.pt2").module()
+    torch.testing.assert_close(graph(x)["mean"], method.predict(x, 3).mean, rtol=1e-4, atol=1e-5)
+
+
+def test_function_space_empirical_bayes_on_a_tied_head_works_or_gives_one_sentence(make):
+    net, x = make("tied_head")
+    try:
+        method = fsvi.FSEB(net, fsvi.Categorical(), fsvi.contexts.Dataset(x))
+        assert sum(method(x, torch.tensor([0, 1, 2, 0])).values()).isfinite()
+    except fsvi.errors.FSVIError as error:
+        assert str(error).count("\n") == 0

@@ -1,0 +1,54 @@
+"""Named tensors as one flat vector."""
+
+import pytest
+import torch
+from torch import nn
+
+from fsvi.posteriors.layout import FlatLayout
+
+
+@pytest.fixture
+def net():
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 2))
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_flattening_and_viewing_are_inverse(net, channels_last):
+    tensors = dict(net.named_parameters())
+    layout = FlatLayout({name: p.shape for name, p in tensors.items()}, channels_last)
+    vector = layout.flatten(tensors)
+    views = layout.views(vector)
+    assert vector.shape == (sum(p.numel() for p in tensors.values()),) and not vector.requires_grad
+    assert list(views) == layout.names == list(tensors)
+    assert all(torch.equal(views[name], p) for name, p in tensors.items())
+    assert all(view.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr() for view in views.values())
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    assert views["0.weight"].is_contiguous(memory_format=order)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_several_vectors_give_a_leading_dimension(net, channels_last):
+    layout = FlatLayout({name: p.shape for name, p in net.named_parameters()}, channels_last)
+    vectors = torch.randn(4, sum(layout.sizes))
+    together = layout.views(vectors)
+    for i, vector in enumerate(vectors):
+        for name, view in layout.views(vector).items():
+            assert torch.equal(together[name][i], view)
+
+
+def test_nothing_to_flatten():
+    layout = FlatLayout({})
+    assert layout.views(layout.flatten({})) == {}
+
+
+def test_a_vector_can_be_constant_on_each_tensor():
+    layout = FlatLayout({"a": torch.Size([2, 2]), "b": torch.Size([3])})
+    assert layout.fill({"a": 1.0, "b": -2.0}).tolist() == [1.0] * 4 + [-2.0] * 3
+
+
+def test_the_gradient_of_views_is_a_vector(net):
+    """In channels-last order, too, each entry of the vector receives the gradient of its own place in a tensor."""
+    layout = FlatLayout({name: p.shape for name, p in net.named_parameters()})
+    vector = layout.flatten(dict(net.named_parameters())).requires_grad_()
+    sum(view.square().sum() for view in layout.views(vector).values()).backward()
+    assert torch.equal(vector.grad, 2 * vector.detach())

@@ -25,7 +25,7 @@ from paper.data.corruptions import CORRUPTIONS, corrupt
 from paper.data.store import content_hash
 from paper.experiment import Order
 from paper.records import Result, result_path, write_result
-from paper.runner.provenance import commit, machine, versions
+from paper.runs import source_commit, where
 
 BLOCKS = {"resnet20": 3, "resnet56": 9}
 ANGLES = (30, 90, 180)
@@ -255,7 +255,7 @@ def run(network: str, weights: Path, out: Path, root: Path | None, seeds: int, c
     print(f"{network}: features in {passed:.0f} s", flush=True)
     for name, (fit, context) in METHODS.items():
         for seed in range(seeds):
-            order = Order(f"posthoc-{network}", name, context, "paper", seed)
+            order = Order(f"posthoc-{network}", name, seed=seed, context=context)
             path = result_path(out, order)
             if path.exists():
                 continue
@@ -279,10 +279,9 @@ def _result(order: Order, method: Any, metrics: Any, seconds: Any, splits: list[
         "test images were turned by the same random angles for every seed",
     ]
     settings = {"method": {"class": type(method).__name__}}
-    where = {"versions": versions(), "machine": machine(), "commit": commit()}
     return Result(
         order.task, order.method, order.context, order.profile, order.seed, settings, metrics, {}, {}, datasets,
-        notes, seconds, **where,
+        notes, seconds, commit=source_commit(), **where(),
     )  # fmt: skip
 
 

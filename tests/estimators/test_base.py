@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 
-FAST = {"epochs": 30, "hidden": (16,), "lr": 0.05, "batch_size": 1000, "num_samples": 10, "random_state": 0}
+FAST = {"epochs": 30, "lr": 0.05, "batch_size": 32, "num_samples": 10, "random_state": 0}
 pandas = pytest.importorskip("pandas")
 
 

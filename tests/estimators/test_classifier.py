@@ -5,7 +5,7 @@ from fsvi.calibration import APS, TemperatureScaling
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier
 
-FAST = {"epochs": 40, "hidden": (16,), "lr": 0.05, "batch_size": 1000, "num_samples": 10, "random_state": 0}
+FAST = {"epochs": 40, "lr": 0.05, "batch_size": 32, "num_samples": 10, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_balanced_classes_count_the_same():
     x = np.concatenate([generator.normal(-0.5, 1, (190, 1)), generator.normal(0.5, 1, (10, 1))])
     y = np.repeat(["many", "few"], [190, 10])
     plain, balanced = (FSVIClassifier("map", **FAST, class_weight=weight).fit(x, y) for weight in (None, "balanced"))
-    assert (plain.predict(x) == "few").mean() < 0.05 < 0.2 < (balanced.predict(x) == "few").mean()
+    assert (plain.predict(x) == "few").mean() < 0.05 < 0.1 < (balanced.predict(x) == "few").mean()
     given = FSVIClassifier("map", **FAST, class_weight={"few": 200 / 20, "many": 200 / 380}).fit(x, y)
     np.testing.assert_allclose(given.predict_proba(x), balanced.predict_proba(x), atol=1e-6)
 

@@ -17,14 +17,11 @@ from torch import nn
 import fsvi
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
-from fsvi.estimators.defaults import num_held_out
 
 FAST = {
     "epochs": 40,
-    "hidden": (20,),
     "lr": 0.05,
-    "batch_size": 1000,
-    "validation_fraction": 0,
+    "batch_size": 32,
     "num_samples": 10,
     "random_state": 0,
 }
@@ -71,7 +68,7 @@ def test_scikit_learn_accepts_it(kind):
 
 
 def test_two_moons_and_far_away(moons):
-    settings = {**FAST, "epochs": 200, "hidden": (30, 30), "num_samples": 50}
+    settings = {**FAST, "epochs": 200, "num_samples": 50}
     model = FSVIClassifier(**settings, settings={**CHEAP, "num_context": 24}).fit(*moons)
     assert model.score(*make_moons(300, noise=0.15, random_state=1)) > 0.93
     near = model.predictive(moons[0]).entropy().mean()
@@ -96,20 +93,10 @@ def test_diabetes_is_predicted_with_honest_intervals():
     assert 0.85 < inside.mean() <= 1 and 30 < std.mean() < 80
 
 
-def test_held_out_data_end_training_early(moons):
-    settings = {**FAST, "validation_fraction": 0.2, "epochs": 200}
-    model = FSVIClassifier(**settings, patience=3, settings=CHEAP).fit(*moons)
-    assert model.history_.epochs < 200
-    assert model.history_.epochs - model.history_.best_epoch == 3 and model.method_.num_data == 120 - num_held_out(
-        120, 0.2
-    )
-
-
 def test_few_data_are_all_used(moons):
     X, y = moons
-    settings = {**FAST, "validation_fraction": 0.1, "epochs": 2}
-    model = FSVIClassifier(**settings, settings=CHEAP).fit(X[:40], y[:40])
-    assert model.method_.num_data == 40 and model.history_.validation == []
+    model = FSVIClassifier(**{**FAST, "epochs": 2}, settings=CHEAP).fit(X[:30], y[:30])
+    assert model.method_.num_data == 30 and model.history_.validation == []
 
 
 # What it returns ----------------------------------------------------------------------------------------------------
@@ -192,7 +179,7 @@ def test_cross_validation(diabetes):
     assert cross_val_score(FSVIRegressor("map", **FAST), *diabetes, cv=2).shape == (2,)
 
 
-@pytest.mark.parametrize("method", ["fsvi", "laplace", "swag", "duq", "ensemble:map", "ensemble:mfvi"])
+@pytest.mark.parametrize("method", ["fsvi", "laplace", "mfvi", "duq", "ensemble:map", "ensemble:mfvi"])
 def test_pickled_models_predict_the_same(method, moons, tmp_path):
     model = FSVIClassifier(method, **{**FAST, "epochs": 5}).fit(*moons)
     joblib.dump(model, tmp_path / "model.joblib")
@@ -243,8 +230,9 @@ def test_a_function_makes_networks(moons):
 
 def test_parameters_stay_as_they_were(moons):
     context, settings = fsvi.contexts.Uniform(widen=1.0), {"prior": fsvi.priors.Constant(2.0), **CHEAP}
-    model = FSVIClassifier(**FAST, context=context, settings=settings).fit(*moons)
-    assert model.context is context and context._bounds is None and model.settings is settings
+    settings["context"] = context
+    model = FSVIClassifier(**FAST, settings=settings).fit(*moons)
+    assert model.settings["context"] is context and context._bounds is None and model.settings is settings
     assert model.method_.context.widen == 1.0 and model.method_.prior.variance == 2.0
 
 
@@ -254,7 +242,7 @@ def test_parameters_stay_as_they_were(moons):
         ({"method": "fsvy"}, "did you mean 'fsvi'"),
         ({"module": nn.Linear(2, 5)}, "5 outputs"),
         ({"module": "mlp"}, "module='mlp'"),
-        ({"validation_fraction": 1.5}, "validation_fraction=1.5"),
+        ({"lr": -1.0}, "lr=-1.0"),
         ({"settings": {"num_contexts": 3}}, "did you mean 'num_context'"),
         ({"epochs": 0}, "epochs=0"),
     ],

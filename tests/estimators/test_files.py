@@ -8,7 +8,7 @@ from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.estimators.base import Estimator
 from fsvi.tables import as_table
 
-FAST = {"epochs": 5, "hidden": (8,), "lr": 0.05, "num_samples": 10, "random_state": 0}
+FAST = {"epochs": 5, "lr": 0.05, "num_samples": 10, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +41,19 @@ def test_calibration_contexts_and_settings_travel(tmp_path):
     x = generator.normal(size=(200, 2))
     y = (x[:, 0] > 0).astype(int)
     settings = {"prior": fsvi.priors.Constant(2.0), "num_context": 4}
-    context = fsvi.contexts.Uniform(widen=1.0)
-    model = FSVIClassifier(**FAST, context=context, settings=settings, class_weight={0: 2.0, 1: 1.0})
+    settings["context"] = fsvi.contexts.Uniform(widen=1.0)
+    model = FSVIClassifier(**FAST, settings=settings, class_weight={0: 2.0, 1: 1.0})
     model.fit(x[:100], y[:100]).calibrate(x[100:], y[100:])
     model.save(tmp_path / "model.fsvi")
     again = FSVIClassifier.load(tmp_path / "model.fsvi")
     np.testing.assert_array_equal(again.predict_set(x), model.predict_set(x))
     assert again.settings["prior"].variance == 2.0 and again.settings["num_context"] == 4
-    assert again.context.widen == 1.0 and again.class_weight == {0: 2.0, 1: 1.0}
+    assert again.settings["context"].widen == 1.0 and again.class_weight == {0: 2.0, 1: 1.0}
     assert again.classes_.dtype == model.classes_.dtype
 
 
-def test_a_network_that_a_file_cannot_describe_is_given(tmp_path):
+@pytest.mark.parametrize("method", ["fsvi", "map"])
+def test_a_network_that_a_file_cannot_describe_is_given(method, tmp_path):
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
@@ -62,7 +63,7 @@ def test_a_network_that_a_file_cannot_describe_is_given(tmp_path):
             return self.last(self.hidden(x).tanh())
 
     x = np.random.default_rng(0).normal(size=(30, 2))
-    model = FSVIRegressor("map", **FAST, module=Own()).fit(x, x[:, 0])
+    model = FSVIRegressor(method, **FAST, module=Own()).fit(x, x[:, 0])
     model.save(tmp_path / "model.fsvi")
     with pytest.raises(FileFormatError, match="network"):
         FSVIRegressor.load(tmp_path / "model.fsvi")
@@ -84,7 +85,7 @@ def test_wrong_files_are_named(tmp_path):
 
 def test_a_users_class_does_not_take_the_place_of_ours(tmp_path):
     x, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 2
-    fsvi.FSVIClassifier(epochs=1, hidden=(4,), random_state=0).fit(x, y).save(tmp_path / "file")
+    fsvi.FSVIClassifier(epochs=1, random_state=0).fit(x, y).save(tmp_path / "file")
 
     class FSVIClassifier(fsvi.FSVIClassifier):
         """A user's class of the same name."""

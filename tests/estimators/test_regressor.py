@@ -4,7 +4,7 @@ import pytest
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIRegressor
 
-FAST = {"epochs": 40, "hidden": (16,), "lr": 0.05, "batch_size": 1000, "num_samples": 10, "random_state": 0}
+FAST = {"epochs": 40, "lr": 0.05, "batch_size": 32, "num_samples": 10, "random_state": 0}
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from fsvi.errors import FileFormatError
 from fsvi.networks import cnn, mlp, resnet18, resnet50
 from fsvi.networks.description import _LAYERS, build, describe
 from fsvi.networks.distance import RandomFeatures
-from fsvi.networks.ranges import RangeFeatures
+from fsvi.networks.tabular import TabularFeatures
 from fsvi.networks.whitened_cnn import Scale
 
 VECTORS = {
     "Linear": nn.Linear(4, 4, bias=False),
     "RandomFeatures": RandomFeatures(4, 6, 0.5, normalize=True),
-    "RangeFeatures": RangeFeatures(4, (3,), "tanh", width=2.0),
+    "TabularFeatures": TabularFeatures(4, 2, (3,), members=2, frequencies=5),
     "Scale": Scale(0.25),
     "BatchNorm1d": nn.BatchNorm1d(4, eps=1e-2, momentum=None, affine=False),
     "LayerNorm": nn.LayerNorm((4,), eps=0.1, bias=False),

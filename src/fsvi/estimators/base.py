@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,22 +20,30 @@ from fsvi.calibration import Calibration
 from fsvi.diagnosis.drift import Seen, Sketch
 from fsvi.diagnosis.findings import Diagnosis
 from fsvi.errors import InvalidInputError
-from fsvi.estimators.defaults import HIDDEN, STEPS, fsvi_settings, num_held_out, reestimate_noise, widen
+from fsvi.estimators.distance import distance_aware
 from fsvi.estimators.files import Saved
+from fsvi.estimators.members import Rows, train_members
 from fsvi.estimators.rows import repeat_rows, weighted_scaler
-from fsvi.functions.contexts import Context, ShiftedRows
-from fsvi.likelihoods import Likelihood
+from fsvi.functions.contexts import ShiftedRows
+from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.registry import make_method
-from fsvi.networks import mlp, table_mlp
+from fsvi.networks import Network, TabularFeatures
+from fsvi.networks.devices import find_device
 from fsvi.tables import NumberColumn, Table, TableEncoder, as_table, is_mixed
 from fsvi.training import fit
-from fsvi.validation import check_count, check_fraction
+from fsvi.validation import check_count
 
 _SEEDS = 2**31 - 1
 _ROWS = 10_000
 """Rows that are predicted at a time, all their draws in memory."""
 _NESTED = "settings__"
+_EPOCHS, _BATCH_SIZE, _LR, _PATIENCE, _NOISE = 300, 128, 5e-3, 50, 0.5
+"""Training of other networks and methods, and where their noise starts, for standardized targets."""
+_HIDDEN = (64, 64)
+"""Hidden layers of the network that other methods train."""
+_LEAST_HELD_OUT = 10
+"""Fewer rows than these cannot say when to stop."""
 
 
 class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
@@ -48,34 +55,34 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
     encoded as −1 in all inputs of its column, outside of the training data. A column of strings with another value in
     nearly every row is left out, with a warning.
 
+    The default network is eight small networks in one (`TabularFeatures`), each with held-out rows of its own. These
+    decide when to stop and how large the noise of each row is. "fsvi" adds a Gaussian process on random features of it
+    (`DistanceFeatures`), whose posterior is the optimum of FSVI's objective in closed form, with the network as its
+    mean. Its variance returns to the prior's in gaps of the data and beyond them. "map" is the network alone. Features
+    of the distance from the training range, which no inference learns, make the network's outputs fade and the variance
+    grow far outside. A `module` of yours gets the same features and the same posterior; it is trained as a point
+    estimate first, with one noise for all rows.
+
     Args:
         method: A name that `fsvi.make_method` knows: "fsvi", "map", "laplace", "ensemble:map", …
-        module: A network to start from, which is copied, or a function (n_inputs, n_outputs) -> network; None makes a
-            fully connected one. Its inputs are the encoded columns, `encoder_.outputs`.
-        hidden: Widths of that network's hidden layers.
+        module: A network to start from, which is copied, or a function (n_inputs, n_outputs) -> network; None takes the
+            default. Its inputs are the encoded columns, `encoder_.outputs`.
         columns: What columns hold, by name, where it should not be detected: "number", "category" (for codes that look
             like numbers), "date", or "ignore".
-        context: Where methods that look beyond the data do so, in standardized units; None takes
-            `fsvi.contexts.ShiftedRows()`: training rows with columns pushed away from the data.
-        settings: Further arguments of the method, such as {"num_context": 50}; in a grid search, each can be set by
-            itself, as `settings__num_context`.
-        epochs: How often to go through the data, at most.
-        batch_size: Examples per step.
-        lr: Learning rate of Adam, which falls to almost nothing along a cosine.
-        validation_fraction: Share of the data held out to say when to stop, and how large the noise is. None holds out
-            a tenth, and up to a fifth of small tables. 0, or fewer than 10 examples, trains for all epochs on all data.
-        patience: Epochs without a better likelihood of the held-out data after which training stops; the parameters of
-            the best epoch are kept.
+        settings: Further arguments of the method, such as {"prior_variance": 2.0}; in a grid search, each can be set by
+            itself, as `settings__prior_variance`. For "fsvi" also `num_features`, the number of random features.
+        epochs: How often to go through the data, at most; None takes a number of steps that suits the table.
+        batch_size: Rows per step; None is 256 for the default network, 128 for others.
+        lr: Learning rate; None is 0.06 for the default network, 0.005 for others.
         num_samples: Draws of the function that make a prediction.
         device: Where to train and predict, such as "cuda", or "auto" for the first accelerator that works; None for
             the CPU.
-        progress: Whether to show a progress bar; None shows it in a terminal.
+        progress: Whether `fit` shows a progress bar; None shows it in a terminal. The default network has none.
         random_state: Seed of the network's first parameters, of training and of prediction.
 
     Attributes:
         method_: The trained method.
-        history_: What happened in training; for "fsvi", in training the point estimate that it starts from.
-        widening_: For "fsvi", what happened when the last layer became random.
+        history_: What happened in training the network.
         encoder_: How columns become numbers.
         sketch_: How often columns had which values, for `check`.
         scaler_: How these numbers are standardized.
@@ -86,23 +93,16 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         feature_names_in_: Their names, if a data frame gave any.
     """
 
-    _activation: str = "tanh"
-    """Of the network that is made where none is given."""
-
     def __init__(
         self,
         method: str = "fsvi",
         *,
         module: nn.Module | Callable[[int, int], nn.Module] | None = None,
-        hidden: Sequence[int] = HIDDEN,
         columns: Mapping[str, str] | None = None,
-        context: Context | None = None,
         settings: Mapping[str, Any] | None = None,
-        epochs: int = 300,
-        batch_size: int = 128,
-        lr: float = 5e-3,
-        validation_fraction: float | None = None,
-        patience: int = 50,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
         num_samples: int = 100,
         device: str | torch.device | None = None,
         progress: bool | None = False,
@@ -110,15 +110,11 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.method = method
         self.module = module
-        self.hidden = hidden
         self.columns = columns
-        self.context = context
         self.settings = settings
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
-        self.validation_fraction = validation_fraction
-        self.patience = patience
         self.num_samples = num_samples
         self.device = device
         self.progress = progress
@@ -206,74 +202,90 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
     # Training -------------------------------------------------------------------------------------------------------
 
     def _train(
-        self,
-        x: NDArray[np.float64],
-        y: NDArray[Any],
-        weights: NDArray[np.float64],
-        likelihood: Likelihood,
-        num_outputs: int,
+        self, x: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64], num_outputs: int, is_classes: bool
     ) -> None:
         """Train on inputs in their own units and targets as the network is to see them."""
         self.seed_ = int(check_random_state(self.random_state).randint(_SEEDS))
         self.calibration_: Calibration | None = None
         self.scaler_ = weighted_scaler(x, weights)
         x = self.scaler_.transform(x)
+        is_default = self.module is None and self.method in ("fsvi", "map")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
-            method = self._make(torch.as_tensor(x), likelihood, num_outputs)
-            if not all(part.takes_weights for part in method.modules() if isinstance(part, Method)):
-                x, y, weights = repeat_rows(x, y, weights, self.method)
-            data = [torch.as_tensor(part) for part in (x, y, weights)]
-            held_out, kept = torch.randperm(len(y)).tensor_split([self._num_held_out(len(y))])
-        if bool((data[2] == 1).all()):
-            data.pop()
-        self._fit_stages(method, tuple(part[kept] for part in data), tuple(part[held_out] for part in data))
+            if is_default:
+                device = torch.device("cpu") if self.device is None else find_device(self.device)
+                labels = torch.as_tensor(y, dtype=torch.int64 if is_classes else torch.float32)
+                inputs, counts = (torch.as_tensor(part, dtype=torch.float32) for part in (x, weights))
+                rows = Rows(inputs.to(device), labels.to(device), counts.to(device))
+                doubled = num_outputs if is_classes else 2 * num_outputs
+                network, self.history_ = train_members(rows, doubled, self.epochs, self.batch_size, self.lr)
+                likelihood = Categorical() if is_classes else Gaussian(heteroscedastic=True)
+                # In double precision, a prediction does not depend on which rows stand next to it.
+                self._finish(Network(network.double()), likelihood, rows.x.double(), rows.weights.double())
+            else:
+                self._fit_method(x, y, weights, num_outputs, is_classes)
 
-    def _fit_stages(self, method: Method, rows: tuple[Tensor, ...], validation: tuple[Tensor, ...]) -> None:
-        """Train; FSVI in two stages, see `fsvi.estimators.defaults`. Rows are (x, y) or (x, y, weights)."""
-        options: dict[str, Any] = {"seed": self.seed_, "device": self.device, "progress": self.progress}
-        has_validation = len(validation[0]) > 0
-        stop: dict[str, Any] = {"validation": validation, "patience": self.patience} if has_validation else {}
-        self.method_ = method
-        self.history_ = fit(method, rows, epochs=self.epochs, batch_size=self.batch_size, lr=self.lr, **stop, **options)
-        if has_validation:
-            reestimate_noise(method, *validation)
+    def _finish(self, network: Network, likelihood: Likelihood, x: Tensor, weights: Tensor) -> None:
+        """The method around a trained network: FSVI with its distance-aware variance, or the network alone."""
+        network = network.examined(x[:2])
         if self.method == "fsvi":
-            steps = min(STEPS, self.epochs * math.ceil(len(rows[0]) / self.batch_size))
-            context = copy.deepcopy(self.context)
-            self.method_, self.widening_ = widen(method, rows, context, self.settings or {}, steps, **options)
+            self.method_: Method = distance_aware(network, likelihood, x, weights, copy.deepcopy(self.settings or {}))
+        else:
+            self.method_ = make_method(self.method, network, likelihood, **(self.settings or {}))
+            self.method_.num_data = round(float(weights.sum()))
+        self.method_.eval()
 
-    def _make(self, x: Tensor, likelihood: Likelihood, num_outputs: int) -> Method:
-        """The method, once its network is known to have the right outputs; for FSVI, the point estimate before it."""
-        networks = self._networks(x, num_outputs)
-        context = ShiftedRows() if self.context is None else copy.deepcopy(self.context)
-        given = dict(self.settings or {})
-        is_fsvi = self.method == "fsvi"
-        settings = fsvi_settings(likelihood, num_outputs, given) if is_fsvi else copy.deepcopy(given)
-        method = make_method(self.method, networks, likelihood, context=context, **settings)
-        method.see(x[:2].to(method.dtype))
+    def _fit_method(
+        self, x: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64], num_outputs: int, is_classes: bool
+    ) -> None:
+        """Train the user's network, or another method, with `fsvi.fit`; FSVI begins after its point estimate."""
+        likelihood = Categorical() if is_classes else Gaussian(_NOISE, learn_noise=True)
+        is_fsvi, settings = self.method == "fsvi", copy.deepcopy(dict(self.settings or {}))
+        networks = self._networks(torch.as_tensor(x), num_outputs)
+        name, given = ("map", {}) if is_fsvi else (self.method, settings)
+        context = given.pop("context", None) or ShiftedRows()
+        method = make_method(name, networks, likelihood, context=context, **given)
+        method.check_inputs(torch.as_tensor(x[:2]).to(method.dtype))
         if method.network.num_outputs != num_outputs:
             raise InvalidInputError(f"module has {method.network.num_outputs} outputs; the data need {num_outputs}.")
-        return make_method("map", method.network, likelihood) if is_fsvi else method
+        if not all(part.takes_weights for part in method.modules() if isinstance(part, Method)):
+            x, y, weights = repeat_rows(x, y, weights, self.method)
+        data = [torch.as_tensor(part) for part in (x, y, weights)]
+        held_out, kept = torch.randperm(len(y)).tensor_split([num_held_out(len(y))])
+        parts = data if bool((data[2] != 1).any()) else data[:2]
+        stop: dict[str, Any] = {}
+        if len(held_out):
+            stop = {"validation": tuple(part[held_out] for part in parts), "patience": _PATIENCE}
+        self.history_ = fit(
+            method,
+            tuple(part[kept] for part in parts),
+            epochs=_EPOCHS if self.epochs is None else self.epochs,
+            batch_size=_BATCH_SIZE if self.batch_size is None else self.batch_size,
+            lr=_LR if self.lr is None else self.lr,
+            seed=self.seed_,
+            device=self.device,
+            progress=self.progress,
+            **stop,
+        )
+        if len(held_out):
+            reestimate_noise(method, *(part[held_out] for part in data))
+        self.method_ = method
+        if is_fsvi:
+            inputs, _, counts = (part[kept].to(method.device, method.dtype) for part in data)
+            self._finish(method.network, _known(method.likelihood), inputs, counts)
 
     def _networks(self, x: Tensor, num_outputs: int) -> nn.Module | Callable[[], nn.Module]:
         """What `make_method` takes: the network given, or a function that makes fresh ones."""
         module = self.module
         if isinstance(module, nn.Module):
             return module
-        if module is None and not len(self.hidden):
-            return lambda: mlp(x.shape[1], (), num_outputs).double()
         if module is None:
-            return lambda: table_mlp(x, self.hidden, num_outputs, self._activation).double()
+            return lambda: _single(x.float(), num_outputs)
         if not callable(module):
             raise InvalidInputError(
                 f"module={module!r} must be a torch.nn.Module, a function (n_inputs, n_outputs) -> Module, or None."
             )
         return lambda: module(x.shape[1], num_outputs)
-
-    def _num_held_out(self, num: int) -> int:
-        fraction = self.validation_fraction
-        return num_held_out(num, None if fraction is None else check_fraction("validation_fraction", fraction))
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
@@ -345,6 +357,43 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _single(x: Tensor, num_outputs: int) -> nn.Sequential:
+    """A network for methods that train one at a time."""
+    features = TabularFeatures.for_rows(x, _HIDDEN, members=1)
+    return nn.Sequential(features, nn.Linear(features.hidden[-1], num_outputs))
+
+
+def num_held_out(num: int) -> int:
+    """How many of `num` rows say when to stop: a tenth, up to a fifth of small tables, and none of very small ones."""
+    held_out = int(max(0.1 * num, min(0.2 * num, 100)))
+    return held_out if held_out >= _LEAST_HELD_OUT else 0
+
+
+@torch.no_grad()
+def reestimate_noise(method: Method, x: Tensor, y: Tensor, weights: Tensor) -> None:
+    """Set a learned noise to the errors on held-out rows; those on rows that were trained on are too small.
+
+    The factor 1.1 (n + 2)/n makes up for two things: the same rows have chosen the best epoch, and a variance from n
+    rows is itself uncertain. Without the first, 95% intervals covered 93.5% on average over seven tables.
+    """
+    likelihood = method.likelihood
+    if not isinstance(likelihood, Gaussian) or not likelihood.learn_noise:
+        return
+    x, y = method.check_batch(x, y)
+    prediction: Any = method.predict(x)
+    counts = weights.to(y)[:, None]
+    squares = (y - prediction.mean).square() - prediction.samples.var(0, correction=0)
+    noise = (counts * squares).sum(0) / counts.sum() * 1.1 * (1 + 2 / float(counts.sum()))
+    likelihood.log_noise.copy_(0.5 * torch.maximum(noise, 0.01 * likelihood.noise.square()).log())
+
+
+def _known(likelihood: Likelihood) -> Likelihood:
+    """The likelihood with its noise as it is."""
+    if isinstance(likelihood, Gaussian) and likelihood.learn_noise:
+        return Gaussian(likelihood.noise.tolist())
+    return likelihood
 
 
 def _check_weights(sample_weight: Any, y: NDArray[Any]) -> NDArray[np.float64]:

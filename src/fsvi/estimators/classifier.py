@@ -17,11 +17,9 @@ from torch import nn
 from fsvi.calibration import LAC
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.base import Estimator
-from fsvi.estimators.defaults import HIDDEN
 from fsvi.estimators.files import labels_from, labels_tree
 from fsvi.estimators.rows import merge_rows
-from fsvi.functions.contexts import Context
-from fsvi.likelihoods import Categorical, CategoricalPredictive
+from fsvi.likelihoods import CategoricalPredictive
 from fsvi.validation import check_fraction
 
 
@@ -48,15 +46,11 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         method: str = "fsvi",
         *,
         module: nn.Module | Callable[[int, int], nn.Module] | None = None,
-        hidden: Sequence[int] = HIDDEN,
         columns: Mapping[str, str] | None = None,
-        context: Context | None = None,
         settings: Mapping[str, Any] | None = None,
-        epochs: int = 300,
-        batch_size: int = 128,
-        lr: float = 1e-2,
-        validation_fraction: float = 0.1,
-        patience: int = 50,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
         num_samples: int = 100,
         class_weight: Mapping[Any, float] | str | None = None,
         device: str | torch.device | None = None,
@@ -66,15 +60,11 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         super().__init__(
             method,
             module=module,
-            hidden=hidden,
             columns=columns,
-            context=context,
             settings=settings,
             epochs=epochs,
             batch_size=batch_size,
             lr=lr,
-            validation_fraction=validation_fraction,
-            patience=patience,
             num_samples=num_samples,
             device=device,
             progress=progress,
@@ -96,7 +86,7 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise InvalidInputError(f"y holds one class only, {self.classes_.tolist()[0]!r}: at least two are needed.")
         weights = weights * self._class_weights(y, weights)
-        self._train(*merge_rows(x, labels, weights), Categorical(), len(self.classes_))
+        self._train(*merge_rows(x, labels, weights), len(self.classes_), is_classes=True)
         return self
 
     def _class_weights(self, y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:

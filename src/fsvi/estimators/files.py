@@ -16,8 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from fsvi.errors import FileFormatError
+from fsvi.estimators.distance import NUM_FEATURES, with_distance
 from fsvi.estimators.rows import make_scaler
 from fsvi.methods.files import as_tree, from_tree
+from fsvi.networks.network import Network
 from fsvi.serialization import (
     ESTIMATOR,
     Configurable,
@@ -75,7 +77,7 @@ class Saved:
             kind = Saved._classes.get(tree["class"])
             if kind is None or not issubclass(kind, cls):
                 raise FileFormatError(f"{path} holds a {tree['class']}, not a {cls.__name__}.")
-            estimator = kind(**{name: _rebuilt(value) for name, value in tree["params"].items()})
+            estimator: Any = kind(**{name: _rebuilt(value) for name, value in tree["params"].items()})
             check_draws(estimator.num_samples)
             estimator._load_tree(tree, path, net)
         return estimator
@@ -100,6 +102,10 @@ class Saved:
 
     def _load_tree(self, tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | None) -> None:
         this: Any = self
+        if net is not None and this.method == "fsvi":  # a module of the user's, which got random features in training
+            columns = len(tree["scaler"]["mean"])
+            network = Network(net).examined(torch.zeros(2, columns, dtype=next(net.parameters()).dtype))
+            net = with_distance(network, columns, (this.settings or {}).get("num_features", NUM_FEATURES))
         this.method_ = from_tree(tree["method"], path, net)
         this.encoder_ = Configurable.from_config(tree["encoder"])
         this.sketch_ = Configurable.from_config(tree["sketch"])

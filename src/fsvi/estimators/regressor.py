@@ -17,25 +17,26 @@ from fsvi.calibration import ConformalIntervals
 from fsvi.estimators.base import Estimator
 from fsvi.estimators.files import scaler_from, scaler_tree
 from fsvi.estimators.rows import merge_rows, weighted_scaler
-from fsvi.likelihoods import Gaussian, GaussianPredictive
+from fsvi.likelihoods import GaussianPredictive
 from fsvi.metrics.regression import unstandardize
 from fsvi.validation import check_fraction
 
-_NOISE = 0.5
-"""The initial noise of standardized targets."""
-
 
 class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
-    """A regressor that says how sure it is, for one target or several; the noise is learned, one for each.
+    """A regressor that says how sure it is, for one target or several.
 
-    Its parameters are those of `Estimator`. Everything that it predicts is in the targets' own units.
+    Its parameters are those of `Estimator`. Everything that it predicts is in the targets' own units. The noise is
+    Gaussian and depends on the row as far as held-out rows support it. Targets that are never negative, such as prices
+    and counts, have intervals that begin at zero at the earliest; `std` and the mean do not know this bound. An upper
+    bound is not used.
+
+    Attributes:
+        is_positive_: Whether no training target was negative.
 
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True)
     >>> mean, std = FSVIRegressor(random_state=0).fit(X, y).predict(X, return_std=True)
     """
-
-    _activation = "relu"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FSVIRegressor:
         """Train on inputs (n, columns) and targets (n,) or (n, targets).
@@ -49,8 +50,8 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         self.target_shape_ = y.shape[1:]
         x, y, weights = merge_rows(x, y.reshape(len(y), -1), weights)
         self.target_scaler_ = weighted_scaler(y, weights)
-        noise = Gaussian(_NOISE, learn_noise=True)
-        self._train(x, self.target_scaler_.transform(y), weights, noise, y.shape[1])
+        self.is_positive_ = bool((y >= 0).all())
+        self._train(x, self.target_scaler_.transform(y), weights, y.shape[1], is_classes=False)
         return self
 
     def predictive(self, X: Any) -> GaussianPredictive:
@@ -103,10 +104,13 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         if self._is_conformal and self.calibration_ is not None:
             parts = [self.calibration_.intervals(self._in_target_units(part), alpha) for part in self._parts(X)]
             lower, upper = (self._shaped(torch.cat([getattr(p, end) for p in parts])) for end in ("lower", "upper"))
-            return lower, upper
+            return self._bounded(lower), self._bounded(upper)
         mean, std = self.predict(X, return_std=True)
         reach = std * float(torch.special.ndtri(torch.tensor(1 - alpha / 2, dtype=torch.float64)))
-        return mean - reach, mean + reach
+        return self._bounded(mean - reach), self._bounded(mean + reach)
+
+    def _bounded(self, ends: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.maximum(ends, 0.0) if self.is_positive_ else ends
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[np.float64]:
         """Targets drawn from functions, noise included, (n, n_samples) or (n, targets, n_samples).
@@ -131,10 +135,15 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         return values.double().reshape(len(values), *self.target_shape_).numpy()
 
     def _target_tree(self) -> dict[str, Any]:
-        return {"scaler": scaler_tree(self.target_scaler_), "shape": list(self.target_shape_)}
+        return {
+            "scaler": scaler_tree(self.target_scaler_),
+            "shape": list(self.target_shape_),
+            "positive": self.is_positive_,
+        }
 
     def _load_target(self, tree: Mapping[str, Any]) -> None:
         self.target_scaler_, self.target_shape_ = scaler_from(tree["scaler"]), tuple(tree["shape"])
+        self.is_positive_ = bool(tree["positive"])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

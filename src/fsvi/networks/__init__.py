@@ -4,21 +4,21 @@ from fsvi.networks.cnn import cnn
 from fsvi.networks.distance import RandomFeatures, distance_head
 from fsvi.networks.mlp import mlp
 from fsvi.networks.network import Network
-from fsvi.networks.ranges import RangeFeatures, table_mlp
 from fsvi.networks.resnet import resnet18, resnet50
+from fsvi.networks.tabular import DistanceFeatures, TabularFeatures
 from fsvi.networks.text import text_encoder
 from fsvi.networks.whitened_cnn import whitened_cnn
 
 __all__ = [
+    "DistanceFeatures",
     "Network",
     "RandomFeatures",
-    "RangeFeatures",
+    "TabularFeatures",
     "cnn",
     "distance_head",
     "mlp",
     "resnet18",
     "resnet50",
-    "table_mlp",
     "text_encoder",
     "whitened_cnn",
 ]

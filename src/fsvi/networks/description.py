@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError
 from fsvi.networks.distance import RandomFeatures
-from fsvi.networks.ranges import RangeFeatures
 from fsvi.networks.resnet import ResNet, resnet18, resnet50
+from fsvi.networks.tabular import DistanceFeatures, TabularFeatures
 from fsvi.networks.text import TextEncoder, text_encoder
 from fsvi.networks.whitened_cnn import Scale
 from fsvi.serialization import plain
@@ -30,7 +30,7 @@ _LAYERS: dict[str, type[nn.Module]] = {
         *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
         *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
         *(nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid),
-        *(nn.Flatten, nn.Unflatten, nn.Identity, RandomFeatures, RangeFeatures, Scale),
+        *(nn.Flatten, nn.Unflatten, nn.Identity, RandomFeatures, Scale, TabularFeatures),
     )
 }
 _RESNETS = {"resnet18": resnet18, "resnet50": resnet50}
@@ -86,6 +86,9 @@ def _describe(module: nn.Module) -> dict[str, Any] | None:
     if type(module) is nn.Sequential:
         children = [[key, _describe(child)] for key, child in module._modules.items() if child is not None]
         return {"layer": name, "children": children} if all(child for _, child in children) else None
+    if type(module) is DistanceFeatures:
+        trunk = _describe(module.trunk)
+        return {"layer": name, "settings": _settings(module, ("trunk",)), "trunk": trunk} if trunk else None
     if type(module) is ResNet:
         return _describe_resnet(module)
     if type(module) is TextEncoder:
@@ -108,11 +111,11 @@ def _describe_resnet(net: ResNet) -> dict[str, Any] | None:
     return {"layer": known[0], "settings": settings} if known else None
 
 
-def _settings(layer: nn.Module) -> dict[str, Any]:
+def _settings(layer: nn.Module, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """The constructor's arguments that differ from the defaults; layers keep them as attributes of the same name."""
     given: dict[str, Any] = {}
     for name, parameter in inspect.signature(type(layer)).parameters.items():
-        if hasattr(layer, name):
+        if hasattr(layer, name) and name not in without:
             value = layer.bias is not None if name == "bias" else getattr(layer, name)
             given |= {name: plain(value)} if value != parameter.default else {}
     return given
@@ -137,10 +140,13 @@ def _build_layer(description: Mapping[str, Any]) -> nn.Module:
         for name, child in description["children"]:
             net.add_module(name, _build_layer(child))
         return net
+    settings = {name: _setting(name, value) for name, value in description["settings"].items()}
+    if kind == DistanceFeatures.__name__:
+        return DistanceFeatures(_build_layer(description["trunk"]), **settings)
     make: Any = {**_LAYERS, **_NETWORKS}.get(kind)
     if make is None:
         raise FileFormatError(f"the network described has a layer {kind!r}, which this version of fsvi does not know.")
-    return make(**{name: _setting(name, value) for name, value in description["settings"].items()})
+    return make(**settings)
 
 
 def _setting(name: str, value: Any) -> Any:

@@ -376,7 +376,7 @@ def as_inputs(method: Method | Calibrated, x: np.ndarray, path: Path, first: int
     real = torch.as_tensor(x).to(method.dtype)
     if any(isinstance(module, nn.Embedding) for module in method.net.modules()):
         try:
-            method.see(real[:2])
+            method.network.outputs_at(real[:2])
         except FSVIError:  # an embedding looks up whole numbers
             whole = torch.as_tensor(as_whole(x))
             return real if whole.is_floating_point() else whole.long()

@@ -21,10 +21,12 @@ from fsvi.serialization import Configurable
 from fsvi.tables.cells import BOOLEANS, all_numbers, as_number, date_format, days, is_number, parse_date, show_number
 from fsvi.tables.table import label
 
-MOST_CATEGORIES = 30
+MOST_CATEGORIES = 64
 """The most frequent categories have columns of their own; all others of the training rows share one."""
 UNKNOWN = -1.0
 """What all outputs of a column are for a category that training never saw."""
+_FEW = 30
+"""Up to so many different strings are categories, however few the rows."""
 _SHOWN = 4
 """Categories that a description lists."""
 _YEAR, _WEEK, _DAY = 365.2425, 7.0, 1.0
@@ -386,4 +388,4 @@ def detect_kind(values: NDArray[Any], read_numbers: bool) -> str:
         return "number"
     if date_format(sorted(distinct)) is not None:
         return "date"
-    return "text" if len(distinct) > MOST_CATEGORIES and 2 * len(distinct) > len(known) else "category"
+    return "text" if len(distinct) > _FEW and 2 * len(distinct) > len(known) else "category"

@@ -11,7 +11,6 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import Context
 from fsvi.inputs import describe_inputs, example_shape
 from fsvi.networks.devices import moved
-from fsvi.networks.ranges import whiten
 from fsvi.validation import check_fraction, check_positive
 
 _FEW = 0.25
@@ -24,6 +23,8 @@ _MOST = 100_000
 """The most training rows whose distances are sorted."""
 _NEW = 0.99
 """Recombined rows count as new if they lie farther out than this share of the training rows."""
+_RIDGE = 1e-3
+"""Added to the columns' correlations, which are singular where columns depend on each other."""
 
 
 class ShiftedRows(Context):
@@ -204,3 +205,16 @@ def _end_of_group(counts: Tensor, two_valued: Tensor, start: int) -> int:
         if bool((total == 1).all()):
             return column + 1
     return start
+
+
+def whiten(x: Tensor) -> Tensor:
+    """A matrix W, (columns, columns): (x − mean) W has no correlations, and its norm is the Mahalanobis distance.
+
+    Constant columns do not count.
+    """
+    mean, std = x.mean(0), x.std(0, correction=0)
+    # Rounding leaves a constant column with a tiny deviation, by which nothing must be divided.
+    scale = torch.where(std > 1e-6 * x.abs().amax(0), 1 / std, torch.zeros_like(std))
+    standardized = ((x - mean) * scale).double()
+    roots, vectors = torch.linalg.eigh(standardized.T @ standardized / len(x))
+    return (scale[:, None].double() * vectors / (roots.clamp_min(0) + _RIDGE).sqrt()).to(x)

@@ -1,0 +1,211 @@
+"""Networks for rows of tables: small networks side by side, and features that know the distance from the data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fsvi.networks.distance import RandomFeatures
+from fsvi.validation import check_count
+
+_FREQUENCY_STD, _BIAS_STD, _CLIP = 0.1, 0.5, 3.0
+"""How frequencies and biases start, and where the smooth clip of numbers bends."""
+_MASKS = 8
+"""Dropout masks per batch and member: one per row would cost more than the layers."""
+_MARGIN, _TAIL, _SHARE_OUTSIDE = 0.25, 0.5, 0.05
+"""By how many standard deviations the range exceeds that of the training rows, at least; the scale on which a column's
+tails fall, in standard deviations; and the share of new rows that may lie outside in some column."""
+_SOFT = 0.5
+"""Up to about this distance a value outside of the range counts little."""
+_LENGTH, _OUTSIDE_LENGTH = 1.5, 0.5
+"""Length scales: of hidden units and of columns in their median distances, of distances outside in their own units."""
+_GROWTH, _FARTHEST = 0.1, 10.0
+"""The prior variance outside of the range is 1 + growth · distance², up to the farthest distance."""
+_MOST_ROWS = 1_000
+"""Rows whose distances give the length scales."""
+_FARTHEST_COLUMN = 5.0
+"""Outliers of a column count as this many standard deviations in distances between rows."""
+
+
+class TabularFeatures(nn.Module):
+    """The last hidden layers of several small networks with the same inputs (after RealMLP; Holzmüller et al., 2024).
+
+    Numbers are centered by the median, divided by the interquartile range and clipped smoothly. Next to each number
+    stand a few learned combinations of cosines of it. Every member has its own scale for each input and its own layers.
+    A linear layer on top is the average of an ensemble if its weights are.
+
+    Args:
+        in_features: The number of columns.
+        num_numbers: How many of them have more than two values; `see` finds which.
+        hidden: The widths of each member's hidden layers.
+        members: The number of members.
+        frequencies: The number of cosines per number.
+        embedding: How many combinations of them are inputs.
+    """
+
+    numbers: Tensor
+    center: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        num_numbers: int = 0,
+        hidden: Sequence[int] = (64, 64, 64),
+        members: int = 8,
+        frequencies: int = 8,
+        embedding: int = 3,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.num_numbers, self.hidden = in_features, num_numbers, tuple(hidden)
+        self.members, self.frequencies, self.embedding = check_count("members", members), frequencies, embedding
+        check_count("the number of hidden layers", len(self.hidden))
+        self.dropout = 0.0
+        self.register_buffer("numbers", torch.arange(num_numbers))
+        self.register_buffer("center", torch.zeros(in_features))
+        self.register_buffer("scale", torch.ones(in_features))
+        self.frequency = nn.Parameter(_FREQUENCY_STD * torch.randn(num_numbers, frequencies))
+        self.phase = nn.Parameter(math.pi * (2 * torch.rand(num_numbers, frequencies) - 1))
+        self.mixing = nn.Parameter(torch.randn(num_numbers, frequencies, embedding) / math.sqrt(frequencies))
+        widths = [in_features + num_numbers * embedding, *self.hidden]
+        self.gain = nn.Parameter(torch.ones(members, 1, widths[0]))
+        pairs = list(itertools.pairwise(widths))
+        self.weights = nn.ParameterList([nn.Parameter(torch.randn(members, i, o)) for i, o in pairs])
+        self.biases = nn.ParameterList([nn.Parameter(_BIAS_STD * torch.randn(members, 1, o)) for _, o in pairs])
+
+    @classmethod
+    def for_rows(cls, x: Tensor, hidden: Sequence[int] = (64, 64, 64), members: int = 8) -> TabularFeatures:
+        """Features for training rows (n, columns), with their scales.
+
+        Args:
+            x: The rows.
+            hidden: The widths of each member's hidden layers.
+            members: The number of members.
+        """
+        is_number = torch.tensor([len(column.unique()) > 2 for column in x.T])
+        made = cls(x.shape[1], int(is_number.sum()), hidden, members)
+        low, high = x.amin(0), x.amax(0)
+        lower, middle, upper = (x.float().kthvalue(1 + round(q * (len(x) - 1)), 0)[0] for q in (0.25, 0.5, 0.75))
+        spread = torch.where(upper > lower, (upper - lower) / 1.35, (high - low) / 2)
+        made.numbers.copy_(is_number.nonzero()[:, 0])
+        made.center.copy_(torch.where(is_number, middle, low))
+        made.scale.copy_(torch.where(is_number, spread, torch.where(high > low, high - low, 1.0)))
+        return made
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (n, members · width of the last hidden layer)."""
+        return self.by_member(x).transpose(0, 1).flatten(1)
+
+    def by_member(self, x: Tensor) -> Tensor:
+        """Features (members, n, width)."""
+        x = (x - self.center) / self.scale
+        x = x * torch.rsqrt(1 + (x / _CLIP).square())
+        waves = torch.cos(2 * math.pi * x[:, self.numbers, None] * self.frequency + self.phase)
+        h = torch.cat([x, torch.einsum("ncf,cfe->nce", waves, self.mixing).flatten(1)], 1) * self.gain
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            h = F.silu(torch.baddbmm(bias, h, weight, alpha=weight.shape[1] ** -0.5))
+            if self.training and self.dropout:
+                h = h * self._masks(h)
+        return h
+
+    def _masks(self, h: Tensor) -> Tensor:
+        kept = torch.rand(h.shape[0], _MASKS, h.shape[2], device=h.device) >= self.dropout
+        rows = torch.arange(h.shape[1], device=h.device) % _MASKS
+        return kept[:, rows] / (1 - self.dropout)
+
+    def extra_repr(self) -> str:
+        """What two such layers may differ in besides their weights."""
+        sizes = f"{self.in_features}, {self.num_numbers}, hidden={self.hidden}, members={self.members}"
+        return f"{sizes}, frequencies={self.frequencies}, embedding={self.embedding}"
+
+
+class DistanceFeatures(nn.Module):
+    """Features of a trained network, next to random features that know how far a row is from the training rows.
+
+    Let h be the network's features of a row x, and e the distances of its columns from their range in the training
+    rows, in standard deviations. The outputs are
+
+        [h / √(1 + |e|²), √(1 + |e|²/10) φ(h, x, e)],    φ(z)·φ(z') ≈ exp(−½|z − z'|²).
+
+    A linear layer on top, with random weights for φ alone, is a Gaussian process around the network's function. Its
+    length scales are 1.5 times the median distance of training rows, for h and for x. In gaps of the data its variance
+    grows toward the prior's. Outside of the range of the data e does the same for a single column, the prior's
+    variance grows with the distance, and h fades, so that the mean tends to the layer's bias.
+
+    The range is that of the order statistics, with a margin: rare values of the training rows are inside.
+
+    Args:
+        trunk: The network without its last layer.
+        in_features: The number of columns.
+        num_hidden: The number of features of the network.
+        num_features: The number of random features.
+    """
+
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    std: Tensor
+    hidden_mean: Tensor
+    lengths: Tensor
+
+    def __init__(self, trunk: nn.Module, in_features: int, num_hidden: int, num_features: int = 512) -> None:
+        super().__init__()
+        self.trunk, self.in_features, self.num_hidden, self.num_features = trunk, in_features, num_hidden, num_features
+        self.random = RandomFeatures(num_hidden + 2 * in_features, num_features, 1.0)
+        for name in ("low", "high", "mean", "std"):
+            self.register_buffer(name, torch.ones(in_features))
+        self.register_buffer("hidden_mean", torch.zeros(num_hidden))
+        self.register_buffer("lengths", torch.ones(2))
+
+    @torch.no_grad()
+    def see(self, x: Tensor) -> None:
+        """Take ranges and length scales from training rows."""
+        mean, std = x.mean(0), x.std(0, correction=0)
+        beyond = margin(*x.shape) * std
+        self.low.copy_(x.amin(0) - beyond)
+        self.high.copy_(x.amax(0) + beyond)
+        self.mean.copy_(mean)
+        self.std.copy_(torch.where(std > 0, std, torch.ones_like(std)))
+        chosen = x[torch.randperm(len(x))[:_MOST_ROWS]]
+        h = self.trunk(chosen)
+        self.hidden_mean.copy_(h.mean(0))
+        for at, rows in enumerate((h, self._standardized(chosen))):
+            distances = torch.pdist(rows)
+            distances = distances[distances > 0]
+            self.lengths[at] = _LENGTH * (distances.median() if len(distances) else 1.0)
+
+    def outside(self, x: Tensor) -> Tensor:
+        """e, (n, columns): how far each column left its range, with its sign; little just outside."""
+        distance = (x - torch.minimum(torch.maximum(x, self.low), self.high)) / self.std
+        return distance * distance.abs() / (_SOFT + distance.abs())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (n, num_hidden + num_features)."""
+        h, e = self.trunk(x), self.outside(x)
+        near, along = (h - self.hidden_mean) / self.lengths[0], self._standardized(x) / self.lengths[1]
+        random = self.random(torch.cat([near, along, e / _OUTSIDE_LENGTH], 1))
+        squared = e.square().sum(1, keepdim=True)
+        growth = (1 + _GROWTH * squared.clamp_max(_FARTHEST**2)).sqrt()
+        return torch.cat([h * torch.rsqrt(1 + squared), random * growth], 1)
+
+    def _standardized(self, x: Tensor) -> Tensor:
+        return ((x - self.mean) / self.std).clamp(-_FARTHEST_COLUMN, _FARTHEST_COLUMN)
+
+    def extra_repr(self) -> str:
+        """What two such layers may differ in besides their tensors."""
+        return f"{self.in_features}, {self.num_hidden}, {self.num_features}"
+
+
+def margin(num_rows: int, num_columns: int) -> float:
+    """By how many standard deviations the range should exceed that of the training rows.
+
+    A new value lies beyond the extremes of n rows with probability 2/(n + 1), and if tails fall exponentially, beyond
+    another m with probability 2 exp(−m/½)/(n + 1). Of C columns, some does with at most C times that probability; m is
+    chosen so that this is a twentieth.
+    """
+    return max(_MARGIN, _TAIL * math.log(2 * num_columns / (_SHARE_OUTSIDE * (num_rows + 1))))

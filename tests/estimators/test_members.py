@@ -1,0 +1,124 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import nn
+
+import fsvi
+from fsvi.estimators import FSVIRegressor
+from fsvi.estimators.base import num_held_out, reestimate_noise
+from fsvi.estimators.members import Rows, _Best, _calibrate, _folds, _Members, _noise, train_members
+from fsvi.networks import TabularFeatures
+
+
+def members(is_classes=False, outputs=2):
+    torch.manual_seed(0)
+    features = TabularFeatures(3, 3, (8, 5), members=4)
+    return _Members(features, outputs, is_classes).eval()
+
+
+def test_one_network_is_the_average_of_its_members():
+    parts, x = members(), torch.randn(20, 3)
+    nn.init.normal_(parts.last_bias)
+    torch.testing.assert_close(parts.joined()(x), parts(x).mean(0))
+
+
+def test_every_row_is_held_out_once():
+    held_out = _folds(100, 8)
+    assert held_out.shape == (8, 100) and (held_out.sum(0) == 1).all() and held_out.sum(1).max() <= 13
+    assert not _folds(30, 8).any()
+
+
+def test_losses_are_the_likelihoods():
+    parts, f, y = members(), torch.randn(4, 10, 2), torch.randn(10, 1)
+    exact = -torch.distributions.Normal(f[..., :1], (0.5 * f[..., 1:]).exp()).log_prob(y).sum(-1)
+    torch.testing.assert_close(parts.losses(f, y) + 0.5 * math.log(2 * math.pi), exact)
+    torch.testing.assert_close(parts.losses(f, y, 0.5), parts.losses(f, y) * (0.5 * f[..., 1]).exp())
+    labels = torch.randint(3, (10,))
+    logits = torch.randn(4, 10, 3)
+    exact = -logits.log_softmax(-1)[:, torch.arange(10), labels]
+    torch.testing.assert_close(members(True, 3).losses(logits, labels), exact)
+
+
+def test_the_best_step_of_each_member_is_kept():
+    parts = members()
+    rows = Rows(torch.randn(40, 3), torch.randn(40, 1), torch.ones(40))
+    held_out = _folds(40, 4)
+    best = _Best(parts)
+    best.look(parts, rows, held_out)
+    before = parts.last_weight.detach().clone()
+    with torch.no_grad():
+        parts.last_weight[0] += 100  # worse
+        parts.last_weight[1] *= 0.5
+    least = best.least.clone()
+    best.look(parts, rows, held_out)
+    best.restore(parts)
+    assert torch.equal(parts.last_weight[0], before[0]) and best.least[0] == least[0]
+    assert torch.equal(parts.last_weight[1], before[1]) == bool(best.least[1] == least[1])
+
+
+def test_the_noise_follows_the_row_where_held_out_rows_say_so():
+    torch.manual_seed(0)
+    logs, weights = torch.randn(20_000), torch.ones(20_000)
+    power, offset = _noise((0.3 + logs).exp() * torch.randn(20_000).square(), logs, weights)
+    assert power == 1.0 and offset == pytest.approx(0.3, abs=0.05)
+    power, offset = _noise(0.25 * torch.randn(20_000).square(), logs, weights)
+    assert power == 0.0 and offset == pytest.approx(math.log(0.25), abs=0.05)
+
+
+def test_the_temperature_is_the_best_for_held_out_rows():
+    parts = members(True, 3)
+    rows = Rows(torch.randn(400, 3), torch.randint(3, (400,)), torch.ones(400))
+    with torch.no_grad():
+        parts.last_weight.copy_(3 * torch.randn_like(parts.last_weight))
+        held_out = _folds(400, 4)
+        f, y = parts(rows.x)[held_out].double(), rows.y[held_out.nonzero()[:, 1]]
+        before = parts.last_weight.clone()
+        _calibrate(parts, rows, held_out)
+    loss = lambda t: float(nn.functional.cross_entropy(f * math.exp(t[0]), y))  # noqa: E731
+    best = math.exp(minimize(loss, [0.0], bounds=[(-1.5, 1.0)]).x[0])
+    assert float((parts.last_weight / before).mean()) == pytest.approx(best, rel=0.06)
+
+
+def test_a_row_with_more_noise_has_a_larger_standard_deviation():
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-1, 1, (1500, 2))
+    y = x[:, 1] + np.where(x[:, 0] > 0, 1.0, 0.1) * generator.normal(size=1500)
+    model = FSVIRegressor(random_state=0).fit(x, y)
+    std = model.predict(np.array([[-0.5, 0.0], [0.5, 0.0]]), return_std=True)[1]
+    assert 0.05 < std[0] < 0.25 and 0.75 < std[1] < 1.3
+
+
+def test_prices_have_no_negative_intervals():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(200, 1))
+    y = np.exp(x[:, 0] + generator.normal(size=200))
+    model = FSVIRegressor(random_state=0, epochs=20).fit(x, y)
+    assert model.is_positive_ and model.predict_interval(x)[0].min() == 0.0
+    assert not FSVIRegressor(random_state=0, epochs=2).fit(x, y - 5).is_positive_
+
+
+def test_training_is_repeatable_and_history_is_kept():
+    rows = Rows(torch.randn(60, 3), torch.randn(60, 1), torch.ones(60))
+    nets = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        net, history = train_members(rows, 2, 3, 16, None)
+        nets.append(net(rows.x))
+    assert torch.equal(*nets) and len(history.loss) == len(history.validation) >= 1
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(40, 0), (75, 15), (300, 60), (1000, 100), (5000, 500)])
+def test_small_tables_hold_out_a_larger_share(rows, expected):
+    assert num_held_out(rows) == expected
+
+
+def test_a_learned_noise_is_that_of_held_out_rows():
+    method = fsvi.MAP(nn.Linear(1, 1).double(), fsvi.Gaussian(0.1, learn_noise=True))
+    x = torch.randn(50, 1).double()
+    y = method.net(x).detach() + 0.5 * torch.randn(50, 1).double()
+    reestimate_noise(method, x, y, torch.ones(50))
+    expected = (y - method.net(x).detach()).square().mean().sqrt() * math.sqrt(1.1 * 52 / 50)
+    assert float(method.likelihood.noise) == pytest.approx(float(expected), rel=1e-6)

@@ -233,7 +233,7 @@ def evaluate(method: Any, width: int, sets: Features) -> dict[str, float]:
         x, y = sets[name]
         probabilities = method.predict(x[:, :width]).mean.double()
         nll = -probabilities.gather(1, y[:, None]).clamp_min(1e-30).log().mean()
-        ece = fsvi.metrics.ece(probabilities, y, num_bins=15)
+        ece = fsvi.metrics.ece(probabilities, y)
         metrics |= {f"nll{ending}": float(nll), f"ece{ending}" if ending else "ece_15": float(ece)}
         if not ending:
             metrics["accuracy"] = float((probabilities.argmax(1) == y).double().mean())

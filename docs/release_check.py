@@ -1,4 +1,4 @@
-"""Build fsvi, check it with twine, and try wheel and sdist in fresh environments: `make release-check`."""
+"""Build fsvi, check it, and try the wheel with the newest torch and the sdist with the oldest, in fresh environments."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+OLDEST = "torch==2.6.*"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
-INDEX = ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
 TRIAL = """
 import sys, torch, fsvi
 x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
@@ -42,26 +42,20 @@ def run(*command: str | Path, cwd: str | Path = ROOT) -> str:
     return done.stdout.strip()
 
 
-def oldest_torch(version: str) -> str:
-    """The oldest torch that pyproject.toml allows and this Python has."""
-    return "torch==2.6.*" if version != "3.14" else "torch"
-
-
 def attempt(python: str, package: Path, torch: str) -> str:
     """Install the package with a torch into a fresh environment, and train, save, load and predict there."""
     with tempfile.TemporaryDirectory() as folder:
         run(python, "-m", "venv", f"{folder}/env")
         inside = f"{folder}/env/bin/python"
-        run(inside, "-m", "pip", "install", "-q", "--no-cache-dir", *INDEX, package, torch)
+        run(inside, "-m", "pip", "install", "-q", "--no-cache-dir", package, torch)
         run(f"{folder}/env/bin/fsvi", "--version", cwd=folder)
         return run(inside, "-c", TRIAL, cwd=folder).splitlines()[-1]
 
 
 def main() -> None:
-    """Everything, or the Python versions and the torch that are named."""
+    """Everything, for all Python versions, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("versions", nargs="*", default=VERSIONS)
-    parser.add_argument("--newest-only", action="store_true", help="leave out the oldest torch")
     options = parser.parse_args()
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     run(sys.executable, "-m", "build", "--outdir", ROOT / "dist")
@@ -73,9 +67,7 @@ def main() -> None:
         if python is None:
             print(f"{version}: not installed", flush=True)
             continue
-        trials = [(wheel, "torch"), (sdist, "torch")] + (
-            [] if options.newest_only else [(wheel, oldest_torch(version))]
-        )
+        trials = [(wheel, "torch"), (sdist, OLDEST)]
         for package, torch in trials:
             print(f"{version} {package.name} {torch}: {attempt(python, package, torch)}", flush=True)
 

@@ -27,7 +27,7 @@ def test_a_method_of_sixty_lines_has_everything(tmp_path):
     assert fsvi.metrics.accuracy(p, y) > 0.8
     assert p.samples.std(0).max() > 0
     method.save(tmp_path / "mine.fsvi")
-    loaded = module.WeightNoise.load(tmp_path / "mine.fsvi")
+    loaded = fsvi.load(tmp_path / "mine.fsvi")
     assert torch.equal(loaded.predict(x, num_samples=20).mean, p.mean)
     method.export(tmp_path / "mine.pt2", num_samples=8)
     assert (tmp_path / "mine.pt2").stat().st_size > 1000

@@ -126,7 +126,7 @@ def describe(order: Order) -> str:
 def _make(
     order: Order, out: Path, path: Path, tell: Callable[[str], None], progress: bool | None, compute: Compute
 ) -> Result:
-    commit, model = _commit(), model_path(out, path)
+    commit, model = source_commit(), model_path(out, path)
     for file in (model, path):
         check_writable(file.parent)
     experiment = TASKS[order.task].experiment(order).computed(compute)
@@ -275,14 +275,21 @@ def _result(
         data=[{"name": each.name, "split": each.split, "size": len(each), "sha256": each.sha256} for each in sources],
         notes=[*experiment.notes, *dict.fromkeys(source.note for source in sources if source.note)],
         seconds=seconds,
-        versions={
+        **where(),
+        commit=commit,
+    )
+
+
+def where() -> dict[str, Any]:
+    """Versions and machine, as a result keeps them."""
+    return {
+        "versions": {
             "fsvi": fsvi.__version__,
             "python": platform.python_version(),
             **{name: version(name) for name in ("torch", "numpy", "scikit-learn", "matplotlib")},
         },
-        machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-        commit=commit,
-    )
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+    }
 
 
 def _ordered(order: Order) -> dict[str, Any]:
@@ -297,7 +304,7 @@ def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value if isinstance(value, simple) else repr(value) for name, value in values.items()}
 
 
-def _commit() -> str | None:
+def source_commit() -> str | None:
     """The commit of the source, with `+changes` if its files differ from it; None outside the repository."""
 
     def git(*arguments: str) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fsvi.methods import (
         DUQ,
         FBNN,
+        FMGP,
         FSEB,
         FSVI,
         GFSVI,
@@ -48,7 +49,7 @@ _NAMES = {
     "fsvi.functions": "contexts divergences kernels priors",
     "fsvi.likelihoods": "Bernoulli Categorical Gaussian MultiHead Poisson StudentT",
     "fsvi.methods": (
-        "DUQ FBNN FSEB FSVI GFSVI IVON MAP MFVI SFSVI SPG SWAG VBLL VOGN "
+        "DUQ FBNN FMGP FSEB FSVI GFSVI IVON MAP MFVI SFSVI SPG SWAG VBLL VOGN "
         "Ensemble Laplace MCDropout Method RadialMFVI Rank1 Tempered load make_method method_names"
     ),
     "fsvi.networks": "Network",
@@ -83,6 +84,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "DUQ",
     "FBNN",
+    "FMGP",
     "FSEB",
     "FSVI",
     "GFSVI",

@@ -369,7 +369,7 @@ class Method(Configurable, nn.Module, ABC):
 
         Args:
             path: The file, which is replaced if it exists. Its suffix decides: `.onnx` for ONNX, which needs
-                `pip install 'fsvi[export]'`, or `.pt2` for `torch.export`.
+                `pip install onnx onnxscript`, or `.pt2` for `torch.export`.
             num_samples: The number of draws, all of which are in the file.
             seed: The seed of the draws.
             example: Inputs like those to come, at least one. None makes some up, of the shape that the method was

@@ -102,7 +102,7 @@ class Interrupt(Callback):
 
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     whole = run(ORDER, tmp_path / "whole", silent, progress=False)
-    monkeypatch.setattr(runs, "_CHECKPOINT_INTERVAL", 0.0)
+    monkeypatch.setattr("fsvi.training.checkpoints.INTERVAL", 0.0)
     train = Experiment.train
     monkeypatch.setattr(Experiment, "train", lambda *a, **k: train(*a, **k, callbacks=[Interrupt()]))
     with pytest.raises(KeyboardInterrupt):

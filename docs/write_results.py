@@ -121,7 +121,7 @@ DEVIATIONS = """## What differs from the paper
 - Other optimizers and learning rates than the paper's SGD at .005, some in bf16; result files have the settings.
 - notMNIST is 10,000 images sampled from notMNIST-small.
 - Half of FSVI's context points on images are from the minibatch.
-- CIFAR-10 and retina (`desk`) use a compact network, and methods other than MAP start from MAP's.
+- CIFAR-10 and retina use a compact network; methods other than MAP start from MAP's. Retina has 1,200 photographs.
 - Most methods have one seed on images, not ten.
 - Film reviews and continual learning are not in the paper.
 """

@@ -5,10 +5,10 @@ All numbers come from the files. A test checks that the page is up to date.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 from paper.methods import METHODS
 from paper.records import Result
@@ -17,8 +17,7 @@ from paper.report import report_values
 DOCS = Path(__file__).resolve().parent
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A metric of a table; `factor` 100 shows percent."""
 
     title: str

@@ -180,6 +180,8 @@ _ENTRIES = [
         },
     ),
     Presentation("s-fsvi", "S-FSVI"),
+    Presentation("fmgp", "FMGP"),
+    Presentation("fsvi-fixed-mean", "FSVI, fixed mean"),
 ]
 METHODS: dict[str, Presentation] = {entry.name: entry for entry in _ENTRIES}
 _ENSEMBLE = "ensemble:"

@@ -40,7 +40,6 @@ from paper.records import DIAGNOSIS, Result, model_path, read_result, result_pat
 from paper.tasks.image_contexts import GENERATED, check_unseen
 from paper.tasks.registry import TASKS
 
-_CHECKPOINT_INTERVAL = 60.0
 _EPOCHS = 60
 """The most epochs whose history a result keeps."""
 _EXAMPLES = 500
@@ -127,7 +126,7 @@ def describe(order: Order) -> str:
 def _make(
     order: Order, out: Path, path: Path, tell: Callable[[str], None], progress: bool | None, compute: Compute
 ) -> Result:
-    commit, model = _commit(), model_path(out, path)
+    commit, model = source_commit(), model_path(out, path)
     for file in (model, path):
         check_writable(file.parent)
     experiment = TASKS[order.task].experiment(order).computed(compute)
@@ -136,7 +135,7 @@ def _make(
     started = time.perf_counter()
     with _threads_of(order):
         method = experiment.build(order.seed, [each for _, each in before])
-        kept = {"checkpoint": _unfinished(out, path), "resume": True, "checkpoint_interval": _CHECKPOINT_INTERVAL}
+        kept = {"checkpoint": _unfinished(out, path), "resume": True}
         history = experiment.train(method, order.seed, progress=progress, device=compute.device, **kept)
         if not experiment.trains:
             history.seconds = time.perf_counter() - started
@@ -276,14 +275,21 @@ def _result(
         data=[{"name": each.name, "split": each.split, "size": len(each), "sha256": each.sha256} for each in sources],
         notes=[*experiment.notes, *dict.fromkeys(source.note for source in sources if source.note)],
         seconds=seconds,
-        versions={
+        **where(),
+        commit=commit,
+    )
+
+
+def where() -> dict[str, Any]:
+    """Versions and machine, as a result keeps them."""
+    return {
+        "versions": {
             "fsvi": fsvi.__version__,
             "python": platform.python_version(),
             **{name: version(name) for name in ("torch", "numpy", "scikit-learn", "matplotlib")},
         },
-        machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-        commit=commit,
-    )
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+    }
 
 
 def _ordered(order: Order) -> dict[str, Any]:
@@ -298,7 +304,7 @@ def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value if isinstance(value, simple) else repr(value) for name, value in values.items()}
 
 
-def _commit() -> str | None:
+def source_commit() -> str | None:
     """The commit of the source, with `+changes` if its files differ from it; None outside the repository."""
 
     def git(*arguments: str) -> str:

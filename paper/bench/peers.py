@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fsvi.inputs import Inputs
 from fsvi.validation import first_line
-from paper.bench import by_hand
 from paper.bench.by_hand import (
     LEARNING_RATE,
     NUM_DATA,
@@ -71,11 +70,6 @@ def _module(name: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return import_module(name)
-
-
-def _training(make_loss: Callable[[Work], Callable[[], Tensor]]) -> Callable[[Work], Action]:
-    """A function that makes training steps on a loss."""
-    return lambda work: adam_step(work.net, make_loss(work))
 
 
 # bayesian-torch -------------------------------------------------------------------------------------------------------
@@ -209,23 +203,7 @@ def _laplace_prediction(structure: str) -> Callable[[Work], Action]:
 
 _LAST_LAYER = "It keeps less of the last layer's curvature, {}; fsvi keeps all of it, with covariances between outputs."
 
-_BY_HAND = "It is the same loss, but neither the loss nor the gradient is checked for NaN."
-
 STEPS: Mapping[str, Peer] = {
-    **{
-        f"{against} by hand": Peer(
-            library="torch",
-            module="torch",
-            title=f"FSVI, {title}, written by hand",
-            differs=_BY_HAND,
-            make=_training(loss),
-        )
-        for against, title, loss in (
-            ("jvp", "`torch.func.jvp`", by_hand.jvp_loss),
-            ("conditional", "`conditional`", by_hand.conditional_loss),
-            ("last_layer", "last layer", by_hand.last_layer_loss),
-        )
-    },
     "longer by hand": Peer(
         library="torch",
         module="torch",

@@ -152,7 +152,7 @@ def cifar10(order: Order) -> Experiment:
 
     `--profile desk` is for computers without a GPU: MAP trains a compact network on all images in sixteen epochs, and
     the other methods start from its network. FSVI's settings were chosen on held-out images, after test results
-    (`docs/settings.md`); those of the monochrome context, MC dropout and SWAG have not been tuned.
+    (`paper/NOTEBOOK.md`); those of the monochrome context, MC dropout and SWAG have not been tuned.
 
     `accuracy_corrupted` is the mean over the kinds of corruption at severity 2, as in the paper, but without the two
     kinds in `ABSENT`. `accuracy_corrupted_1` to `_5` are the means at each severity. For the whole test set the

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fsvi import calibration, data, errors, likelihoods, metrics, networks, training
     from fsvi.calibration import Referral
-    from fsvi.diagnosis import diagnose
+    from fsvi.diagnosis import diagnose  # type: ignore[no-redef]
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
     from fsvi.functions import contexts, divergences, kernels, priors
     from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, MultiHead, Poisson, StudentT
     from fsvi.methods import (
         DUQ,
         FBNN,
+        FMGP,
         FSEB,
         FSVI,
         GFSVI,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     )
     from fsvi.networks import Network
     from fsvi.scoring import predict_files
-    from fsvi.training import fit, fit_tasks
+    from fsvi.training import fit, fit_tasks  # type: ignore[no-redef]
 
 _NAMES = {
     "fsvi.calibration": "Referral",
@@ -48,7 +49,7 @@ _NAMES = {
     "fsvi.functions": "contexts divergences kernels priors",
     "fsvi.likelihoods": "Bernoulli Categorical Gaussian MultiHead Poisson StudentT",
     "fsvi.methods": (
-        "DUQ FBNN FSEB FSVI GFSVI IVON MAP MFVI SFSVI SPG SWAG VBLL VOGN "
+        "DUQ FBNN FMGP FSEB FSVI GFSVI IVON MAP MFVI SFSVI SPG SWAG VBLL VOGN "
         "Ensemble Laplace MCDropout Method RadialMFVI Rank1 Tempered load make_method method_names"
     ),
     "fsvi.networks": "Network",
@@ -83,6 +84,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "DUQ",
     "FBNN",
+    "FMGP",
     "FSEB",
     "FSVI",
     "GFSVI",

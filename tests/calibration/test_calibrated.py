@@ -64,7 +64,7 @@ def test_a_method_without_calibration_is_saved_as_before(calibrated, tmp_path):
 
 
 def test_the_rest_is_the_methods(calibrated):
-    assert calibrated.num_outputs == 2 and calibrated.likelihood is calibrated.method.likelihood
+    assert calibrated.likelihood is calibrated.method.likelihood
     assert copy.copy(calibrated).seed == 3
     with pytest.raises(AttributeError, match="nothing"):
         _ = calibrated.nothing

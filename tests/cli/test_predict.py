@@ -219,7 +219,7 @@ def test_numbers_of_any_type_are_numbers(predict, dtype):
 @pytest.mark.parametrize("shape", [(NUM, 4, 4), (NUM, 4, 4, 1), (NUM, 1, 4, 4)])
 def test_a_single_channel_may_be_anywhere(predict, shape):
     method = fsvi.MAP(nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(18, 2)), fsvi.Categorical())
-    method.see(torch.zeros(2, 1, 4, 4))
+    method.check_inputs(torch.zeros(2, 1, 4, 4))
     method.save("grey.fsvi")
     x = np.random.default_rng(0).normal(size=(NUM, 16))
     np.save("flat.npy", x)
@@ -249,7 +249,7 @@ def test_whole_labels_may_be_real_numbers(predict):
 
 def test_one_column_is_an_input_of_one_number(predict):
     method = fsvi.MAP(nn.Sequential(nn.Linear(1, 2)), fsvi.Categorical())
-    method.see(torch.zeros(2, 1))
+    method.check_inputs(torch.zeros(2, 1))
     method.save("one.fsvi")
     np.save("one.npy", np.arange(4.0))
     assert len(predict("one.npy", model="one.fsvi")[1].splitlines()) == 5
@@ -281,7 +281,7 @@ def test_a_network_of_ones_own_is_named(predict, own):
 @pytest.mark.parametrize(("net", "dtype"), [(Words, torch.long), (Mixed, torch.float32)])
 def test_networks_with_embeddings_take_whole_numbers_from_any_file(predict, own, net, dtype):
     method, x = fsvi.MAP(net(), fsvi.Categorical()), np.array([[1, 2], [3, 4], [0, 4]])
-    method.see(torch.as_tensor(x).to(dtype))
+    method.check_inputs(torch.as_tensor(x).to(dtype))
     method.save("embed.fsvi")
     for kind in (np.uint8, np.int64, np.float64):
         np.save(f"{kind.__name__}.npy", x.astype(kind))

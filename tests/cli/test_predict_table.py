@@ -10,7 +10,7 @@ from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.tables import read_table
 
-FAST = {"epochs": 20, "hidden": (8,), "lr": 0.05, "num_samples": 20, "random_state": 0}
+FAST = {"epochs": 20, "lr": 0.05, "num_samples": 20, "random_state": 0}
 TYPES = {"size": "number", "color": "category", "day": "date"}
 
 

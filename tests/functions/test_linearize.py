@@ -105,7 +105,7 @@ def test_exact_is_the_whole_jacobian(make, name):
 @pytest.mark.parametrize("name", ["mlp", "no_bias", "dropout", "batch_norm"])
 def test_with_a_stochastic_last_layer_alone_all_three_are_one_closed_form(make, name):
     net, x = make(name)
-    split, q, draw = posterior(net, x, only_head=True)
+    split, q, _ = posterior(net, x, only_head=True)
     head = jacobian(net, dict(net.named_parameters()), split.head_names, x)
     expected = head * flat(q.stds(), split.head_names).square() @ head.T
     for linearize in LINEARIZERS.values():
@@ -249,7 +249,7 @@ def test_a_train_mode_pass_before_backward_does_not_change_the_gradient(make, li
 def test_the_tangent_of_the_head_is_left_out(make):
     """Only α moves: a tangent on the head alone changes nothing."""
     net, x = make("mlp")
-    split, q, draw = posterior(net, x)
+    split, _, draw = posterior(net, x)
     tangents = {n: t if n in split.head_names else torch.zeros_like(t) for n, t in draw.shift.items()}
     _, change = features_jvp(split, tangents, x)
     assert not change.any()

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.errors import InvalidInputError
 from fsvi.functions import gaussian_kl
 from fsvi.functions.hyperparameters import fit_hyperparameters
 from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, median_distance, rbf_kernel
 from fsvi.functions.priors import GaussianProcess
-from fsvi.methods.files import load_tensors
 from fsvi.networks import Network
 
 
@@ -130,13 +129,6 @@ def test_a_file_keeps_every_lengthscale(tmp_path):
     assert torch.equal(loaded.prior.hyperparameters, method.prior.hyperparameters)
     points = torch.zeros(1, 2)
     assert float(loaded.prior.gaussian(points).covariance()) == pytest.approx(float(method.prior.hyperparameters[-1]))
-
-
-def test_a_file_with_too_many_lengthscales_is_refused():
-    method = regression(learn=True)
-    fsvi.fit(method, table(), epochs=1)
-    with pytest.raises(FileFormatError, match="fit"):
-        load_tensors(method, {**method.state_dict(), "prior.hyperparameters": torch.ones(6, dtype=torch.float64)})
 
 
 def test_a_noise_from_the_network_leaves_the_process_one():

@@ -27,7 +27,6 @@ def test_predictives_are_built_from_draws():
         (fsvi.Categorical(), torch.zeros(N, Q, dtype=torch.int64), r"\(5, 3\)"),
         (fsvi.Gaussian(), torch.zeros(N, 2), r"shape \(5, 2\).*\(n, 3\)"),
         (fsvi.Gaussian(), torch.zeros(N), r"shape \(5, 1\).*\(n, 3\)"),
-        (fsvi.Gaussian(), torch.full((N, Q), torch.nan), "NaN"),
         (fsvi.Gaussian(heteroscedastic=True), torch.zeros(N, 2), r"\(n, 1\)"),
     ],
 )

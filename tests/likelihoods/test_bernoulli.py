@@ -93,11 +93,9 @@ def test_labels_become_float_columns(y):
     assert y.is_floating_point() and y.shape == (N, 1)
 
 
-@pytest.mark.parametrize(
-    "y", [torch.full((N,), 2), torch.full((N,), -0.5), torch.zeros(N, 2), torch.full((N,), torch.nan)]
-)
+@pytest.mark.parametrize("y", [torch.full((N,), 2), torch.full((N,), -0.5), torch.zeros(N, 2)])
 def test_other_labels_are_refused(y):
-    with pytest.raises(InvalidInputError, match=r"Bernoulli|\(n, 1\)|NaN"):
+    with pytest.raises(InvalidInputError, match=r"Bernoulli|\(n, 1\)"):
         fsvi.Bernoulli().check_targets(y, 1)
 
 

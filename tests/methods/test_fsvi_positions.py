@@ -47,7 +47,7 @@ def test_the_gaussian_at_positions_is_that_of_a_network_on_rows(linearize):
     dense, rows = pair(linearize=linearize)
     points = choose_positions(X, 7)
     chosen = points.select(X.movedim(1, -1))
-    shift = 0.1 * torch.randn_like(dense.posterior.mean)
+    shift = 0.1 * torch.randn_like(dense.posterior.log_std)
     named = dense.posterior.layout.views(shift)
     other = torch.cat([named[name].flatten() for name in ("body.weight", "body.bias", "head.weight", "head.bias")])
     one = LINEARIZERS[linearize](dense.network, dense.posterior, points, shift)
@@ -70,8 +70,8 @@ def test_the_loss_counts_every_position(stochastic):
     )
     expected = nn.functional.cross_entropy(rows.net(ROWS), Y.flatten())
     x, y = dense.check_batch(X, Y)
-    dense.begin(x, 4)
-    torch.testing.assert_close(dense.terms(x, y)["nll"], expected, rtol=1e-4, atol=1e-4)
+    dense.num_data = 4
+    torch.testing.assert_close(dense(x, y)["nll"], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_kl_is_weighed_by_positions():
@@ -150,7 +150,7 @@ def test_ignored_positions_do_not_count():
     kept = (y != -100).flatten()
     rows = dense.net(X).movedim(1, -1).flatten(0, 2)[kept]
     expected = nn.functional.cross_entropy(rows, y.flatten()[kept])
-    torch.testing.assert_close(method.terms(x, checked)["nll"], expected)
+    torch.testing.assert_close(method(x, checked)["nll"], expected)
     fsvi.fit(method, (X, y), epochs=1, progress=False)
     assert method.num_data == int(kept.sum())
 

@@ -80,7 +80,7 @@ def _gradient(make, layer, kind):
 _KINDS = ["plain", "nested", "reentrant"]
 _CASES = [(m, list(_LAYERS)[(i + j) % 3], kind) for i, m in enumerate(_METHODS) for j, kind in enumerate(_KINDS)]
 _PLAIN = ("MAP", "SWAG", "Laplace", "VBLL", "DUQ", "SPG", "FSEB", "last layer", "MCDropout", "VOGN")
-"""Methods that call the network as it is. There the reentrant kind has torch's own rules: it needs inputs with gradients."""
+"""Methods that call the network as it is; there the reentrant kind needs inputs with gradients, as in torch."""
 
 
 @pytest.mark.parametrize(("method", "layer", "kind"), _CASES)

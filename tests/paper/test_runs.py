@@ -102,7 +102,7 @@ class Interrupt(Callback):
 
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     whole = run(ORDER, tmp_path / "whole", silent, progress=False)
-    monkeypatch.setattr(runs, "_CHECKPOINT_INTERVAL", 0.0)
+    monkeypatch.setattr("fsvi.training.checkpoints.INTERVAL", 0.0)
     train = Experiment.train
     monkeypatch.setattr(Experiment, "train", lambda *a, **k: train(*a, **k, callbacks=[Interrupt()]))
     with pytest.raises(KeyboardInterrupt):
@@ -188,13 +188,13 @@ def test_the_commit_of_the_source(tmp_path, monkeypatch):
     monkeypatch.setattr(fsvi, "__file__", str(package / "__init__.py"))
     git = lambda *args: subprocess.run(["git", *args], cwd=tmp_path, check=True, capture_output=True)  # noqa: E731
     git("init")
-    assert runs._commit() is None  # not a file of this repository
+    assert runs.source_commit() is None  # not a file of this repository
     git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-m", "one")
-    head = runs._commit()
+    head = runs.source_commit()
     assert len(head) == 40
     (package / "__init__.py").write_text("changed")
-    assert runs._commit() == f"{head}+changes"
+    assert runs.source_commit() == f"{head}+changes"
 
 
 def test_thin_keeps_both_ends():

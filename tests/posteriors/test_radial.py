@@ -57,7 +57,7 @@ def test_stds_are_those_of_single_parameters_and_are_set_as_such(q, draws):
         ratios = draws[name].std(0) * scale.reshape(-1) / std.reshape(-1)
         assert (ratios - 1).abs().max() < 5 * math.sqrt(2 / NUM) * math.sqrt(3), "E[r⁴] = 3 E[r²]²"
     given = {name: 0.1 * (i + 1) for i, name in enumerate(q.layout.names)}
-    made = Radial(q._module[0], given)
+    made = Radial(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).double(), given)
     assert {name: std.unique().tolist() for name, std in made.stds().items()} == {
         name: [pytest.approx(std)] for name, std in given.items()
     }

@@ -34,7 +34,7 @@ def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     x = frame(99, 200).drop("id")
     y = np.where(x["size"].to_numpy() > 0, "big", "small")
-    fast = {"epochs": 3, "hidden": (8,), "num_samples": 10}
+    fast = {"epochs": 3, "num_samples": 10}
     for seed in (0, 1):
         fsvi.FSVIClassifier(**fast, random_state=seed).fit(x, y).save(folder / f"{seed}.fsvi")
     return folder

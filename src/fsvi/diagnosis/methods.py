@@ -41,8 +41,6 @@ _HEAVY, _DOMINANT = 30.0, 10.0
 """multiples of the weight in the evidence lower bound, and of the negative log-likelihood (at least one nat)"""
 _COLLAPSED, _BLOWN_UP = 1e-4, 10.0
 """multiples of the weights"""
-_SHRUNK, _GROWN = 1e-3, 100.0
-"""multiples of the initial value"""
 _REACH, _LEAST_LEAVING, _FEW_LEAVING = 0.95, 0.15, 0.3
 _LEAST_GROWTH, _LOW_RANK = 1.05, 0.3
 _GROUPS, _TOO_NOISY, _NOISY, _NEGLIGIBLE = 5, 0.5, 0.25, 0.05
@@ -166,64 +164,37 @@ def _terms(seen: Evidence) -> tuple[float, float] | None:
 # The posterior --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Spread:
-    """A stochastic tensor's median standard deviation, relative to its layer's weights and to its start."""
-
-    name: str
-    ratio: float
-    growth: float
-    in_head: bool
-
-    @property
-    def has_collapsed(self) -> bool:
-        return self.ratio < _COLLAPSED or (self.growth < _SHRUNK and self.ratio < 100 * _COLLAPSED)
-
-    @property
-    def has_blown_up(self) -> bool:
-        return self.ratio > _BLOWN_UP or (self.growth > _GROWN and self.ratio > 1)
-
-
 def check_variance(seen: Evidence) -> Finding | None:
-    """Compare standard deviations with the scale of their weights and with their initial values."""
-    spreads = [spread for member in seen.members for spread in _spreads(member)]
-    if not spreads:
+    """Compare the median standard deviation of every stochastic tensor with the weights of its layer."""
+    ratios = {name: ratio for member in seen.members for name, ratio in _spreads(member).items()}
+    if not ratios:
         return None
-    low, high = (pick(spreads, key=lambda spread: spread.ratio) for pick in (min, max))
-    numbers = {"smallest": low.ratio, "largest": high.ratio}
-    blown_up = [spread for spread in spreads if spread.has_blown_up]
-    collapsed = [spread for spread in spreads if spread.has_collapsed]
+    low, high = (pick(ratios, key=lambda name: ratios[name]) for pick in (min, max))
+    numbers = {"smallest": ratios[low], "largest": ratios[high]}
+    blown_up = [name for name, ratio in ratios.items() if ratio > _BLOWN_UP]
+    collapsed = [name for name, ratio in ratios.items() if ratio < _COLLAPSED]
     if not blown_up and not collapsed:
-        sentence = (
-            f"Standard deviations are {low.ratio:.2g} ({low.name}) to {high.ratio:.2g} ({high.name}) of the weights."
-        )
+        sentence = f"Standard deviations are {ratios[low]:.2g} ({low}) to {ratios[high]:.2g} ({high}) of the weights."
         return Finding("variance", "ok", sentence, numbers=numbers)
     some, what = (blown_up, "blown up") if blown_up else (collapsed, "collapsed")
     sentence = (
-        f"The standard deviations of {len(some)} of {len(spreads)} stochastic tensors have {what}: {some[0].name} is "
-        f"{some[0].ratio:.2g} times the weights and {some[0].growth:.2g} times where it started."
+        f"The standard deviations of {len(some)} of {len(ratios)} stochastic tensors have {what}: {some[0]} is "
+        f"{ratios[some[0]]:.2g} times the weights."
     )
     advice = "Raise the init of stds=, let log_std learn (an lr_scale above 0), or raise kl_weight."
     if blown_up:
         advice = "Lower the init or the lr_scale of stds=, or lr."
-    serious = bool(blown_up) or len(collapsed) == len(spreads) or any(spread.in_head for spread in collapsed)
-    return Finding("variance", "no" if serious else "care", sentence, advice, numbers)
+    head = {name for member in seen.members for name in member.network.head_names}
+    is_serious = bool(blown_up) or len(collapsed) == len(ratios) or any(name in head for name in collapsed)
+    return Finding("variance", "no" if is_serious else "care", sentence, advice, numbers)
 
 
-def _spreads(method: Any) -> list[_Spread]:
+def _spreads(method: Any) -> dict[str, float]:
     q = getattr(method, "posterior", None)
     if not isinstance(q, MeanField):
-        return []
-    means, stds, logs = q.means(), q.stds(), q.layout.views(q.log_std.detach())
-    return [
-        _Spread(
-            name,
-            ratio=float(stds[name].median()) / _scale(means, name),
-            growth=math.exp(float(logs[name].median()) - q.start[name]),
-            in_head=name in method.network.head_names,
-        )
-        for name in stds
-    ]
+        return {}
+    means = q.means()
+    return {name: float(std.median()) / _scale(means, name) for name, std in q.stds().items()}
 
 
 def _scale(means: dict[str, Tensor], name: str) -> float:

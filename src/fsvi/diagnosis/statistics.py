@@ -247,7 +247,7 @@ def check_order(seen: HeldOut, order: Array, y: Array) -> Finding | None:
 
 def _is_sorted(y: Array) -> bool:
     """Whether rows are sorted by the target, which says nothing about time."""
-    y = y.reshape(len(y), -1)[:, 0]
+    y = np.unique(y.reshape(len(y), -1)[:, 0], return_inverse=True)[1]
     steps, values = np.diff(y), len(np.unique(y))
     in_blocks = 2 * values < len(y) and int((steps != 0).sum()) < values
     return in_blocks or bool((steps >= 0).all() or (steps <= 0).all())

@@ -5,6 +5,8 @@ from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
 from fsvi.methods.files import load
+from fsvi.methods.fixed_mean import FixedMeanFSVI
+from fsvi.methods.fmgp import FMGP
 from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.gfsvi import GFSVI
@@ -27,6 +29,7 @@ from fsvi.posteriors import Stds
 __all__ = [
     "DUQ",
     "FBNN",
+    "FMGP",
     "FSEB",
     "FSVI",
     "GFSVI",
@@ -39,6 +42,7 @@ __all__ = [
     "VBLL",
     "VOGN",
     "Ensemble",
+    "FixedMeanFSVI",
     "Laplace",
     "MCDropout",
     "Method",

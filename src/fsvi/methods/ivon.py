@@ -130,7 +130,7 @@ class NewtonSteps(NaturalGradient):
         rate, prior, beta = group["scale_rate"], group["prior"], group["momentum"]
         change = curvature * self.precision(scale, group) - scale
         scale.add_(rate * change + 0.5 * rate**2 * change.square() / (scale + prior))
-        correction = 1 - beta ** float(state["steps"])
+        correction = 1 - beta ** float(state["step"])
         average = state["momentum"].lerp_(gradient, 1 - beta) / correction
         step = (average + prior * mean) / (scale + prior)
         return group["lr"] * step.clamp_(-group["clip"], group["clip"])

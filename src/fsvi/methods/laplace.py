@@ -168,7 +168,7 @@ class Laplace(Method):
                 size = self._inputs_at_once(posterior, x)
                 for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
                     self._add(posterior, x_part, y_part)
-        all_sum(posterior.buffers())  # each process has seen its share of the data
+        all_sum(list(posterior.buffers()))  # each process has seen its share of the data
         posterior.decompose(self._means())
         posterior.precision.fill_(self._find_precision(posterior))
         self.posterior = posterior
@@ -224,7 +224,8 @@ class Laplace(Method):
         draws = posterior.draw(num_samples, generator, self.dtype)
         if self.structure.startswith("last_layer"):  # the network is linear in these parameters
             means, shifts = self._means(), posterior.shifts(draws)
-            return network_functions(self.network, [{n: means[n] + s for n, s in shift.items()} for shift in shifts])
+            drawn = [{n: means[n] + s.to(means[n].device) for n, s in shift.items()} for shift in shifts]
+            return network_functions(self.network, drawn)
 
         def functions(x: Any) -> Tensor:
             if torch.compiler.is_exporting():  # it does not follow gradients by layers' outputs

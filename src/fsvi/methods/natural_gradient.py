@@ -29,7 +29,7 @@ class NaturalGradient(torch.optim.Adam):
         self, posterior: MeanField, scale: Tensor, others: Sequence[Tensor], lr: float, **settings: float
     ) -> None:
         self._posterior, self._scale = posterior, scale
-        natural = {"params": [*posterior.means().values(), posterior.log_std], "lr": lr, **settings}
+        natural: dict[str, Any] = {"params": [*posterior.means().values(), posterior.log_std], "lr": lr, **settings}
         super().__init__([natural, {"params": list(others)}] if others else [natural], lr=lr)
 
     @torch.no_grad()
@@ -40,8 +40,8 @@ class NaturalGradient(torch.optim.Adam):
         if log_std.grad is not None:
             state = self.state[log_std]
             if not state:
-                state.update(steps=torch.zeros(()), momentum=torch.zeros_like(log_std))
-            state["steps"] += 1
+                state.update(step=torch.zeros(()), momentum=torch.zeros_like(log_std))
+            state["step"] += 1
             gradient = q.layout.join(torch.zeros_like(p) if p.grad is None else p.grad for p in means)
             change = self.update(q.layout.join(means), gradient, log_std.grad, self._scale, state, group)
             change = change if q.free is None else change.mul_(q.free)

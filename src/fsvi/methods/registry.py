@@ -17,6 +17,8 @@ from fsvi.methods.base import Method
 from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
+from fsvi.methods.fixed_mean import FixedMeanFSVI
+from fsvi.methods.fmgp import FMGP
 from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.gfsvi import GFSVI
@@ -82,7 +84,9 @@ METHODS: dict[str, MethodEntry] = {
     "fbnn": MethodEntry(FBNN),
     "fs-eb": MethodEntry(FSEB),
     "gfsvi": MethodEntry(GFSVI),
+    "fmgp": MethodEntry(FMGP),
     "fsvi": MethodEntry(FSVI),
+    "fsvi-fixed-mean": MethodEntry(FixedMeanFSVI),
     "s-fsvi": MethodEntry(SFSVI),
 }
 """Every method by its name; `ensemble:` before a name makes an ensemble of it."""

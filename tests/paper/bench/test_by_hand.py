@@ -1,32 +1,13 @@
-"""Plain PyTorch is what it says, and FSVI's loss written by hand is FSVI's."""
+"""Plain PyTorch is what it says."""
 
 import copy
-import math
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-import fsvi
-from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.inputs import Bundle
-from fsvi.posteriors.mean_field import MeanField
-from paper.bench import by_hand
-from paper.bench.by_hand import (
-    Work,
-    call,
-    conditional_loss,
-    dropout_prediction,
-    dropout_step,
-    function_kl,
-    jvp_loss,
-    last_layer_loss,
-    longer_step,
-    plain_forward,
-    plain_step,
-)
-from paper.bench.peers import STEPS
+from paper.bench.by_hand import Work, call, dropout_prediction, dropout_step, longer_step, plain_forward, plain_step
 
 
 def work(*layers: nn.Module, num_samples: int = 1) -> Work:
@@ -101,67 +82,3 @@ def test_dropout_by_hand_is_the_networks_own_if_it_has_any():
     given = work(nn.Dropout(0.5))
     dropout_step(given)
     assert not any(layer._forward_pre_hooks for layer in given.net.modules())
-
-
-def test_the_divergence_by_hand_is_that_of_the_library():
-    torch.manual_seed(0)
-    mean, features, variance = torch.randn(5, 3), torch.randn(5, 7), torch.rand(3, 7)
-    zeros = torch.zeros(5, 3, dtype=torch.float64)
-    prior = FunctionGaussian(zeros, zeros[:, :0], zeros[:1, :0], 0.5)
-    expected = gaussian_kl(FunctionGaussian(mean, features, variance), prior, 1e-2)
-    torch.testing.assert_close(function_kl(mean, features, variance), expected.float())
-
-
-CASES = [
-    (last_layer_loss, {"stochastic": "last_layer"}),
-    (conditional_loss, {"linearize": "conditional"}),
-    (jvp_loss, {"linearize": "jvp"}),
-]
-
-
-@pytest.mark.parametrize("layers", [(), (nn.BatchNorm1d(8), nn.Dropout(0.5))], ids=["joined", "two passes"])
-@pytest.mark.parametrize(("make_loss", "settings"), CASES)
-def test_the_loss_by_hand_and_its_gradient_are_those_of_the_library(make_loss, settings, layers, monkeypatch):
-    """With the same random numbers, and a divergence that weighs as much as the likelihood."""
-    monkeypatch.setattr(by_hand, "NUM_DATA", 10)
-    monkeypatch.setattr(by_hand, "_LOG_STD", -1.5)
-    torch.manual_seed(0)
-    given = work(*copy.deepcopy(layers))
-    method = fsvi.FSVI(given.net, fsvi.Categorical(), fsvi.contexts.Dataset(given.context), num_context=4, **settings)
-    method.begin(given.x, 10)
-    method.train()
-    q = method.posterior
-    q.set_stds(dict.fromkeys(q.layout.shapes, math.exp(-1.5)))
-    noise = torch.randn_like(q.mean)
-    monkeypatch.setattr(MeanField, "noise", lambda self, generator=None: noise)
-    own = q.layout.views(noise)
-    monkeypatch.setattr(
-        by_hand._RandomNetwork, "draw", lambda self: {n: log.exp() * own[n] for n, log in self.logs.items()}
-    )
-    names = [name for name, _ in given.net.named_parameters()]
-    torch.manual_seed(1)
-    terms = method.backward(given.x, given.y)
-    loss = make_loss(given)
-    torch.manual_seed(1)
-    value = loss()
-    value.backward()
-    torch.testing.assert_close(value.detach(), sum(terms.values()).detach().float())
-    means = {**q.layout.views(q.mean.grad), **q.point_layout.views(q.point.grad)}
-    for name in names:
-        torch.testing.assert_close(given.net.get_parameter(name).grad, means[name], rtol=1e-4, atol=1e-6)
-    logs = list(q.layout.views(q.log_std.grad).values())
-    for number, log_std in enumerate(logs):
-        found = given.net.get_parameter(f"log_std_{number}").grad
-        torch.testing.assert_close(found, log_std, rtol=1e-4, atol=1e-6)
-    assert len(list(given.net.parameters())) == len(names) + len(logs)
-
-
-@pytest.mark.parametrize(("make_loss", "settings"), CASES)
-def test_a_step_by_hand_moves_every_parameter_and_standard_deviation(make_loss, settings):
-    torch.manual_seed(0)
-    given = work()
-    act = STEPS[f"{settings.get('stochastic', settings.get('linearize'))} by hand"].make(given)
-    before = [parameter.detach().clone() for parameter in given.net.parameters()]
-    assert len(before) == 6 if make_loss is last_layer_loss else 8
-    act()
-    assert not any(torch.equal(old, new) for old, new in zip(before, given.net.parameters(), strict=True))

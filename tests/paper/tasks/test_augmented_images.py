@@ -62,7 +62,8 @@ def test_an_interrupted_training_on_augmented_images_goes_on_to_the_same_bits(mo
         return augment(x, padding=padding, mode=mode)
 
     monkeypatch.setattr(paper.data, "augment", interrupting)
-    kept = {"checkpoint": tmp_path, "resume": True, "checkpoint_interval": 0.0}
+    monkeypatch.setattr("fsvi.training.checkpoints.INTERVAL", 0.0)
+    kept = {"checkpoint": tmp_path, "resume": True}
     with pytest.raises(KeyboardInterrupt):
         fsvi.fit(small(), data, **settings, **kept)
     calls.append(0)

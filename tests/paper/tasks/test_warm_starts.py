@@ -55,7 +55,7 @@ def test_fsvi_starts_from_the_trained_network_with_a_random_last_layer(small, co
     experiment = TASKS["cifar10"].experiment(replace(DESK, method="fsvi", context=context))
     method = experiment.build(0, [trained])
     x = experiment.data[0][:3]
-    means = method.posterior.params()
+    means = method.posterior.means()
     torch.testing.assert_close(method.eval().network(x, means), trained.eval().network(x))
     assert set(method.posterior.layout.shapes) == set(method.network.head_names)
     assert experiment.fit_settings["epochs"] == recipe._FINE_TUNING["fsvi"]["epochs"]

@@ -1,0 +1,302 @@
+"""Uncertainty for trained CIFAR-10 networks: `python -m paper.posthoc`, the tasks posthoc-resnet20 and -resnet56.
+
+Features of all images are computed once; every method then trains on features. Nothing is chosen or fitted on test
+images. Augmented training images stand in for held-out ones, and the context is training images under the corruptions
+of CIFAR-10-C. None of them rotates an image.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fsvi
+from paper import data
+from paper.data.corruptions import CORRUPTIONS, corrupt
+from paper.data.store import content_hash
+from paper.experiment import Order
+from paper.records import Result, result_path, write_result
+from paper.runs import source_commit, where
+
+BLOCKS = {"resnet20": 3, "resnet56": 9}
+ANGLES = (30, 90, 180)
+WIDTH = 64
+NUM_AUGMENTED, NUM_CORRUPTED = 8000, 200
+"""Images per kind of augmentation; images per kind and severity of corruption."""
+_MEAN = torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)
+_STD = torch.tensor([0.2023, 0.1994, 0.2010]).view(3, 1, 1)
+Change = Callable[[Tensor], Tensor]
+Features = dict[str, tuple[Tensor, Tensor]]
+
+
+class Block(nn.Module):
+    """A basic residual block, with the names of the published weights."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != channels:
+            shortcut = nn.Conv2d(in_channels, channels, 1, stride, bias=False)
+            self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Feature maps in, feature maps out."""
+        inner = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(inner + self.downsample(x))
+
+
+class CifarResNet(nn.Module):
+    """The published network; `features` has the mean over pixels after the last stage, then after the first two."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
+        stages = [
+            nn.Sequential(Block(before, width, stride), *(Block(width, width, 1) for _ in range(blocks - 1)))
+            for before, width, stride in ((16, 16, 1), (16, 32, 2), (32, WIDTH, 2))
+        ]
+        self.layer1, self.layer2, self.layer3 = stages
+        self.fc = nn.Linear(WIDTH, 10)
+
+    def features(self, x: Tensor) -> Tensor:
+        """(n, 64 + 16 + 32)."""
+        first = self.layer1(F.relu(self.bn1(self.conv1(x))))
+        second = self.layer2(first)
+        return torch.cat([maps.mean((2, 3)) for maps in (self.layer3(second), first, second)], 1)
+
+
+def rotated(degrees: float) -> Change:
+    """Turn each image by a random angle: nearest pixel, zeros outside."""
+
+    def change(x: Tensor) -> Tensor:
+        angle = (2 * torch.rand(len(x)) - 1) * degrees * math.pi / 180
+        cos, sin, zero = angle.cos(), angle.sin(), torch.zeros(len(x))
+        matrix = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
+        return _sampled(x, matrix, "nearest")
+
+    return change
+
+
+def cropped(x: Tensor) -> Tensor:
+    """Flips, and random parts of 60 to 100% of the area, enlarged."""
+    side = (0.6 + 0.4 * torch.rand(len(x))).sqrt()
+    center = (2 * torch.rand(len(x), 2) - 1) * (1 - side)[:, None]
+    matrix = torch.cat([torch.diag_embed(side[:, None].expand(-1, 2)), center[:, :, None]], 2)
+    return _sampled(_flipped(x), matrix, "bilinear")
+
+
+def shifted(x: Tensor, most: int = 10) -> Tensor:
+    """Flips, and shifts of up to ten pixels with reflected borders."""
+    padded = F.pad(_flipped(x), (most,) * 4, mode="reflect")
+    places = torch.randint(2 * most + 1, (len(x), 2)).tolist()
+    return torch.stack([image[:, i : i + 32, j : j + 32] for image, (i, j) in zip(padded, places, strict=True)])
+
+
+def _flipped(x: Tensor) -> Tensor:
+    return torch.where((torch.rand(len(x)) < 0.5)[:, None, None, None], x.flip(3), x)
+
+
+def _sampled(x: Tensor, matrix: Tensor, mode: str) -> Tensor:
+    grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode=mode, align_corners=False)
+
+
+@torch.no_grad()
+def compute(net: CifarResNet, images: Tensor, seed: int, change: Change | None = None) -> Tensor:
+    """Features of images (uint8), each changed after normalization."""
+    torch.manual_seed(seed)
+    parts = []
+    for part in images.split(250):
+        x = (part.float() / 255 - _MEAN) / _STD
+        x = x if change is None else change(x)
+        parts.append(net.features(x.contiguous(memory_format=torch.channels_last)))
+    return torch.cat(parts)
+
+
+def features_of(net: CifarResNet, train: Any, test: Any) -> Features:
+    """Features and labels by the name of their set."""
+    n = NUM_AUGMENTED
+    images, labels = torch.as_tensor(train.x), torch.as_tensor(train.y)
+    test_images, test_labels = torch.as_tensor(test.x), torch.as_tensor(test.y)
+    augmented = [compute(net, images[:n], 3, cropped), compute(net, images[20_000 : 20_000 + n], 4, shifted)]
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1))
+    corrupted, chosen = [], []
+    for i, kind in enumerate(CORRUPTIONS):
+        for severity in range(1, 6):
+            rows = order[len(chosen) * NUM_CORRUPTED :][:NUM_CORRUPTED]
+            corrupted.append(corrupt(images[rows], kind, severity, seed=5 * i + severity))
+            chosen.append(rows)
+    sets = {
+        "augmented": (torch.cat(augmented), torch.cat([labels[:n], labels[20_000 : 20_000 + n]])),
+        "corrupted": (compute(net, torch.cat(corrupted), 0), labels[torch.cat(chosen)]),
+        "train": (compute(net, images, 0), labels),
+        "test": (compute(net, test_images, 0), test_labels),
+    }
+    for angle in ANGLES:
+        sets[f"rotated_{angle}"] = (compute(net, test_images, angle, rotated(angle)), test_labels)
+    return sets
+
+
+def head(net: CifarResNet, width: int) -> nn.Module:
+    """The trained last layer on the first `width` features; it ignores those of earlier stages."""
+    linear = nn.Linear(width, 10)
+    with torch.no_grad():
+        linear.weight.zero_()
+        linear.weight[:, :WIDTH] = net.fc.weight
+        linear.bias.copy_(net.fc.bias)
+    return nn.Sequential(nn.Identity(), linear)
+
+
+def fit_map(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+    """The network as it is."""
+    return fsvi.MAP(head(net, WIDTH), fsvi.Categorical()), WIDTH
+
+
+def fit_temperature(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+    """One temperature, of the largest likelihood on augmented images."""
+    x, y = sets["augmented"]
+    logits, log_t = net.fc(x[:, :WIDTH]).detach(), torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.LBFGS([log_t], max_iter=50)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(logits / log_t.exp(), y)
+        loss.backward()
+        return float(loss)
+
+    optimizer.step(closure)
+    scaled = head(net, WIDTH)
+    with torch.no_grad():
+        for p in scaled.parameters():
+            p /= log_t.exp()
+    return fsvi.MAP(scaled, fsvi.Categorical()), WIDTH
+
+
+def fit_fsvi(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+    """FSVI with a fixed mean: likelihood on augmented images, KL on corrupted ones."""
+    width = sets["augmented"][0].shape[1]
+    context = fsvi.contexts.Dataset(sets["corrupted"][0])
+    method = fsvi.methods.FixedMeanFSVI(head(net, width), fsvi.Categorical(), context)
+    fsvi.fit(method, sets["augmented"], epochs=6, batch_size=512, lr=0.1, progress=False)
+    return method, width
+
+
+def fit_laplace(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+    """Laplace on the last layer, with its whole covariance, on training images."""
+    x, y = sets["train"]
+    return fsvi.Laplace.from_trained(fsvi.MAP(head(net, WIDTH), fsvi.Categorical()), (x[:, :WIDTH], y)), WIDTH
+
+
+def fit_mfvi(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+    """Mean field on the last layer from the trained weights, on training images."""
+    x, y = sets["train"]
+    method = fsvi.MFVI(head(net, WIDTH), fsvi.Categorical())
+    fsvi.fit(method, (x[:, :WIDTH], y), epochs=5, batch_size=512, lr=1e-3, progress=False)
+    return method, WIDTH
+
+
+def fit_fmgp(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+    """FMGP with 20 inducing points per class, on augmented images."""
+    x, y = sets["augmented"]
+    method = fsvi.methods.FMGP(head(net, WIDTH), fsvi.Categorical())
+    fsvi.fit(method, (x[:, :WIDTH], y), epochs=6, batch_size=512, lr=1e-2, progress=False)
+    return method, WIDTH
+
+
+METHODS = {
+    "map": (fit_map, None),
+    "temperature": (fit_temperature, None),
+    "fsvi-fixed-mean": (fit_fsvi, "corrupted"),
+    "laplace": (fit_laplace, None),
+    "mfvi": (fit_mfvi, None),
+    "fmgp": (fit_fmgp, None),
+}
+
+
+def evaluate(method: Any, width: int, sets: Features) -> dict[str, float]:
+    """Accuracy, NLL and ECE with 15 bins on the test images; NLL and ECE on rotated ones."""
+    metrics = {}
+    for name, ending in (("test", ""), *((f"rotated_{angle}", f"_rotated_{angle}") for angle in ANGLES)):
+        x, y = sets[name]
+        probabilities = method.predict(x[:, :width]).mean.double()
+        nll = -probabilities.gather(1, y[:, None]).clamp_min(1e-30).log().mean()
+        ece = fsvi.metrics.ece(probabilities, y)
+        metrics |= {f"nll{ending}": float(nll), f"ece{ending}" if ending else "ece_15": float(ece)}
+        if not ending:
+            metrics["accuracy"] = float((probabilities.argmax(1) == y).double().mean())
+    return metrics
+
+
+def run(network: str, weights: Path, out: Path, root: Path | None, seeds: int, cache: Path) -> None:
+    """Every method and seed; result files that exist are kept."""
+    net = CifarResNet(BLOCKS[network])
+    net.load_state_dict(load_file(weights / f"{network}.safetensors"))
+    net = net.eval().to(memory_format=torch.channels_last)
+    train, test = (data.load("cifar10", split, root) for split in ("train", "test"))
+    start = time.perf_counter()
+    file = cache / f"{network}.pt"
+    if not file.exists():
+        torch.save(features_of(net, train, test), file)
+    sets = torch.load(file)
+    passed = time.perf_counter() - start
+    print(f"{network}: features in {passed:.0f} s", flush=True)
+    for name, (fit, context) in METHODS.items():
+        for seed in range(seeds):
+            order = Order(f"posthoc-{network}", name, seed=seed, context=context)
+            path = result_path(out, order)
+            if path.exists():
+                continue
+            torch.manual_seed(seed)
+            start = time.perf_counter()
+            method, width = fit(net, sets)
+            trained = time.perf_counter() - start
+            metrics = evaluate(method, width, sets)
+            seconds = {"train": trained, "evaluate": time.perf_counter() - start - trained}
+            write_result(path, _result(order, method, metrics, seconds, [train, test]))
+            print(name, seed, f"{trained:.1f} s", {k: round(v, 4) for k, v in metrics.items()}, flush=True)
+
+
+def _result(order: Order, method: Any, metrics: Any, seconds: Any, splits: list[Any]) -> Result:
+    datasets = [
+        {"name": "cifar10", "split": split, "size": len(each.x), "sha256": content_hash(each.x, each.y)}
+        for split, each in zip(("train", "test"), splits, strict=True)
+    ]
+    notes = [
+        "features of the trained network were computed once; the time of that pass is not in the seconds",
+        "test images were turned by the same random angles for every seed",
+    ]
+    settings = {"method": {"class": type(method).__name__}}
+    return Result(
+        order.task, order.method, order.context, order.profile, order.seed, settings, metrics, {}, {}, datasets,
+        notes, seconds, commit=source_commit(), **where(),
+    )  # fmt: skip
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("network", choices=BLOCKS)
+    parser.add_argument("--weights", type=Path, required=True, help="the folder of the .safetensors files")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--root", type=Path, help="the folder of datasets")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--cache", type=Path, required=True, help="a folder for features")
+    args = parser.parse_args()
+    run(args.network, args.weights, args.out, args.root, args.seeds, args.cache)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""FSVI around a trained network: the mean stays, the variance follows data and context."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import fsvi
+from fsvi.errors import InvalidInputError
+from fsvi.methods.fixed_mean import FixedMeanFSVI, probit
+
+
+def trained(x, y):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
+    method = fsvi.MAP(net, fsvi.Categorical(), prior_variance=None)
+    fsvi.fit(method, (x, y), epochs=60, batch_size=50, lr=0.02, progress=False)
+    return method.net
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x, y = fsvi.data.two_moons(200)
+    far = 6 + torch.rand(500, 2)
+    method = FixedMeanFSVI(
+        trained(x, y),
+        fsvi.Categorical(),
+        fsvi.contexts.Dataset(far),
+        num_features=64,
+        prior_variance=9.0,
+        kl_weight=1.0,
+    )
+    before = method.net(x).detach()
+    fsvi.fit(method, (x, y), epochs=30, batch_size=50, lr=0.1, progress=False)
+    return method, x, far, before
+
+
+def test_outputs_of_the_network_stay(fitted):
+    method, x, _, before = fitted
+    assert torch.equal(method.net(x), before)
+    assert torch.equal(method.predict(x).mean.argmax(1), before.argmax(1))
+
+
+def test_the_variance_is_the_priors_at_the_context_and_smaller_on_the_data(fitted):
+    method, x, far, _ = fitted
+    with torch.no_grad():
+        at_context, on_data = method.moments(far)[1].mean(), method.moments(x)[1].mean()
+    assert at_context == pytest.approx(9.0, rel=0.15)
+    assert on_data < 0.5 * at_context
+
+
+def test_the_loss_is_the_formula():
+    torch.manual_seed(0)
+    x, y = torch.randn(7, 3), torch.randint(2, (7,))
+    net = nn.Sequential(nn.Identity(), nn.Linear(3, 2))
+    context = fsvi.contexts.Dataset(x[:1])
+    method = FixedMeanFSVI(net, fsvi.Categorical(), context, num_features=8, prior_variance=2.0, kl_weight=0.3)
+    variance = method.features(x).square() @ method.log_variance.exp()
+    logits = net(x) / (1 + math.pi / 8 * variance).sqrt()[:, None]
+    kl = 0.5 * (variance[0] / 2 - 1 - (variance[0] / 2).log())
+    terms = method(x, y)
+    torch.testing.assert_close(terms["nll"], nn.functional.cross_entropy(logits, y))
+    torch.testing.assert_close(terms["kl"], 0.3 * kl)
+
+
+def test_for_two_classes_the_probit_is_close_to_the_integral():
+    torch.manual_seed(0)
+    mean, variance = torch.tensor([[1.0, -0.5]]), torch.tensor([[2.0, 2.0]])
+    draws = mean + variance.sqrt() * torch.randn(200_000, 2)
+    torch.testing.assert_close(probit(mean, variance).softmax(1)[0], draws.softmax(1).mean(0), rtol=0, atol=0.05)
+
+
+def test_numbers_have_the_variance_of_function_and_noise():
+    net = nn.Sequential(nn.Identity(), nn.Linear(2, 1))
+    method = FixedMeanFSVI(net, fsvi.Gaussian(0.5), num_features=8)
+    x = torch.randn(4, 2)
+    predicted = method.predict(x, num_samples=4000)
+    expected = method.moments(x)[1].detach() + 0.25
+    torch.testing.assert_close(predicted.variance.float(), expected, rtol=0.1, atol=0)
+
+
+def test_other_likelihoods_are_refused():
+    with pytest.raises(InvalidInputError, match="predictive density"):
+        FixedMeanFSVI(nn.Sequential(nn.Linear(2, 1)), fsvi.Poisson())
+
+
+def test_a_file_predicts_the_same(fitted, tmp_path):
+    method, x, _, _ = fitted
+    method.save(tmp_path / "method.fsvi")
+    again = fsvi.load(tmp_path / "method.fsvi")
+    assert torch.equal(again.predict(x).mean, method.predict(x).mean)

@@ -1,0 +1,368 @@
+"""The verdict on models of tables, tried with cheap models; and new rows next to training rows."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.base import BaseEstimator
+from sklearn.linear_model import BayesianRidge, LogisticRegression
+
+import fsvi
+from fsvi.diagnosis import Diagnosis, Finding, diagnose, write_report
+from fsvi.diagnosis.drift import Seen, Sketch
+from fsvi.diagnosis.statistics import (
+    HeldOut,
+    Paired,
+    Promise,
+    Relation,
+    check_calibration,
+    check_order,
+    check_useful,
+    class_promises,
+    interval_promises,
+    strongest_relation,
+)
+from fsvi.errors import InvalidInputError
+from fsvi.tables import TableEncoder
+
+FAST = {"epochs": 30, "num_samples": 20, "random_state": 2}
+
+
+class Cheap(BaseEstimator):
+    """A linear model with the interface of the estimators; `honesty` multiplies its standard deviations."""
+
+    def __init__(self, honesty=1.0, columns=None):
+        self.honesty, self.columns = honesty, columns
+
+    def _learn(self, table):
+        self.encoder_ = TableEncoder.learn(table, self.columns)
+        return self._inputs(table)
+
+    def _inputs(self, table):
+        return np.tanh(self.encoder_.transform(table, warn=False) / 3)
+
+
+class CheapClassifier(Cheap):
+    def fit(self, table, y, weights=None):
+        self.model = LogisticRegression(C=100.0).fit(self._learn(table), y)
+        self.classes_ = self.model.classes_
+        return self
+
+    def predict_proba(self, table):
+        return self.model.predict_proba(self._inputs(table))
+
+
+class CheapRegressor(Cheap):
+    def fit(self, table, y, weights=None):
+        x = self._learn(table)
+        self.model = BayesianRidge().fit(x, y)
+        self.std = self.honesty * float(np.std(y - self.model.predict(x)))
+        return self
+
+    def predict(self, table, return_std=False):
+        mean = self.model.predict(self._inputs(table))
+        return (mean, np.full(len(mean), self.std)) if return_std else mean
+
+    def predictive(self, table):
+        mean = torch.as_tensor(self.predict(table))[:, None]
+        distribution = torch.distributions.Normal(mean, self.std)
+        distribution.log_prob = lambda y, log_prob=distribution.log_prob: log_prob(y).sum(-1)
+        return distribution
+
+    def predict_interval(self, table, alpha):
+        mean, reach = self.predict(table), stats.norm.isf(alpha / 2) * self.std
+        return mean - reach, mean + reach
+
+
+def make(num=300, seed=0, effect=1.0, **extra):
+    """Two numbers and a color; the target depends on the first number and the color."""
+    generator = np.random.default_rng(seed)
+    color = generator.choice(["red", "blue"], num).astype(object)
+    columns = {"size": generator.normal(size=num), "weight": generator.normal(size=num), "color": color, **extra}
+    y = effect * (columns["size"] + (color == "red")) + 0.5 * generator.normal(size=num)
+    return fsvi.tables.Table(columns, np.arange(2, num + 2)), y
+
+
+def labels(y):
+    return np.where(y > np.median(y), "high", "low")
+
+
+def held_out(gain, loss_gain=None, num=200, seed=0):
+    """Held-out predictions with a mean gain over guessing, in standard deviations of one row."""
+    generator = np.random.default_rng(seed)
+    log_prob, zeros = generator.normal(size=num), np.zeros(num)
+    log_prob += gain - log_prob.mean()
+    loss = -(gain if loss_gain is None else loss_gain) + 0.1 * generator.normal(size=num)
+    return HeldOut(log_prob, zeros, zeros, loss, zeros, generator.normal(size=(num, 1)))
+
+
+# Statistics -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_paired_test_is_scipys():
+    gains = np.random.default_rng(0).normal(0.1, 1, 80)
+    found, expected = Paired.test(gains), stats.ttest_1samp(gains, 0, alternative="greater")
+    interval = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
+    assert (found.low, found.high, found.p) == pytest.approx((interval.low, interval.high, expected.pvalue))
+
+
+def test_an_interval_of_a_share_is_scipys():
+    low, high = Promise("sets", 0.9, 40, 50).interval(0.01)
+    expected = stats.binomtest(40, 50).proportion_ci(0.99, "exact")
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+
+
+def test_the_strongest_relation_is_that_of_a_linear_regression():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(100, 2))
+    y = 0.5 * x[:, :1] + generator.normal(size=(100, 1))
+    found = strongest_relation(x, y, ["size", "weight"])
+    design = np.column_stack([np.ones(100), x])
+    weights, left, _, _ = np.linalg.lstsq(design, y[:, 0], rcond=None)
+    error = np.sqrt(left[0] / 97 * np.linalg.inv(design.T @ design)[1, 1])
+    alone = stats.linregress(x[:, 0], y[:, 0])
+    p = min(alone.pvalue, 2 * stats.t.sf(weights[1] / error, 97))
+    assert found.name == "size" and found.p == pytest.approx(4 * p)  # two tests of two columns
+
+
+@pytest.mark.parametrize(
+    ("gain", "loss_gain", "p", "level", "words"),
+    [
+        (0.5, 0.5, 1.0, "ok", "It predicts better than guessing"),
+        (0.5, -0.5, 1.0, "care", "its point predictions are worse"),
+        (-0.5, 0.5, 1.0, "care", "Its point predictions are better"),
+        (0.0, 0.0, 1e-5, "care", "Column 'a' says something"),
+        (0.0, 0.0, 0.5, "no", "no sign that it predicts better than guessing"),
+    ],
+)
+def test_useful_says_what_its_numbers_say(gain, loss_gain, p, level, words):
+    finding = check_useful(held_out(gain, loss_gain), Relation("a", 4.4, p), "So it is.")
+    assert (finding.level, words in finding.sentence, "So it is." in finding.sentence) == (level, True, True)
+
+
+def test_a_sharp_distribution_alone_is_not_useful():
+    """Against the Gaussian guess this wins by its shape, but not against itself on other rows."""
+    better_shape = held_out(0.5)
+    same_elsewhere = HeldOut(**{**vars(better_shape), "swapped": better_shape.log_prob, "loss": np.zeros(200)})
+    assert check_useful(same_elsewhere, None, "").level == "no"
+
+
+@pytest.mark.parametrize(
+    ("kept", "level", "words"),
+    [
+        ({0.5: 0.5, 0.95: 0.95}, "ok", "Promises are kept"),
+        ({0.5: 0.83, 0.95: 0.97}, "care", "50% intervals promise 50.0% and hold for 83.0%"),
+        ({0.5: 0.5, 0.95: 0.85}, "care", "too sure"),
+        ({0.5: 0.2, 0.95: 0.6}, "no", "too sure"),
+    ],
+)
+def test_coverage_is_tested_in_both_directions(kept, level, words):
+    held = {promised: np.arange(400) < share * 400 for promised, share in kept.items()}
+    finding = check_calibration(interval_promises(held))
+    assert finding.level == level and words in finding.sentence
+
+
+def test_calibration_has_one_false_alarm_in_a_hundred():
+    generator = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(300):
+        confidence = generator.uniform(0.5, 1, 300)
+        alarms += check_calibration(class_promises(confidence, generator.random(300) < confidence)).level != "ok"
+    assert alarms <= 3
+
+
+def test_errors_of_neighbors_give_the_order_away():
+    seen = held_out(0.5, num=300)
+    y = np.random.default_rng(1).normal(size=300)
+    assert check_order(seen, np.arange(300), y).level == "ok"
+    slow = np.convolve(np.random.default_rng(2).normal(size=310), np.ones(11), "valid")[:, None]
+    finding = check_order(HeldOut(**{**vars(seen), "residuals": slow}), np.arange(300), y)
+    assert finding.level == "care" and "time" in finding.sentence
+    assert check_order(seen, np.arange(300), np.sort(y)) is None  # sorted by the target
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [CheapClassifier, CheapRegressor])
+def test_a_linear_model_is_useful_and_calibrated_but_stays_sure_far_away(kind):
+    table, y = make()
+    found = diagnose(kind(), (table, labels(y) if kind is CheapClassifier else y))
+    assert found["useful"].level == found["calibration"].level == "ok"
+    assert found["single columns"].level == "care" and found.verdict == "care"
+    assert found.metrics["rows"] == 300 and found.metrics["nll"] < found.metrics["guess_nll"]
+    assert {row["line"] for row in found.tables["The least sure rows"]} <= set(range(2, 302))
+
+
+def test_rows_are_measured_by_models_that_have_not_seen_them():
+    table, y = make(100)
+    found = diagnose(CheapRegressor(), (table, y))
+    errors = []
+    for held in range(100):
+        kept = np.arange(100) != held
+        errors.append(float(CheapRegressor().fit(table.take(kept), y[kept]).predict(table.take(~kept))[0] - y[held]))
+    assert found.metrics["rmse"] == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=0.05)
+
+
+@pytest.mark.parametrize("honesty", [0.3, 3.0])
+def test_wrong_standard_deviations_are_named(honesty):
+    finding = diagnose(CheapRegressor(honesty), make())["calibration"]
+    assert finding.level == ("no" if honesty < 1 else "care")
+
+
+@pytest.mark.parametrize("is_classes", [True, False])
+@pytest.mark.parametrize("copies", [1, 5])
+def test_noise_is_not_trusted_not_even_repeated(is_classes, copies):
+    for seed in range(5):
+        table, y = make(40 * 6 // copies, seed, effect=0.0)
+        rows = np.tile(np.arange(len(y)), copies)
+        model, target = (CheapClassifier(), labels(y)) if is_classes else (CheapRegressor(), y)
+        found = diagnose(model, (table.take(rows), target[rows]))
+        assert found["useful"].level == "no" and found.verdict == "no"
+        assert found["duplicates"].numbers["share"] == pytest.approx(1 - 1 / copies)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_weak_effect_is_never_called_guessing(seed):
+    for attempt in range(100):
+        table, y = make(400, 100 * seed + attempt, effect=0.12)
+        if 4 < stats.linregress(table.columns["size"], y).rvalue * 20 < 6:
+            break
+    assert diagnose(CheapRegressor(), (table, y))["useful"].level in ("ok", "care")
+
+
+def test_equal_rows_of_few_categories_are_not_called_duplicates():
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 2, (500, 3)).astype(float)
+    y = np.where(generator.random(500) < 0.2 + 0.6 * x[:, 0], "yes", "no")
+    found = diagnose(CheapClassifier(), (x, y))
+    assert found["duplicates"].numbers["share"] == 0 and found["useful"].level == "ok"
+
+
+@pytest.mark.parametrize("is_classes", [True, False])
+def test_a_column_that_gives_the_target_away_is_named(is_classes):
+    table, y = make()
+    leaking = fsvi.tables.Table({**table.columns, "result": 2 * y + 1}, table.lines)
+    model, target = (CheapClassifier(), labels(y)) if is_classes else (CheapRegressor(), y)
+    finding = diagnose(model, (leaking, target))["leak"]
+    assert finding.level == "care" and "'result'" in finding.sentence
+    assert diagnose(model, (table, target))["leak"].level == "ok"
+
+
+def test_ids_and_constants_are_named():
+    table, y = make(customer_id=np.random.default_rng(1).permutation(5000)[:300].astype(float), version=np.ones(300))
+    finding = diagnose(CheapRegressor(), (table, y))["idle columns"]
+    assert finding.level == "care" and "'customer_id'" in finding.sentence and "'version'" in finding.sentence
+
+
+def test_dates_split_by_time_and_drift_is_then_seen():
+    """The effect vanishes half way: random rows would hide it."""
+    table, _ = make(300, day=np.datetime64("2024-01-01") + np.arange(300).astype("timedelta64[D]"))
+    generator = np.random.default_rng(0)
+    later = np.where(np.arange(300) < 150, 1.0, -1.0)
+    y = later * table.columns["size"] + 0.3 * generator.normal(size=300)
+    model = CheapRegressor(columns={"day": "date"})
+    found = diagnose(model, (table, y))
+    assert "'day'" in found["time"].sentence and found["useful"].level != "ok"
+    assert "earlier rows" in found["scope"].sentence
+    assert "time" not in {finding.name for finding in diagnose(model, (table, y), time=False)}
+    assert diagnose(model, (table, y), time="rows").metrics["rows"] == 150
+    assert diagnose(model, (table, y), time="size").metrics["rows"] == 150
+
+
+def test_the_fitted_model_itself_can_be_measured():
+    table, y = make(seed=1)
+    model = CheapRegressor().fit(*make())
+    found = diagnose(model, (table, y), folds=0)
+    assert found.metrics["rmse"] == pytest.approx(np.sqrt(np.mean((model.predict(table) - y) ** 2)))
+    assert "the model itself" in found["scope"].sentence
+
+
+def test_classes_that_occur_once_are_not_held_out():
+    table, y = make(100)
+    target = labels(y)
+    target[7] = "new"
+    assert diagnose(CheapClassifier(), (table, target)).metrics["rows"] == 99
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "words"),
+    [
+        (make(5), {}, "at least 10"),
+        (make(50), {"folds": 0}, "not fitted"),
+        (make(50), {"time": "color"}, "time='color'"),
+    ],
+)
+def test_bad_input(data, settings, words):
+    with pytest.raises(InvalidInputError, match=words):
+        diagnose(CheapRegressor(), data, **settings)
+
+
+@pytest.mark.parametrize("kind", [fsvi.FSVIRegressor, fsvi.FSVIClassifier])
+def test_the_estimators_are_trusted_where_they_should_be(kind):
+    table, y = make(200)
+    found = diagnose(kind(**FAST), (table, labels(y) if kind is fsvi.FSVIClassifier else y), folds=2)
+    assert found["useful"].level == found["far"].level == found["single columns"].level == "ok", str(found)
+
+
+# New rows -------------------------------------------------------------------------------------------------------------
+
+
+def seen(old, new):
+    encoder = TableEncoder.learn(old)
+    found = Seen(Sketch.learn(encoder, old), encoder)
+    for part in np.array_split(np.arange(len(new)), 3):
+        found.add(new.take(part))
+    return found.diagnosis()
+
+
+def test_new_rows_like_the_old_ones_raise_no_alarm():
+    alarms = [seen(make(400, seed)[0], make(200, 1000 + seed)[0]).verdict != "trust" for seed in range(100)]
+    assert sum(alarms) <= 3
+
+
+def test_a_column_that_shifted_is_named_with_its_size():
+    old, new = make(1000)[0], make(500, 1)[0]
+    shifted = fsvi.tables.Table({**new.columns, "weight": new.columns["weight"] + 1.0}, new.lines)
+    found = seen(old, shifted)
+    assert found["drift"].level == "care" and "'weight'" in found["drift"].sentence
+    assert "'size'" not in found["drift"].sentence
+    assert found["drift"].numbers["shift"] == pytest.approx(2 * stats.norm.cdf(0.5) - 1, abs=0.06)
+    assert found["outside"].level == "care"
+
+
+def test_unknown_categories_and_missing_values_are_drift():
+    old, new = make(1000)[0], make(200, 1)[0]
+    green = fsvi.tables.Table({**new.columns, "color": np.full(200, "green", dtype=object)}, new.lines)
+    found = seen(old, green)
+    assert found["outside"].level == "no" and found["outside"].numbers["share"] == 1
+    gaps = np.where(np.arange(200) < 40, np.nan, new.columns["size"])
+    assert "'size'" in seen(old, fsvi.tables.Table({**new.columns, "size": gaps}, new.lines))["drift"].sentence
+
+
+def test_a_rare_flag_is_inside_of_the_data():
+    old, new = (make(500, seed, flag=(np.arange(500) % 100 == 0).astype(float))[0] for seed in (0, 1))
+    assert seen(old, new).verdict == "trust"
+
+
+def test_an_estimator_checks_new_rows_also_after_it_was_saved(tmp_path):
+    table, y = make(200)
+    model = fsvi.FSVIRegressor(**{**FAST, "epochs": 2}).fit(table, y)
+    model.save(tmp_path / "m.fsvi")
+    loaded = fsvi.FSVIRegressor.load(tmp_path / "m.fsvi")
+    moved = fsvi.tables.Table({**table.columns, "size": table.columns["size"] + 9.0}, table.lines)
+    for each in (model, loaded):
+        assert each.check(table).verdict == "trust" and each.check(moved).verdict == "no"
+    assert len(str(model.sketch_.config())) < 3000
+
+
+def test_the_report_says_everything_and_hides_nothing(tmp_path):
+    findings = (Finding("useful", "ok", "Good."), Finding("leak", "care", "Column '<b>' & more.", "Look."))
+    tables = {"Rows": [{"line": 3, "predicted": "<script>"}]}
+    write_report(
+        tmp_path / "r.html", Diagnosis(findings, {"rmse": 1.234}, tables), "price", {"table": "t.csv", "x": ""}
+    )
+    page = (tmp_path / "r.html").read_text()
+    assert 'class="care"' in page and "<script>" not in page and "&lt;script&gt;" in page and "'&lt;b&gt;'" not in page
+    assert page.index("Leak") < page.index("Useful") < page.index("1.234") < page.index("t.csv")
+    assert "src=" not in page and "href=" not in page

@@ -6,11 +6,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import fsvi
-from fsvi_cases import stepped
 import scenarios
 from conftest import ZOO
 from fsvi.errors import InvalidInputError
 from fsvi.methods.duq import binary_cross_entropy, gradient_penalty
+from fsvi_cases import stepped
 
 
 def worked(momentum=0.9, penalty=0.5):

@@ -9,8 +9,8 @@ from torch import nn
 from torch.func import functional_call
 
 import fsvi
-from fsvi_cases import flat_mean, stepped
 from fsvi.errors import InvalidInputError
+from fsvi_cases import flat_mean, stepped
 
 LABELS = torch.tensor([0, 1, 1, 0])
 NOISE = 0.5

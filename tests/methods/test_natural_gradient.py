@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import fsvi
-from fsvi_cases import flat_mean, stepped
 import scenarios
 from fsvi.training import Stepper
+from fsvi_cases import flat_mean, stepped
 
 METHODS = [fsvi.VOGN, fsvi.IVON]
 

@@ -6,12 +6,12 @@ from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
 import fsvi
-from fsvi_cases import stepped
 import scenarios
 from fsvi.errors import InvalidInputError
 from fsvi.functions import FunctionGaussian, gaussian_kl
 from fsvi.functions.kernels import rbf_kernel
 from fsvi.functions.priors import Constant, GaussianProcess
+from fsvi_cases import stepped
 
 LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])
 FAST = {"num_context": 4, "num_latents": 3, "num_prior_steps": 3, "num_samples": 2}

@@ -27,7 +27,7 @@ test-data: $(DEV) ## run the tests on real data, which needs FSVI_DATA
 gallery: $(DEV) ## run the gallery, and all code of README and docs
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m "gallery and not data" tests/test_gallery.py tests/test_tutorials.py
 
-reliability: $(DEV) ## kill 50 training runs, damage 200 files, and count the outcomes (a few minutes)
+reliability: $(DEV) ## damage 500 models and 500 tables, and count the outcomes (about a minute)
 	$(TEST_ENV) PYTHONPATH=.:tests $(BIN)/python -m reliability --out reliability
 
 lint: $(DEV) ## ruff, mypy and the import layers

@@ -1,4 +1,4 @@
-"""Build fsvi, check it, and try the wheel with the newest torch and the sdist with the oldest, in fresh environments."""
+"""Build fsvi, check it, and try the wheel with the newest torch, the sdist with the oldest, in fresh environments."""
 
 from __future__ import annotations
 

@@ -23,6 +23,8 @@ from fsvi.diagnosis.statistics import (
     strongest_relation,
 )
 from fsvi.errors import InvalidInputError
+from fsvi.scoring.files import predict_file
+from fsvi.scoring.scorers import ModelFile
 from fsvi.tables import TableEncoder
 
 FAST = {"epochs": 30, "num_samples": 20, "random_state": 2}
@@ -354,6 +356,12 @@ def test_an_estimator_checks_new_rows_also_after_it_was_saved(tmp_path):
     for each in (model, loaded):
         assert each.check(table).verdict == "trust" and each.check(moved).verdict == "no"
     assert len(str(model.sketch_.config())) < 3000
+    lines = [f"{a},{b},{c}" for a, b, c in zip(*moved.columns.values(), strict=True)]
+    (tmp_path / "new.csv").write_text("\n".join([",".join(moved.names), *lines]))
+    told = []
+    predict_file(ModelFile(tmp_path / "m.fsvi").load(), tmp_path / "new.csv", tmp_path / "p.csv", [], told.append)
+    assert any("have shifted since training: 'size'" in sentence for sentence in told)
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 201
 
 
 def test_the_report_says_everything_and_hides_nothing(tmp_path):

@@ -70,7 +70,7 @@ def test_linear_gaussian_regression_reaches_the_exact_posterior(design, stochast
     signs = torch.tensor([1.0, -1.0], dtype=torch.float64)[:, None, None]
     monkeypatch.setattr(torch, "randn", lambda size, **_: signs.expand(size))
     optimizer = torch.optim.LBFGS(
-        [q.mean, q.log_std], max_iter=200, line_search_fn="strong_wolfe", tolerance_change=1e-14
+        list(method.parameters()), max_iter=200, line_search_fn="strong_wolfe", tolerance_change=1e-14
     )
 
     def closure():

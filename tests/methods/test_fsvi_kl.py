@@ -1,27 +1,29 @@
 """The divergence at context points that FSVI minimises."""
 
-import itertools
 import math
 
+import numpy
 import pytest
 import torch
+from torch import nn
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 from torch.func import functional_call, jacrev
 
 import fsvi
 from fsvi.errors import SingularCovarianceError
+from fsvi.functions.linearize import features_jvp
 from fsvi.functions.priors import Constant, Empirical, Induced
-from fsvi_cases import LABELS, MODES, NUGGET, Listed, explicit, fix_noise, fsvi_on
+from fsvi_cases import LABELS, MODES, NUGGET, Listed, begun, explicit, fix_noise, fsvi_on
 
 # The oracle: an explicit Jacobian and torch.distributions -------------------------------------------------------------
 
 
 def explicit_prior(method, x):
     if isinstance(method.prior, Constant):
-        size = len(x) * method.num_outputs
+        size = len(x) * method.network.num_outputs
         covariance = (method.prior.variance + NUGGET) * torch.eye(size, dtype=torch.float64)
         return MultivariateNormal(torch.zeros(size, dtype=torch.float64), covariance)
-    return explicit(method.net, method.prior.q.means(), method.prior.q.stds(), x)
+    return explicit(method.prior.network.module, method.prior.q.means(), method.prior.q.stds(), x)
 
 
 def without_correlations(joint):
@@ -78,7 +80,7 @@ def test_kl_at_a_draw_of_the_features(make, linearize, num):
     """`jvp`: mean f(X; μ) + J_α(α − μ_α), covariance at the means; `conditional`: both at the draw."""
     net, x = make("mlp", num)
     method = fsvi_on(net, x, prior=Constant(2.0), linearize=linearize)
-    shift = method.posterior.layout.views(fix_noise(method))
+    shift = fix_noise(method)
     means, stds = dict(method.net.named_parameters()), method.posterior.stds()
     head = {name: std for name, std in stds.items() if name in method.network.head_names}
     drawn = {name: mean + (0 if name in head else shift[name]) for name, mean in means.items()}
@@ -98,13 +100,13 @@ def test_kl_at_a_draw_of_the_features(make, linearize, num):
 def test_several_feature_draws_are_averaged(make, linearize):
     net, x = make("mlp")
     method = fsvi_on(net, x, linearize=linearize)
-    noises = torch.randn(3, *method.posterior.mean.shape, dtype=torch.float64)
+    noises = torch.randn(3, *method.posterior.log_std.shape, dtype=torch.float64)
     single = []
     for noise in noises:
         fix_noise(method, noise)
         single.append(method.function_kl(x))
     method.divergence.num_draws = 3
-    method.posterior.noise = iter(noises).__next__
+    fix_noise(method, *noises.roll(1, 0))
     torch.testing.assert_close(method.function_kl(x), torch.stack(single).mean())
 
 
@@ -122,7 +124,7 @@ def test_invertible_features_give_the_parameters_kl_and_more_points_more(make):
     )
     kls = torch.stack([method.function_kl(x[:num]) for num in (1, 2, 3, 4)])
     assert (kls.diff() > 0.01).all() and kls[0] > 0
-    torch.testing.assert_close(kls[-1], parameter_kl, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(kls[-1], parameter_kl, rtol=1e-7, atol=1e-7)
 
 
 def test_points_beyond_the_features_add_nothing(make):
@@ -154,7 +156,7 @@ def test_the_prior_itself_has_no_kl(make, linearize):
         linearize=linearize,
     )
     assert method.function_kl(x) > 1
-    method.posterior.set_stds(dict.fromkeys(method.network.head_names, 0.7))
+    nn.init.constant_(method.posterior.log_std, math.log(0.7))
     assert abs(method.function_kl(x)) < 1e-6
 
 
@@ -215,15 +217,89 @@ def test_the_gradient_is_the_worst_sets(make, linearize):
     x, sets = points[:4], points.split(3)
     settings = dict(num_context_sets=4, num_draws=2, kl_weight=1.0)
     method = fsvi_on(net, x, context=Listed(*sets), linearize=linearize, **settings)
-    noises = torch.randn(2, *method.posterior.mean.shape, dtype=torch.float64)
+    noises = torch.randn(2, *method.posterior.log_std.shape, dtype=torch.float64)
     kls = []
     for each in sets:
-        method.posterior.noise = itertools.cycle(noises).__next__
+        fix_noise(method, *noises.roll(1, 0))
         kls.append(method.function_kl(each))
-    method.posterior.noise = iter(noises).__next__
+    fix_noise(method, *noises.roll(1, 0))
     worst = max(kls)
     kl = method(x, LABELS)["kl"]
     torch.testing.assert_close(kl, worst)
-    parameters = [method.posterior.mean, method.posterior.log_std]
+    parameters = list(method.parameters())
     for ours, theirs in zip(torch.autograd.grad(kl, parameters), torch.autograd.grad(worst, parameters), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+# Networks that are no fixed function of one row -----------------------------------------------------------------------
+
+
+class Acting(nn.Module):
+    """A layer between dense ones."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.first, self.layer, self.fc = nn.Linear(3, 4), layer, nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(self.layer(torch.tanh(self.first(x))))
+
+
+class FromEightRows(nn.Module):
+    def forward(self, h):
+        return h - h.mean(0) if len(h) >= 8 else h
+
+
+class ChangedInPlace(nn.Module):
+    def forward(self, h):
+        z = h * 2
+        d = z.detach()
+        z.add_(1)
+        return z * d
+
+
+@pytest.mark.parametrize("layer", [FromEightRows, ChangedInPlace])
+@pytest.mark.parametrize("stochastic", ["all", "last_layer"])
+def test_minibatch_and_context_are_two_passes_whatever_the_layers_do(layer, stochastic):
+    """Layers that act from eight rows on, and layers that change a tensor in place after detaching it."""
+    net = Acting(layer()).double()
+    x, context = torch.randn(2, 4, 3, dtype=torch.float64)
+    linearize = "conditional" if layer is FromEightRows else "jvp"
+    method = fsvi_on(net, x, context=Listed(context), linearize=linearize, stochastic=stochastic, kl_weight=1.0)
+    fix_noise(method)
+    begun(method.train(), x, LABELS)
+    torch.testing.assert_close(method(x, LABELS)["kl"], method.eval().function_kl(context))
+    if layer is ChangedInPlace and stochastic == "all":
+        features = method.network.features
+        shift = method.posterior.draw().shift
+        moving = {name: dict(method.net.named_parameters())[name] for name in ("first.weight", "first.bias")}
+        jacobian = jacrev(lambda means: features(x, means))(moving)
+        dims = {name: tuple(range(-p.dim(), 0)) for name, p in moving.items()}
+        expected = sum((jacobian[name] * shift[name]).sum(dims[name]) for name in moving)
+        torch.testing.assert_close(features_jvp(method.network, shift, x)[1], expected)
+
+
+@pytest.mark.parametrize("kind", ["rate", "steps", "numpy"])
+def test_what_the_network_does_later_is_not_foreseen_from_its_first_rows(kind):
+    """Dropout whose rate is raised, layers that depend on the step, randomness of NumPy: context rows stay apart."""
+
+    class Late(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.steps, self.dropout = 0, nn.Dropout(0.0)
+
+        def forward(self, h):
+            self.steps += 1
+            if kind == "steps" and self.steps > 6:
+                return h - h.mean(0)
+            if kind == "numpy" and self.training:
+                return h * torch.from_numpy(numpy.random.default_rng(self.steps).integers(2, size=h.shape))
+            return self.dropout(h)
+
+    net = Acting(Late()).double()
+    x, context = torch.randn(2, 4, 3, dtype=torch.float64)
+    method = fsvi_on(net, x, context=Listed(context), linearize="conditional", kl_weight=1.0)
+    fix_noise(method)
+    begun(method.train(), x, LABELS)
+    method.net.layer.dropout.p, method.net.layer.steps = 0.5 if kind == "rate" else 0.0, 10
+    torch.testing.assert_close(method(x, LABELS)["kl"], method.eval().function_kl(context))

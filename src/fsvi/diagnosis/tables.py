@@ -229,15 +229,17 @@ def _check_idle(columns: Sequence[_Column]) -> Finding:
     ids, constant = [c.name for c in columns if c.is_id], [c.name for c in columns if c.is_constant]
     numbers = {"ids": float(len(ids)), "constant": float(len(constant))}
     words = [
-        f"{_listed(names)} {what}" for names, what in ((ids, "number the rows"), (constant, "never vary")) if names
+        f"{_listed(names)} {what}"
+        for names, what in ((ids, "only identifying rows"), (constant, "with one value in all rows"))
+        if names
     ]
-    sentence = "; ".join(words) or "No column numbers the rows, and none has the same value in all rows"
+    sentence = "; ".join(words) or "No column only identifies rows, and none has one value in all rows"
     return Finding("idle columns", "care" if ids else "ok", f"{sentence}.", "Leave them out." * bool(words), numbers)
 
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"{len(names)} columns ({', '.join(map(repr, names[:_LISTED]))}{more})"
+    return f"{len(names)} column{'s' * (len(names) > 1)} ({', '.join(map(repr, names[:_LISTED]))}{more})"
 
 
 # Rows to hold out -----------------------------------------------------------------------------------------------------

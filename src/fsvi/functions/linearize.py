@@ -60,7 +60,7 @@ def linearize_conditional(network: Network, q: MeanField, x: Any, draw: Draw | N
 
 def linearize_exact(network: Network, q: MeanField, x: Any, draw: Draw | None = None) -> FunctionGaussian:
     """The whole Jacobian: all outputs at all points as one joint Gaussian of K·Q values."""
-    if not has_stochastic_features(network, q):
+    if not has_stochastic_features(network, q) and not network.is_tied:
         return linearize_jvp(network, q, x, None)
     statistics = _statistics(network)
 

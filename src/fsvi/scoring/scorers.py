@@ -89,7 +89,12 @@ class ModelFile:
         # A calibration promises nothing for other draws than its own.
         samples, seed = (model.num_samples, model.seed_) if is_table else (100, 0)
         samples, seed = self.samples or samples, seed if self.seed is None else self.seed
-        return (TableScorer if is_table else ArrayScorer)(model, samples, seed, self.batch_size)
+        if not is_table:
+            return ArrayScorer(model, samples, seed, self.batch_size)
+        scorer = TableScorer(model, samples, seed, self.batch_size)
+        with building_from(self.path):  # forged values show when they are used
+            scorer.without_rows()
+        return scorer
 
 
 class Scorer(ABC):

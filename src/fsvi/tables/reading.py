@@ -285,9 +285,11 @@ class _Counted:
 
     def __init__(self, file: Any, marks: list[bytes]) -> None:
         self._file, self._marks = file, marks
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def read(self, size: int = -1) -> bytes:
         block: bytes = self._file.read(size)
+        self._decoder.decode(block)  # Arrow prints a traceback for bad text in a row of the wrong length
         if block.count(b'"') % 2:
             self._marks.append(b'"')
         return block

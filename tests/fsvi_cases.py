@@ -42,6 +42,18 @@ def loss_of(method, x, y):
     return sum(method(x, y).values())
 
 
+def stepped(method, x, y):
+    """The terms of the loss, after a backward pass."""
+    terms = method(x, y)
+    sum(terms.values()).backward()
+    return terms
+
+
+def flat_mean(q):
+    """The means of a posterior as one vector."""
+    return q.layout.join(mean.detach() for mean in q.means().values())
+
+
 def begun(method, x, y, num_data=None):
     """The method at the start of training on N examples, all of `x` unless told otherwise."""
     for learner in method.learners():

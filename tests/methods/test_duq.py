@@ -10,6 +10,7 @@ import scenarios
 from conftest import ZOO
 from fsvi.errors import InvalidInputError
 from fsvi.methods.duq import binary_cross_entropy, gradient_penalty
+from fsvi_cases import stepped
 
 
 def worked(momentum=0.9, penalty=0.5):
@@ -147,7 +148,7 @@ def test_it_predicts_normalised_kernels_and_is_as_certain_as_the_largest():
 def test_the_network_s_last_layer_is_not_used():
     method = fsvi.DUQ(scenarios.dense(), fsvi.Categorical())
     x, y = scenarios.points()
-    method.backward(x, y)
+    stepped(method, x, y)
     assert all(method.net.get_parameter(name).grad is None for name in method.network.head_names)
     assert method.net[0].weight.grad.abs().sum() > 0 and method.weight.grad.abs().sum() > 0
 
@@ -223,7 +224,7 @@ def test_options_that_its_loss_does_not_have_are_refused():
         with pytest.raises(InvalidInputError, match="label_smoothing"):
             fsvi.DUQ(nn.Linear(2, 2), likelihood)
     with pytest.raises(InvalidInputError, match="probabilities"):
-        fsvi.DUQ(nn.Linear(2, 2), fsvi.Categorical()).loss(torch.randn(4, 2), torch.full((4, 2), 0.5))
+        fsvi.DUQ(nn.Linear(2, 2), fsvi.Categorical())(torch.randn(4, 2), torch.full((4, 2), 0.5))
 
 
 def test_inputs_whose_distances_overflow_are_near_no_class():

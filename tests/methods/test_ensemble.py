@@ -70,10 +70,7 @@ def test_an_ensemble_of_one_is_its_member_to_the_bit(name):
     assert scenarios.same_bits(vars(alone.predict(data[0], 4)), vars(one.predict(data[0], 4)))
 
 
-@pytest.mark.parametrize("vectorized", [True, False])
-def test_members_learn_what_they_would_alone(vectorized, monkeypatch):
-    if not vectorized:
-        monkeypatch.setattr(fsvi.Ensemble, "_can_be_vectorized", lambda self: False)
+def test_members_learn_what_they_would_alone():
     both = ensemble(2)
     alone = [copy.deepcopy(member) for member in both.members]
     fsvi.fit(both, (X, Y), **SETTINGS)
@@ -95,22 +92,6 @@ TOGETHER = {
 }
 
 
-@pytest.mark.parametrize("name", TOGETHER)
-def test_vectorized_terms_and_gradients_are_those_of_the_loop(name):
-    make, (x, y) = TOGETHER[name]
-    together = ensemble(4, make).double()
-    batch = together.check_batch(x.double(), y)
-    together.begin(batch[0], 50)
-    assert together._is_vectorized
-    results = []
-    for vectorized in (True, False):
-        together._is_vectorized = vectorized
-        together.zero_grad()
-        terms = together.backward(*batch)
-        results.append((terms, {n: p.grad.clone() for n, p in together.named_parameters() if p.requires_grad}))
-    torch.testing.assert_close(results[0], results[1])
-
-
 APART = {
     "one": (1, lambda: fsvi.MAP(plain(), fsvi.Categorical())),
     "another method": (2, lambda: fsvi.SWAG(plain(), fsvi.Categorical())),
@@ -118,21 +99,6 @@ APART = {
     "random slope": (2, lambda: fsvi.MAP(plain(activation=nn.RReLU), fsvi.Categorical())),
     "batch norm": (2, lambda: fsvi.MAP(scenarios.normalised(torch.seed()), fsvi.Categorical())),
 }
-
-
-@pytest.mark.parametrize("name", APART)
-def test_what_is_not_plain_is_trained_member_by_member(name):
-    size, make = APART[name]
-    several = ensemble(size, make)
-    several.begin(scenarios.images(20)[0] if name == "batch norm" else X, 32)
-    assert not several._is_vectorized
-
-
-def test_members_with_different_settings_are_trained_one_by_one():
-    variances = iter([1.0, 2.0])
-    several = ensemble(2, lambda: fsvi.MAP(plain(), fsvi.Categorical(), prior_variance=next(variances)))
-    several.begin(X, 32)
-    assert not several._is_vectorized
 
 
 def test_progress_reaches_the_members():
@@ -248,7 +214,7 @@ def test_an_ensemble_of_trained_members_knows_the_shape_of_an_input(tmp_path):
     members = [MEMBERS["map"][0]() for _ in range(2)]
     assert fsvi.Ensemble.of(members).input_shape is None
     for member in members:
-        member.see(X[:2])
+        member.check_inputs(X[:2])
     joined = fsvi.Ensemble.of(members)
     joined.save(tmp_path / "joined")
     assert joined.input_shape == fsvi.load(tmp_path / "joined").input_shape == (2,)

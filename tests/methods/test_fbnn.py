@@ -144,7 +144,7 @@ def regressor(likelihood, outputs=1, **settings):
 def test_the_process_is_fitted_first_and_a_learned_noise_stays_where_it_starts():
     method = regressor(fsvi.Gaussian(noise=1.0, learn_noise=True))
     x, y = wavy()
-    method.begin(x, 40)
+    method.num_data = 40
     start = method.prior.hyperparameters.clone()
     method.fit_prior(x, y)
     lengthscale, variance = method.prior.hyperparameters.tolist()

@@ -66,7 +66,7 @@ def test_the_default_weight_is_one_over_the_number_of_examples(make):
     net, x = make("mlp")
     points = torch.randn(3, 3, dtype=torch.float64)
     method = fsvi.FSEB(net, fsvi.Categorical(), fsvi.contexts.Dataset(points), num_context=3)
-    method.begin(x, 50)
+    method.num_data = 50
     term = method(x, LABELS)["function_prior"]
     torch.testing.assert_close(term, -method.function_log_prob(points) / 50)
 

@@ -231,7 +231,7 @@ def test_the_gradient_is_the_worst_sets(make, linearize):
         torch.testing.assert_close(ours, theirs)
 
 
-# Networks that are no fixed function of one row ------------------------------------------------------------------------
+# Networks that are no fixed function of one row -----------------------------------------------------------------------
 
 
 class Acting(nn.Module):

@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 import fsvi
 from fsvi.errors import InvalidInputError
+from fsvi_cases import flat_mean, stepped
 
 LABELS = torch.tensor([0, 1, 1, 0])
 NOISE = 0.5
@@ -41,12 +42,12 @@ def test_three_steps_are_those_of_the_algorithm(make, settings):
     method = fsvi.IVON(
         net, fsvi.Categorical(), num_samples=2, momentum=0.8, scale_rate=0.1, initial_scale=0.2, **settings
     )
-    method.begin(x, 50)
+    method.num_data = 50
     size = 50 / (1.0 if method.kl_weight is None else method.kl_weight.temperature)
     delta, clip = 1 / (size * method.prior_variance), method.clip or math.inf
-    noises = torch.randn(6, method.posterior.mean.numel(), dtype=torch.float64)
+    noises = torch.randn(6, flat_mean(method.posterior).numel(), dtype=torch.float64)
     fix_noise(method, *noises)
-    mean = method.posterior.mean.detach().clone()
+    mean = flat_mean(method.posterior).clone()
     g, h = torch.zeros_like(mean), torch.full_like(mean, 0.2)
     optimizer = method.own_optimizer(0.3)
 
@@ -63,11 +64,11 @@ def test_three_steps_are_those_of_the_algorithm(make, settings):
         g = 0.8 * g + 0.2 * g_hat
         h = 0.9 * h + 0.1 * h_hat + 0.5 * 0.1**2 * (h - h_hat) ** 2 / (h + delta)
         mean = mean - 0.3 * ((g / (1 - 0.8**step) + delta * mean) / (h + delta)).clamp(-clip, clip)
-        method.backward(x, LABELS)
+        stepped(method, x, LABELS)
         optimizer.step()
         method.after_step()
     torch.testing.assert_close(method.scale.detach(), h)
-    torch.testing.assert_close(method.posterior.mean.detach(), mean)
+    torch.testing.assert_close(flat_mean(method.posterior), mean)
     torch.testing.assert_close(method.posterior.stds()["0.bias"], (size * (h + delta))[15:20] ** -0.5)
 
 
@@ -88,7 +89,7 @@ def test_on_a_quadratic_it_reaches_the_best_mean_field_posterior(tempering):
     mean = torch.linalg.solve(precision, design.T @ y / (tempering * NOISE**2)).flatten()
     curvature = (design.T @ design).diagonal() / (num * NOISE**2)
     torch.testing.assert_close(method.scale.detach(), curvature, rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(method.posterior.mean.detach(), mean, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(flat_mean(method.posterior), mean, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close((-2 * method.posterior.log_std).exp().detach(), precision.diagonal(), rtol=1e-6, atol=0)
 
 
@@ -105,10 +106,10 @@ def test_with_random_draws_the_scale_tends_to_the_curvature():
 def test_the_scale_stays_positive_where_the_curvature_is_negative(make):
     net, x = make("mlp")
     method = fsvi.IVON(net, fsvi.Categorical(), scale_rate=0.9)
-    method.begin(x, 4)
+    method.num_data = 4
     optimizer = method.own_optimizer(0.1)
     for curvature in (-3.0, -100.0, -0.5):
-        method.posterior.mean.grad = torch.zeros_like(method.posterior.mean)
+        method.posterior.mean.grad = torch.zeros_like(flat_mean(method.posterior))
         method.scale.grad = torch.full_like(method.scale, curvature)
         optimizer.step()
         assert bool((method.precision() > 0).all())
@@ -150,7 +151,7 @@ def test_a_second_fit_goes_on_from_the_scale_of_the_first(make):
     method = fsvi.IVON(net, fsvi.Categorical(), scale_rate=0.3)
     fsvi.fit(method, (x, LABELS), epochs=2)
     before = method.scale.clone()
-    method.begin(x, 4)
+    method.num_data = 4
     assert torch.equal(method.scale, before) and not bool((before == method.initial_scale).any())
 
 

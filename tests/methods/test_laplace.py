@@ -205,7 +205,7 @@ def test_training_again_forgets_the_posterior():
     method = fsvi.Laplace(dense(), fsvi.Categorical())
     fsvi.fit(method, classes(), epochs=1)
     x, _ = classes()
-    method.begin(x, len(x))
+    method.num_data = len(x)
     assert method.posterior is None
 
 

@@ -6,7 +6,7 @@ from torch.distributions import Categorical, Normal
 
 import fsvi
 from fsvi.errors import InvalidInputError
-from fsvi_cases import loss_of
+from fsvi_cases import loss_of, stepped
 
 LABELS = torch.tensor([0, 1, 1, 0])
 
@@ -82,7 +82,7 @@ def test_a_step_has_the_gradient_of_the_loss_also_where_gradients_are_odd(has_no
     loss_of(method, x, LABELS).backward()
     expected = [None if p.grad is None else p.grad.to_dense() for p in method.parameters()]
     method.zero_grad()
-    method.backward(x, LABELS)
+    stepped(method, x, LABELS)
     for parameter, gradient in zip(method.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
 
@@ -107,7 +107,7 @@ def test_terms_of_a_class_of_your_own_are_learned(make):
     net, x = make("mlp")
     method, plain = Shifted(net, fsvi.Categorical()), fsvi.MAP(net, fsvi.Categorical())
     for each in (method, plain):
-        each.backward(x, LABELS)
+        stepped(each, x, LABELS)
     torch.testing.assert_close(method.net[-1].bias.grad, plain.net[-1].bias.grad + 1)
 
 

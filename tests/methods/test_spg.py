@@ -11,6 +11,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions import FunctionGaussian, gaussian_kl
 from fsvi.functions.kernels import rbf_kernel
 from fsvi.functions.priors import Constant, GaussianProcess
+from fsvi_cases import stepped
 
 LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])
 FAST = {"num_context": 4, "num_latents": 3, "num_prior_steps": 3, "num_samples": 2}
@@ -229,12 +230,12 @@ def test_without_adapting_the_network_stays():
 def test_the_prior_s_network_and_the_statistics_it_has_stay_in_training():
     x, y = scenarios.images(8)
     method = fsvi.SPG(scenarios.normalised(), fsvi.Categorical(), fsvi.contexts.Monochrome(), **FAST)
-    method.begin(x, 8)
+    method.num_data = 8
     method.fit_prior(x, y)
     assert float(method.prior_net[1].running_mean.abs().sum()) > 0
     before = copy.deepcopy(method.prior_net.state_dict())
     method.train()
-    method.backward(x, y)
+    stepped(method, x, y)
     assert scenarios.same_bits(before, method.prior_net.state_dict())
     assert not torch.equal(method.net[1].running_mean, method.prior_net[1].running_mean)
 

@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 import fsvi
 from fsvi.errors import InvalidInputError
-from fsvi_cases import loss_of
+from fsvi_cases import flat_mean, loss_of, stepped
 
 LABELS = torch.tensor([0, 1, 1, 0])
 NOISE = 0.5
@@ -53,13 +53,13 @@ def one_by_one(method, values, x, y):
 def test_three_steps_are_those_of_the_algorithm(make, settings):
     net, x = make("mlp")
     method = fsvi.VOGN(net, fsvi.Categorical(), num_samples=2, momentum=0.8, scale_rate=0.1, **settings)
-    method.begin(x, 50)
+    method.num_data = 50
     size = 50 * method.augmentation
     temperature = 1.0 if method.kl_weight is None else method.kl_weight.temperature
     prior = temperature / (method.prior_variance * size)
-    noises = torch.randn(6, method.posterior.mean.numel(), dtype=torch.float64)
+    noises = torch.randn(6, flat_mean(method.posterior).numel(), dtype=torch.float64)
     fix_noise(method, *noises)
-    mean = method.posterior.mean.detach().clone()
+    mean = flat_mean(method.posterior).clone()
     momentum = torch.zeros_like(mean)
     _, scale = one_by_one(method, mean, x, LABELS)
     optimizer = method.own_optimizer(0.3)
@@ -70,11 +70,11 @@ def test_three_steps_are_those_of_the_algorithm(make, settings):
         momentum = 0.8 * momentum + g + prior * mean
         scale = (1 - temperature * 0.1) * scale + 0.1 * h
         mean = mean - 0.3 * momentum / (scale + prior + method.damping)
-        method.backward(x, LABELS)
+        stepped(method, x, LABELS)
         optimizer.step()
         method.after_step()
     torch.testing.assert_close(method.scale.detach(), scale)
-    torch.testing.assert_close(method.posterior.mean.detach(), mean)
+    torch.testing.assert_close(flat_mean(method.posterior), mean)
     std = (size * (scale + prior + method.damping)) ** -0.5
     torch.testing.assert_close(method.posterior.log_std.detach(), std.log())
 
@@ -107,25 +107,25 @@ def test_on_a_quadratic_it_reaches_the_stationary_mean_and_variance(tempering, a
         variance = 1 / (size * (scale + prior + damping))
         squares = design.square() * (residuals + design.square() @ variance[:, None]) / NOISE**4
         scale = squares.mean(0) / tempering
-    torch.testing.assert_close(method.posterior.mean.detach(), mean.flatten(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(flat_mean(method.posterior), mean.flatten(), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close((2 * method.posterior.log_std).exp().detach(), variance, rtol=1e-4, atol=1e-8)
 
 
 def test_the_loss_is_the_expected_negative_log_likelihood_and_the_tempered_kl(make):
     net, x = make("mlp")
     method = fsvi.VOGN(net, fsvi.Categorical(), prior_variance=0.4, kl_weight=fsvi.Tempered(0.5), augmentation=3.0)
-    method.begin(x, 50)
+    method.num_data = 50
     method.posterior.log_std.normal_(-1)
-    noise = torch.randn_like(method.posterior.mean)
+    noise = torch.randn_like(flat_mean(method.posterior))
     fix_noise(method, noise)
     q = method.posterior
-    outputs = functional_call(net, q.layout.views(q.mean + q.log_std.exp() * noise), (x,))
-    prior = Normal(torch.zeros_like(q.mean), math.sqrt(0.4))
-    kl = kl_divergence(Normal(q.mean, q.log_std.exp()), prior).sum()
+    outputs = functional_call(net, q.layout.views(flat_mean(q) + q.log_std.exp() * noise), (x,))
+    prior = Normal(torch.zeros_like(flat_mean(q)), math.sqrt(0.4))
+    kl = kl_divergence(Normal(flat_mean(q), q.log_std.exp()), prior).sum()
     expected = -Categorical(logits=outputs).log_prob(LABELS).mean() + 0.5 / 150 * kl
     torch.testing.assert_close(loss_of(method, x, LABELS), expected)
     method.scale.fill_(1.0)
-    torch.testing.assert_close(sum(method.backward(x, LABELS).values()), expected)
+    torch.testing.assert_close(sum(stepped(method, x, LABELS).values()), expected)
 
 
 # BatchNorm and points -------------------------------------------------------------------------------------------------
@@ -134,12 +134,12 @@ def test_the_loss_is_the_expected_negative_log_likelihood_and_the_tempered_kl(ma
 def test_through_batch_norm_in_training_the_mean_gradient_is_exact_and_statistics_are_updated_once(make):
     net, x = make("batch_norm")
     method, plain = fsvi.VOGN(net, fsvi.Categorical()), fsvi.MAP(net, fsvi.Categorical(), prior_variance=None)
-    method.begin(x, len(x))
+    method.num_data = len(x)
     method.scale.fill_(1.0)
-    fix_noise(method, torch.zeros_like(method.posterior.mean))
+    fix_noise(method, torch.zeros_like(flat_mean(method.posterior)))
     for each in (method, plain):
         each.train()
-        each.backward(x, LABELS)
+        stepped(each, x, LABELS)
     gradients = {**method.posterior.layout.views(method.posterior.mean.grad)}
     gradients |= method.posterior.point_layout.views(method.posterior.point.grad)
     assert gradients.keys() == dict(plain.net.named_parameters()).keys()

@@ -38,6 +38,7 @@ class Ensemble(Method):
         nn.Module.__init__(self)
         self.members = nn.ModuleList(_checked(make()) for _ in range(check_count("size", size)))
         first, *others = self.learners()
+        self.input_shape = first.input_shape
         for index, member in enumerate(others, start=1):
             if type(member) is not type(first):
                 kinds = f"a {type(first).__name__} and a {type(member).__name__}"

@@ -113,7 +113,9 @@ def file_table(spec: str) -> Table:
     path, colon, target = spec.rpartition(":")
     if not colon or not path or not target:
         raise InvalidInputError(f"--file {spec!r} must name a file and its target, as in customers.csv:churn.")
-    is_classification = pd.read_csv(path)[target].dtype.kind not in "iuf"
+    frame = pd.read_csv(path)
+    check_choice("target", target, [str(name) for name in frame.columns])
+    is_classification = frame[target].dtype.kind not in "iuf"
     return Table(
         Path(path).stem, lambda: _file(str(Path(path).resolve()), target, is_classification), is_classification
     )

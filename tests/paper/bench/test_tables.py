@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fsvi.errors import InvalidInputError
 from paper.bench import tables
 from paper.bench.table_models import Answer, Split, conformal, make_models, plain_frames
 from paper.bench.tables import Table, file_table, make_split, render_markdown, run_table_bench, score, versus
@@ -106,3 +107,7 @@ def test_a_file_of_ones_own(tmp_path):
     pd.DataFrame({"a": [1.0, 2.0], "y": ["u", "v"]}).to_csv(tmp_path / "own.csv", index=False)
     table = file_table(f"{tmp_path / 'own.csv'}:y")
     assert table.is_classification and sorted(table.load()[1].tolist()) == [0, 1]
+    with pytest.raises(InvalidInputError, match="must name a file and its target"):
+        file_table("own.csv")
+    with pytest.raises(ValueError, match="'z'"):
+        file_table(f"{tmp_path / 'own.csv'}:z")

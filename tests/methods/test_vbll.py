@@ -146,7 +146,7 @@ def test_a_last_layer_that_is_not_free_is_refused(make, name):
     if name == "frozen":
         net[2].requires_grad_(False)
     with pytest.raises(fsvi.errors.HeadError, match="last layer"):
-        fsvi.VBLL(net, fsvi.Categorical()).loss(x, torch.tensor([0, 1, 1, 0]))
+        fsvi.VBLL(net, fsvi.Categorical())(x, torch.tensor([0, 1, 1, 0]))
 
 
 def test_a_likelihood_without_closed_form_is_refused():

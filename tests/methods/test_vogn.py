@@ -61,9 +61,9 @@ def test_three_steps_are_those_of_the_algorithm(make, settings):
     fix_noise(method, *noises)
     mean = flat_mean(method.posterior).clone()
     momentum = torch.zeros_like(mean)
-    _, scale = one_by_one(method, mean, x, LABELS)
+    _, scale = one_by_one(method, mean, x, LABELS)  # the first minibatch starts it
     optimizer = method.own_optimizer(0.3)
-    for pair in noises.split(2):
+    for pair in (0 * noises[:2], noises[:2], noises[2:4]):  # the first step is at the means
         std = (size * (scale + prior + method.damping)) ** -0.5
         moments = [one_by_one(method, mean + std * noise, x, LABELS) for noise in pair]
         g, h = (torch.stack(parts).mean(0) for parts in zip(*moments, strict=True))

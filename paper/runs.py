@@ -7,6 +7,7 @@ others wait for it.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
@@ -261,7 +262,8 @@ def _result(
 ) -> Result:
     sources = [*experiment.sources, *outcome.sources]
     columns = {"loss": history.loss, **history.terms, "validation": history.validation}
-    settings = {"method": method.config(), "fit": recorded(experiment.fit_settings)}
+    # Through JSON, so that a result in memory equals the one in its file: tuples become lists.
+    settings = json.loads(json.dumps({"method": method.config(), "fit": recorded(experiment.fit_settings)}))
     return Result(
         task=order.task,
         method=order.method,

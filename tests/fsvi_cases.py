@@ -64,9 +64,10 @@ def begun(method, x, y, num_data=None):
 
 def fix_noise(method, *noises):
     """Make the posterior draw these, one after the other, again and again; a random one if none is given."""
-    cycle = itertools.cycle(noises or [torch.randn_like(method.posterior.log_std)])
+    noises = noises or [torch.randn_like(method.posterior.log_std)]
+    cycle = itertools.cycle(noises)
     method.posterior.noise = lambda generator=None: next(cycle)
-    return method.posterior.at(next(cycle)).shift
+    return method.posterior.at(noises[0]).shift
 
 
 def explicit(net, means, stds, x):

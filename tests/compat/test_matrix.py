@@ -45,7 +45,7 @@ def test_fit_predict_save_and_load(name, mode, tmp_path):
     history = fsvi.fit(method, (x, y), epochs=2, batch_size=8, progress=False)
     p = method.predict(x, num_samples=4)
     assert torch.isfinite(torch.tensor(history.loss)).all()
-    assert p.mean.shape == (y.numel(), CLASSES)
+    assert p.mean.shape == (*y.shape, CLASSES)
     assert method.network.head == case.head
     assert method.num_data == y.numel()
     assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
@@ -141,7 +141,7 @@ def test_other_methods_at_every_position(name, method):
     _, net, x, y = made(name)
     made_method = method(net, fsvi.Categorical())
     fsvi.fit(made_method, (x, y), epochs=2, progress=False)
-    assert made_method.predict(x, num_samples=3).mean.shape == (y.numel(), CLASSES)
+    assert made_method.predict(x, num_samples=3).mean.shape == (*y.shape, CLASSES)
 
 
 def test_ensembles_at_every_position():
@@ -170,7 +170,7 @@ def test_other_methods_take_the_same_inputs(name, method):
     _, net, x, y = made(name)
     made_method = method(net, fsvi.Categorical())
     fsvi.fit(made_method, (x, y), epochs=2, progress=False)
-    assert made_method.predict(x, num_samples=3).mean.shape == (y.numel(), CLASSES)
+    assert made_method.predict(x, num_samples=3).mean.shape == (*y.shape, CLASSES)
 
 
 NEED_ONE_OUTPUT = [fsvi.Laplace, fsvi.VOGN, fsvi.IVON, fsvi.SPG, fsvi.DUQ, fsvi.FBNN, fsvi.Rank1, fsvi.VBLL, fsvi.FSEB]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import fsvi
+import fsvi.export.method
 from fsvi.errors import FSVIError
 from fsvi.methods import make_method
 from fsvi.methods.registry import METHODS
@@ -48,7 +49,7 @@ def traced(monkeypatch, tmp_path):
     def export(method, *args, **kwargs):
         graphs = []
         with monkeypatch.context() as patch:
-            patch.setattr(fsvi.methods.exporting, "write_graph", lambda path, graph, metadata: graphs.append(graph))
+            patch.setattr(fsvi.export.method, "write_graph", lambda path, graph, metadata: graphs.append(graph))
             method.export(tmp_path / "m.pt2", *args, **kwargs)
         return graphs[0].program.module()
 
@@ -79,10 +80,10 @@ def check(given: dict[str, Tensor], method, x, samples: int = SAMPLES, seed: int
 
 
 @pytest.mark.parametrize("name", [*METHODS, "ensemble:map"])
-def test_fixed_draws_are_those_of_predict(name):
+def test_functions_are_those_of_predict(name):
     method, (x, _) = trained(name), data()
     with torch.no_grad():
-        functions = method.fixed_draws(x[:2], SAMPLES, make_generator(SEED, method.device))
+        functions = method.functions(SAMPLES, make_generator(SEED, method.device))
         p = method.predictive(functions(x))
     torch.testing.assert_close(p.samples, method.predict(x, SAMPLES, SEED).samples, rtol=0, atol=1e-6)
 

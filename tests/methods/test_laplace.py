@@ -112,6 +112,7 @@ def test_draws_on_a_linear_gaussian_model_have_the_posteriors_moments():
 # Classification and deep networks -------------------------------------------------------------------------------------
 
 
+@pytest.mark.skip(reason="not yet ported to the new core")
 @STRUCTURES
 def test_draws_are_those_of_the_linearised_network(structure):
     method = classifier(structure)
@@ -201,6 +202,7 @@ def test_until_trained_it_predicts_as_map_and_has_no_evidence():
         method.log_marginal_likelihood()
 
 
+@pytest.mark.skip(reason="not yet ported to the new core")
 def test_training_again_forgets_the_posterior():
     method = fsvi.Laplace(dense(), fsvi.Categorical())
     fsvi.fit(method, classes(), epochs=1)

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
 from fsvi.functions.contexts import Context
@@ -179,3 +180,26 @@ def test_statistics_are_restored_after_a_failed_accumulation():
     with pytest.raises(fsvi.errors.NonFiniteLossError):
         fsvi.training.Stepper(method, torch.optim.SGD(method.parameters()))([(x[:6], y[:6]), (x[6:], y[6:])])
     assert same_bits(copied(method), before)
+
+
+def test_fit_weighs_accumulated_minibatches_by_their_observed_targets():
+    x, y = points(20)
+    y[:7] = -1
+    found = []
+    for inputs, labels, accumulate in ((x, y, 2), (x[7:], y[7:], 1)):
+        torch.manual_seed(0)
+        method = fsvi.MAP(nn.Linear(2, 2), fsvi.Categorical(ignore_index=-1), prior_variance=None)
+        loader = DataLoader(TensorDataset(inputs, labels), batch_size=10 if accumulate == 2 else 20)
+        fsvi.fit(method, loader, epochs=2, optimizer="sgd", lr=0.5, accumulate=accumulate, num_data=20)
+        found.append(method)
+    close(*found)
+
+
+def test_a_batch_of_a_loader_without_any_target_is_as_if_not_there():
+    x, y = points(30)
+    y[10:20] = -1
+    with_gap, without = METHODS["map"](), METHODS["map"]()
+    for method, rows in ((with_gap, slice(None)), (without, y >= 0)):
+        data = TensorDataset(x[rows], y[rows])
+        fsvi.fit(method, DataLoader(data, batch_size=10), epochs=1, schedule=None)
+    close(with_gap, without)

@@ -162,16 +162,6 @@ def test_an_overflow_without_any_scale_is_an_error():
         step([points(16)])
 
 
-@pytest.mark.parametrize(
-    ("options", "keyword"),
-    [({"clip_norm": 0.0}, "clip_norm"), ({"clip_norm": math.nan}, "clip_norm"), ({"precision": "bf61"}, "bf16")],
-)
-def test_bad_options_are_named(options, keyword):
-    method = METHODS["map"]()
-    with pytest.raises(fsvi.errors.InvalidInputError, match=keyword):
-        fsvi.training.Stepper(method, torch.optim.SGD(method.parameters()), **options)
-
-
 def test_statistics_are_restored_after_a_failed_accumulation():
     x, y = images(12)
     method = fsvi.MAP(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(50), nn.Linear(50, 2)), fsvi.Categorical()).train()
@@ -193,13 +183,3 @@ def test_fit_weighs_accumulated_minibatches_by_their_observed_targets():
         fsvi.fit(method, loader, epochs=2, optimizer="sgd", lr=0.5, accumulate=accumulate, num_data=20)
         found.append(method)
     close(*found)
-
-
-def test_a_batch_of_a_loader_without_any_target_is_as_if_not_there():
-    x, y = points(30)
-    y[10:20] = -1
-    with_gap, without = METHODS["map"](), METHODS["map"]()
-    for method, rows in ((with_gap, slice(None)), (without, y >= 0)):
-        data = TensorDataset(x[rows], y[rows])
-        fsvi.fit(method, DataLoader(data, batch_size=10), epochs=1, schedule=None)
-    close(with_gap, without)

@@ -9,10 +9,10 @@ PEERS := $(VENV)/.peers-installed
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-data gallery reliability lint bench peers docs figures clean
+.PHONY: help demo test test-data gallery reliability lint bench peers docs figures release-check clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 demo: $(DEV) ## train on the four toy tasks, write demo/report.html
 	rm -rf demo
@@ -24,8 +24,8 @@ test: $(DEV) ## run the tests that need no data and no network (PYTEST_ARGS for 
 test-data: $(DEV) ## run the tests on real data, which needs FSVI_DATA
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m data $(PYTEST_ARGS)
 
-gallery: $(DEV) ## run the examples of docs/gallery, each by itself
-	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m "gallery and not data" tests/test_gallery.py
+gallery: $(DEV) ## run the gallery, and all code of README and docs
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n 2 -m "gallery and not data" tests/test_gallery.py tests/test_tutorials.py
 
 reliability: $(DEV) ## kill 50 training runs, damage 200 files, and count the outcomes (a few minutes)
 	$(TEST_ENV) PYTHONPATH=.:tests $(BIN)/python -m reliability --out reliability
@@ -45,6 +45,10 @@ peers: $(PEERS) ## measure fsvi next to other libraries, write paper/peers/ (hal
 docs: $(DOCS) ## write the results page from paper/results/, build the documentation into site/
 	PYTHONPATH=. $(BIN)/python docs/write_results.py
 	$(BIN)/mkdocs build --strict --quiet
+
+release-check: $(DEV) ## build, twine check, wheel and sdist in fresh environments (needs a network; half an hour)
+	$(BIN)/python -m pip install -qq build twine
+	$(BIN)/python docs/release_check.py $(VERSIONS)
 
 figures: $(DEV) ## redraw the tutorials' pictures with the code on their pages
 	$(BIN)/python docs/draw.py

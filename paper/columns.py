@@ -130,15 +130,7 @@ class TableLayout:
 
 
 def percent(task: str, name: str, label: str, meaning: str, decimals: int = 2) -> Column:
-    """A share of 1, shown in percent; higher is better.
-
-    Args:
-        task: The task whose results have the metric.
-        name: The metric's name in results.
-        label: The heading.
-        meaning: One sentence about the metric.
-        decimals: The number of decimals.
-    """
+    """A share of 1, shown in percent; higher is better."""
     return Column(task, name, Metric(label, meaning, decimals), "higher", scale=100.0)
 
 
@@ -146,11 +138,6 @@ def detection(task: str, dataset: str, label: str) -> Column:
     """The AUROC for telling a dataset from the test data, by the score that the method's authors use.
 
     Results hold it as `auroc_own_…` and `auroc_…`; in early ones `auroc_…` is the AUROC by entropy.
-
-    Args:
-        task: The task whose results have the metric.
-        dataset: The other dataset.
-        label: The heading.
     """
     meaning = "percent; by the score that the method's authors use, which is the entropy unless noted"
     return Column(
@@ -175,11 +162,6 @@ def negative_log_likelihood(task: str) -> Column:
 
 
 def plain_layout(task: str, results: Iterable[Result]) -> TableLayout:
-    """All metrics of a task that is not registered.
-
-    Args:
-        task: The task's name.
-        results: Its results.
-    """
+    """All metrics of a task that is not registered."""
     names = dict.fromkeys(name for r in results if r.task == task for name in r.metrics)
     return TableLayout(task, tuple(Column(task, name, Metric(name.replace("_", " "), "", 3)) for name in names))

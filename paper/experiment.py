@@ -123,12 +123,7 @@ class Experiment:
     is_diagnosed: bool = True
 
     def build(self, seed: int, started: Sequence[Method] = ()) -> Method:
-        """The untrained method.
-
-        Args:
-            seed: Determines the network's initial parameters.
-            started: The trained models of `starts`; without them, the method starts from a new network.
-        """
+        """The untrained method."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.make(*started)
@@ -141,12 +136,7 @@ class Experiment:
         return replace(self, fit_settings=settings, notes=[*self.notes, f"trained in {compute.precision}"])
 
     def train(self, method: Method, seed: int, **settings: Any) -> History:
-        """Train the method that `build` made.
-
-        Args:
-            method: The method.
-            seed: The seed of training.
-        """
+        """Train the method that `build` made."""
         if not self.trains:
             return History()
         data: Any = self.data if self.dataset is None else self.dataset(*self.data)

@@ -40,7 +40,6 @@ from paper.records import DIAGNOSIS, Result, model_path, read_result, result_pat
 from paper.tasks.image_contexts import GENERATED, check_unseen
 from paper.tasks.registry import TASKS
 
-_CHECKPOINT_INTERVAL = 60.0
 _EPOCHS = 60
 """The most epochs whose history a result keeps."""
 _EXAMPLES = 500
@@ -136,7 +135,7 @@ def _make(
     started = time.perf_counter()
     with _threads_of(order):
         method = experiment.build(order.seed, [each for _, each in before])
-        kept = {"checkpoint": _unfinished(out, path), "resume": True, "checkpoint_interval": _CHECKPOINT_INTERVAL}
+        kept = {"checkpoint": _unfinished(out, path), "resume": True}
         history = experiment.train(method, order.seed, progress=progress, device=compute.device, **kept)
         if not experiment.trains:
             history.seconds = time.perf_counter() - started

@@ -37,6 +37,19 @@ def fsvi_on(net, x, likelihood=None, **settings):
     return method
 
 
+def loss_of(method, x, y):
+    """The loss on a minibatch, with a gradient."""
+    return sum(method(x, y).values())
+
+
+def begun(method, x, y, num_data=None):
+    """The method at the start of training on N examples, all of `x` unless told otherwise."""
+    for learner in method.learners():
+        learner.num_data = num_data or len(x)
+        learner.begin(*learner.check_batch(x, y))
+    return method
+
+
 def fix_noise(method, *noises):
     """Make the posterior draw these, one after the other, again and again; a random one if none is given."""
     cycle = itertools.cycle(noises or [torch.randn_like(method.posterior.log_std)])

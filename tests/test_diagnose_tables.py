@@ -25,7 +25,7 @@ from fsvi.diagnosis.statistics import (
 from fsvi.errors import InvalidInputError
 from fsvi.tables import TableEncoder
 
-FAST = {"epochs": 60, "hidden": (32,), "lr": 0.03, "batch_size": 1000, "num_samples": 20, "random_state": 2}
+FAST = {"epochs": 30, "num_samples": 20, "random_state": 2}
 
 
 class Cheap(BaseEstimator):

@@ -42,13 +42,7 @@ _PEER_STEPS = ("map", "mfvi", "ivon", "mc-dropout", *FSVI)
 
 
 def run_bench(out: Path, quick: bool, only: str | None = None) -> None:
-    """Measure fsvi's steps and predictions, print tables, and write `bench.json`.
-
-    Args:
-        out: The folder to write to.
-        quick: Whether to make fewer repetitions with smaller sizes.
-        only: The sections to measure, separated by commas; None measures all. Others stay in the file as they are.
-    """
+    """Measure fsvi's steps and predictions, print tables, and write `bench.json`."""
     rounds = 3 if quick else 100
     sections = {name: partial(_steps, size, ("map", *FSVI), rounds, quick) for name, size in _SIZES.items()}
     sections["methods"] = partial(_steps, _SIZES["cnn"], tuple(METHODS), rounds, True)
@@ -58,13 +52,7 @@ def run_bench(out: Path, quick: bool, only: str | None = None) -> None:
 
 
 def run_peer_bench(out: Path, quick: bool, only: str | None = None) -> None:
-    """Measure fsvi next to other libraries; write `peers.json`, plots, and `index.md`, a page of the documentation.
-
-    Args:
-        out: The folder to write to.
-        quick: Whether to make fewer repetitions with smaller sizes.
-        only: The sections to measure, separated by commas; None measures all.
-    """
+    """Measure fsvi next to other libraries; write `peers.json`, plots, and `index.md`, a page of the documentation."""
     rounds = 3 if quick else 100
     sections: dict[str, Callable[[], Rows]] = {}
     for name, size in _SIZES.items():

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fsvi.functions.contexts import Dataset
 from fsvi.inputs import Bundle, Inputs
@@ -134,21 +134,12 @@ class Size:
 def training_step(method: Method, x: Inputs) -> Callable[[], Any]:
     """A function that makes one training step, as `fit` does, with random labels."""
     x, y = method.check_batch(x, torch.randint(_CLASSES, (len(x),)))
-    _begin(method, x, y)
+    method.num_data = NUM_DATA
+    method.begin(x, y)
     method.train()
     own = method.own_optimizer(LEARNING_RATE)
-    optimizer = own or make_optimizer(check_optimizer("adam"), method.parameter_groups(LEARNING_RATE))
-    step = Stepper(method, optimizer)
+    step = Stepper(method, own or make_optimizer(check_optimizer("adam"), method, LEARNING_RATE))
     return lambda: step([(x, y, None)])
-
-
-def _begin(method: Any, x: Any, y: Tensor) -> None:
-    if hasattr(method, "fit_prior"):
-        method.begin(x, NUM_DATA)
-        method.fit_prior(x, y)
-    else:
-        method.num_data = NUM_DATA
-        method.begin(x, y)
 
 
 # Times --------------------------------------------------------------------------------------------------------------

@@ -30,14 +30,7 @@ _LEVELS = {"fault": "no", "warning": "care"}
 
 
 def write_report(folder: Path, out: Path, tell: Callable[[str], None] = print, is_demo: bool = False) -> Path:
-    """Write `report.html` and `report.md` about all results below a folder; returns the path of the page.
-
-    Args:
-        folder: The folder with results.
-        out: The folder for the report.
-        tell: Receives a line about each file that cannot be read, and one at the end.
-        is_demo: Whether to introduce the toy tasks instead of the paper's tables.
-    """
+    """Write `report.html` and `report.md` about all results below a folder; returns the path of the page."""
     values = report_values(folder)
     page = check_writable(out) / "report.html"
     for path in (page, page.with_suffix(".md")):
@@ -76,13 +69,7 @@ def report_values(folder: Path) -> dict[str, Any]:
 
 
 def render(template: str, folder: Path | None = None, **values: Any) -> str:
-    """The template filled with values; text in HTML is escaped, and Markdown can hold no tags of values.
-
-    Args:
-        template: The template's name.
-        folder: A folder with templates of other pages, which may use those of the report.
-        values: What the template shows, by name.
-    """
+    """The template filled with values; text in HTML is escaped, and Markdown can hold no tags of values."""
     is_page = template.endswith(".html")
     environment = Environment(
         loader=ChoiceLoader([FileSystemLoader(each) for each in (_TEMPLATES, folder) if each is not None]),

@@ -141,14 +141,7 @@ def _is_fsvi(row: TableRow) -> bool:
 
 
 def compare(column: Column, profile: str, fsvi: TableRow, other: TableRow) -> Comparison | None:
-    """Two rows by one measure; None if one of them lacks it or neither direction is better.
-
-    Args:
-        column: The measure.
-        profile: The profile of both rows.
-        fsvi: FSVI's row.
-        other: The other method's row.
-    """
+    """Two rows by one measure; None if one of them lacks it or neither direction is better."""
     ours, theirs = _by_seed(column, fsvi), _by_seed(column, other)
     if not ours or not theirs or not column.better:
         return None

@@ -15,12 +15,6 @@ class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
 
     A single item is returned unchanged, so that what a method learns about the data before training comes from the
     true images. Random numbers come from torch's global generator, whose state checkpoints keep.
-
-    Args:
-        x: The images.
-        y: Their labels.
-        shift: The largest shift in pixels.
-        edges: What fills the pixels that a shift uncovers: "zeros" or "reflect".
     """
 
     def __init__(self, x: Tensor, y: Tensor, shift: int = 4, edges: Literal["zeros", "reflect"] = "zeros") -> None:

@@ -69,12 +69,7 @@ class TaskSequence:
     fit_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def divided(self, x: Tensor, y: Tensor) -> Sequence[Pair]:
-        """The tasks: images as vectors of pixels from 0 to 1, and labels.
-
-        Args:
-            x: Images.
-            y: Their labels.
-        """
+        """The tasks: images as vectors of pixels from 0 to 1, and labels."""
         rows = x.flatten(1).float() / 255
         if not self.classes:
             return PermutedTasks(rows, y)
@@ -87,12 +82,7 @@ class TaskSequence:
 
 
 class PermutedTasks(Sequence[Pair]):
-    """The same images in ten orders of pixels. They are permuted when they are needed: ten copies take 2 GB.
-
-    Args:
-        rows: Images as vectors of pixels.
-        y: Their labels.
-    """
+    """The same images in ten orders of pixels. They are permuted when they are needed: ten copies take 2 GB."""
 
     def __init__(self, rows: Tensor, y: Tensor) -> None:
         self.rows, self.y = rows, y
@@ -154,12 +144,7 @@ class SequenceExperiment(Experiment):
     learned: list[Method] = field(default_factory=list)
 
     def train(self, method: Method, seed: int, **settings: Any) -> History:
-        """Train on the tasks in turn.
-
-        Args:
-            method: The method that `build` made.
-            seed: The seed of training.
-        """
+        """Train on the tasks in turn."""
         self.learned.clear()
         histories = fit_tasks(
             method,
@@ -191,10 +176,6 @@ def continual(sequence: TaskSequence, order: Order) -> Experiment:
     `accuracy` is the mean over tasks after the last one, `accuracy_task_1` and so on are those of single tasks,
     `accuracy_learned` is the mean of each task's accuracy when it had just been learned, and `forgetting` the mean loss
     of accuracy since then, without the last task.
-
-    Args:
-        sequence: The sequence.
-        order: What to run.
     """
     effort = _efforts(sequence)[order.profile]
     train = data.load(sequence.dataset, "train")

@@ -225,11 +225,7 @@ def _load_shifted(test: DataSplit, effort: _PhotographEffort) -> DataSplit:
 
 
 def photograph_poorly(x: Tensor) -> Tensor:
-    """Photographs as a poorer camera might take them: half the resolution, dimmer and yellower.
-
-    Args:
-        x: Photographs (n, 3, height, width) uint8.
-    """
+    """Photographs as a poorer camera might take them: half the resolution, dimmer and yellower."""
     blurred = F.interpolate(F.avg_pool2d(x.float(), 2), x.shape[-2:], mode="bilinear")
     return (blurred * torch.tensor([0.9, 0.8, 0.6])[:, None, None]).round().to(x.dtype)
 

@@ -49,15 +49,7 @@ def make_classifier(
     own: Mapping[str, Mapping[str, Any]],
     ensemble: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[..., Method]:
-    """A function that makes the ordered method, from a new network or from the trained method that it is given.
-
-    Args:
-        order: What to run.
-        network: A function that makes the network.
-        context: The context, for methods that take one.
-        own: The recipe's settings, by method.
-        ensemble: The recipe's settings of ensembles.
-    """
+    """A function that makes the ordered method, from a new network or from the trained method that it is given."""
     shared = {} if order.member == order.method else ensemble
     settings = {**own.get(order.member, {}), **shared, **order.settings}
 
@@ -72,13 +64,7 @@ def make_classifier(
 
 
 def predict(method: Method, x: Inputs, num_samples: int) -> CategoricalPredictive:
-    """The predictive distribution of a classifier; ten times as many draws if one network pass serves all of them.
-
-    Args:
-        method: The method.
-        x: Images or texts.
-        num_samples: Draws per prediction.
-    """
+    """The predictive distribution of a classifier; ten times as many draws if one network pass serves all of them."""
     draws = num_samples * (_ONE_PASS if _has_random_last_layer_only(method) else 1)
     p = method.predict(x, num_samples=draws, batch_size=_BATCH)
     assert isinstance(p, CategoricalPredictive)
@@ -101,13 +87,6 @@ def evaluate_images(
 
     `auroc_own_…`, also called `auroc_…`, ranks images by the score that the method's authors use, `auroc_entropy_…` by
     predictive entropy.
-
-    Args:
-        method: The trained method.
-        x: Test images.
-        y: Their labels.
-        ood: Images of other kinds, by the name of their dataset.
-        num_samples: Draws per prediction.
     """
     p = predict(method, x, num_samples)
     found = metrics.evaluate_classification(p, y)
@@ -128,16 +107,7 @@ def evaluate_test_sets(
     effort: ImageEffort,
     context: Sequence[DataSplit],
 ) -> tuple[dict[str, float], dict[str, Any], dict[str, DataSplit]]:
-    """`evaluate_images` on the test splits of datasets, which are loaded here and returned, too.
-
-    Args:
-        method: The trained method.
-        name: The dataset that the method was trained on.
-        ood: The other datasets.
-        normalize: The normalization of images.
-        effort: How much to compute.
-        context: The splits that the context was made from; they must not contain test images.
-    """
+    """`evaluate_images` on the test splits of datasets, which are loaded here and returned, too."""
     tests = {each: data.load(each, "test") for each in (name, *ood)}
     check_unseen([tests[each] for each in ood], context)
     images = {each: normalize(test.x[: effort.test_images]) for each, test in tests.items()}
@@ -146,12 +116,7 @@ def evaluate_test_sets(
 
 
 def shift_scores(p: CategoricalPredictive, y: Tensor) -> dict[str, float]:
-    """The scores that are drawn over growing shifts of the test images.
-
-    Args:
-        p: Predictions.
-        y: Their labels.
-    """
+    """The scores that are drawn over growing shifts of the test images."""
     return {
         "accuracy": metrics.accuracy(p, y),
         "nll": metrics.nll(p, y),
@@ -173,12 +138,7 @@ def average(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def reliability_curve(p: CategoricalPredictive, y: Tensor) -> dict[str, list[float]]:
-    """The reliability diagram with 15 bins of equal width.
-
-    Args:
-        p: Predictions.
-        y: Their labels.
-    """
+    """The reliability diagram with 15 bins of equal width."""
     diagram = asdict(metrics.reliability(p, y, bins=15))
     return {name: [round(float(v), 5) for v in torch.as_tensor(value)] for name, value in diagram.items()}
 

@@ -29,11 +29,6 @@ def make_context(
 
     A dataset in `ood`, the test sets of out-of-distribution detection, is refused: images seen in training cannot test
     detection.
-
-    Args:
-        name: The context's name.
-        normalize: The normalization of images.
-        ood: The datasets that the method is tested on, which cannot be contexts.
     """
     if name is None:
         return None, []
@@ -60,12 +55,7 @@ def context_notes(name: str | None) -> list[str]:
 
 
 def check_unseen(tests: Iterable[DataSplit], context: Iterable[DataSplit]) -> None:
-    """Refuse test images that are also in the context, under any name of their dataset.
-
-    Args:
-        tests: Test splits.
-        context: The splits that the context was made from.
-    """
+    """Refuse test images that are also in the context, under any name of their dataset."""
     seen = {image for each in context for image in _digests(each)}
     for test in tests if seen else ():
         shared = sum(image in seen for image in _digests(test))

@@ -85,12 +85,7 @@ _ENSEMBLE = {"size": 3}
 
 
 def excerpts(x: Bundle, seed: int = 0) -> contexts.Context:
-    """A random stretch of 5 to 40 words of every training text, the same in every call.
-
-    Args:
-        x: Ids and mask of the training texts.
-        seed: The seed of the stretches.
-    """
+    """A random stretch of 5 to 40 words of every training text, the same in every call."""
     ids, mask = x["input_ids"], x["attention_mask"]
     generator = torch.Generator().manual_seed(seed)
     shortest, longest = (min(words, ids.shape[1]) for words in _EXCERPT)

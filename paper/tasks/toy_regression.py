@@ -18,8 +18,7 @@ from fsvi.networks import mlp
 from paper.columns import Better, Column, Metric, TableLayout
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Task
-from paper.tasks.toy_predictions import Band, Curve, array, as_lists, mean, predict
-from paper.tasks.toy_sweep import TOY_SWEEP, toy_fit_settings
+from paper.tasks.toys import TOY_SWEEP, as_lists, mean, predict, toy_fit_settings
 
 _OUTSIDE = 4.0
 """How far outside the data the uncertainty is measured, in raw units."""
@@ -116,9 +115,10 @@ def _evaluate(method: Method, toy: Toy1D, gaps: tuple[float, ...]) -> Outcome:
         "log_likelihood": mean(p.log_prob(toy.y)),
         "noise": float(_noise_variance(p).mean().sqrt()),
     }
-    bands = (_band(method, toy, limits) for limits in (toy.zoomed, toy.wide))
-    picture = Curve(array(toy.x_raw.squeeze(1)), array(toy.y_raw.squeeze(1)), *bands)
-    return Outcome({**metrics, **_std_ratios(method, toy, gaps, _function_std(p))}, {"picture": as_lists(picture)})
+    picture = {"kind": "curve", "x": toy.x_raw.squeeze(1), "y": toy.y_raw.squeeze(1)}
+    bands = {"zoomed": _band(method, toy, toy.zoomed), "wide": _band(method, toy, toy.wide)}
+    ratios = _std_ratios(method, toy, gaps, _function_std(p))
+    return Outcome({**metrics, **ratios}, {"picture": as_lists({**picture, **bands})})
 
 
 def _std_ratios(method: Method, toy: Toy1D, gaps: tuple[float, ...], on_data: Tensor) -> dict[str, float]:
@@ -130,12 +130,14 @@ def _std_ratios(method: Method, toy: Toy1D, gaps: tuple[float, ...], on_data: Te
     return {"data_std": typical, "gap_std_ratio": min(in_gaps), "left_std_ratio": left, "right_std_ratio": right}
 
 
-def _band(method: Method, toy: Toy1D, limits: tuple[float, float]) -> Band:
+def _band(method: Method, toy: Toy1D, limits: tuple[float, float]) -> dict[str, Tensor]:
+    """The prediction along a line, in raw units: mean, and standard deviations of the function and of targets."""
     x = torch.linspace(*limits, _LINE)[:, None]
     p = predict(method, toy.features(x))
     scale = toy.targets.std
-    values = x, toy.targets.inverse(p.mean), scale * _function_std(p), scale * p.variance.sqrt()
-    return Band(*(array(value.squeeze(1)) for value in values))
+    stds = {"function_std": scale * _function_std(p), "target_std": scale * p.variance.sqrt()}
+    values = {"x": x, "mean": toy.targets.inverse(p.mean), **stds}
+    return {name: value.squeeze(1) for name, value in values.items()}
 
 
 def _function_std(p: Predictive) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,7 @@ from fsvi.networks import mlp
 from paper.columns import Column, Metric, TableLayout
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Task
-from paper.tasks.toy_predictions import Surface, array, as_lists, mean, predict
-from paper.tasks.toy_sweep import TOY_SWEEP, toy_fit_settings
+from paper.tasks.toys import TOY_SWEEP, as_lists, mean, predict, toy_fit_settings
 
 NAME = "two-moons"
 
@@ -47,16 +47,17 @@ def two_moons_recipe(order: Order) -> Experiment:
         axis = torch.linspace(-_REACH, _REACH, _MEASURED)
         grid = torch.cartesian_prod(axis, axis).flip(1)
         p = predict(method, grid)
-        picture = as_lists(_surface(train, axis, p))
-        return Outcome({**held_out, **_entropies(train[0], grid, p)}, {"picture": picture})
+        return Outcome({**held_out, **_entropies(train[0], grid, p)}, {"picture": _surface(train, axis, p)})
 
     return Experiment(make, train, toy_fit_settings(order), evaluate)
 
 
-def _surface(train: tuple[Tensor, Tensor], axis: Tensor, p: Predictive) -> Surface:
+def _surface(train: tuple[Tensor, Tensor], axis: Tensor, p: Predictive) -> dict[str, Any]:
+    """The training points, and the mean and variance of class 1 on a grid whose rows are the second input."""
     step = (_MEASURED - 1) // (_DRAWN - 1)
-    grids = (value[:, 1].reshape(len(axis), len(axis))[::step, ::step] for value in (p.mean, p.variance))
-    return Surface(*(array(value) for value in (*train, axis[::step], *grids)))
+    mean, variance = (each[:, 1].reshape(len(axis), len(axis))[::step, ::step] for each in (p.mean, p.variance))
+    points = {"kind": "surface", "x": train[0], "y": train[1], "axis": axis[::step]}
+    return as_lists({**points, "mean": mean, "variance": variance})
 
 
 def _entropies(x: Tensor, grid: Tensor, p: Predictive) -> dict[str, float]:

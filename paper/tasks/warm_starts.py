@@ -21,10 +21,6 @@ def warm_started(experiment: Experiment, order: Order) -> Experiment:
     MAP is trained from a new network. An ensemble joins three runs of its members' method, with seeds of their own.
     Laplace approximates the posterior around the MAP of the same seed. Every other method starts from the network of
     that MAP, and is trained with the experiment's settings of `fit`.
-
-    Args:
-        experiment: The experiment from a new network.
-        order: Its order.
     """
     if order.method == FIRST:
         return experiment
@@ -40,12 +36,7 @@ def warm_started(experiment: Experiment, order: Order) -> Experiment:
 
 
 def joined(experiment: Experiment, order: Order) -> Experiment:
-    """An ensemble of three runs of its members' method, with seeds of their own; nothing else is trained.
-
-    Args:
-        experiment: The experiment from new networks.
-        order: Its order; that of a single network changes nothing.
-    """
+    """An ensemble of three runs of its members' method, with seeds of their own; nothing else is trained."""
     if order.member == order.method:
         return experiment
     seeds = range(MEMBERS * order.seed, MEMBERS * (order.seed + 1))

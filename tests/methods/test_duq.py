@@ -55,7 +55,7 @@ def test_the_kernel_averages_over_the_embedding():
 def test_the_centroids_move_by_hand():
     """N ← .9 N + .1 n and M ← .9 M + .1 Σ W x: class 0 saw the embedding 1, class 1 saw 3 and 0."""
     method = worked(momentum=0.9)
-    method.terms(X, Y)
+    method(X, Y)
     torch.testing.assert_close(method.counts, torch.tensor([2.0, 4.0], dtype=torch.float64))
     method.after_step()
     torch.testing.assert_close(method.counts, torch.tensor([1.9, 3.8], dtype=torch.float64))
@@ -66,7 +66,7 @@ def test_the_centroids_move_by_hand():
 def test_the_centroids_end_at_their_classes_means():
     method = worked(momentum=0.5)
     for _ in range(60):
-        method.terms(X, Y)
+        method(X, Y)
         method.after_step()
     torch.testing.assert_close(method.centroids, torch.tensor([[1.0], [1.5]], dtype=torch.float64))
 
@@ -74,7 +74,7 @@ def test_the_centroids_end_at_their_classes_means():
 def test_a_class_without_examples_keeps_its_centroid():
     method = worked(momentum=0.5)
     for _ in range(5):
-        method.terms(X[:1], Y[:1])
+        method(X[:1], Y[:1])
         method.after_step()
     torch.testing.assert_close(method.centroids[1], torch.tensor([3.0], dtype=torch.float64))
 
@@ -101,7 +101,7 @@ def test_the_gradient_penalty_by_hand():
     first = torch.tensor([-4 * math.exp(-2), 0.0])
     second = torch.tensor([2 * math.exp(-0.5), -4 * -3 * 2 * math.exp(-18)])
     expected = 0.25 * sum((float(g.square().sum()) - 1) ** 2 for g in (first, second)) / 2
-    assert float(method.terms(x, Y[1:])["penalty"].detach()) == pytest.approx(expected, rel=1e-6)
+    assert float(method(x, Y[1:])["penalty"].detach()) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("slope", "penalty"), [(1.0, 0.0), (0.0, 1.0), (2.0, 9.0), (-1.0, 0.0)])
@@ -121,7 +121,7 @@ def test_the_penalty_s_own_gradient_is_right(make, name):
     def moved(step):
         for p, direction in zip(method.parameters(), directions, strict=True):
             p.data.add_(step * direction)
-        return method.terms(x, y)["penalty"]
+        return method(x, y)["penalty"]
 
     at_rest = moved(0.0)
     gradients = torch.autograd.grad(at_rest, list(method.parameters()), allow_unused=True)
@@ -131,7 +131,7 @@ def test_the_penalty_s_own_gradient_is_right(make, name):
 
 
 def test_without_a_penalty_there_is_no_such_term():
-    assert list(worked(penalty=0.0).terms(X, Y)) == ["nll"]
+    assert list(worked(penalty=0.0)(X, Y)) == ["nll"]
 
 
 def test_it_predicts_normalised_kernels_and_is_as_certain_as_the_largest():

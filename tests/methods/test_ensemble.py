@@ -44,7 +44,7 @@ def ensemble(size: int = 3, make=MEMBERS["map"][0]) -> fsvi.Ensemble:
 
 
 def tensors(method: fsvi.Method) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in method.tensors().items()}
+    return {name: value.clone() for name, value in method.state_dict().items()}
 
 
 class OwnRule(fsvi.MAP):
@@ -66,7 +66,7 @@ def test_an_ensemble_of_one_is_its_member_to_the_bit(name):
     one = fsvi.Ensemble(make, 1)
     histories = [fsvi.fit(method, data, **SETTINGS) for method in (alone, one)]
     assert histories[0].terms == histories[1].terms
-    assert scenarios.same_bits(alone.tensors(), one.members[0].tensors())
+    assert scenarios.same_bits(alone.state_dict(), one.members[0].state_dict())
     assert scenarios.same_bits(vars(alone.predict(data[0], 4)), vars(one.predict(data[0], 4)))
 
 
@@ -79,8 +79,8 @@ def test_members_learn_what_they_would_alone(vectorized, monkeypatch):
     fsvi.fit(both, (X, Y), **SETTINGS)
     for member, lone in zip(both.members, alone, strict=True):
         fsvi.fit(lone, (X, Y), **SETTINGS)
-        for name, value in lone.tensors().items():
-            torch.testing.assert_close(member.tensors()[name], value, rtol=1e-4, atol=1e-6)
+        for name, value in lone.state_dict().items():
+            torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-6)
 
 
 # Training together ---------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_own_optimizers_are_joined():
     fsvi.fit(both, (X, Y), lr=0.1, optimizer="adam", **SETTINGS)
     for member, lone in zip(both.members, alone, strict=True):
         fsvi.fit(lone, (X, Y), lr=0.1, optimizer=lambda groups: torch.optim.SGD(groups, momentum=0.5), **SETTINGS)
-        assert scenarios.same_bits(member.tensors(), lone.tensors())
+        assert scenarios.same_bits(member.state_dict(), lone.state_dict())
 
 
 def test_a_joint_optimizer_keeps_its_state():

@@ -111,7 +111,7 @@ def test_the_weight_of_the_kl():
         method = fsvi.FBNN(scenarios.dense(), fsvi.Categorical(), scenarios.box(), kl_weight=weight, **FAST)
         method.num_data = 40
         torch.manual_seed(1)
-        terms[weight] = {name: float(term.detach()) for name, term in method.terms(x, y).items()}
+        terms[weight] = {name: float(term.detach()) for name, term in method(x, y).items()}
     assert terms[None]["nll"] == terms[0.5]["nll"] and terms[0.0]["kl"] == 0
     assert terms[None]["kl"] == pytest.approx(terms[0.5]["kl"] / 20, rel=1e-5)
 
@@ -121,7 +121,7 @@ def test_it_is_measured_at_the_batch_and_at_the_context(monkeypatch):
     monkeypatch.setattr(fsvi.FBNN, "surrogate_kl", lambda self, x, f: seen.append((x, f)) or f.sum())
     method = fsvi.FBNN(scenarios.dense(), fsvi.Categorical(), scenarios.box(), **FAST)
     x, y = scenarios.points(10)
-    method.terms(x, y)
+    method(x, y)
     points, f = seen[0]
     assert f.shape == (4, 15, 2) and torch.equal(points[:10], x)
     assert points.shape == (15, 2) and float(points[10:].abs().max()) <= 3
@@ -201,7 +201,7 @@ def test_the_context_does_not_touch_batch_norm():
     method = fsvi.FBNN(scenarios.normalised(), fsvi.Categorical(), fsvi.contexts.Monochrome(), **FAST)
     method.train()
     torch.manual_seed(3)
-    method.terms(x, y)
+    method(x, y)
     stepped = {name: buffer.clone() for name, buffer in method.net.named_buffers()}
     other = fsvi.FBNN(scenarios.normalised(), fsvi.Categorical(), fsvi.contexts.Monochrome(), **FAST)
     torch.manual_seed(3)

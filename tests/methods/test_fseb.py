@@ -9,6 +9,7 @@ from torch.distributions import MultivariateNormal
 import fsvi
 import scenarios
 from fsvi.networks.parameters import initialize
+from fsvi_cases import loss_of
 
 LABELS = torch.tensor([0, 1, 1, 0])
 
@@ -57,8 +58,8 @@ def test_the_loss_is_that_of_map_and_the_weighted_density(make):
         net, fsvi.Categorical(), fsvi.contexts.Dataset(points), prior_variance=0.4, num_context=3, kl_weight=0.2
     )
     plain = fsvi.MAP(net, fsvi.Categorical(), prior_variance=0.4)
-    expected = plain.loss(x, LABELS) - 0.2 * method.function_log_prob(points)
-    torch.testing.assert_close(method.loss(x, LABELS), expected)
+    expected = loss_of(plain, x, LABELS) - 0.2 * method.function_log_prob(points)
+    torch.testing.assert_close(loss_of(method, x, LABELS), expected)
 
 
 def test_the_default_weight_is_one_over_the_number_of_examples(make):
@@ -66,7 +67,7 @@ def test_the_default_weight_is_one_over_the_number_of_examples(make):
     points = torch.randn(3, 3, dtype=torch.float64)
     method = fsvi.FSEB(net, fsvi.Categorical(), fsvi.contexts.Dataset(points), num_context=3)
     method.begin(x, 50)
-    term = method.terms(x, LABELS)["function_prior"]
+    term = method(x, LABELS)["function_prior"]
     torch.testing.assert_close(term, -method.function_log_prob(points) / 50)
 
 
@@ -86,7 +87,7 @@ def test_context_points_do_not_move_batch_norm_and_see_its_running_statistics(ma
     plain = fsvi.MAP(net, fsvi.Categorical())
     for each in (method, plain):
         each.train()
-        each.loss(x, LABELS)
+        loss_of(each, x, LABELS)
     for own, other in zip(method.net.buffers(), plain.net.buffers(), strict=True):
         torch.testing.assert_close(own, other)
     assert method.net.training

@@ -49,7 +49,7 @@ def test_last_layer_kl_equals_the_explicit_jacobians(make, name, prior, num, cov
             net, x, prior=PRIORS[prior](make, name), stochastic="last_layer", covariance=covariance, linearize=linearize
         )
         kls.append(method.function_kl(x))
-    q = explicit(method.net, method.posterior.means(), method.posterior.stds(), x)
+    q = explicit(method.net, dict(method.net.named_parameters()), method.posterior.stds(), x)
     p = explicit_prior(method, x)
     if covariance == "diagonal":
         q, p = without_correlations(q), without_correlations(p)
@@ -65,7 +65,7 @@ def test_exact_kl_equals_the_explicit_jacobians(make, name, num, prior, covarian
     """Joint over K·Q values; `one_output` has fewer parameters than values, the Woodbury branch."""
     net, x = make(name, num)
     method = fsvi_on(net, x, prior=PRIORS[prior](make, name), linearize="exact", covariance=covariance)
-    q = explicit(method.net, method.posterior.means(), method.posterior.stds(), x)
+    q = explicit(method.net, dict(method.net.named_parameters()), method.posterior.stds(), x)
     p = explicit_prior(method, x)
     if covariance == "diagonal":
         q, p = without_correlations(q), without_correlations(p)
@@ -79,7 +79,7 @@ def test_kl_at_a_draw_of_the_features(make, linearize, num):
     net, x = make("mlp", num)
     method = fsvi_on(net, x, prior=Constant(2.0), linearize=linearize)
     shift = method.posterior.layout.views(fix_noise(method))
-    means, stds = method.posterior.means(), method.posterior.stds()
+    means, stds = dict(method.net.named_parameters()), method.posterior.stds()
     head = {name: std for name, std in stds.items() if name in method.network.head_names}
     drawn = {name: mean + (0 if name in head else shift[name]) for name, mean in means.items()}
     if linearize == "conditional":
@@ -190,11 +190,11 @@ def test_the_largest_of_several_sets_is_the_max_of_sums(make):
     steps, axes = torch.arange(1.0, 4).double()[:, None], torch.eye(3, dtype=torch.float64)
     sets = [steps * axes[0], steps * 0.8 * (axes[0] + axes[1]), steps * axes[1]]
     method = fsvi_on(net, x, context=Listed(*sets), prior=Constant(2.0), num_context_sets=3, kl_weight=1.0)
-    means, stds = method.posterior.means(), method.posterior.stds()
+    means, stds = dict(method.net.named_parameters()), method.posterior.stds()
     pairs = [(explicit(method.net, means, stds, each), explicit_prior(method, each)) for each in sets]
     kls = torch.stack([kl_divergence(*(by_output(joint, 3, 2) for joint in pair)) for pair in pairs])
     assert kls.max(0).values.sum() > kls.sum(1).max() + 1, "the example does not tell the two apart"
-    torch.testing.assert_close(method.terms(x, LABELS)["kl"], kls.sum(1).max(), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(method(x, LABELS)["kl"], kls.sum(1).max(), rtol=1e-8, atol=1e-8)
 
 
 def test_a_random_prior_is_drawn_once_for_every_set(make, monkeypatch):
@@ -203,7 +203,7 @@ def test_a_random_prior_is_drawn_once_for_every_set(make, monkeypatch):
     method = fsvi_on(net, x, prior=Induced(feature_variance=0.5), num_context_sets=3, kl_weight=1.0)
     values, between = [], method.divergence.between
     monkeypatch.setattr(method.divergence, "between", lambda *args: values.append(between(*args)) or values[-1])
-    method.terms(x, LABELS)
+    method(x, LABELS)
     assert len(values) == 4
     torch.testing.assert_close(values[3], max(values[:3]))
 
@@ -222,7 +222,7 @@ def test_the_gradient_is_the_worst_sets(make, linearize):
         kls.append(method.function_kl(each))
     method.posterior.noise = iter(noises).__next__
     worst = max(kls)
-    kl = method.terms(x, LABELS)["kl"]
+    kl = method(x, LABELS)["kl"]
     torch.testing.assert_close(kl, worst)
     parameters = [method.posterior.mean, method.posterior.log_std]
     for ours, theirs in zip(torch.autograd.grad(kl, parameters), torch.autograd.grad(worst, parameters), strict=True):

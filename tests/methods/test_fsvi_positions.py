@@ -71,7 +71,7 @@ def test_the_loss_counts_every_position(stochastic):
     expected = nn.functional.cross_entropy(rows.net(ROWS), Y.flatten())
     x, y = dense.check_batch(X, Y)
     dense.begin(x, 4)
-    torch.testing.assert_close(dense.terms(x, y)["nll"], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(dense(x, y)["nll"], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_kl_is_weighed_by_positions():
@@ -150,7 +150,7 @@ def test_ignored_positions_do_not_count():
     kept = (y != -100).flatten()
     rows = dense.net(X).movedim(1, -1).flatten(0, 2)[kept]
     expected = nn.functional.cross_entropy(rows, y.flatten()[kept])
-    torch.testing.assert_close(method.terms(x, checked)["nll"], expected)
+    torch.testing.assert_close(method(x, checked)["nll"], expected)
     fsvi.fit(method, (X, y), epochs=1, progress=False)
     assert method.num_data == int(kept.sum())
 

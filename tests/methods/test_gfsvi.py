@@ -10,6 +10,7 @@ import fsvi
 from fsvi.functions.divergences import RegularizedKL
 from fsvi.functions.kernels import Linear, Matern, Periodic
 from fsvi.functions.priors import GaussianProcess
+from fsvi_cases import loss_of
 
 NOISE, KERNEL = 0.4, Linear(variance=1.7, bias=0.6)
 X = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
@@ -67,7 +68,7 @@ def test_at_the_exact_posterior_the_loss_is_minus_the_log_evidence_per_example()
         method.posterior.log_std.copy_(0.5 * variance.log())
     gram = KERNEL(X) + NOISE**2 * torch.eye(4, dtype=torch.float64)
     evidence = MultivariateNormal(torch.zeros(4, dtype=torch.float64), gram).log_prob(Y[:, 0])
-    torch.testing.assert_close(method.loss(X, Y), -evidence / 4, rtol=1e-5, atol=0)
+    torch.testing.assert_close(loss_of(method, X, Y), -evidence / 4, rtol=1e-5, atol=0)
 
 
 def test_training_reaches_the_exact_gaussian_process():
@@ -109,7 +110,7 @@ def test_draws_are_those_of_the_linearized_network(make, name):
     torch.testing.assert_close(method.predict(x, 1).samples[0], expected.softmax(-1))
     likelihood = fsvi.Categorical().nll(expected, torch.tensor([0, 1, 1]))
     method.context = fsvi.contexts.Dataset(x)
-    torch.testing.assert_close(method.terms(x, torch.tensor([0, 1, 1]))["nll"], likelihood)
+    torch.testing.assert_close(method(x, torch.tensor([0, 1, 1]))["nll"], likelihood)
 
 
 def test_the_divergence_is_that_of_the_linearized_network_and_the_process(make):
@@ -135,7 +136,7 @@ def test_training_and_evaluation_share_the_gradient_of_the_mean(make):
     noise = torch.randn_like(method.posterior.mean)
     method.posterior.noise = lambda generator=None: noise
     q = method.posterior
-    expected = torch.autograd.grad(method.loss(x, y), [q.mean, q.log_std])
+    expected = torch.autograd.grad(loss_of(method, x, y), [q.mean, q.log_std])
     method.backward(x, y)
     torch.testing.assert_close([q.mean.grad, q.log_std.grad], list(expected))
 
@@ -147,7 +148,7 @@ def test_batch_norm_follows_the_data_and_not_the_context(make):
     plain = fsvi.MAP(net, fsvi.Categorical())
     for each in (method, plain):
         each.train()
-        each.loss(x, y)
+        loss_of(each, x, y)
     for own, other in zip(method.net.buffers(), plain.net.buffers(), strict=True):
         torch.testing.assert_close(own, other)
 

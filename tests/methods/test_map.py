@@ -6,6 +6,7 @@ from torch.distributions import Categorical, Normal
 
 import fsvi
 from fsvi.errors import InvalidInputError
+from fsvi_cases import loss_of
 
 LABELS = torch.tensor([0, 1, 1, 0])
 
@@ -24,7 +25,7 @@ def test_the_loss_is_the_negative_log_joint_over_n_up_to_a_constant(make, num_da
         nll = -Categorical(logits=method.net(x)).log_prob(LABELS).mean()
         prior = Normal(0, torch.tensor(0.3, dtype=torch.float64).sqrt())
         log_prior = sum(prior.log_prob(p).sum() for p in method.net.parameters())
-        differences.append(method.loss(x, LABELS) - (nll - log_prior / (num_data or 4)))
+        differences.append(loss_of(method, x, LABELS) - (nll - log_prior / (num_data or 4)))
     torch.testing.assert_close(*differences)
 
 
@@ -50,7 +51,7 @@ def test_a_step_has_the_gradient_of_the_loss(make, method, name, prior_variance,
     method.num_data = num_data
     learned = [p for p in method.parameters() if p.requires_grad]
     torch.manual_seed(3)
-    terms = method.terms(x, LABELS)
+    terms = method(x, LABELS)
     expected = torch.autograd.grad(0.7 * sum(terms.values()), learned)
     torch.manual_seed(3)
     values = method.backward(x, LABELS, 0.7)
@@ -78,7 +79,7 @@ class Odd(torch.nn.Module):
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_a_step_has_the_gradient_of_the_loss_also_where_gradients_are_odd(has_norm):
     method, x = fsvi.MAP(Odd(has_norm).double(), fsvi.Categorical(), prior_variance=0.5), torch.tensor([0, 1, 1, 0])
-    method.loss(x, LABELS).backward()
+    loss_of(method, x, LABELS).backward()
     expected = [None if p.grad is None else p.grad.to_dense() for p in method.parameters()]
     method.zero_grad()
     method.backward(x, LABELS)
@@ -101,7 +102,7 @@ def test_padding_rows_stay(method):
 def test_terms_of_a_class_of_your_own_are_learned(make):
     class Shifted(fsvi.MAP):
         def terms(self, x, y):
-            return {**super().terms(x, y), "bias": self.net[-1].bias.sum()}
+            return {**super()(x, y), "bias": self.net[-1].bias.sum()}
 
     net, x = make("mlp")
     method, plain = Shifted(net, fsvi.Categorical()), fsvi.MAP(net, fsvi.Categorical())
@@ -119,8 +120,8 @@ def test_a_frozen_network_is_refused(make):
 def test_without_a_prior_it_is_maximum_likelihood(make):
     net, x = make("mlp")
     method = fsvi.MAP(net, fsvi.Categorical(), prior_variance=None)
-    assert list(method.terms(x, LABELS)) == ["nll"]
-    torch.testing.assert_close(method.loss(x, LABELS), -Categorical(logits=net(x)).log_prob(LABELS).mean())
+    assert list(method(x, LABELS)) == ["nll"]
+    torch.testing.assert_close(loss_of(method, x, LABELS), -Categorical(logits=net(x)).log_prob(LABELS).mean())
 
 
 def test_batch_norm_and_frozen_parameters_have_no_prior(make):
@@ -128,7 +129,7 @@ def test_batch_norm_and_frozen_parameters_have_no_prior(make):
     net[3].requires_grad_(False)
     method = fsvi.MAP(net, fsvi.Categorical(), prior_variance=2.0)
     expected = sum(net.get_parameter(n).square().sum() for n in ("0.weight", "0.bias", "6.weight", "6.bias"))
-    torch.testing.assert_close(method.terms(x, LABELS)["prior"], expected / (2 * 2.0 * 4))
+    torch.testing.assert_close(method(x, LABELS)["prior"], expected / (2 * 2.0 * 4))
     fsvi.fit(method, (x, LABELS), epochs=2, lr=0.1)
     assert torch.equal(method.net[3].weight, net[3].weight) and not torch.equal(method.net[0].weight, net[0].weight)
 
@@ -141,7 +142,7 @@ def test_map_of_a_linear_model_is_ridge_regression(make):
 
     def closure():
         optimizer.zero_grad()
-        loss = method.loss(x, y)
+        loss = loss_of(method, x, y)
         loss.backward()
         return loss
 
@@ -168,7 +169,7 @@ def test_the_training_pass_updates_running_statistics_and_the_network_given_is_l
     net, x = make("batch_norm")
     before = {n: t.clone() for n, t in net.state_dict().items()}
     method = fsvi.MAP(net, fsvi.Categorical())
-    method.loss(x, LABELS)
+    loss_of(method, x, LABELS)
     assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
     net.train()(x)
     for name, buffer in net.named_buffers():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import fsvi
 import scenarios
 from conftest import HeadFirst, Transformer
+from fsvi_cases import loss_of
 
 X, Y = scenarios.points(32)
 
@@ -148,7 +149,7 @@ def test_masks_are_shared_by_inputs_and_scale_what_they_keep():
 
 def test_masks_of_training_differ_between_examples():
     m = method(stack(), rate=0.5)
-    (dropped,) = inputs_of(m.net[2], lambda: m.loss(X, Y))
+    (dropped,) = inputs_of(m.net[2], lambda: loss_of(m, X, Y))
     assert not torch.equal(dropped.eq(0).any(0), dropped.eq(0).all(0))
 
 

@@ -7,6 +7,7 @@ from torch.func import functional_call
 
 import fsvi
 from fsvi.errors import InvalidInputError
+from fsvi_cases import loss_of
 
 LABELS = torch.tensor([0, 1, 1, 0])
 
@@ -25,7 +26,7 @@ def test_unit_factors_without_noise_are_map(make, name, prior_variance):
     net, x = make(name)
     rank1 = noiseless(net, prior_variance=prior_variance, kl_weight=0.0)
     reference = fsvi.MAP(net, fsvi.Categorical(), prior_variance=prior_variance)
-    torch.testing.assert_close(rank1.loss(x, LABELS), reference.loss(x, LABELS))
+    torch.testing.assert_close(loss_of(rank1, x, LABELS), loss_of(reference, x, LABELS))
     mine, theirs = rank1.predict(x, num_samples=5), reference.predict(x)
     torch.testing.assert_close(mine.samples, theirs.samples.expand(5, 4, -1))
 
@@ -52,7 +53,7 @@ def test_the_loss_adds_the_scaled_kl_over_n(make, num_data):
         stds=fsvi.posteriors.Stds(0.1),
     )
     method.num_data = num_data
-    terms = method.terms(x, LABELS)
+    terms = method(x, LABELS)
     assert list(terms) == ["nll", "kl", "prior"]
     each = math.log(0.2 / 0.1) + 0.5 * (0.1 / 0.2) ** 2 - 0.5
     assert terms["kl"].item() == pytest.approx(0.3 / (num_data or 4) * each * (3 + 5 + 5 + 2))
@@ -109,7 +110,7 @@ def test_draws_are_the_same_function_of_every_input(make):
 def test_gradients_reach_weights_and_factors_of_every_component(make):
     net, _ = make("batch_norm")
     method = fsvi.Rank1(net, fsvi.Categorical(), num_components=2)
-    method.loss(torch.randn(8, 2, 6, 6), LABELS.repeat(2)).backward()
+    loss_of(method, torch.randn(8, 2, 6, 6), LABELS.repeat(2)).backward()
     q = method.factors
     assert all((p.grad != 0).any() for p in method.net.parameters())
     assert (q.mean.grad != 0).any(1).all() and (q.log_std.grad != 0).all()

@@ -192,7 +192,7 @@ def test_resuming_does_not_fit_the_generator_again(tmp_path, monkeypatch):
     assert len(calls) == 2
     resumed = run(**checkpoint)
     assert len(calls) == 2 and len(epochs) == 5
-    assert scenarios.same_bits(resumed.tensors(), whole.tensors())
+    assert scenarios.same_bits(resumed.state_dict(), whole.state_dict())
 
 
 # Inference -----------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_the_context_does_not_touch_batch_norm():
     method = fsvi.SPG(scenarios.normalised(), fsvi.Categorical(), fsvi.contexts.Monochrome(), **FAST)
     plain = copy.deepcopy(method.net).train()
     method.train()
-    method.terms(x, y)
+    method(x, y)
     plain(method.network.arranged(x))
     assert scenarios.same_bits(dict(method.net.named_buffers()), dict(plain.named_buffers()))
 

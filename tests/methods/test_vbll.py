@@ -11,6 +11,7 @@ import fsvi
 import scenarios
 from fsvi.likelihoods import weighted
 from fsvi.methods.vbll import expected_nll
+from fsvi_cases import loss_of
 
 NOISE, VARIANCE, NUM = 0.4, 1.7, 12
 
@@ -47,7 +48,7 @@ def test_at_the_exact_posterior_the_loss_is_minus_the_log_evidence_per_example()
     design = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
     covariance = VARIANCE * design @ design.T + NOISE**2 * torch.eye(NUM, dtype=torch.float64)
     evidence = MultivariateNormal(torch.zeros(NUM, dtype=torch.float64), covariance).log_prob(y[:, 0])
-    torch.testing.assert_close(method.loss(x, y), -evidence / NUM)
+    torch.testing.assert_close(loss_of(method, x, y), -evidence / NUM)
 
 
 def test_training_reaches_bayesian_linear_regression():
@@ -130,7 +131,7 @@ def test_feature_layers_have_a_prior_and_the_last_layer_has_not_a_second_one(mak
     y = torch.tensor([0, 1, 1, 0])
     with_prior, without = (fsvi.VBLL(net, fsvi.Categorical(), feature_variance=v) for v in (0.5, None))
     squares = net[0].weight.square().sum() + net[0].bias.square().sum()
-    torch.testing.assert_close(with_prior.loss(x, y) - without.loss(x, y), squares / (2 * 0.5 * len(x)))
+    torch.testing.assert_close(loss_of(with_prior, x, y) - loss_of(without, x, y), squares / (2 * 0.5 * len(x)))
 
 
 def test_a_network_without_feature_layers_trains():

@@ -25,8 +25,8 @@ def _to_stderr(said: object) -> None:
 class _Parser(argparse.ArgumentParser):
     """A parser that knows which command is wrong."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{**given, "formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False})
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsvi.diagnosis import Diagnosis, diagnose, write_report
+from fsvi.diagnosis.findings import shown
 from fsvi.diagnosis.tables import train
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
@@ -173,9 +174,9 @@ def examples_of(table: Table, options: FitOptions, tell: Tell) -> tuple[Examples
         raise InvalidInputError(f"every row has the same target, {y[0]}: there is nothing to learn.")
     weights = None if options.weight is None else _numbers(options.weight, table.columns[options.weight], table)
     names = [options.target, *([options.weight] if options.weight else [])]
-    shown = f"{len(np.unique(y))} classes" if task == "classification" else f"{y.min():g} to {y.max():g}"
+    found = f"{len(np.unique(y))} classes" if task == "classification" else f"{shown(y.min())} to {shown(y.max())}"
     how = "" if options.task else ", detected; --task overrides it"
-    tell(f"Target {options.target!r}: {task} ({shown}{how}).")
+    tell(f"Target {options.target!r}: {task} ({found}{how}).")
     return Examples(table.without(names), y, weights), task
 
 
@@ -185,8 +186,8 @@ def _check_column(name: str, names: Sequence[str]) -> None:
     near = nearest(name, names)
     if near is not None:
         raise InvalidInputError(f"there is no column {name!r}; did you mean {near!r}?")
-    shown = ", ".join(map(repr, names[:_LISTED])) + (", …" if len(names) > _LISTED else "")
-    raise InvalidInputError(f"there is no column {name!r}: there are {shown}.")
+    known = ", ".join(map(repr, names[:_LISTED])) + (", …" if len(names) > _LISTED else "")
+    raise InvalidInputError(f"there is no column {name!r}: there are {known}.")
 
 
 def _task(options: FitOptions, values: NDArray[Any]) -> str:

@@ -87,3 +87,10 @@ class Diagnosis:
     def to_json(self) -> str:
         """The verdict, findings and metrics as JSON."""
         return json.dumps(self.to_dict(), indent=1)
+
+
+def shown(value: Any) -> str:
+    """A value for people: 16,740 and not 1.674e+04."""
+    if not isinstance(value, float):  # NumPy's are floats, too
+        return str(value)
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fsvi.diagnosis.findings import LEVELS, Diagnosis, Finding
+from fsvi.diagnosis.findings import LEVELS, Diagnosis, Finding, shown
 from fsvi.serialization import write_bytes
 
 _MARKS = {"ok": "✓", "care": "!", "no": "✗"}
@@ -46,9 +46,7 @@ def write_report(path: Path, diagnosis: Diagnosis, title: str, facts: Mapping[st
         facts: Where the model comes from, by name; empty values are left out.
     """
     worst_first = sorted(diagnosis, key=lambda finding: LEVELS.index(finding.level))
-    metrics = [
-        {"measured on held-out rows": name, "value": f"{value:.4g}"} for name, value in diagnosis.metrics.items()
-    ]
+    metrics = [{"measured on held-out rows": name, "value": shown(value)} for name, value in diagnosis.metrics.items()]
     origin = [{"fact": name, "value": value} for name, value in facts.items() if value not in (None, "")]
     sections = {"Metrics": metrics, **diagnosis.tables, "About this model": origin}
     body = [

@@ -16,7 +16,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_predict
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from fsvi.diagnosis.findings import Diagnosis, Finding
+from fsvi.diagnosis.findings import Diagnosis, Finding, shown
 from fsvi.diagnosis.statistics import (
     Array,
     HeldOut,
@@ -226,15 +226,18 @@ def _skill(column: _Column, y: Array, chosen: Array, is_classes: bool) -> float:
 
 def _check_idle(columns: Sequence[_Column]) -> Finding:
     """Columns that can teach nothing."""
-    ids, constant = ([c.name for c in columns if test(c)] for test in (lambda c: c.is_id, lambda c: c.is_constant))
+    ids, constant = [c.name for c in columns if c.is_id], [c.name for c in columns if c.is_constant]
     numbers = {"ids": float(len(ids)), "constant": float(len(constant))}
-    words = f"{_listed(ids)} number the rows; {_listed(constant)} have one value in all rows."
-    return Finding("idle columns", "care" if ids else "ok", words, "Leave them out." * bool(ids), numbers)
+    words = [
+        f"{_listed(names)} {what}" for names, what in ((ids, "number the rows"), (constant, "never vary")) if names
+    ]
+    sentence = "; ".join(words) or "No column numbers the rows, and none has the same value in all rows"
+    return Finding("idle columns", "care" if ids else "ok", f"{sentence}.", "Leave them out." * bool(words), numbers)
 
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"{len(names)} columns{': ' * bool(names)}{', '.join(map(repr, names[:_LISTED]))}{more}"
+    return f"{len(names)} columns ({', '.join(map(repr, names[:_LISTED]))}{more})"
 
 
 # Rows to hold out -----------------------------------------------------------------------------------------------------
@@ -376,13 +379,6 @@ def _referral(found: Mapping[str, Array], is_classes: bool, lines: Array) -> dic
         values = {"predicted": shown(found["predicted"][at]), "sure": sure, "actual": shown(found["actual"][at])}
         rows.append({"line": int(lines[found["row"][at]]), **values})
     return {"The error among the others when the least sure rows are referred": kept, "The least sure rows": rows}
-
-
-def shown(value: Any) -> str:
-    """A value for people: 16,740 and not 1.674e+04."""
-    if not isinstance(value, (float, np.floating)):
-        return str(value)
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def _scope(num_test: int, num: int, is_own: bool, is_later: bool) -> Finding:

@@ -36,7 +36,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
         raise InvalidInputError(f"{target} ends in {target.suffix!r}: use .onnx for ONNX or .pt2 for torch.export.")
     missing = [name for name in _PACKAGES if target.suffix.lower() == ".onnx" and find_spec(name) is None]
     if missing:
-        raise InvalidInputError(f"ONNX files need the package {missing[0]}: pip install 'fsvi[export]', or use .pt2.")
+        raise InvalidInputError(f"ONNX files need the package {missing[0]}: pip install onnx onnxscript, or use .pt2.")
     check_writable(target.parent)
     return target
 

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -359,7 +359,7 @@ def median_distance(x: Tensor) -> Tensor:
     return distances.median() if len(distances) else distances.new_ones(())
 
 
-def spread(values: Tensor, most: int = _LOOKED_AT) -> Tensor:
+def spread(values: Any, most: int = _LOOKED_AT) -> Any:
     """At most this many of them, spread evenly."""
     return values[:: math.ceil(len(values) / most)]
 

@@ -145,7 +145,9 @@ class Method(Configurable, nn.Module, ABC):
         Args:
             lr: The learning rate.
         """
-        scales = {id(part.log_std): part.lr_scale for part in self.modules() if hasattr(part, "lr_scale")}
+        scales: dict[int, Any] = {
+            id(part.log_std): part.lr_scale for part in self.modules() if hasattr(part, "lr_scale")
+        }
         learned = [p for p in self.parameters() if p.requires_grad and p.numel()]
         groups = [{"params": [p for p in learned if id(p) not in scales], "lr": lr}]
         return groups + [{"params": [p], "lr": scales[id(p)] * lr} for p in learned if id(p) in scales]
@@ -211,8 +213,8 @@ class Method(Configurable, nn.Module, ABC):
             num_samples: The number of draws of the function. All inputs share them.
             seed: The seed of the draws: the same seed gives the same functions in every call on the same device.
             batch_size: How many inputs go through the network at once.
-            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.likelihoods.Summary`). The memory for
-                draws then stays the same for any number of inputs.
+            summary: Keep mean, variance, score and entropies instead of the draws (`fsvi.likelihoods.Summary`). The
+                memory for draws then stays the same for any number of inputs.
         """
         check_count("num_samples", num_samples)
         check_count("batch_size", batch_size)
@@ -329,8 +331,9 @@ class Method(Configurable, nn.Module, ABC):
                 f"{type(self).__name__} needs one output vector per input, but the network has outputs at "
                 f"{positions} positions: use FSVI, MFVI, MAP, MCDropout or SWAG."
             )
-        if (network.head, network.layout[:2], len(positions)) != (
+        if (network.head, network.is_tied, network.layout[:2], len(positions)) != (
             self.network.head,
+            self.network.is_tied,
             self.network.layout[:2],
             len(self.network.layout.positions),
         ):
@@ -366,7 +369,7 @@ class Method(Configurable, nn.Module, ABC):
 
         Args:
             path: The file, which is replaced if it exists. Its suffix decides: `.onnx` for ONNX, which needs
-                `pip install 'fsvi[export]'`, or `.pt2` for `torch.export`.
+                `pip install onnx onnxscript`, or `.pt2` for `torch.export`.
             num_samples: The number of draws, all of which are in the file.
             seed: The seed of the draws.
             example: Inputs like those to come, at least one. None makes some up, of the shape that the method was

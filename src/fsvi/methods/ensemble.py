@@ -56,7 +56,7 @@ class Ensemble(Method):
 
     def learners(self) -> list[Method]:
         """The members, which do not interact."""
-        return [learner for member in self.members for learner in member.learners()]  # type: ignore[operator, union-attr]
+        return [learner for member in self.members for learner in member.learners()]  # type: ignore[operator]
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The members' terms, each summed over members."""

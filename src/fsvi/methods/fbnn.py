@@ -113,7 +113,7 @@ class FBNN(Method):
         stacked = {name: torch.stack([params[name] for params in draws]) for name in draws[0]}
         return vmap(lambda params: self.network(x, params), randomness="different")(stacked)
 
-    def surrogate_kl(self, x: Inputs, f: Tensor) -> Tensor:
+    def surrogate_kl(self, x: Any, f: Tensor) -> Tensor:
         """−1/S Σ log p(fₛ), with the gradient of KL(q ‖ p).
 
         Args:

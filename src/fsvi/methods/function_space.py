@@ -94,5 +94,10 @@ def begin_function_space(method: Any, x: Inputs, y: Tensor) -> None:
         complete = ~y.isnan().any(1)
         if not bool(complete.any()):
             raise InvalidInputError("GaussianProcess(learn=True) needs examples without missing targets.")
-        x, y = network.arranged(x[complete]), y[complete]
-        prior.fit(x, y, noise.expand(y.shape[1]), likelihood.learn_noise or likelihood.heteroscedastic)
+        y = y[complete]
+        prior.fit(
+            network.arranged(x[complete]),
+            y,
+            noise.expand(y.shape[1]),
+            likelihood.learn_noise or likelihood.heteroscedastic,
+        )

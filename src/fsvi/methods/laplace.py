@@ -168,7 +168,7 @@ class Laplace(Method):
                 size = self._inputs_at_once(posterior, x)
                 for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
                     self._add(posterior, x_part, y_part)
-        all_sum(posterior.buffers())  # each process has seen its share of the data
+        all_sum(list(posterior.buffers()))  # each process has seen its share of the data
         posterior.decompose(self._means())
         posterior.precision.fill_(self._find_precision(posterior))
         self.posterior = posterior

@@ -29,7 +29,7 @@ class NaturalGradient(torch.optim.Adam):
         self, posterior: MeanField, scale: Tensor, others: Sequence[Tensor], lr: float, **settings: float
     ) -> None:
         self._posterior, self._scale = posterior, scale
-        natural = {"params": [*posterior.means().values(), posterior.log_std], "lr": lr, **settings}
+        natural: dict[str, Any] = {"params": [*posterior.means().values(), posterior.log_std], "lr": lr, **settings}
         super().__init__([natural, {"params": list(others)}] if others else [natural], lr=lr)
 
     @torch.no_grad()

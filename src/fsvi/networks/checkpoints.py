@@ -65,7 +65,7 @@ class _Following:
             if self._depth == 1:
                 self._start, self._apply = checkpoint._CheckpointFrame.__init__, checkpoint.CheckpointFunction.apply
                 checkpoint._CheckpointFrame.__init__ = self._remember(self._start)  # type: ignore[method-assign]
-                checkpoint.CheckpointFunction.apply = _newer  # type: ignore[method-assign, assignment]
+                checkpoint.CheckpointFunction.apply = _newer  # type: ignore[method-assign]
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

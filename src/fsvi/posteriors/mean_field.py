@@ -166,7 +166,7 @@ def check_stds(stds: Stds | None, default: Stds) -> Stds:
 def check_stochastic(stochastic: Any) -> Stochastic:
     """An argument `stochastic`: "all", "last_layer", or a list of names and patterns."""
     if isinstance(stochastic, str):
-        return check_choice("stochastic", stochastic, ("all", "last_layer"))  # type: ignore[return-value]
+        return check_choice("stochastic", stochastic, ("all", "last_layer"))
     if isinstance(stochastic, (list, tuple)) and stochastic and all(isinstance(each, str) for each in stochastic):
         return list(stochastic)
     raise InvalidInputError(f"stochastic={stochastic!r} must be 'all', 'last_layer' or a list of names and patterns.")

@@ -352,7 +352,7 @@ def _score(job: _Job, count: _CountRows) -> FileScore:
     seen: set[str] = set()
     file.output.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(file.output)
-    receipt = {"by": dict(job.by), "input": source}
+    receipt: dict[str, Any] = {"by": dict(job.by), "input": source}
 
     def sign(size: int) -> None:
         if file.source() != source:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fsvi.calibration import Calibrated, Referral
+from fsvi.diagnosis.drift import Seen
 from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
 from fsvi.estimators.base import Estimator
 from fsvi.likelihoods import Predictive, concatenate
@@ -191,7 +192,8 @@ class TableScorer(Scorer):
         return [f"Columns that the model does not know are not used: {', '.join(map(repr, unknown))}."] * bool(unknown)
 
     def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
-        """Predictions of rows; `line` says where in the file they are."""
+        """Predictions of rows; `line` says where in the file they are. A last part says how the rows have drifted."""
+        seen, scored = Seen(self.model.sketch_, self.model.encoder_), None
         self.model.encoder_.check_names(column_names(path))
         for file in self._chunks(path, keep, self.rows_at_once(len(self.model.encoder_.outputs))):
             told = [sentence] if (sentence := file.skipped_sentence()) is not None else []
@@ -200,7 +202,12 @@ class TableScorer(Scorer):
                 continue
             encoded, surprises = self.model.encoder_.examine(file.table)
             columns = self._columns(self.model._standardized(encoded))
-            yield ScoredRows({**file.kept, "line": file.table.lines, **columns}, len(file.table), told + surprises)
+            seen.add(file.table)
+            scored = {**file.kept, "line": file.table.lines, **columns}
+            yield ScoredRows(scored, len(file.table), told + surprises)
+        drift = [finding.sentence for finding in seen.diagnosis() if finding.level != "ok"]
+        if scored is not None and drift:
+            yield ScoredRows({name: values[:0] for name, values in scored.items()}, 0, drift)
 
     def without_rows(self) -> Columns:
         """The columns of no predictions."""

@@ -71,7 +71,8 @@ class ParquetWriter:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._writer, self._parts = file, None, list[Any]()
+        self._file, self._parts = file, list[Any]()
+        self._writer: Any = None
 
     def write(self, columns: Mapping[str, Any]) -> None:
         """Append rows; see `CSVWriter.write`."""

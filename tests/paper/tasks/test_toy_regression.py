@@ -11,7 +11,6 @@ from fsvi.data.toy import oat1d, snelson, subspace
 from known_predictions import Known, around_zero
 from paper.experiment import Order
 from paper.tasks.registry import TASKS
-from paper.tasks.toy_predictions import from_lists
 
 TOYS = {"snelson": snelson, "oat1d": oat1d, "subspace": subspace}
 
@@ -54,13 +53,13 @@ def test_the_smallest_gap_counts():
 def test_bands_are_in_raw_units():
     toy = snelson()
     outcome = experiment("snelson").evaluate(Known(lambda x: around_zero(torch.full((len(x), 1), 0.4))))
-    picture = from_lists(outcome.curves["picture"])
-    for band, limits in ((picture.zoomed, toy.zoomed), (picture.wide, toy.wide)):
-        np.testing.assert_allclose(band.x[[0, -1]], limits, rtol=1e-4)
-        np.testing.assert_allclose(band.mean, toy.targets.mean, atol=1e-4)
-        np.testing.assert_allclose(band.function_std, 0.4 * toy.targets.std, atol=1e-4)
-        np.testing.assert_allclose(band.target_std, 0.5 * toy.targets.std, atol=1e-4)
-    np.testing.assert_allclose(picture.y, toy.y_raw[:, 0], atol=1e-4)
+    picture = outcome.curves["picture"]
+    for band, limits in ((picture["zoomed"], toy.zoomed), (picture["wide"], toy.wide)):
+        np.testing.assert_allclose([band["x"][0], band["x"][-1]], limits, rtol=1e-4)
+        np.testing.assert_allclose(band["mean"], toy.targets.mean, atol=1e-4)
+        np.testing.assert_allclose(band["function_std"], 0.4 * toy.targets.std, atol=1e-4)
+        np.testing.assert_allclose(band["target_std"], 0.5 * toy.targets.std, atol=1e-4)
+    np.testing.assert_allclose(picture["y"], toy.y_raw[:, 0], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", TOYS)

@@ -9,7 +9,6 @@ import torch
 from fsvi import data
 from known_predictions import Known, logits
 from paper.experiment import Order
-from paper.tasks.toy_predictions import from_lists
 from paper.tasks.two_moons import two_moons_recipe
 
 
@@ -60,8 +59,7 @@ def test_entropy_is_told_apart_near_and_far(experiment):
 
 def test_the_rows_of_the_surface_are_the_second_input(experiment):
     outcome = experiment.evaluate(Known(lambda x: logits((x[:, 0] + 100 * x[:, 1])[None])))
-    picture = from_lists(outcome.curves["picture"])
-    assert picture.mean.shape == picture.variance.shape == (len(picture.axis),) * 2
-    middle = len(picture.axis) // 2
-    np.testing.assert_allclose(picture.mean[middle], 1 / (1 + np.exp(-picture.axis)), atol=1e-4)
-    assert picture.mean[0].max() < 1e-6 and picture.mean[-1].min() > 1 - 1e-6
+    axis, mean, variance = (np.array(outcome.curves["picture"][name]) for name in ("axis", "mean", "variance"))
+    assert mean.shape == variance.shape == (len(axis),) * 2
+    np.testing.assert_allclose(mean[len(axis) // 2], 1 / (1 + np.exp(-axis)), atol=1e-4)
+    assert mean[0].max() < 1e-6 and mean[-1].min() > 1 - 1e-6

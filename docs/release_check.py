@@ -1,0 +1,84 @@
+"""Build fsvi, check it with twine, and try wheel and sdist in fresh environments: `make release-check`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+INDEX = ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
+TRIAL = """
+import sys, torch, fsvi
+x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+method = fsvi.FSVI(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical(), fsvi.contexts.Uniform(widen=1.0))
+fsvi.fit(method, (x, y), epochs=20, seed=0)
+method.save("moons.fsvi")
+p, q = method.predict(x), fsvi.load("moons.fsvi").predict(x)
+assert torch.equal(p.mean, q.mean) and fsvi.metrics.accuracy(p, y) > 0.7
+model = fsvi.FSVIClassifier(epochs=5, random_state=0).fit(x.numpy(), y.numpy())
+assert model.predict_proba(x.numpy()).shape == (100, 2)
+print("fsvi", fsvi.__version__, "torch", torch.__version__)
+"""
+
+
+def interpreter(version: str) -> str | None:
+    """A Python of this version: on the path, or of pyenv."""
+    home = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [str(path) for path in sorted(home.glob(f"versions/{version}.*/bin/python"))]
+    return shutil.which(f"python{version}") or (found[-1] if found else None)
+
+
+def run(*command: str | Path, cwd: str | Path = ROOT) -> str:
+    """Output of a command, which must succeed."""
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout.strip()
+
+
+def oldest_torch(version: str) -> str:
+    """The oldest torch that pyproject.toml allows and this Python has."""
+    return "torch==2.6.*" if version != "3.14" else "torch"
+
+
+def attempt(python: str, package: Path, torch: str) -> str:
+    """Install the package with a torch into a fresh environment, and train, save, load and predict there."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(python, "-m", "venv", f"{folder}/env")
+        inside = f"{folder}/env/bin/python"
+        run(inside, "-m", "pip", "install", "-q", "--no-cache-dir", *INDEX, package, torch)
+        run(f"{folder}/env/bin/fsvi", "--version", cwd=folder)
+        return run(inside, "-c", TRIAL, cwd=folder).splitlines()[-1]
+
+
+def main() -> None:
+    """Everything, or the Python versions and the torch that are named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("versions", nargs="*", default=VERSIONS)
+    parser.add_argument("--newest-only", action="store_true", help="leave out the oldest torch")
+    options = parser.parse_args()
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    run(sys.executable, "-m", "build", "--outdir", ROOT / "dist")
+    built = sorted((ROOT / "dist").iterdir())
+    print(run(sys.executable, "-m", "twine", "check", "--strict", *built), flush=True)
+    sdist, wheel = sorted(built, key=lambda path: path.suffix)
+    for version in options.versions:
+        python = interpreter(version)
+        if python is None:
+            print(f"{version}: not installed", flush=True)
+            continue
+        trials = [(wheel, "torch"), (sdist, "torch")] + (
+            [] if options.newest_only else [(wheel, oldest_torch(version))]
+        )
+        for package, torch in trials:
+            print(f"{version} {package.name} {torch}: {attempt(python, package, torch)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

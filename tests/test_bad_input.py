@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
 from fsvi.errors import FSVIError, HeadError, InvalidInputError, SingularCovarianceError
-from fsvi.validation import as_tensor, check_choice, check_count, check_inputs, check_positive, first_line
 from scenarios import FAST, box, classifier, copied, curve, dense, images, normalised, points, regressor, same_bits
 
 contexts, priors = fsvi.contexts, fsvi.priors
@@ -138,13 +137,6 @@ def test_one_class_is_warned_of_once():
         assert ours[0].filename == __file__
 
 
-def test_two_classes_and_equal_targets_are_not_warned_of():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*labels")
-        fsvi.fit(classifier(), (X, Y), validation=(X, 0 * Y), **FAST_FIT)
-        fsvi.fit(regressor(), (X, torch.ones(20)), **FAST_FIT)
-
-
 # Predictions
 
 
@@ -165,13 +157,6 @@ def test_inputs_that_cannot_be_predicted(x, message):
             method.predict(x)
     with refused(message):
         classifier().function_kl(x)
-
-
-def test_numbers_of_a_prediction_are_checked():
-    for settings in ({"num_samples": 0}, {"batch_size": 0}, {"num_samples": 2.5}):
-        (name, value), *_ = settings.items()
-        with refused(f"{name}={value}"):
-            classifier().predict(X, **settings)
 
 
 # Settings
@@ -203,26 +188,6 @@ def test_a_setting_that_cannot_be_used(settings, message):
         classifier(**settings)
 
 
-@pytest.mark.parametrize("variance", [0, -1.0, float("nan"), float("inf"), "1"])
-@pytest.mark.parametrize(
-    "make", [priors.Constant, priors.Induced, lambda variance: priors.Empirical(dense(), variance)]
-)
-def test_a_variance_that_is_none(make, variance):
-    with refused(f"variance={variance!r}"):
-        make(variance)
-
-
-def test_a_variance_of_features_that_is_none():
-    with refused(r"feature_variance=-1\.0"):
-        priors.Induced(1.0, feature_variance=-1.0)
-
-
-@pytest.mark.parametrize("noise", [0, -0.1, float("nan"), [0.1, -0.1]])
-def test_a_noise_that_is_none(noise):
-    with refused(f"noise={re.escape(str(noise))}"):
-        fsvi.Gaussian(noise=noise)
-
-
 def test_noise_that_does_not_fit_the_network():
     with refused("3 values.*2 outputs"):
         fsvi.FSVI(dense(), fsvi.Gaussian(noise=[0.1, 0.2, 0.3]), context=box())
@@ -237,11 +202,6 @@ def test_bounds_that_are_none():
         contexts.Uniform(widen=-1.0)
     with refused("^noise .*tensor"):
         fsvi.Gaussian(noise="loud")
-
-
-def test_a_prior_variance_of_map():
-    with refused(r"prior_variance=-1\.0"):
-        fsvi.MAP(dense(), fsvi.Categorical(), prior_variance=-1.0)
 
 
 # Contexts, found when training starts
@@ -325,48 +285,6 @@ def test_a_singular_covariance_names_the_settings_to_change(settings):
 
 
 # The checks themselves
-
-
-def test_numbers_of_other_libraries_are_numbers():
-    assert check_count("n", np.int64(3)) == 3 and type(check_count("n", np.int64(3))) is int
-    assert check_positive("v", np.float32(0.5)) == 0.5 and type(check_positive("v", np.int64(2))) is float
-    assert check_positive("v", 0, zero=True) == 0.0
-
-
-@pytest.mark.parametrize("value", [None, "3", True, 2.0, float("nan"), [3], 1 + 0j])
-def test_what_is_no_count(value):
-    with refused(re.escape(f"n={value!r} ")):
-        check_count("n", value)
-
-
-@pytest.mark.parametrize(
-    "value", [None, "3", True, float("nan"), float("inf"), -1, 10**400, [3], 1 + 0j, torch.tensor(1.0)]
-)
-def test_what_is_no_positive_number(value):
-    with refused(re.escape(f"v={value!r} ")):
-        check_positive("v", value)
-    with refused(re.escape(f"v={value!r} ")):
-        check_positive("v", value, zero=True)
-
-
-def test_the_nearest_choice_is_suggested_whatever_its_case():
-    assert check_choice("c", "one", ("one", "two")) == "one"
-    with refused("c='ONE'.*did you mean 'one'"):
-        check_choice("c", "ONE", ("one", "two"))
-    with refused(r"c=None.*'two'\.$"):
-        check_choice("c", None, ("one", "two"))
-
-
-def test_inputs_take_the_networks_type_and_tokens_stay_as_they_are():
-    assert check_inputs(X.double(), torch.float32).dtype == torch.float32
-    assert check_inputs([[1, 2]], torch.float32).dtype == torch.int64
-    assert check_inputs([1, 2], torch.float32).shape == (2,)
-    assert as_tensor("x", X) is X
-
-
-def test_anothers_error_becomes_a_clause():
-    assert first_line(ValueError("Something is wrong. Do something else.\nHere is why.")) == "Something is wrong"
-    assert first_line(ValueError()) == "ValueError"
 
 
 def test_a_network_of_images_refuses_bytes():

@@ -15,8 +15,6 @@ from fsvi.inputs import (
     example_shape,
     is_structured,
     signature,
-    tensors_of,
-    without_targets,
 )
 from fsvi.validation import as_tensor, check_inputs
 
@@ -108,13 +106,6 @@ def test_texts_of_different_lengths_are_padded_where_a_mask_says_so():
         concatenate([made({"ids": torch.ones(1, length)}) for length in (2, 4)])
 
 
-@pytest.mark.parametrize("other", [torch.ones(3, 2), {"b": torch.ones(3, 2)}])
-def test_other_structures_cannot_be_joined(other):
-    parts = [made(NESTED), made(other) if isinstance(other, dict) else other]
-    with pytest.raises(InvalidInputError, match="structures"):
-        concatenate(parts)
-
-
 def test_signatures_ignore_lengths_but_not_shapes_of_real_inputs():
     short, long = ({"ids": torch.ones(2, length, dtype=torch.long)} for length in (3, 5))
     assert signature(made(short)) == signature(made(long)) != signature(made({"ids": torch.ones(2, 3)}))
@@ -122,12 +113,6 @@ def test_signatures_ignore_lengths_but_not_shapes_of_real_inputs():
     assert signature(torch.ones(2, 3)) != signature(torch.ones(2, 5))
     assert example_shape(made(short)) == {"ids": [3]}
     assert example_shape(torch.ones(2, 3)) == torch.Size([3])
-
-
-def test_names_for_messages_and_checksums():
-    assert "'b': (2,) torch.int64" in describe_inputs(made(NESTED))
-    assert set(tensors_of(made(NESTED))) == {"x.a.0", "x.a.1.c", "x.b"}
-    assert without_targets({"x": 1, "labels": 2, "y": 3}) == {"x": 1}
 
 
 # Graphs ---------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.calibration import APS, LAC, Calibrated, Calibration, ConformalIntervals, TemperatureScaling, VarianceScaling
+from fsvi.calibration import APS, Calibrated, Calibration, ConformalIntervals, TemperatureScaling, VarianceScaling
 from fsvi.serialization import read_tree, write_tree
 from scenarios import classifier, curve, dense, points, regressor
 
@@ -90,17 +90,6 @@ def test_a_forged_calibration_raises_only_errors_of_fsvi(calibrated, tmp_path):
         write_tree(path, {**tree, "calibrated": forged}, KIND)
         with pytest.raises(fsvi.errors.FSVIError, match=r"forged\.fsvi"):
             fsvi.load(path)
-
-
-def test_bad_arguments(calibrated):
-    with pytest.raises(fsvi.errors.InvalidInputError, match="trained method"):
-        Calibrated(dense(), calibrated.calibration)
-    with pytest.raises(fsvi.errors.InvalidInputError, match="Calibration"):
-        Calibrated(calibrated.method, LAC())
-    with pytest.raises(fsvi.errors.InvalidInputError, match="num_samples"):
-        Calibrated(calibrated.method, calibrated.calibration, num_samples=0)
-    with pytest.raises(fsvi.errors.InvalidInputError, match="trained method"):
-        Calibrated.fit(dense(), [LAC()], *points())
 
 
 def test_batches_and_summaries_are_calibrated(calibrated):

@@ -160,21 +160,6 @@ def test_forged_settings_raise_only_errors_of_fsvi(steps):
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        ([], "empty"),
-        ([LAC(), TemperatureScaling()], "last"),
-        ([LAC(), APS()], "last"),
-        (["temperature"], "step 0 is a str"),
-        (TemperatureScaling(), "list of calibration steps"),
-    ],
-)
-def test_bad_steps(steps, message):
-    with pytest.raises(InvalidInputError, match=message):
-        Calibration(steps)
-
-
 def test_bad_rows():
     p, y = class_predictions(20)
     calibration = Calibration([TemperatureScaling(), LAC()])

@@ -134,9 +134,3 @@ def test_bad_input():
         step.intervals(p, 0.01)
     with pytest.raises(InvalidInputError, match=r"p has 2 targets, but .* 1"):
         step.intervals(real_predictions(5, targets=2)[0])
-
-
-@pytest.mark.parametrize("scores", [[0.1], [[-1.0]], [[float("inf")]], "all", [[]]])
-def test_bad_settings(scores):
-    with pytest.raises(InvalidInputError, match="scores"):
-        ConformalIntervals(scores)

@@ -141,20 +141,6 @@ def test_spoilt_files(generator, change, message):
         Referral.from_dict(values)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"target_accuracy": 1.0}, "target_accuracy=1.0"),
-        ({"confidence": 95}, "confidence=95"),
-        ({"score": "variance"}, "score='variance'"),
-        ({"target_accuracy": 0.9999}, "0.9999"),
-    ],
-)
-def test_bad_settings(generator, settings, message):
-    with pytest.raises(InvalidInputError, match=message):
-        Referral(*draw(300, generator), **settings)
-
-
 def test_bad_data(generator):
     p, y = draw(300, generator)
     with pytest.raises(InvalidInputError, match="299"):
@@ -212,14 +198,3 @@ def test_conformal_referrals_come_back():
         assert type(again) is type(referral) and str(again) == str(referral)
         assert torch.equal(again.decide(p), referral.decide(p))
         assert "0.2 of all inputs" in str(again)
-
-
-@pytest.mark.parametrize("settings", [{"alpha": 0}, {"alpha": 1.5}, {"max_size": 0}, {"calibration": LAC()}])
-def test_bad_conformal_referrals(settings):
-    calibration = Calibration([LAC()]).fit(*class_predictions(100))
-    with pytest.raises(InvalidInputError, match=next(iter(settings))):
-        SetReferral(**{"calibration": calibration, **settings})
-    with pytest.raises(InvalidInputError, match="max_width"):
-        IntervalReferral(calibration, 0.0)
-    with pytest.raises(InvalidInputError, match="intervals"):
-        IntervalReferral(calibration, 1.0).decide(class_predictions(5)[0])

@@ -188,27 +188,3 @@ def test_bad_targets():
         VarianceScaling()(p)
     with pytest.raises(InvalidInputError, match="real targets"):
         VarianceScaling().fit(class_predictions(30)[0], y)
-
-
-def test_other_numbers_of_outputs():
-    with pytest.raises(InvalidInputError, match=r"p has 4 classes, but .* 3"):
-        VectorScaling([1, 1, 1], [0, 0, 0])(class_predictions(5)[0])
-    with pytest.raises(InvalidInputError, match=r"p has 1 targets, but .* 2"):
-        VarianceScaling([1, 1])(real_predictions(5)[0])
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: TemperatureScaling(0.0),
-        lambda: TemperatureScaling(float("nan")),
-        lambda: VectorScaling([1.0, 2.0]),
-        lambda: VectorScaling([1.0, -2.0], [0.0, 0.0]),
-        lambda: VectorScaling([1.0, 2.0], [0.0]),
-        lambda: VarianceScaling([0.0]),
-        lambda: VarianceScaling("much"),
-    ],
-)
-def test_bad_settings(make):
-    with pytest.raises(InvalidInputError):
-        make()

@@ -202,11 +202,3 @@ def test_bad_input(kind):
         step.sets(p, 0.01)
     with pytest.raises(InvalidInputError, match=r"p has 3 classes, but .* 4"):
         step.sets(class_predictions(5, classes=3)[0])
-
-
-@pytest.mark.parametrize(
-    "settings", [{"scores": [0.1, float("nan")]}, {"scores": "all"}, {"scores": [0.1], "num_classes": 1}]
-)
-def test_bad_settings(settings):
-    with pytest.raises(InvalidInputError):
-        LAC(**settings)

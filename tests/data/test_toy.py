@@ -35,12 +35,6 @@ def test_two_moons_noise_is_the_distance_from_the_half_circles():
     assert ((x - centre).norm(dim=1) - 1).std().item() == pytest.approx(0.1, rel=0.05)
 
 
-@pytest.mark.parametrize("bad", [{"num": 1}, {"noise": -0.1}, {"noise": float("nan")}])
-def test_two_moons_names_the_bad_argument(bad):
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        two_moons(**bad)
-
-
 @pytest.mark.parametrize("name", TOY1D)
 def test_shapes_ranges_and_determinism(name):
     make, num, inputs = TOY1D[name]

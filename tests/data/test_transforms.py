@@ -48,11 +48,6 @@ def test_statistics_of_unusable_images(x, sentence):
         Normalize.of(x)
 
 
-def test_images_with_other_channels_than_the_training_ones():
-    with pytest.raises(InvalidInputError, match=r"1 channels, but .* had 3"):
-        Normalize.of(pictures())(pictures(channels=1))
-
-
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_every_augmented_image_is_one_crop_of_its_own_and_all_crops_come_up_alike(dtype):
     n = 8100
@@ -112,12 +107,6 @@ def test_rotation_of_bytes_is_counter_clockwise_and_rounded():
 def test_rotation_by_no_angle(degrees):
     with pytest.raises(InvalidInputError, match="degrees"):
         rotate(pictures(), degrees)
-
-
-@pytest.mark.parametrize("change", [augment, lambda x: rotate(x, 10)])
-def test_one_image_without_a_batch_is_refused(change):
-    with pytest.raises(InvalidInputError, match=r"\(3, 9, 12\)"):
-        change(pictures()[0])
 
 
 def test_splits_are_a_partition_of_the_wanted_sizes():

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fsvi.data.words import PADDING, UNKNOWN, Vocabulary, split_words
-from fsvi.errors import InvalidInputError
 
 TEXTS = ["Good, good film!", "a good plot", "a film<br /><br />not seen"]
 
@@ -48,19 +47,3 @@ def test_a_text_without_words_is_one_unknown_word():
     found = Vocabulary("ab").encode(["", "a b"])
     assert found["input_ids"].tolist() == [[UNKNOWN, PADDING], [2, 3]]
     assert found["attention_mask"].sum(1).tolist() == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("call", "keyword"),
-    [
-        (lambda: Vocabulary(["a", "b", "a"]), "'a'"),
-        (lambda: Vocabulary("ab").encode("a text"), "list"),
-        (lambda: Vocabulary("ab").encode([]), "list"),
-        (lambda: Vocabulary("ab").encode(["a"], keep="middle"), "keep"),
-        (lambda: Vocabulary.of(TEXTS, size=2), "size"),
-    ],
-    ids=["repeated", "string", "none", "keep", "size"],
-)
-def test_bad_arguments_are_named(call, keyword):
-    with pytest.raises(InvalidInputError, match=keyword):
-        call()

@@ -78,16 +78,6 @@ def test_sums_and_products_are_those_of_matrices():
     assert len((a + b + c).kernels) == 3 and len((a * b * c).kernels) == 3 and len((a * (b + c)).kernels) == 2
 
 
-def test_a_kernel_looks_at_its_own_columns():
-    x = inputs(columns=4)
-    torch.testing.assert_close(RBF([0.7, 1.2], columns=[3, 1])(x), RBF([0.7, 1.2])(x[:, [3, 1]]))
-
-
-def test_pictures_are_flattened():
-    x = torch.randn(3, 1, 2, 2)
-    torch.testing.assert_close(Matern()(x), Matern()(x.flatten(1)))
-
-
 def test_a_missing_lengthscale_is_the_median_distance_in_the_kernels_columns():
     x = torch.tensor([[0.0, 50.0], [1.0, 0.0], [3.0, 20.0]])
     torch.testing.assert_close(RBF(columns=[0])(x), RBF(2.0, columns=[0])(x))

@@ -200,15 +200,6 @@ def test_a_prior_learns_nothing(make, prior):
     assert trained.isdisjoint(id(p) for p in method.prior.parameters())
 
 
-def test_the_given_prior_is_not_shared_between_methods(make):
-    """A method binds its own copy."""
-    prior = Induced()
-    for name in ("mlp", "no_bias"):
-        net, x = make(name)
-        fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior=prior)
-    assert not hasattr(prior, "q")
-
-
 def test_a_prior_of_ones_own_needs_gaussian_alone(make):
     """A Gaussian process with a squared-exponential kernel, against torch.distributions."""
 
@@ -237,21 +228,6 @@ def test_a_prior_of_ones_own_needs_gaussian_alone(make):
     torch.testing.assert_close(method.function_kl(x), expected.sum())
 
 
-@pytest.mark.parametrize(
-    ("make_prior", "said"),
-    [
-        (lambda: Constant(-1.0), "variance=-1.0 .* above 0"),
-        (lambda: Constant(0.0), "variance=0.0"),
-        (lambda: Induced(variance=-2.0), "variance=-2.0"),
-        (lambda: Induced(feature_variance=-0.1), "feature_variance=-0.1"),
-        (lambda: Empirical(None, variance=float("nan")), "variance=nan"),
-    ],
-)
-def test_impossible_variances_are_refused(make_prior, said):
-    with pytest.raises(InvalidInputError, match=said):
-        make_prior()
-
-
 def test_a_source_of_another_architecture_is_refused(make):
     net, x = make("mlp")
     with pytest.raises(InvalidInputError, match=r"2\.bias"):
@@ -263,13 +239,6 @@ def test_a_trained_point_estimate_is_a_source(make):
     source = fsvi.MAP(make("mlp", seed=3)[0], fsvi.Categorical())
     _, prior = bound(Empirical(source), net, x)
     assert all(torch.equal(prior.net.get_parameter(n), p) for n, p in source.net.named_parameters())
-
-
-@pytest.mark.parametrize(("names", "said"), [(["0.weight"], "last layer"), (["fc"], "'fc'")])
-def test_stochastic_names_are_the_networks(make, names, said):
-    net, x = make("mlp")
-    with pytest.raises(InvalidInputError, match=said):
-        bound(Empirical(make("mlp", seed=1)[0], stochastic=names), net, x)
 
 
 @pytest.mark.parametrize("linearize", ["jvp", "conditional"])

@@ -85,12 +85,6 @@ def test_columns_of_a_table_get_lengthscales_and_pictures_share_one():
     assert table.hyperparameters.shape == (3,) and pictures.hyperparameters.shape == (2,)
 
 
-@pytest.mark.parametrize("settings", [{"lengthscale": 0.0}, {"lengthscale": -1.0}, {"variance": 0.0}])
-def test_bad_hyperparameters_are_refused(settings):
-    with pytest.raises(InvalidInputError, match=next(iter(settings))):
-        GaussianProcess(**settings)
-
-
 def test_fsvi_takes_the_prior_and_a_file_keeps_what_it_found(make, tmp_path):
     net, x = make("mlp", 10)
     method = fsvi.FSVI(net, fsvi.Categorical(), context=fsvi.contexts.Batch(), prior=GaussianProcess(), num_context=5)
@@ -198,10 +192,3 @@ def test_a_kernel_is_fitted_as_it_is_scaled():
 def test_a_kernel_whose_columns_do_not_fit_is_refused_before_training(kernel):
     with pytest.raises(InvalidInputError, match="column"):
         fsvi.fit(with_kernel(kernel), table(), epochs=1)
-
-
-def test_a_kernel_has_its_own_lengthscale():
-    with pytest.raises(InvalidInputError, match="lengthscale"):
-        GaussianProcess(lengthscale=1.0, kernel=RBF())
-    with pytest.raises(InvalidInputError, match="kernel"):
-        GaussianProcess(kernel="rbf")

@@ -47,17 +47,6 @@ def test_heads_that_are_no_partition_are_refused(heads):
         fsvi.MultiHead(heads)
 
 
-@pytest.mark.parametrize("task", [-1, 2, True, "1"])
-def test_unknown_tasks_are_refused(task):
-    with pytest.raises(fsvi.errors.InvalidInputError, match="task="):
-        fsvi.MultiHead(HEADS).task = task
-
-
 def test_the_network_needs_an_output_for_every_class():
     with pytest.raises(fsvi.errors.InvalidInputError, match="5 classes"):
         fsvi.MAP(torch.nn.Linear(2, 4), fsvi.MultiHead(HEADS))
-
-
-def test_targets_are_labels():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="label per example"):
-        fsvi.MultiHead(HEADS).check_targets(torch.full((3, 5), 0.2), 5)

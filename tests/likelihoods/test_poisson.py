@@ -5,7 +5,6 @@ from torch import distributions as D
 from torch import nn
 
 import fsvi
-from fsvi.errors import InvalidInputError
 from likelihood_cases import N, Q, expected_curvature, outputs
 
 
@@ -45,9 +44,3 @@ def test_the_rate_of_generated_counts_is_found():
     errors = torch.linalg.inv(information).diagonal().sqrt()
     found = torch.cat([method.net.bias, method.net.weight[0]]).detach()
     assert bool(((found - torch.tensor([0.5, 0.8])).abs() < 4 * errors).all())
-
-
-@pytest.mark.parametrize("y", [torch.full((N,), 0.5), torch.full((N,), -1.0)])
-def test_other_targets_are_refused(y):
-    with pytest.raises(InvalidInputError, match="Poisson needs whole numbers"):
-        fsvi.Poisson().check_targets(y, 1)

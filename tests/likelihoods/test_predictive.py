@@ -102,12 +102,6 @@ def test_variance_is_the_law_of_total_variance(real):
     torch.testing.assert_close(real.score, real.variance.mean(-1).sqrt())
 
 
-def test_targets_of_one_output_may_be_a_vector():
-    p = GaussianPredictive(torch.randn(S, N, 1), torch.ones(1))
-    y = torch.randn(N)
-    assert torch.equal(p.log_prob(y), p.log_prob(y[:, None])) and p.log_prob(y).shape == (N,)
-
-
 @pytest.mark.parametrize("scale", [1e3, 1e30])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_extreme_logits_give_no_nan(scale, dtype):
@@ -145,10 +139,6 @@ def test_labels_may_be_an_array_and_are_checked():
     torch.testing.assert_close(p.log_prob([0] * N), p.log_prob(torch.zeros(N, dtype=torch.int32)))
     with pytest.raises(InvalidInputError, match=rf"{Q}\.\.{Q}"):
         p.log_prob([Q] * N)
-
-
-def test_every_predictive_names_its_score(classes, real):
-    assert (classes.score_name, real.score_name) == ("entropy", "standard deviation")
 
 
 # Every kind of prediction has the same interface ----------------------------------------------------------------------
@@ -244,17 +234,6 @@ def test_rows_are_those_predictions(kind, rows):
     torch.testing.assert_close(chosen.log_prob(y[index]), p.log_prob(y)[index])
 
 
-def test_rows_that_do_not_exist_are_refused():
-    p = made("gaussian")
-    for rows in (N, -N - 1):
-        with pytest.raises(IndexError):
-            p[rows]
-    with pytest.raises(InvalidInputError, match="mask"):
-        p[torch.ones(N + 1, dtype=torch.bool)]
-    assert sum(1 for _ in p) == N, "predictions can be iterated"
-    assert len(p[[]]) == 0
-
-
 @every_kind
 def test_parts_are_joined_again(kind):
     p, y = made(kind), targets(kind)
@@ -263,13 +242,6 @@ def test_parts_are_joined_again(kind):
     torch.testing.assert_close(joined.mean, p.mean)
     halves = mixture([p.draws(slice(0, 3)), p.draws(slice(3, None))])
     torch.testing.assert_close(halves.log_prob(y), p.log_prob(y))
-
-
-def test_parts_that_differ_are_not_joined():
-    p = made("gaussian")
-    for parts, said in (([], "no predictions"), ([p, made("counts")], "kinds"), ([p, p.draws(slice(0, 2))], "draws")):
-        with pytest.raises(InvalidInputError, match=said):
-            fsvi.likelihoods.concatenate(parts)
 
 
 @every_kind

@@ -4,8 +4,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import fsvi
-from fsvi.networks import checkpoints
-from fsvi.networks.checkpoints import repeatable
 from fsvi.networks.functional import functional_call
 from fsvi.networks.modes import evaluating
 
@@ -137,38 +135,3 @@ def test_eval_mode_comes_back_for_the_second_call():
     assert net.training
     output.sum().backward()
     assert modes == [False, False] and net.training
-
-
-@pytest.mark.parametrize("is_inside", [False, True])
-def test_a_context_is_not_entered_twice_at_once(is_inside):
-    entered = []
-
-    class Context:
-        def __enter__(self):
-            entered.append(1)
-
-        def __exit__(self, *error):
-            entered.append(-1)
-
-    x = torch.randn(2, requires_grad=True)
-    with repeatable(Context):
-        output = checkpoint(torch.sin, x, use_reentrant=True)
-        if is_inside:
-            output.sum().backward()
-    if not is_inside:
-        output.sum().backward()
-    assert entered == ([1, -1] if is_inside else [1, -1, 1, -1])
-    torch.testing.assert_close(x.grad, x.detach().cos())
-
-
-def test_checkpoints_outside_of_any_context_are_as_before():
-    with repeatable(lambda: evaluating(nn.Identity())):
-        pass
-    assert checkpoints._ACTIVE.get() == ()
-    assert checkpoints._repeated(torch.sin) is torch.sin
-    for reentrant in (False, True):
-        x = torch.randn(4, requires_grad=True)
-        output = checkpoint(torch.sin, x, use_reentrant=reentrant)
-        assert (type(output.grad_fn).__name__ == "CheckpointFunctionBackward") == reentrant
-        output.sum().backward()
-        torch.testing.assert_close(x.grad, x.detach().cos())

@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import nn
 
-from fsvi.errors import InvalidInputError
 from fsvi.networks import cnn
 
 NETWORKS = {
@@ -35,16 +34,3 @@ def test_it_is_the_papers():
     torch.testing.assert_close(net(x), net[9](relu(net[7](convolved.flatten(1)))))
     assert (net[0].out_channels, net[3].out_channels, net[7].out_features) == (32, 64, 128)
     assert any(isinstance(m, nn.Dropout) for m in cnn(dropout=0.1))
-
-
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: cnn(in_channels=0), "in_channels"),
-        (lambda: cnn(image_size=3), "image_size"),
-        (lambda: cnn(dropout=1.0), "dropout"),
-    ],
-)
-def test_impossible_sizes_are_named(make, named):
-    with pytest.raises(InvalidInputError, match=named):
-        make()

@@ -3,7 +3,6 @@
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fsvi.errors import FileFormatError
-from fsvi.networks import cnn, mlp, resnet18, resnet50
+from fsvi.networks import cnn, mlp, resnet18
 from fsvi.networks.description import _LAYERS, build, describe
 from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.tabular import TabularFeatures
@@ -120,11 +119,6 @@ def test_our_own_networks_come_back(make, shape):
     assert_same_function(net, again, torch.randn(4, *shape))
 
 
-def test_a_resnet50_is_described():
-    expected = {"in_channels": 1, "num_classes": 3, "small_images": False}
-    assert describe(resnet50(1, 3))["layers"] == {"layer": "resnet50", "settings": expected}
-
-
 leaves = st.sampled_from([layer for layer in VECTORS.values()])
 stacks = st.recursive(leaves, lambda parts: st.lists(parts, max_size=4), max_leaves=8)
 
@@ -153,24 +147,6 @@ def test_names_order_type_and_frozen_parameters_come_back():
     assert list(again._modules) == ["second", "a", "10"]
     kinds = [[(n, p.dtype, p.requires_grad) for n, p in each.named_parameters()] for each in (net, again)]
     assert kinds[0] == kinds[1]
-
-
-def test_an_activation_used_twice_is_two_of_its_kind():
-    shared = nn.Tanh()
-    net = nn.Sequential(nn.Linear(3, 4), shared, nn.Linear(4, 4), shared, nn.Linear(4, 2))
-    assert_same_function(net, rebuilt(net), torch.randn(5, 3))
-
-
-def test_sizes_from_numpy_are_plain_numbers():
-    net = nn.Sequential(nn.Linear(np.int64(3), np.prod([2, 2])), nn.Tanh(), nn.Linear(4, 2))
-    assert_same_function(net, rebuilt(net), torch.randn(5, 3))
-
-
-def test_building_leaves_the_random_state_alone():
-    description = describe(mlp(3))
-    state = torch.get_rng_state()
-    build(description)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 # What is not described

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import fsvi
-from fsvi.errors import InvalidInputError
 from fsvi.networks import RandomFeatures, distance_head
 from fsvi.networks.description import build, describe
 
@@ -73,11 +72,6 @@ def test_a_file_can_rebuild_the_head():
     rebuilt.load_state_dict(head.state_dict())
     x = torch.randn(5, 3)
     torch.testing.assert_close(rebuilt(x), head(x), rtol=0, atol=0)
-
-
-def test_an_odd_number_of_features_is_refused():
-    with pytest.raises(InvalidInputError, match="must be even"):
-        RandomFeatures(2, 7)
 
 
 def test_laplace_on_the_features_is_gaussian_process_regression():

@@ -50,22 +50,10 @@ def test_the_head_is_found_and_carries_the_output(make, name):
     assert Network(net, head=HEADS[name]).examined(x).settings() == split.settings()
 
 
-@pytest.mark.parametrize(("name", "guess"), [("mlp", "2"), ("head_first", "body")])
-def test_without_an_example_the_last_registered_layer_is_the_guess(make, name, guess):
-    net, _ = make(name)
-    assert Network(net).head == guess
-    assert Network(net, head=HEADS[name]).head == HEADS[name]
-
-
 def test_a_bare_linear_layer_is_its_own_head():
     net = nn.Linear(3, 2)
     split = Network(net).examined(torch.randn(4, 3))
     assert split.head == "" and split.head_names == ["weight", "bias"]
-
-
-def test_head_names_are_keys_of_named_parameters(make):
-    for name, expected in {"mlp": ["2.weight", "2.bias"], "no_bias": ["2.weight"]}.items():
-        assert Network(make(name)[0]).head_names == expected
 
 
 def test_a_layer_used_twice_is_the_head_by_its_last_call():
@@ -137,13 +125,6 @@ def test_a_network_without_linear_output_is_refused(net, said):
         Network(net).examined(torch.randn(5, 3))
 
 
-def test_a_change_in_place_is_found_where_it_changes_nothing_yet():
-    net = Net(lambda f: f.relu_())
-    nn.init.constant_(net.fc.bias, 100.0)
-    with pytest.raises(HeadError, match="linear layer"):
-        Network(net).examined(torch.randn(5, 3))
-
-
 def test_linear_layers_that_are_never_called_are_no_head():
     net = Net(lambda f: f)
     net.forward = lambda x: x
@@ -182,18 +163,6 @@ def test_what_changes_only_some_outputs_is_found_too(finish):
     assert torch.equal(net(x), net.fc(torch.tanh(net.body(x)))), "the example shows the change by itself"
     with pytest.raises(HeadError, match="'fc'"):
         Network(net).examined(x)
-
-
-def test_looking_for_the_head_leaves_modes_and_random_numbers_alone():
-    net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
-    net[1].eval()
-    modes = [module.training for module in net.modules()]
-    torch.manual_seed(0)
-    Network(net).examined(torch.ones(2, 3))
-    value = torch.rand(1)
-    torch.manual_seed(0)
-    assert torch.equal(torch.rand(1), value)
-    assert [module.training for module in net.modules()] == modes
 
 
 # Heads that are not plain linear layers ------------------------------------------------------------------------------
@@ -280,34 +249,12 @@ def test_data_parallel_is_refused():
         fsvi.MAP(wrapped, fsvi.Categorical())
 
 
-def test_distributed_data_parallel_is_refused():
-    wrapped = object.__new__(nn.parallel.DistributedDataParallel)  # a real one needs a process group
-    nn.Module.__init__(wrapped)
-    wrapped.module = nn.Linear(3, 2)
-    with pytest.raises(InvalidInputError, match="DistributedDataParallel"):
-        fsvi.FSVI(wrapped, fsvi.Categorical())
-
-
 def test_lazy_modules_are_refused_until_they_have_seen_an_input():
     net = nn.Sequential(nn.LazyLinear(5), nn.Tanh(), nn.Linear(5, 2))
     with pytest.raises(InvalidInputError, match="lazy"):
         fsvi.MAP(net, fsvi.Categorical())
     net(torch.randn(4, 3))
     assert fsvi.MAP(net, fsvi.Categorical()).predict(torch.randn(4, 3), 1).mean.shape == (4, 2)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_quantized_modules_are_refused():
-    net = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)), {nn.Linear})
-    with pytest.raises(InvalidInputError, match="quantized"):
-        fsvi.MAP(net, fsvi.Categorical())
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [torch.jit.script, lambda net: torch.jit.trace(net, torch.randn(2, 3))])
-def test_scripted_modules_are_refused(make):
-    with pytest.raises(InvalidInputError, match="scripted"):
-        fsvi.MAP(make(nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))), fsvi.Categorical())
 
 
 def test_a_compiled_network_is_unwrapped(tmp_path):
@@ -318,22 +265,6 @@ def test_a_compiled_network_is_unwrapped(tmp_path):
     expected = method.predict(x).mean
     for given in (None, net, torch.compile(net)):
         assert torch.equal(fsvi.load(tmp_path / "file", given).predict(x).mean, expected)
-
-
-@pytest.mark.parametrize("channels_last", [True, False])
-def test_three_dimensional_convolutions_work(channels_last):
-    net = nn.Sequential(nn.Conv3d(1, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
-    x, y = torch.randn(6, 1, 3, 3, 3), torch.randint(2, (6,))
-    method = fsvi.FSVI(Network(net, channels_last=channels_last), fsvi.Categorical(), fsvi.contexts.Batch())
-    fsvi.fit(method, (x, y), epochs=1, progress=False)
-    assert method.predict(x, 2).mean.shape == (6, 2)
-
-
-def test_convolution_weights_are_kept_in_the_fast_layout():
-    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
-    arranged, plain = (Network(net, channels_last=flag).copied().module[0].weight for flag in (True, False))
-    assert arranged.is_contiguous(memory_format=torch.channels_last) and plain.is_contiguous()
-    assert net[0].weight.is_contiguous(), "the user's own network does not change"
 
 
 # Outputs that are part of what the model returns ---------------------------------------------------------------------
@@ -379,18 +310,6 @@ def test_an_output_by_a_function_is_asked_for_when_loading(tmp_path):
         fsvi.load(tmp_path / "file", Net(finish))
 
 
-@pytest.mark.parametrize("output", ["scores", 7])
-def test_an_output_that_is_not_there_is_named(output):
-    with pytest.raises(HeadError, match=f"output={output!r}"):
-        Network(Net(lambda f: {"logits": f}), output=output).examined(torch.randn(4, 3))
-
-
-@pytest.mark.parametrize("settings", [{"output": 1.5}, {"output": True}, {"channels_last": "yes"}])
-def test_settings_of_the_wrong_type_are_refused(settings):
-    with pytest.raises(InvalidInputError, match="must"):
-        Network(nn.Linear(3, 2), **settings)
-
-
 def test_statements_about_the_network_survive_a_file(tmp_path):
     net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
     method = fsvi.MAP(Network(net, head="2", channels_last=False), fsvi.Categorical())
@@ -405,12 +324,6 @@ def test_statements_about_the_network_survive_a_file(tmp_path):
 def test_a_wrong_head_is_refused_by_methods(head, said):
     with pytest.raises(HeadError, match=said):
         fsvi.FSVI(Network(Net(lambda f: f), head), fsvi.Categorical(), fsvi.contexts.Dataset(torch.randn(5, 3)))
-
-
-def test_a_convolution_of_one_channel_has_the_strides_of_channels_last():
-    """With one channel both layouts are contiguous, but only these strides let torch choose its fast kernels."""
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
-    assert Network(net).copied().module[0].weight.stride() == (9, 1, 3, 1)
 
 
 class Strict(nn.Module):

@@ -3,7 +3,6 @@ import torch
 from torch import nn
 
 import fsvi
-from fsvi.errors import InvalidInputError
 from fsvi.functions.priors import Induced
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, matching_names
@@ -119,13 +118,6 @@ def test_redrawn_parameters_that_no_layer_resets_keep_mean_and_scale_only():
     assert not torch.equal(drawn.mix.parametrizations.weight.original1, net.mix.parametrizations.weight.original1)
 
 
-def test_the_random_prior_does_not_copy_class_tokens():
-    net = Tokens()
-    method = fsvi.FSVI(net, fsvi.Categorical(), prior=Induced(), linearize="conditional")
-    assert not torch.equal(method.prior.net.token, net.token)
-    assert torch.equal(method.prior.net.embed.weight[2], net.embed.weight[2])
-
-
 def test_frozen_parameters_are_not_redrawn():
     net = Tokens()
     net.token.requires_grad_(False)
@@ -201,10 +193,3 @@ def test_some_names_are_always_among_them():
     assert matching_names(net, ["layer1"], prior_names(net), ["deep.a.bias"]) == [
         "layer1.weight", "layer1.bias", "deep.a.bias",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("pattern", "said"), [("layer2", "layer1"), ("deep.b", "frozen"), ("norm", "BatchNorm")])
-def test_patterns_that_match_nothing_random_are_refused(pattern, said):
-    net = patterned()
-    with pytest.raises(InvalidInputError, match=said):
-        matching_names(net, [pattern], prior_names(net))

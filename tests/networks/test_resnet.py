@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import nn
 
-from fsvi.errors import InvalidInputError
 from fsvi.networks import resnet18, resnet50
 
 NETWORKS = {
@@ -72,15 +71,3 @@ def test_convolutions_have_he_scale():
     torch.manual_seed(0)
     weight = resnet18().blocks[-1].body[0].weight
     assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: resnet18(num_classes=0), "num_classes"),
-        (lambda: resnet50(in_channels=-1), "in_channels"),
-    ],
-)
-def test_impossible_sizes_are_named(make, named):
-    with pytest.raises(InvalidInputError, match=named):
-        make()

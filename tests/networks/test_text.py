@@ -77,25 +77,6 @@ def test_fsvi_with_every_parameter_random(linearize, tmp_path):
     assert torch.equal(fsvi.load(tmp_path / "text.fsvi").predict(x).samples, method.predict(x).samples)
 
 
-def test_it_learns_which_word_decides():
-    ids = torch.randint(2, 12, (64, 6), generator=torch.Generator().manual_seed(0))
-    y = torch.arange(64) % 2
-    ids[ids == 5] = 4
-    ids[torch.arange(64), torch.arange(64) % 6] = torch.where(y == 1, 5, 4)
-    net = text_encoder(12, 2, width=8, length=6, dropout=0.0)
-    method = fsvi.MAP(net, fsvi.Categorical(), prior_variance=None)
-    fsvi.fit(method, ({"input_ids": ids}, y), epochs=30, batch_size=16, lr=0.02, progress=False)
-    assert fsvi.metrics.accuracy(method.predict({"input_ids": ids}), y) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("settings", "keyword"), [({"heads": 3}, "heads"), ({"width": 0}, "width"), ({"dropout": 1.5}, "dropout")]
-)
-def test_bad_settings_are_named(settings, keyword):
-    with pytest.raises(InvalidInputError, match=keyword):
-        encoder(**settings)
-
-
 def test_texts_that_are_too_long_are_refused():
     method = fsvi.MAP(encoder(), fsvi.Categorical())
     with pytest.raises(InvalidInputError, match="length"):

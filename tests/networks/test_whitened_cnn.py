@@ -4,7 +4,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import fsvi
-from fsvi.errors import InvalidInputError
 from fsvi.networks import whitened_cnn
 from fsvi.networks.whitened_cnn import whitening_filters
 
@@ -72,18 +71,3 @@ def test_a_file_rebuilds_it(tmp_path):
     loaded = fsvi.load(tmp_path / "model.fsvi")
     assert torch.equal(loaded.predict(x).mean, method.predict(x).mean)
     assert not loaded.net[0].weight.requires_grad
-
-
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: whitened_cnn(torch.zeros(4, 3, 32, 32, dtype=torch.uint8)), "uint8"),
-        (lambda: whitened_cnn(torch.zeros(0, 3, 32, 32)), "images"),
-        (lambda: whitened_cnn(photographs(4, size=8)), "8×8.*9×9"),
-        (lambda: whitened_cnn(photographs(4), widths=(8, 0)), "widths"),
-        (lambda: whitened_cnn(photographs(4), dropout=1.0), "dropout"),
-    ],
-)
-def test_what_cannot_be_built_is_named(make, named):
-    with pytest.raises(InvalidInputError, match=named):
-        make()

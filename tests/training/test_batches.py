@@ -30,11 +30,6 @@ class Points(Dataset[Any]):
         return self.x[index], self.y[index]
 
 
-class Triples(Points):
-    def __getitem__(self, index: int) -> Any:
-        return (*super().__getitem__(index), 1)
-
-
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return zip(*points(), strict=True)
@@ -67,10 +62,6 @@ def test_an_epoch_of_tensors_has_every_pair_once(method, batch_size):
     )
 
 
-def test_batches_are_of_equal_size_so_that_no_example_weighs_more(method):
-    assert sizes(as_batches(method, points(129), 128)) == [65, 64]
-
-
 def test_the_order_depends_on_the_seed_and_on_nothing_else(method):
     batches = as_batches(method, points(), 6)
     loader = as_batches(method, DataLoader(Points(), batch_size=6, shuffle=True), 6)
@@ -99,12 +90,6 @@ def test_what_can_become_tensors_becomes_the_same_tensors(method, convert):
     assert batches.examples()[0].dtype == torch.float32
 
 
-def test_images_come_in_channels_last_layout():
-    method = fsvi.MAP(normalised(), fsvi.Categorical())
-    for batch in as_batches(method, images(), 8).one_pass(0):
-        assert batch.x.is_contiguous(memory_format=torch.channels_last)
-
-
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: DataLoader(d, batch_size=8, shuffle=True)])
 def test_a_dataset_or_its_loader_gives_every_example_once(method, wrap):
     batches = as_batches(method, wrap(Points()), 8)
@@ -118,11 +103,6 @@ def test_examples_of_a_large_dataset_are_a_sample_spread_over_it(method):
     assert torch.equal(x[-1], points(9_000)[0][8_995])
 
 
-def test_examples_of_large_inputs_are_fewer(method, monkeypatch):
-    monkeypatch.setattr("fsvi.training.batches._SAMPLED_BYTES", 100 * points(1)[0].nbytes)
-    assert len(as_batches(method, Points(9_000), 8).examples()[0]) == 100
-
-
 @pytest.mark.parametrize("num", [3, 5, 9])
 def test_no_batch_of_one_reaches_batch_norm(num):
     method = fsvi.MAP(normalised(), fsvi.Categorical())
@@ -133,12 +113,6 @@ def test_no_batch_of_one_reaches_batch_norm(num):
         assert min(sizes(batches)) >= 2 and sum(sizes(batches)) == num and len(sizes(batches)) == batches.num_batches
     plain = fsvi.MAP(dense(), fsvi.Categorical())
     assert sizes(as_batches(plain, DataLoader(Points(5), batch_size=2), 8)) == [2, 2, 1]
-
-
-def test_batches_of_one_stay_where_all_of_them_are(method):
-    method = fsvi.MAP(normalised(), fsvi.Categorical())
-    loader = DataLoader(TensorDataset(*images(4)), batch_size=1)
-    assert sizes(as_batches(method, loader, 8)) == [1] * 4
 
 
 @pytest.mark.parametrize(
@@ -159,12 +133,6 @@ def test_batches_of_one_stay_where_all_of_them_are(method):
 def test_data_that_cannot_be_used_is_named(method, data, message):
     with pytest.raises(fsvi.errors.InvalidInputError, match=message):
         as_batches(method, data, 8)
-
-
-def test_a_loader_of_other_than_pairs_is_refused(method):
-    for loader in (DataLoader(Triples()), DataLoader(points()[0])):
-        with pytest.raises(fsvi.errors.InvalidInputError, match=r"DataLoader.*\(inputs, targets\).*unpack="):
-            as_batches(method, loader, 8).examples()
 
 
 def test_a_bad_batch_is_found_when_it_comes(method):
@@ -293,16 +261,6 @@ def test_unpack_says_where_the_targets_are(unpack):
 def test_wrong_structured_data_is_explained(data, unpack, said):
     with pytest.raises(fsvi.errors.InvalidInputError, match=said):
         fsvi.fit(text_method(), data, unpack=unpack, epochs=1, progress=False)
-
-
-@pytest.mark.parametrize("data", [torch.ones(5, 3), {"input_ids": torch.ones(5, 3).long()}], ids=["tensor", "no mask"])
-def test_a_context_of_another_structure_is_refused(data):
-    with pytest.raises(fsvi.errors.InvalidInputError, match=r"context.*attention_mask"):
-        fsvi.FSVI(Texts(), fsvi.Categorical(), fsvi.contexts.Dataset(data))
-    method = text_method()
-    method.context = fsvi.contexts.Dataset(data)
-    with pytest.raises(fsvi.errors.InvalidInputError, match=r"context.*attention_mask"):
-        fsvi.fit(method, (text([3, 4]), torch.arange(2)), epochs=1, progress=False)
 
 
 def test_resuming_with_structured_inputs(tmp_path):

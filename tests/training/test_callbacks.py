@@ -28,12 +28,6 @@ def test_callbacks_are_called_in_order():
     assert recorder.calls == ["begin", *steps[:2], ("epoch", 1, 1), *steps[2:], ("epoch", 2, 2), "end"]
 
 
-def test_a_function_is_called_at_the_end_of_each_epoch():
-    seen = []
-    fsvi.fit(classifier(), points(), epochs=3, callbacks=[lambda state: seen.append((state.epoch, state.epochs))])
-    assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
 def test_a_callback_can_stop_training():
     def stop(state):
         if state.epoch == 2:
@@ -61,12 +55,6 @@ def test_the_end_is_announced_after_an_error():
     with pytest.raises(KeyError, match="callback"):
         fsvi.fit(classifier(), points(), epochs=2, callbacks=[recorder, fail])
     assert recorder.calls[-1] == "end"
-
-
-def test_callbacks_see_the_learning_rate():
-    rates = []
-    fsvi.fit(classifier(), points(), epochs=2, lr=0.5, schedule=None, callbacks=[lambda state: rates.append(state.lr)])
-    assert rates == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 import fsvi
 from fsvi.serialization import read_tree
 from fsvi.training import checkpoints
-from fsvi.training.checkpoints import Checkpoints, flatten
+from fsvi.training.checkpoints import Checkpoints
 from scenarios import FAST, box, build, classifier, copied, dense, points, same_bits
 
 RUN = {"epochs": 3, "batch_size": 10, "lr": 1e-2}
@@ -68,15 +68,6 @@ def test_interrupted_at_any_step_and_resumed_it_ends_in_the_same_bits(name, tmp_
         assert same_bits(outcome(folder), expected)
         assert same_bits(copied(resumed), copied(method))
         assert history_of(again) == history_of(history)
-
-
-def test_resuming_a_finished_run_trains_no_more(tmp_path):
-    results = []
-    for _ in range(2):
-        method, data = build("conditional")
-        history = fsvi.fit(method, data, checkpoint=tmp_path, resume=True, **RUN)
-        results.append({"tensors": copied(method), **asdict(history)})
-    assert same_bits(*results)
 
 
 def test_resuming_after_early_stopping_brings_the_best_back(tmp_path):
@@ -339,11 +330,6 @@ def test_a_spoiled_checkpoint_is_refused(finished):
     refuse(classifier(), "truncated", finished, kind=fsvi.errors.FileFormatError)
 
 
-def test_a_saved_method_is_not_a_checkpoint(finished):
-    classifier().save(finished / "checkpoint.fsvi")
-    refuse(classifier(), "'fsvi method'.*'fsvi checkpoint'", finished, kind=fsvi.errors.FileFormatError)
-
-
 @pytest.mark.parametrize("below", ["file", "file/folder"])
 def test_an_unwritable_folder_is_found_before_training(tmp_path, below):
     (tmp_path / "file").write_bytes(b"")
@@ -351,11 +337,6 @@ def test_an_unwritable_folder_is_found_before_training(tmp_path, below):
     method.begin = lambda x, y: pytest.fail("training began")
     with pytest.raises(fsvi.errors.InvalidInputError, match=f"{tmp_path}/{below} "):
         fsvi.fit(method, points(), checkpoint=tmp_path / below, epochs=2)
-
-
-def test_nested_settings_become_dotted_names():
-    nested = {"a": {"b": (1, [2.5, None])}, "c": "d", "e": torch.optim.SGD, "f": {}}
-    assert flatten(nested) == {"a.b.0": 1, "a.b.1.0": 2.5, "a.b.1.1": None, "c": "d", "e": "type"}
 
 
 class Counting(fsvi.training.Callback):
@@ -432,20 +413,3 @@ def test_a_resumed_training_with_any_option_ends_in_the_same_bits(tmp_path, name
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "parts", Interrupt())
     assert same_bits(train(tmp_path / "parts", Interrupt(), resume=True), whole)
-
-
-@pytest.mark.parametrize(
-    ("option", "keyword"),
-    [
-        ({"clip_norm": 1.0}, "clip_norm"),
-        ({"accumulate": 2}, "accumulate"),
-        ({"precision": "bf16"}, "precision"),
-        ({"callbacks": [Counting()]}, "callbacks"),
-        ({"schedule": lr_scheduler.ConstantLR}, "initial_lr"),
-        ({"optimizer": "adamw"}, "optimizer"),
-    ],
-)
-def test_a_run_with_another_option_is_refused(tmp_path, option, keyword):
-    fsvi.fit(classifier(), points(), epochs=2, checkpoint=tmp_path)
-    with pytest.raises(fsvi.errors.InvalidInputError, match=keyword):
-        fsvi.fit(classifier(), points(), epochs=2, checkpoint=tmp_path, resume=True, **option)

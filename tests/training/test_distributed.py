@@ -157,10 +157,6 @@ def test_the_first_process_calls_callbacks_and_stops_all(out):
     assert out["stopped"] == [([1, 2], 2), ([], 2)]
 
 
-def test_numbers_of_processes_and_seeds_differ():
-    assert len({ranks.mixed_seed(seed, "noise", rank) for seed in range(5) for rank in range(5)}) == 25
-
-
 # Processes that die ---------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 
 import fsvi
 from fsvi.methods.registry import METHODS, make_method
-from scenarios import FAST, SCENARIOS, box, build, classifier, copied, curve, dense, points, same_bits
+from scenarios import SCENARIOS, box, build, classifier, copied, curve, dense, points, same_bits
 
 
 def plain(prior_variance=None):
@@ -91,28 +91,6 @@ def test_global_random_states_are_left_as_they_were(bad):
     assert torch.equal(before[2], torch.get_rng_state())
 
 
-def test_the_network_and_the_data_given_are_not_changed():
-    net, (x, y) = dense(), points()
-    before = {name: p.clone() for name, p in net.state_dict().items()}, x.clone(), y.clone()
-    fsvi.fit(fsvi.FSVI(net, fsvi.Categorical(), context=box()), (x, y), epochs=2, lr=0.1)
-    assert same_bits(before[0], dict(net.state_dict()))
-    assert torch.equal(x, before[1]) and torch.equal(y, before[2])
-
-
-def test_a_method_is_told_how_much_data_there_is():
-    method, loader = plain(), DataLoader(TensorDataset(*points(30)), batch_size=8, shuffle=True, drop_last=True)
-    fsvi.fit(method, loader, epochs=1)
-    assert method.num_data == 30
-
-
-@pytest.mark.parametrize(
-    "wrap", [TensorDataset, lambda x, y: DataLoader(TensorDataset(x, y), batch_size=6, shuffle=True)]
-)
-def test_validation_data_may_come_in_any_form(wrap):
-    histories = [fsvi.fit(classifier(), points(), epochs=2, validation=v) for v in (points(50), wrap(*points(50)))]
-    np.testing.assert_allclose(histories[0].validation, histories[1].validation, rtol=1e-5)
-
-
 def test_validation_does_not_change_what_is_learned():
     loader = DataLoader(TensorDataset(*points(50)), batch_size=6, shuffle=True)
     runs = []
@@ -178,28 +156,6 @@ def test_a_bad_argument_is_named_before_anything_happens(settings, message):
     assert same_bits(copied(method), before)
 
 
-def test_a_network_is_not_a_method():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="Sequential"):
-        fsvi.fit(dense(), points())
-
-
-def test_networks_of_tokens_train_on_integers():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(12, 2))
-    tokens = torch.randint(0, 10, (20, 3))
-    labels = (tokens[:, 0] > 4).long()
-    method = fsvi.FSVI(net, fsvi.Categorical(), context=fsvi.contexts.Dataset(tokens), **FAST)
-    history = fsvi.fit(method, (tokens, labels), epochs=60, lr=2e-2)
-    # a median at the end, because the divergence from a random prior has a heavy tail
-    assert np.median(history.loss[-5:]) < np.mean(history.loss[:5]) - 0.1
-
-
-def test_a_network_in_double_precision_stays_there():
-    method = fsvi.FSVI(dense().double(), fsvi.Categorical(), context=box())
-    fsvi.fit(method, points(), epochs=2)
-    assert method.posterior.log_std.dtype == method.predict(points()[0]).mean.dtype == torch.float64
-
-
 def test_fitting_again_goes_on_from_what_was_learned():
     method, data = plain(), curve_labels()
     first = fsvi.fit(method, data, epochs=30, lr=1e-2)
@@ -252,11 +208,6 @@ def test_an_option_that_an_update_rule_cannot_follow_is_refused(option, value):
         fsvi.fit(method, points(), epochs=1, **{option: value})
 
 
-def test_a_method_with_its_own_optimizer_accumulates():
-    history = fsvi.fit(fsvi.VOGN(dense(), fsvi.Categorical()), points(), epochs=20, batch_size=5, accumulate=2, lr=0.1)
-    assert history.loss[-1] < history.loss[0] - 0.1
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_trains_in_bf16_and_keeps_its_own_type(name):
     method = make_method(name, dense(), fsvi.Categorical(), context=fsvi.contexts.Uniform(widen=0.5))
@@ -299,14 +250,6 @@ def test_weight_decay_acts_on_point_estimates_only(make):
     assert decays[id(method.net[2].weight)] == decays[id(method.posterior.log_std)] == 0.0
     assert decays[id(method.likelihood.log_noise)] == 0.0
     fsvi.fit(fsvi.MAP(net, likelihood), curve(), epochs=1, optimizer="adamw", callbacks=[look])
-
-
-@pytest.mark.parametrize(
-    "settings", [{"momentum": 1.0}, {"momentum": -0.1}, {"momentum": 0.0, "nesterov": True}, {"weight_decay": -1.0}]
-)
-def test_impossible_settings_of_sgd_are_named(settings):
-    with pytest.raises(fsvi.errors.InvalidInputError, match=next(iter(settings))):
-        fsvi.training.sgd(**settings)
 
 
 def test_a_step_of_sgd_follows_the_gradient_and_the_decay():

@@ -31,19 +31,6 @@ def test_history_is_the_terms_averaged_over_the_examples_seen():
     np.testing.assert_allclose(history.terms["nll"], [whole(x[:16], y[:16])["nll"].item()] * 2, rtol=1e-5)
 
 
-def test_record_adds_an_epoch_to_every_column():
-    history = fsvi.training.History()
-    history.record({"nll": 1.0, "kl": 0.5})
-    history.record({"nll": 0.5, "kl": 0.25})
-    assert history.loss == [1.5, 0.75] and history.terms == {"nll": [1.0, 0.5], "kl": [0.5, 0.25]}
-    assert history.epochs == 2 and history.latest() == {"loss": 0.75, "nll": 0.5, "kl": 0.25}
-
-
-def test_the_best_validation_is_that_of_the_best_epoch():
-    assert fsvi.training.History().best_validation is None
-    assert fsvi.training.History(validation=[-2.0, -1.0, -1.5], best_epoch=2).best_validation == -1.0
-
-
 def test_it_is_shown_in_one_line():
     assert repr(fsvi.training.History()) == "History(0 epochs, 0 s)"
     history = fsvi.training.History([3.0, 2.0], {"nll": [2.5, 1.75], "kl": [0.5, 0.25]}, [-1.0, -0.5], seconds=12.345)

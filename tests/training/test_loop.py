@@ -55,20 +55,6 @@ def test_early_stopping_brings_the_best_parameters_back(name):
     assert max(history.validation) > history.validation[-1]
 
 
-def test_an_epoch_that_is_only_as_good_is_not_better():
-    history = fsvi.fit(plain(), points(), epochs=50, schedule=lambda done: 0.0, validation=points(), patience=3)
-    assert (history.best_epoch, history.epochs) == (1, 4)
-
-
-def test_without_patience_the_last_parameters_stay():
-    x, y = points()
-    method = plain()
-    history = fsvi.fit(method, (x, y), epochs=5, lr=0.1, validation=(x, 1 - y))
-    assert history.best_epoch == 1
-    assert validated_loss(method, (x, 1 - y)) == pytest.approx(history.validation[-1], rel=1e-6)
-    assert history.validation[-1] < history.validation[0]
-
-
 def break_terms(monkeypatch, method, spoil, step):
     """From `step` on, `spoil` changes the terms; the state after each step before is recorded."""
     states, forward = [copied(method)], method.forward

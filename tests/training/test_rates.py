@@ -1,13 +1,10 @@
 import math
 
 import pytest
-import torch
-from torch import nn
 from torch.optim import lr_scheduler
 
 import fsvi
 from fsvi.training.loop import Run
-from fsvi.training.rates import check_schedule
 from scenarios import classifier, points
 
 POINTS = 20
@@ -54,13 +51,6 @@ def test_a_plateau_is_found_in_the_validation_data(monkeypatch):
     assert rates_of(schedule, validation=points()) == pytest.approx([1.0, 1.0, 1.0, 0.1])
 
 
-def test_a_factor_is_no_scheduler():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
-    rates = check_schedule(lambda done: 1 - done / 2)(optimizer)
-    rates.before_step(0.5)
-    assert optimizer.param_groups[0]["lr"] == 1.5
-
-
 @pytest.mark.parametrize(
     ("schedule", "keyword"),
     [
@@ -72,11 +62,6 @@ def test_a_factor_is_no_scheduler():
 def test_what_makes_no_scheduler_is_named(schedule, keyword):
     with pytest.raises(fsvi.errors.InvalidInputError, match=keyword):
         fsvi.fit(classifier(), points(), epochs=1, schedule=schedule)
-
-
-def test_every_step_needs_a_function():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="every_step"):
-        fsvi.training.every_step(3)
 
 
 def test_a_scheduler_that_was_told_too_few_steps_is_named():

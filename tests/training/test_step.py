@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
 from fsvi.functions.contexts import Context
@@ -161,16 +162,6 @@ def test_an_overflow_without_any_scale_is_an_error():
         step([points(16)])
 
 
-@pytest.mark.parametrize(
-    ("options", "keyword"),
-    [({"clip_norm": 0.0}, "clip_norm"), ({"clip_norm": math.nan}, "clip_norm"), ({"precision": "bf61"}, "bf16")],
-)
-def test_bad_options_are_named(options, keyword):
-    method = METHODS["map"]()
-    with pytest.raises(fsvi.errors.InvalidInputError, match=keyword):
-        fsvi.training.Stepper(method, torch.optim.SGD(method.parameters()), **options)
-
-
 def test_statistics_are_restored_after_a_failed_accumulation():
     x, y = images(12)
     method = fsvi.MAP(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(50), nn.Linear(50, 2)), fsvi.Categorical()).train()
@@ -179,3 +170,16 @@ def test_statistics_are_restored_after_a_failed_accumulation():
     with pytest.raises(fsvi.errors.NonFiniteLossError):
         fsvi.training.Stepper(method, torch.optim.SGD(method.parameters()))([(x[:6], y[:6]), (x[6:], y[6:])])
     assert same_bits(copied(method), before)
+
+
+def test_fit_weighs_accumulated_minibatches_by_their_observed_targets():
+    x, y = points(20)
+    y[:7] = -1
+    found = []
+    for inputs, labels, accumulate in ((x, y, 2), (x[7:], y[7:], 1)):
+        torch.manual_seed(0)
+        method = fsvi.MAP(nn.Linear(2, 2), fsvi.Categorical(ignore_index=-1), prior_variance=None)
+        loader = DataLoader(TensorDataset(inputs, labels), batch_size=10 if accumulate == 2 else 20)
+        fsvi.fit(method, loader, epochs=2, optimizer="sgd", lr=0.5, accumulate=accumulate, num_data=20)
+        found.append(method)
+    close(*found)

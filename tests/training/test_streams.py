@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import fsvi
 from fsvi.training.batches import as_batches
-from scenarios import classifier, copied, points, same_bits
+from scenarios import copied, points, same_bits
 
 
 class Stream(IterableDataset):
@@ -63,19 +63,6 @@ def test_a_stream_may_make_its_own_batches():
     batches = as_batches(plain(), DataLoader(Batched(), batch_size=None), 8, num_data=24)
     assert batches.num_batches == 4
     assert [len(batch.y) for batch in batches.one_pass(0)] == [6, 6, 6, 6]
-
-
-def test_a_last_example_alone_is_merged_for_batch_norm():
-    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-    batches = as_batches(fsvi.MAP(net, fsvi.Categorical()), Stream(9), 4, num_data=9)
-    assert [len(batch.y) for batch in batches.one_pass(0)] == [4, 5]
-
-
-def test_context_and_prior_see_the_first_examples():
-    method = classifier(context=fsvi.contexts.Uniform(widen=0.1), prior=fsvi.priors.GaussianProcess())
-    history = fsvi.fit(method, Stream(endless=True), epochs=2, batch_size=8, num_data=20)
-    assert history.epochs == 2
-    assert method.predict(points()[0]).mean.isfinite().all()
 
 
 def test_a_stream_needs_the_number_of_examples():

@@ -36,12 +36,6 @@ def test_each_task_is_one_fit():
     assert all(torch.equal(a, b) for a, b in zip(method.parameters(), by_hand.parameters(), strict=True))
 
 
-def test_it_tells_when_a_task_has_been_learned():
-    seen = []
-    fsvi.fit_tasks(make(), TASKS, after_task=lambda method, number: seen.append((number, method.num_tasks)), **SETTINGS)
-    assert seen == [(0, 0), (1, 1)]
-
-
 def test_every_member_of_an_ensemble_remembers():
     seeds = iter([0, 1])
     ensemble = fsvi.Ensemble(lambda: make(seed=next(seeds)), size=2)
@@ -85,9 +79,3 @@ def test_unknown_classes_are_refused_before_the_first_task_is_learned(likelihood
 def test_a_task_without_a_head_is_refused():
     with pytest.raises(fsvi.errors.InvalidInputError, match="task 2 cannot be learned"):
         fsvi.fit_tasks(make(), [*TASKS, TASKS[0]], **SETTINGS)
-
-
-@pytest.mark.parametrize("tasks", [[], None])
-def test_no_tasks_are_refused(tasks):
-    with pytest.raises(fsvi.errors.InvalidInputError, match="tasks"):
-        fsvi.fit_tasks(make(), tasks, **SETTINGS)

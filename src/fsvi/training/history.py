@@ -17,7 +17,6 @@ class History:
         best_epoch: The epoch, from 1, with the best validation log-likelihood. With `patience`, its parameters were
             restored.
         seconds: The training time.
-        compile_seconds: How much of it torch.compile took.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -25,7 +24,6 @@ class History:
     validation: list[float] = field(default_factory=list)
     best_epoch: int | None = None
     seconds: float = 0.0
-    compile_seconds: float = 0.0
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.latest().items())

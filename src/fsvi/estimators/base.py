@@ -178,8 +178,14 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         """New rows, validated; values unlike training are warned of."""
         check_is_fitted(self)
         if all(isinstance(column, NumberColumn) for column in self.encoder_.columns) and not is_mixed(X):
+            names, known = getattr(self, "feature_names_in_", None), self.encoder_.names
+            given = as_table(X) if names is None and hasattr(X, "columns") else None  # fsvi fit has the file's names
+            if given is not None and not set(known) <= set(given.names):
+                given = None  # its columns have numbers for names, as those of training had
+            X = X if given is None else np.asarray(X)
             X = validate_data(self, X, dtype=np.float64, order="C", ensure_all_finite="allow-nan", reset=False)
-            table = as_table(X, getattr(self, "feature_names_in_", None))
+            by_place = known if names is None and len(known) == X.shape[1] else names
+            table = as_table(X, by_place) if given is None else given
         else:
             if not isinstance(X, Table):  # whose columns may come in any order
                 validate_data(self, X, skip_check_array=True, reset=False)

@@ -19,6 +19,8 @@ ORDER = [
     "segmentation",
     "continual",
     "ensembles",
+    "contexts",
+    "reliability",
     "fsvi_in_one_file",
 ]
 

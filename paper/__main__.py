@@ -104,7 +104,7 @@ def bench(given: Namespace) -> None:
     from paper import bench
 
     if given.tables:
-        own = [bench.file_table(spec, print) for spec in given.file]
+        own = [bench.file_table(spec) for spec in given.file]
         seeds = range(given.first_seed, given.first_seed + given.seeds)
         bench.run_table_bench(given.out, seeds, tell=print, names=given.only, own=own)
     elif given.peers:

@@ -160,12 +160,12 @@ def head(net: CifarResNet, width: int) -> nn.Module:
     return nn.Sequential(nn.Identity(), linear)
 
 
-def fit_map(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+def fit_map(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
     """The network as it is."""
     return fsvi.MAP(head(net, WIDTH), fsvi.Categorical()), WIDTH
 
 
-def fit_temperature(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+def fit_temperature(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
     """One temperature, of the largest likelihood on augmented images."""
     x, y = sets["augmented"]
     logits, log_t = net.fc(x[:, :WIDTH]).detach(), torch.zeros(1, requires_grad=True)
@@ -185,34 +185,34 @@ def fit_temperature(net: CifarResNet, sets: Features) -> tuple[Any, int]:
     return fsvi.MAP(scaled, fsvi.Categorical()), WIDTH
 
 
-def fit_fsvi(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+def fit_fsvi(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
     """FSVI with a fixed mean: likelihood on augmented images, KL on corrupted ones."""
     width = sets["augmented"][0].shape[1]
     context = fsvi.contexts.Dataset(sets["corrupted"][0])
     method = fsvi.methods.FixedMeanFSVI(head(net, width), fsvi.Categorical(), context)
-    fsvi.fit(method, sets["augmented"], epochs=6, batch_size=512, lr=0.1, progress=False)
+    fsvi.fit(method, sets["augmented"], epochs=6, batch_size=512, lr=0.1, seed=seed, progress=False)
     return method, width
 
 
-def fit_laplace(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+def fit_laplace(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
     """Laplace on the last layer, with its whole covariance, on training images."""
     x, y = sets["train"]
     return fsvi.Laplace.from_trained(fsvi.MAP(head(net, WIDTH), fsvi.Categorical()), (x[:, :WIDTH], y)), WIDTH
 
 
-def fit_mfvi(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+def fit_mfvi(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
     """Mean field on the last layer from the trained weights, on training images."""
     x, y = sets["train"]
     method = fsvi.MFVI(head(net, WIDTH), fsvi.Categorical())
-    fsvi.fit(method, (x[:, :WIDTH], y), epochs=5, batch_size=512, lr=1e-3, progress=False)
+    fsvi.fit(method, (x[:, :WIDTH], y), epochs=5, batch_size=512, lr=1e-3, seed=seed, progress=False)
     return method, WIDTH
 
 
-def fit_fmgp(net: CifarResNet, sets: Features) -> tuple[Any, int]:
+def fit_fmgp(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
     """FMGP with 20 inducing points per class, on augmented images."""
     x, y = sets["augmented"]
     method = fsvi.methods.FMGP(head(net, WIDTH), fsvi.Categorical())
-    fsvi.fit(method, (x[:, :WIDTH], y), epochs=6, batch_size=512, lr=1e-2, progress=False)
+    fsvi.fit(method, (x[:, :WIDTH], y), epochs=6, batch_size=512, lr=1e-2, seed=seed, progress=False)
     return method, WIDTH
 
 
@@ -261,7 +261,7 @@ def run(network: str, weights: Path, out: Path, root: Path | None, seeds: int, c
                 continue
             torch.manual_seed(seed)
             start = time.perf_counter()
-            method, width = fit(net, sets)
+            method, width = fit(net, sets, seed)
             trained = time.perf_counter() - start
             metrics = evaluate(method, width, sets)
             seconds = {"train": trained, "evaluate": time.perf_counter() - start - trained}

@@ -1,42 +1,58 @@
-"""`fsvi bench --tables`: whether the estimators' promises hold on real tables with default settings."""
+"""`python -m paper bench --tables`: the estimators on real tables and real shifts, next to boosted trees.
+
+Each table is split at random ("iid"), and so that test rows differ from training rows: above the 85% quantile of an
+important column ("beyond"), between its 40% and 60% quantiles ("gap"), after a date ("time"), and in categories that
+training rows do not have ("group"). "far" checks the estimators' promises at 2 and 8 standard deviations from the data.
+"""
 
 from __future__ import annotations
 
 import math
-import time
+import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 from sklearn import datasets
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
-from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-from sklearn.model_selection import train_test_split
-from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-from fsvi.errors import DataNotFoundError, FileFormatError
+from fsvi.errors import DataNotFoundError, FileFormatError, InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.serialization import check_writable, write_bytes
+from fsvi.tables import TableEncoder, as_table
 from fsvi.validation import check_choice
-from paper import data
+from paper.bench.table_models import Answer, Array, Split, make_models
 from paper.records import read_document, write_document
 
+_CLASSES = {
+    **{"titanic": "survived", "hdma": "deny", "flchain": "death", "hi": "whi", "benefits": "ui", "weather": "weather"},
+    **{"bundesliga": "result", "pbc": "status", "bfi": "gender"},
+}
+_NUMBERS = {
+    **{"diamonds": "price", "movies": "rating", "forbes": "marketvalue", "housing": "price", "computers": "price"},
+    **{"slid": "wages", "baseball": "hr", "fair": "affairs", "bike": "count"},
+}
 _UCI = ("boston", "concrete", "energy", "wine", "yacht", "protein")
-_MOST_ROWS = 5_000
-_GAUSSIAN_PROCESS_ROWS = 1_000
+_BUILTIN = {
+    "iris": datasets.load_iris,
+    "wine_classes": datasets.load_wine,
+    "breast_cancer": datasets.load_breast_cancer,
+    "digits": datasets.load_digits,
+    "diabetes": datasets.load_diabetes,
+}
+_DATES = {"weather": "date", "bundesliga": "Date", "bike": "datetime", "baseball": "year", "movies": "year"}
+_GROUPS = {"bundesliga": "HomeTeam", "bike": "station", "forbes": "country", "baseball": "team", "hi": "region"}
+_MOST_ROWS = 4_000
 _FAR_ROWS = 300
 """Test rows that are shifted, at most: each is predicted for every column and direction."""
-_FAR, _NEAR = 8.0, 2.0
-"""Shifts, in standard deviations of each column."""
 _LEAST = 1e-12
-Array = NDArray[Any]
+_TREES = ("HistGradientBoosting", "LightGBM", "CatBoost")
+KINDS = ("iid", "beyond", "gap", "time", "group")
 
 
 @dataclass(frozen=True)
@@ -45,291 +61,334 @@ class Table:
 
     Attributes:
         name: Its name.
+        load: A function that reads it: rows, and targets (classes as numbers from 0).
         is_classification: Whether targets are classes.
-        load: A function that reads it.
     """
 
     name: str
+    load: Callable[[], tuple[pd.DataFrame, Array]]
     is_classification: bool
-    load: Callable[[], tuple[Array, Array]]
 
 
-def _uci(name: str) -> tuple[Array, Array]:
-    table = data.load(name, "train")
-    x, y = (np.asarray(part, dtype=np.float64) for part in (table.x, table.y))
-    y = y.reshape(-1)
-    chosen = np.random.RandomState(0).permutation(len(x))[:_MOST_ROWS]
-    return x[chosen], y[chosen]
+def _file(path: str, target: str, is_classification: bool) -> tuple[pd.DataFrame, Array]:
+    frame = pd.read_csv(_find(path)).dropna(subset=[target])
+    y = frame.pop(target)
+    labels: Array = np.unique(y.astype(str), return_inverse=True)[1]
+    return _some(frame, labels if is_classification else y.to_numpy(float))
 
 
-def _builtin(load: Callable[..., Any]) -> Callable[[], tuple[Array, Array]]:
-    return lambda: load(return_X_y=True)
+def _find(path: str) -> Path:
+    """A file in a folder that FSVI_DATA names."""
+    folders = [Path(part).expanduser() for part in os.environ.get("FSVI_DATA", "").split(os.pathsep) if part]
+    for folder in folders:
+        if (folder / path).is_file():
+            return folder / path
+    raise DataNotFoundError(f"{path} is in no folder that FSVI_DATA names.")
+
+
+def _some(frame: pd.DataFrame, y: Array) -> tuple[pd.DataFrame, Array]:
+    chosen = np.random.RandomState(0).permutation(len(frame))[:_MOST_ROWS]
+    return frame.iloc[chosen].reset_index(drop=True), y[chosen]
+
+
+def _builtin(load: Callable[..., Any]) -> tuple[pd.DataFrame, Array]:
+    read = load(as_frame=True)
+    return _some(read.data, read.target.to_numpy())
 
 
 TABLES = (
-    Table("iris", True, _builtin(datasets.load_iris)),
-    Table("wine classes", True, _builtin(datasets.load_wine)),
-    Table("breast cancer", True, _builtin(datasets.load_breast_cancer)),
-    Table("digits", True, _builtin(datasets.load_digits)),
-    Table("diabetes", False, _builtin(datasets.load_diabetes)),
-    *(Table(name, False, lambda name=name: _uci(name)) for name in _UCI),  # type: ignore[misc]
+    *(Table(name, partial(_file, f"tables/{name}.csv.gz", y, True), True) for name, y in _CLASSES.items()),
+    *(Table(name, partial(_builtin, load), name != "diabetes") for name, load in _BUILTIN.items()),
+    *(Table(name, partial(_file, f"tables/{name}.csv.gz", y, False), False) for name, y in _NUMBERS.items()),
+    *(Table(name, partial(_file, f"uci/{name}.csv.gz", "y", False), False) for name in _UCI),
 )
-"""The tables of the bench."""
 
 
-# Models ---------------------------------------------------------------------------------------------------------------
-
-
-def make_models(is_classification: bool, num_rows: int, seed: int) -> dict[str, Any]:
-    """Unfitted models by name; a Gaussian process only for tables that it can handle.
+def file_table(spec: str) -> Table:
+    """A table of your own.
 
     Args:
-        is_classification: Whether targets are classes.
-        num_rows: The number of training rows.
-        seed: The seed of the models.
+        spec: A CSV file and its target, as "customers.csv:churn"; a target of text has classes.
     """
-    ours = FSVIClassifier if is_classification else FSVIRegressor
-    models = {name: ours(name, random_state=seed) for name in ("fsvi", "map")}
-    models["ensemble"] = ours("ensemble:map", settings={"size": 5}, random_state=seed)
-    network, forest = (
-        (MLPClassifier, RandomForestClassifier) if is_classification else (MLPRegressor, RandomForestRegressor)
+    path, colon, target = spec.rpartition(":")
+    if not colon or not path or not target:
+        raise InvalidInputError(f"--file {spec!r} must name a file and its target, as in customers.csv:churn.")
+    frame = pd.read_csv(path)
+    check_choice("target", target, [str(name) for name in frame.columns])
+    is_classification = frame[target].dtype.kind not in "iuf"
+    return Table(
+        Path(path).stem, lambda: _file(str(Path(path).resolve()), target, is_classification), is_classification
     )
-    models["sklearn MLP"] = make_pipeline(StandardScaler(), network(early_stopping=True, random_state=seed))
-    models["forest"] = forest(random_state=seed)
-    if num_rows <= _GAUSSIAN_PROCESS_ROWS:
-        models["GP"] = make_pipeline(StandardScaler(), _gaussian_process(is_classification, seed))
-    return models
 
 
-def _gaussian_process(is_classification: bool, seed: int) -> Any:
-    kernel = ConstantKernel() * RBF(3.0)
-    if is_classification:
-        return GaussianProcessClassifier(kernel, random_state=seed)
-    return GaussianProcessRegressor(kernel + WhiteKernel(0.1), normalize_y=True, random_state=seed)
+# Splits ---------------------------------------------------------------------------------------------------------------
 
 
-def predict_moments(model: Any, x: Array) -> tuple[Array, Array | None]:
-    """E[y] and the standard deviation of y; for a forest, the standard deviation between its trees.
+def rows_to_test(table: Table, x: pd.DataFrame, y: Array, kind: str, seed: int) -> Array | None:
+    """Which rows are test rows, (n,) truth values; None if the table has no such split.
 
     Args:
-        model: The fitted model.
-        x: Rows.
+        table: The table.
+        x: Its rows.
+        y: Its targets.
+        kind: One of `KINDS`.
+        seed: The seed of a random split, or which important column, date or group to split by.
     """
-    if hasattr(model, "estimators_") and hasattr(model, "n_estimators"):
-        trees = np.stack([tree.predict(x) for tree in model.estimators_])
-        return trees.mean(0), trees.std(0)
-    last = model.steps[-1][1] if hasattr(model, "steps") else model
-    if isinstance(last, MLPRegressor):
-        return model.predict(x), None
-    mean, std = model.predict(x, return_std=True)
-    return mean, std
+    if kind == "iid":
+        return np.isin(np.arange(len(x)), np.random.RandomState(seed).permutation(len(x))[: len(x) // 5])
+    if kind == "time":
+        return _after(x, _DATES.get(table.name)) if seed == 0 else None
+    if kind == "group":
+        return _groups(x, _GROUPS.get(table.name), seed)
+    columns = _important(x, y, table.is_classification)
+    if seed >= len(columns):
+        return None
+    values = x[columns[seed]].to_numpy(float)
+    low, high = (0.85, 1.0) if kind == "beyond" else (0.4, 0.6)
+    chosen: Array = (values > np.nanquantile(values, low)) & (values <= np.nanquantile(values, high))
+    return chosen
+
+
+def _after(x: pd.DataFrame, name: str | None) -> Array | None:
+    if name is None:
+        return None
+    values = (
+        x[name] if x[name].dtype.kind in "iuf" else pd.to_datetime(x[name], format="mixed", dayfirst="." in x[name][0])
+    )
+    ranks: Array = values.rank(pct=True).to_numpy()
+    return ranks > 0.8
+
+
+def _groups(x: pd.DataFrame, name: str | None, seed: int) -> Array | None:
+    if name is None:
+        return None
+    levels = np.random.RandomState(seed).permutation(np.unique(x[name].astype(str)))
+    chosen: Array = x[name].astype(str).isin(levels[: max(1, len(levels) // 5)]).to_numpy()
+    return chosen
+
+
+def _important(x: pd.DataFrame, y: Array, is_classification: bool) -> list[Any]:
+    """Columns of numbers with at least 20 values, those first that a forest uses most."""
+    numbers = [name for name in x.columns if x[name].dtype.kind in "iuf" and x[name].nunique() >= 20]
+    if not numbers:
+        return []
+    kind = ExtraTreesClassifier if is_classification else ExtraTreesRegressor
+    filled = x[numbers].fillna(x[numbers].median())
+    forest = kind(50, min_samples_leaf=5, random_state=0).fit(filled, y)
+    return [numbers[i] for i in np.argsort(-forest.feature_importances_)]
+
+
+def make_split(table: Table, kind: str, seed: int) -> tuple[Split, Array] | None:
+    """Training rows, test rows and test targets; None if the table has no such split.
+
+    Args:
+        table: The table.
+        kind: One of `KINDS`.
+        seed: See `rows_to_test`.
+    """
+    x, y = table.load()
+    chosen = rows_to_test(table, x, y, kind, seed)
+    if chosen is None or chosen.sum() < 20:
+        return None
+    classes = int(y.max()) + 1 if table.is_classification else 0
+    if len(np.unique(y[~chosen])) < classes:
+        return None
+    kept = np.random.RandomState(seed).permutation(np.flatnonzero(~chosen))
+    return Split(x.iloc[kept], y[kept], x[chosen], classes, seed), y[chosen]
 
 
 # Measuring ------------------------------------------------------------------------------------------------------------
 
 
-def uncertainty(model: Any, x: Array, is_classification: bool, scale: float) -> Array | None:
-    """The entropy divided by its maximum, or the standard deviation in units of the targets', per row.
+def score(answer: Answer, split: Split, y: Array) -> dict[str, float]:
+    """How good an answer is; errors, widths and densities of numbers are in units of the training targets' std.
 
     Args:
-        model: The fitted model.
-        x: Rows.
-        is_classification: Whether targets are classes.
-        scale: The standard deviation of the targets.
+        answer: The answer.
+        split: What it was given.
+        y: The test targets.
     """
-    if is_classification:
-        p = np.clip(model.predict_proba(x), _LEAST, 1)
-        entropy: Array = -(p * np.log(p)).sum(1) / math.log(p.shape[1])
-        return entropy
-    std = predict_moments(model, x)[1]
-    return None if std is None else std / scale
+    if answer.proba is not None:
+        p = np.clip(answer.proba, _LEAST, 1)
+        p /= p.sum(1, keepdims=True)
+        confidence, is_right = p.max(1), p.argmax(1) == y
+        bins = np.minimum((confidence * 10).astype(int), 9)
+        gaps = [abs((confidence - is_right)[bins == b].sum()) for b in range(10)]
+        nll = -np.log(p[np.arange(len(y)), y]).mean()
+        return {"accuracy": float(is_right.mean()), "nll": float(nll), "ece": float(sum(gaps) / len(y))}
+    scale = float(split.y.std())
+    assert answer.mean is not None and answer.lower is not None and answer.upper is not None
+    found = {
+        "rmse": float(np.sqrt(((y - answer.mean) ** 2).mean())) / scale,
+        "coverage": float(((y >= answer.lower) & (y <= answer.upper)).mean()),
+        "width": float((answer.upper - answer.lower).mean()) / scale,
+    }
+    if answer.std is not None:
+        z, std = (y - answer.mean) / answer.std, answer.std / scale
+        found["nll"] = float((0.5 * z**2 + np.log(std) + 0.5 * math.log(2 * math.pi)).mean())
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def shift_all(x: Array, std: Array, size: float, random: np.random.RandomState) -> dict[str, Array]:
-    """Rows with all columns moved: with independent signs, up, and down.
+def measure_far(table: Table, seed: int) -> dict[str, Any]:
+    """The uncertainty on test rows, and with all columns or one column shifted, and which promises hold.
 
     Args:
-        x: Rows.
-        std: The standard deviation of each column.
-        size: The shift in standard deviations.
-        random: The source of random numbers.
-    """
-    signs = random.choice([-1.0, 1.0], x.shape)
-    return {"signs": x + size * std * signs, "up": x + size * std, "down": x - size * std}
-
-
-def measure_uncertainty(model: Any, table: Table, train: tuple[Array, Array], x: Array, seed: int) -> dict[str, float]:
-    """Mean uncertainty on test rows, and on rows outside of the data at both distances.
-
-    Args:
-        model: The fitted model.
         table: The table.
-        train: Training rows.
-        x: Test rows.
-        seed: The seed of the shifts.
+        seed: The seed of split, model and shifts.
     """
-    std, scale = train[0].std(0), 1.0 if table.is_classification else float(train[1].std())
-    random = np.random.RandomState(seed)
-    x = x[:_FAR_ROWS]
+    found = make_split(table, "iid", seed)
+    if found is None:
+        return {}
+    split, _ = found
+    encoder = TableEncoder.learn(as_table(split.x))
+    x, x_test = (encoder.transform(as_table(part), warn=False) for part in (split.x, split.x_test))
+    x_test, std, random = x_test[:_FAR_ROWS], x.std(0), np.random.RandomState(seed)
+    model: Any = (FSVIClassifier if split.num_classes else FSVIRegressor)(random_state=seed).fit(x, split.y)
 
     def mean(rows: Array) -> float:
-        values = uncertainty(model, rows, table.is_classification, scale)
-        return math.nan if values is None else float(values.mean())
+        if split.num_classes:
+            p = np.clip(model.predict_proba(rows), _LEAST, 1)
+            return float(-(p * np.log(p)).sum(1).mean() / math.log(p.shape[1]))
+        return float(model.predict(rows, return_std=True)[1].mean() / split.y.std())
 
-    measured = {"on": mean(x)}
-    for label, size in (("8", _FAR), ("2", _NEAR)):
-        measured |= {f"{name} {label}": mean(rows) for name, rows in shift_all(x, std, size, random).items()}
-        steps = [sign * size * std * unit for unit in np.eye(len(std))[std > 0] for sign in (1, -1)]
-        # One call for many columns: calls of small tables cost more than the rows.
-        single = [mean(np.concatenate([x + step for step in steps[i : i + 2]])) for i in range(0, len(steps), 2)]
-        measured |= {f"one {label}": float(np.mean(single)), f"worst {label}": float(np.min(single))}
-    return measured
-
-
-def measure_fit(model: Any, table: Table, x: Array, y: Array, scale: float) -> dict[str, float]:
-    """How well a model predicts test rows.
-
-    Args:
-        model: The fitted model.
-        table: The table.
-        x: Test rows.
-        y: Their targets.
-        scale: The standard deviation of the targets.
-    """
-    if table.is_classification:
-        p = np.clip(model.predict_proba(x), _LEAST, 1)
-        index = np.searchsorted(model.classes_, y)
-        return {
-            "accuracy": float((p.argmax(1) == index).mean()),
-            "nll": float(-np.log(p[np.arange(len(y)), index]).mean()),
-        }
-    mean, std = predict_moments(model, x)
-    measured = {"rmse": float(np.sqrt(((y - mean) ** 2).mean())) / scale}
-    if std is None:
-        return measured
-    std = np.maximum(std, 1e-6 * scale)
-    z = (y - mean) / std
-    nll = 0.5 * z**2 + np.log(std / scale) + 0.5 * math.log(2 * math.pi)
-    return {**measured, "nll": float(nll.mean()), "coverage": float((np.abs(z) < 1.959964).mean())}
+    row: dict[str, Any] = {"on": mean(x_test)}
+    for label, size in (("8", 8.0), ("2", 2.0)):
+        signs = random.choice([-1.0, 1.0], x_test.shape)
+        for name, sign in (("signs", signs), ("up", 1.0), ("down", -1.0)):
+            row[f"{name} {label}"] = mean(x_test + size * std * sign)
+        units = np.eye(len(std))[std > 0]
+        chosen = units[random.permutation(len(units))[:30]]
+        some = x_test[:50]
+        rows = np.concatenate([some + sign * size * std * unit for unit in chosen for sign in (1, -1)])
+        row[f"one {label}"] = mean(rows)
+    least = min(row["signs 8"], row["up 8"], row["down 8"])
+    row["holds"] = {
+        "all 8": least >= (0.85 if split.num_classes else 0.7),
+        "one 8": row["one 8"] >= (0.6 if split.num_classes else 2 * row["on"]),
+        "2": min(row["signs 2"], row["up 2"], row["down 2"], row["one 2"]) > row["on"],
+    }
+    return row
 
 
-def measure_table(table: Table, seeds: Sequence[int], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Every model on a table, averaged over seeds, with a quarter of the rows held out.
+def measure(table: Table, seeds: Sequence[int], have: Sequence[dict[str, Any]], tell: Any) -> Iterator[dict[str, Any]]:
+    """What is still to be measured on a table, one result at a time.
 
     Args:
         table: The table.
-        seeds: The seeds of splits and models.
+        seeds: The seeds.
+        have: Earlier results.
         tell: A function that shows a line of text.
     """
-    x, y = table.load()
-    results: dict[str, list[dict[str, float]]] = {}
-    for seed in seeds:
-        stratify = y if table.is_classification else None
-        x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.25, random_state=seed, stratify=stratify)
-        for name, model in make_models(table.is_classification, len(x_train), seed).items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                started, cpu_started = time.perf_counter(), time.process_time()
-                model.fit(x_train, y_train)
-                seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-                scale = 1.0 if table.is_classification else float(y_train.std())
-                row = measure_fit(model, table, x_test, y_test, scale)
-                row |= measure_uncertainty(model, table, (x_train, y_train), x_test, seed)
-            results.setdefault(name, []).append({"seconds": seconds, "cpu": cpu_seconds, **row})
-        tell(f"{table.name}: seed {seed} done")
-    means = {
-        name: {key: float(np.mean([row[key] for row in rows])) for key in rows[0]} for name, rows in results.items()
-    }
+    done = {(row["split"], row["seed"], row["model"]) for row in have}
+    models = make_models(tell)
+    for kind in KINDS:
+        for seed in seeds if kind == "iid" else seeds[:2]:
+            missing = [name for name in models if (kind, seed, name) not in done]
+            found = make_split(table, kind, seed) if missing else None
+            for name in missing if found else []:
+                split, y = found  # type: ignore[misc]
+                if name.startswith("conformal") and split.num_classes:
+                    continue
+                answer = models[name](replace(split))
+                yield {"split": kind, "seed": seed, "model": name, "cpu": answer.cpu, **score(answer, split, y)}
+    if ("far", seeds[0], "fsvi") not in done:
+        yield {"split": "far", "seed": seeds[0], "model": "fsvi", **measure_far(table, seeds[0])}
+
+
+# Reporting ------------------------------------------------------------------------------------------------------------
+
+
+def gather(documents: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """All results as one frame, a row per table, split, seed and model."""
+    rows = [{"table": found["table"], **row} for found in documents for row in found["results"]]
+    return pd.DataFrame(rows)
+
+
+def _pairs(rows: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
+    """Results of two models on the same splits, side by side."""
+    keys = ["table", "split", "seed"]
+    return rows[rows.model == first].merge(rows[rows.model == second], on=keys, suffixes=("", " other"))
+
+
+def versus(rows: pd.DataFrame, other: str) -> dict[str, float]:
+    """Wins, ties and losses of "fsvi" in accuracy or RMSE (tie: 1 point or 2%), and NLL and time next to another's."""
+    pairs = _pairs(rows, "fsvi", other)
+    gain = pd.Series(np.nan, pairs.index, dtype=float)
+    if "accuracy" in pairs:
+        gain = ((pairs["accuracy"] - pairs["accuracy other"]) / 0.01).round(9)
+    if "rmse" in pairs:
+        gain = gain.fillna(np.log(pairs["rmse other"] / pairs["rmse"]) / math.log(1.02))
+    difference = (pairs["nll"] - pairs["nll other"]) if "nll other" in pairs else pd.Series(dtype=float)
     return {
-        "table": table.name,
-        "kind": "classification" if table.is_classification else "regression",
-        "rows": len(x),
-        "columns": x.shape[1],
-        "seeds": list(seeds),
-        "models": {name: _finite(row) for name, row in means.items()},
-        "by_seed": {name: [_finite(row) for row in rows] for name, rows in results.items()},
+        "wins": int((gain >= 1).sum()),
+        "ties": int((gain.abs() < 1).sum()),
+        "losses": int((gain <= -1).sum()),
+        "NLL not above": float((difference.dropna() <= 0).mean()),
+        "mean NLL difference": float(difference.mean()),
+        "median time ratio": float((pairs["cpu"] / pairs["cpu other"].clip(lower=1e-3)).median()),
     }
 
 
-def _finite(row: Mapping[str, float]) -> dict[str, float]:
-    """What was measured; a model without a standard deviation has no likelihood, for instance."""
-    return {name: value for name, value in row.items() if math.isfinite(value)}
-
-
-# Checks ---------------------------------------------------------------------------------------------------------------
-
-
-def check_promises(result: Mapping[str, Any]) -> dict[str, bool]:
-    """Which promises hold on a table."""
-    ours, point = result["models"]["fsvi"], result["models"]["map"]
-    directions = ("signs", "up", "down")
-    if result["kind"] == "classification":
-        checks = {
-            "accuracy ≥ MAP − 1 point": ours["accuracy"] >= point["accuracy"] - 0.01,
-            "NLL ≤ 1.1 MAP": ours["nll"] <= 1.1 * point["nll"],
-            **{f"entropy ≥ .85, {name} 8": ours[f"{name} 8"] >= 0.85 for name in directions},
-            "entropy ≥ .6, one 8": ours["one 8"] >= 0.6,
-        }
-    else:
-        checks = {
-            "RMSE ≤ 1.1 MAP": ours["rmse"] <= 1.1 * point["rmse"],
-            # A density's NLL may be negative, where a factor means nothing: a tenth of its size is allowed.
-            "NLL ≤ 1.1 MAP": ours["nll"] <= point["nll"] + 0.1 * abs(point["nll"]),
-            "coverage 92–98%": 0.92 <= ours["coverage"] <= 0.98,
-            **{f"std ≥ .7, {name} 8": ours[f"{name} 8"] >= 0.7 for name in directions},
-            "std doubles, one 8": ours["one 8"] >= 2 * ours["on"],
-        }
-    return {
-        **checks,
-        **{f"more than on the data, {name} 2": ours[f"{name} 2"] > ours["on"] for name in (*directions, "one")},
-    }
-
-
-def time_ratio(result: Mapping[str, Any]) -> float:
-    """The processor time of a fit over that of MAP: unlike the wall clock, it leaves out what other programs do."""
-    models = result["models"]
-    return float(models["fsvi"]["cpu"] / models["map"]["cpu"])
-
-
-def render_markdown(results: Sequence[Mapping[str, Any]]) -> str:
-    """All results as Markdown: promises, then what each model does."""
-    lines = ["| table | rows × columns | promises | time ÷ MAP | broken |", "|---|---|---|---|---|"]
-    for result in results:
-        checks = check_promises(result)
-        broken = "; ".join(name for name, holds in checks.items() if not holds) or "none"
-        size, kept = f"{result['rows']} × {result['columns']}", f"{sum(checks.values())}/{len(checks)}"
-        lines.append(f"| {result['table']} | {size} | {kept} | {time_ratio(result):.2f} | {broken} |")
-    if results:
-        lines.append("")
-        lines.append(f"Median time ÷ MAP: {np.median([time_ratio(result) for result in results]):.2f}.")
-    for kind, columns in _COLUMNS.items():
-        chosen = [result for result in results if result["kind"] == kind]
-        if chosen:
-            lines += ["", f"| {kind} | model | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
-        for result in chosen:
-            for name, row in result["models"].items():
-                cells = [f"{row[column]:.3f}" if column in row else "–" for column in columns]
-                lines.append(f"| {result['table']} | {name} | {' | '.join(cells)} |")
+def render_markdown(rows: pd.DataFrame) -> str:
+    """A page: "fsvi" against each model, and coverage of 95% intervals, for each kind of split."""
+    lines = [
+        "| split | against | wins / ties / losses | NLL not above | mean NLL difference | time ratio |",
+        "|---" * 6 + "|",
+    ]
+    for kind in KINDS:
+        part = rows[rows.split == kind]
+        for other in [name for name in part.model.unique() if name != "fsvi"]:
+            v = versus(part, other)
+            counts = f"{v['wins']} / {v['ties']} / {v['losses']}"
+            numbers = f"{v['NLL not above']:.2f} | {v['mean NLL difference']:+.3f} | {v['median time ratio']:.1f}"
+            lines.append(f"| {kind} | {other} | {counts} | {numbers} |")
+    lines += [
+        "",
+        "| split | model | splits | median coverage | in 90–99% | below 90% | median width |",
+        "|---" * 7 + "|",
+    ]
+    for kind in KINDS:
+        for name, part in rows[(rows.split == kind) & rows.get("coverage", pd.Series(dtype=float)).notna()].groupby(
+            "model"
+        ):
+            c = part.coverage
+            numbers = f"{c.median():.3f} | {c.between(0.9, 0.99).mean():.2f} | {(c < 0.9).mean():.2f}"
+            lines.append(f"| {kind} | {name} | {len(c)} | {numbers} | {part.width.median():.2f} |")
+    far = rows[rows.split == "far"]
+    broken = [f"{row.table}: {name}" for row in far.itertuples() for name, holds in row.holds.items() if not holds]
+    lines += ["", f"Far from the data, {3 * len(far) - len(broken)} of {3 * len(far)} promises hold; broken: {broken}."]
     return "\n".join(lines) + "\n"
 
 
-_FAR_COLUMNS = ("on", "signs 8", "up 8", "down 8", "one 8", "worst 8", "signs 2", "up 2", "down 2", "one 2", "cpu")
-_COLUMNS = {
-    "classification": ("accuracy", "nll", *_FAR_COLUMNS),
-    "regression": ("rmse", "nll", "coverage", *_FAR_COLUMNS),
-}
+def draw(rows: pd.DataFrame, path: Path) -> None:
+    """The figure of docs/tables.md: coverage of 95% intervals for each kind of split, one dot per split.
+
+    Args:
+        rows: All results.
+        path: The file to write.
+    """
+    from matplotlib.figure import Figure
+
+    names = [name for name in ("fsvi", "map", "ensemble", *_TREES, "conformal LightGBM") if name in set(rows.model)]
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    axes: Any = figure.subplots(1, 3, sharey=True)
+    for ax, kind in zip(axes, ("iid", "beyond", "gap"), strict=True):
+        ax.axvspan(0.9, 0.99, color="0.92")
+        for at, name in enumerate(names):
+            c = rows[(rows.split == kind) & (rows.model == name)].coverage.dropna()
+            jitter = np.random.RandomState(0).uniform(-0.25, 0.25, len(c))
+            ax.plot(c, at + jitter, ".", color="C0" if name == "fsvi" else "0.5", markersize=4)
+            ax.plot([c.median()] * 2, [at - 0.35, at + 0.35], "k")
+        ax.set(title=kind, xlabel="coverage of 95% intervals", xlim=(0, 1.02))
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    figure.savefig(path, dpi=120)
 
 
 def run_table_bench(
-    out: Path,
-    seeds: Sequence[int],
-    tell: Callable[[str], None],
-    names: str | None = None,
-    own: Sequence[Table] = (),
+    out: Path, seeds: Sequence[int], tell: Callable[[str], None], names: str | None = None, own: Sequence[Table] = ()
 ) -> None:
-    """Measure tables, and write one JSON file per table and `tables.md`.
-
-    A table that was measured with the same seeds is not measured again. Tables that are not there are left out.
+    """Measure tables; write one JSON file per table, `tables.md` and `tables.png`. What was measured is kept.
 
     Args:
         out: The folder to write to.
@@ -339,42 +398,30 @@ def run_table_bench(
         own: Tables to measure instead.
     """
     check_writable(out)
-    _warm_up()
+    tables = {table.name: table for table in own or TABLES}
     wanted = (
-        None
-        if names is None
-        else [check_choice("only", name.strip(), [table.name for table in own or TABLES]) for name in names.split(",")]
+        list(tables) if names is None else [check_choice("only", n.strip(), list(tables)) for n in names.split(",")]
     )
-    results = []
-    for table in own or TABLES:
-        if wanted is not None and table.name not in wanted:
+    documents = []
+    for name in wanted:
+        path = out / f"{name}.json"
+        try:
+            found = read_document(path)
+        except FileFormatError:
+            found = {"table": name, "results": []}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for row in measure(tables[name], seeds, list(found["results"]), tell):
+                    found["results"].append(row)
+                    write_document(path, found)
+        except DataNotFoundError as error:
+            tell(f"{name} is left out: {error}")
             continue
-        path = out / f"{table.name.replace(' ', '_')}.json"
-        result = _read(path, seeds)
-        if result is None:
-            try:
-                result = measure_table(table, seeds, tell)
-            except DataNotFoundError as error:
-                tell(f"{table.name} is left out: {error}")
-                continue
-            write_document(path, result)
-        results.append(result)
-        write_bytes(out / "tables.md", render_markdown(results).encode())
-    tell(render_markdown(results))
-    tell(f"Written to {out / 'tables.md'}.")
-
-
-def _warm_up() -> None:
-    """Fit once before anything is timed: the first steps of a process load libraries."""
-    x, y = datasets.make_friedman1(60, random_state=0)
-    for method in ("fsvi", "map"):
-        FSVIRegressor(method, epochs=2, random_state=0).fit(x, y)
-
-
-def _read(path: Path, seeds: Sequence[int]) -> dict[str, Any] | None:
-    """An earlier result with the same seeds, if there is one."""
-    try:
-        result = read_document(path)
-    except FileFormatError:
-        return None
-    return result if result.get("seeds") == list(seeds) else None
+        tell(f"{name}: {len(found['results'])} results")
+        documents.append(found)
+    if documents:
+        rows = gather(documents)
+        write_bytes(out / "tables.md", render_markdown(rows).encode())
+        draw(rows, out / "tables.png")
+        tell(f"Written to {out / 'tables.md'}.")

@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -10,6 +11,7 @@ from sklearn.model_selection import GridSearchCV
 
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
+from fsvi.tables import as_table
 
 FAST = {"epochs": 30, "lr": 0.05, "batch_size": 32, "num_samples": 10, "random_state": 0}
 pandas = pytest.importorskip("pandas")
@@ -171,3 +173,43 @@ def test_many_rows_are_predicted_part_by_part(monkeypatch):
     whole = model.predict(x, return_std=True)
     monkeypatch.setattr("fsvi.estimators.base._ROWS", 16)
     np.testing.assert_allclose(model.predict(x, return_std=True), whole, rtol=1e-12)
+
+
+# As a new user would --------------------------------------------------------------------------------------------------
+
+
+def test_columns_of_a_frame_may_come_in_any_order():
+    x = pd.DataFrame(np.random.RandomState(0).randn(40, 2), columns=["a", "b"])
+    model = FSVIRegressor("map", **FAST).fit(x, x.a - x.b)
+    assert np.array_equal(model.predict(x), model.predict(x[["b", "a"]]))
+
+
+def test_amounts_and_shares_are_numbers():
+    x = pd.DataFrame({"price": [f"${i},367.47" for i in range(1, 41)], "share": [f"{i / 4}%" for i in range(40)]})
+    model = FSVIRegressor("map", **FAST).fit(x, np.arange(40.0))
+    assert [column.kind for column in model.encoder_.columns] == ["number", "number"]
+
+
+def test_a_model_of_a_file_predicts_frames():
+    x = pd.DataFrame(np.random.RandomState(0).randn(40, 2), columns=["a", "b"])
+    model = FSVIRegressor("map", **FAST).fit(as_table(x), x.a.to_numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.array_equal(model.predict(x), model.predict(as_table(x)))
+
+
+def test_a_column_that_is_left_out_is_warned_of_once(frame, labels):
+    named = frame.assign(folded=[f"person {i}" for i in range(len(frame))])
+    with pytest.warns(UserWarning, match="'folded' is left out"):
+        model = FSVIClassifier("map", **FAST).fit(named, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clone(model).fit(named[5:], labels[5:])
+
+
+def test_read_only_targets_are_no_reason_to_warn():
+    x, y = np.random.RandomState(0).randn(40, 2), np.arange(40.0)
+    y.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FSVIRegressor("map", **FAST).fit(x, y).calibrate(x, y)

@@ -72,7 +72,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         settings: Further arguments of the method, such as {"prior_variance": 2.0}; in a grid search, each can be set by
             itself, as `settings__prior_variance`. For "fsvi" also `num_features`, the number of random features.
         epochs: How often to go through the data, at most; None takes a number of steps that suits the table.
-        batch_size: Rows per step; None is 256 for the default network, 128 for others.
+        batch_size: Rows per step; None is 128, and fewer in small tables.
         lr: Learning rate; None is 0.06 for the default network, 0.005 for others.
         num_samples: Draws of the function that make a prediction.
         device: Where to train and predict, such as "cuda", or "auto" for the first accelerator that works; None for
@@ -161,13 +161,15 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         self.sketch_ = Sketch.learn(self.encoder_, table)
         for name, reason in self.encoder_.left_out:
             if name not in (self.columns or {}):
-                warnings.warn(f"column {name!r} is left out ({reason}).", stacklevel=4)
+                _warn_once(f"column {name!r} is left out", reason)
         return self.encoder_.transform(table, warn=False), y, weights
 
     def _see(self, X: Any, y: Any, **checks: Any) -> tuple[Table, NDArray[Any]]:
         """Training data, validated as scikit-learn does it."""
         if is_mixed(X) or self.columns:
             validate_data(self, X, skip_check_array=True)
+            if isinstance(X, Table):  # read from a file: frames of its columns can be predicted too
+                self.feature_names_in_ = np.array(X.names, dtype=object)
             y = _check_y(y, **checks, estimator=self)
             check_consistent_length(X, y)
             return as_table(X), y
@@ -177,9 +179,14 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
     def _table(self, X: Any) -> Table:
         """New rows, validated; values unlike training are warned of."""
         check_is_fitted(self)
-        if all(isinstance(column, NumberColumn) for column in self.encoder_.columns) and not is_mixed(X):
-            names, known = getattr(self, "feature_names_in_", None), self.encoder_.names
-            given = as_table(X) if names is None and hasattr(X, "columns") else None  # fsvi fit has the file's names
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None and hasattr(X, "columns") and not isinstance(X, Table) and set(X.columns) == set(names):
+            X = X[list(names)]  # columns may come in any order
+        if isinstance(X, Table):
+            table = X
+        elif all(isinstance(column, NumberColumn) for column in self.encoder_.columns) and not is_mixed(X):
+            known = self.encoder_.names  # a model of fsvi fit has the file's names
+            given = as_table(X) if names is None and hasattr(X, "columns") else None
             if given is not None and not set(known) <= set(given.names):
                 given = None  # its columns have numbers for names, as those of training had
             X = X if given is None else np.asarray(X)
@@ -187,8 +194,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
             by_place = known if names is None and len(known) == X.shape[1] else names
             table = as_table(X, by_place) if given is None else given
         else:
-            if not isinstance(X, Table):  # whose columns may come in any order
-                validate_data(self, X, skip_check_array=True, reset=False)
+            validate_data(self, X, skip_check_array=True, reset=False)
             table = as_table(X)
         for surprise in self.encoder_.surprises(table):
             warnings.warn(surprise, stacklevel=4)
@@ -349,7 +355,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
     def _fit_calibration(self, X: Any, y: Any, steps: Sequence[Any]) -> None:
         """Learn the steps from held-out rows; `y` are labels 0..C−1 or targets."""
         calibration = Calibration(copy.deepcopy(list(steps)))
-        self.calibration_ = calibration.fit(self._raw_predictive(X), y, seed=self.seed_)
+        self.calibration_ = calibration.fit(self._raw_predictive(X), np.array(y), seed=self.seed_)  # pandas: read-only
 
     def _calibrated(self, p: Any) -> Any:
         """The prediction with the scalings that `calibrate` learned, if it did."""
@@ -400,6 +406,16 @@ def _known(likelihood: Likelihood) -> Likelihood:
     if isinstance(likelihood, Gaussian) and likelihood.learn_noise:
         return Gaussian(likelihood.noise.tolist())
     return likelihood
+
+
+_SAID: set[str] = set()
+
+
+def _warn_once(sentence: str, reason: str) -> None:
+    """Warn of a column in the first of many fits: every fold and every try of a search would repeat it."""
+    if sentence not in _SAID:
+        _SAID.add(sentence)
+        warnings.warn(f"{sentence} ({reason}).", stacklevel=5)
 
 
 def _check_weights(sample_weight: Any, y: NDArray[Any]) -> NDArray[np.float64]:

@@ -111,10 +111,20 @@ def condition(method: FSVI, x: Tensor, weights: Tensor, variance: float) -> None
     """
     features: Any = method.net[0]  # type: ignore[index]
     hidden, axes = features.num_hidden, features.random.axes
-    parts = list(zip(x.split(_ROWS), weights.split(_ROWS), strict=True))
-    shared = sum(_gram(method, hidden, *part) for part in parts)
-    axes.copy_(axes.double() @ torch.linalg.eigh(shared)[1].flip(1))
-    total: Any = sum(_squares(method, hidden, *part) for part in parts)
+    shared: Any = 0.0
+    for part, counts in zip(x.split(_ROWS), weights.split(_ROWS), strict=True):
+        phi, precisions = _looked_at(method, hidden, part, counts)
+        shared = shared + phi.T @ (phi * precisions.mean(1, keepdim=True))
+    values, vectors = torch.linalg.eigh(shared)
+    axes.copy_(axes.double() @ vectors.flip(1))
+    num_means = precisions.shape[1]
+    total: Any = (
+        values.flip(0).clamp_min(0.0)[None] if num_means == 1 else torch.zeros(num_means, len(values)).to(values)
+    )
+    if num_means > 1:
+        for part, counts in zip(x.split(_ROWS), weights.split(_ROWS), strict=True):
+            phi, precisions = _looked_at(method, hidden, part, counts)
+            total += precisions.T @ phi.square()
     stds = method.posterior.layout.views(method.posterior.log_std.data)
     weight, bias = (stds[name] for name in method.network.head_names)
     bias.fill_(_TINY).log_()
@@ -122,24 +132,18 @@ def condition(method: FSVI, x: Tensor, weights: Tensor, variance: float) -> None
     weight[: total.shape[0], hidden:] = -0.5 * (total + 1 / variance).log().to(weight)
 
 
-def _gram(method: FSVI, hidden: int, x: Tensor, weights: Tensor) -> Tensor:
-    """Φᵀ Λ Φ with the mean precision over outputs."""
-    phi = method.network.features(x)[:, hidden:].double()
-    return phi.T @ (phi * _precisions(method, x, weights).mean(1, keepdim=True))
+def _looked_at(method: FSVI, hidden: int, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Φ, and how much each row says about each output of the function, (n, outputs)."""
+    features = method.network.features(x)
+    outputs = method.network.linear(features)
+    return features[:, hidden:].double(), _precisions(method.likelihood, outputs.double(), weights[:, None].double())
 
 
-def _squares(method: FSVI, hidden: int, x: Tensor, weights: Tensor) -> Tensor:
-    """The diagonal of Φᵀ Λ Φ for each output of the function, (outputs, features)."""
-    phi = method.network.features(x)[:, hidden:].double()
-    return _precisions(method, x, weights).T @ phi.square()
-
-
-def _precisions(method: FSVI, x: Tensor, weights: Tensor) -> Tensor:
-    """How much each row says about each output of the function, (n, outputs); log variances are not among them."""
-    outputs, likelihood = method.network(x).double(), method.likelihood
+def _precisions(likelihood: Likelihood, outputs: Tensor, weights: Tensor) -> Tensor:
+    """Λ, (n, outputs); log variances are not among the outputs of the function."""
     if not isinstance(likelihood, Gaussian):
         p = outputs.softmax(-1)
-        return weights[:, None].double() * p * (1 - p)
+        return weights * p * (1 - p)
     if likelihood.heteroscedastic:
-        return weights[:, None].double() * (-outputs.chunk(2, -1)[1]).exp()
-    return weights[:, None].double() / likelihood.noise.double().square().expand_as(outputs)
+        return weights * (-outputs.chunk(2, -1)[1]).exp()
+    return weights / likelihood.noise.double().square().expand_as(outputs)

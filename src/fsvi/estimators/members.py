@@ -19,11 +19,11 @@ from fsvi.networks.tabular import TabularFeatures
 from fsvi.training import History
 from fsvi.validation import check_count, check_positive
 
-_STEPS, _ROWS_PER_STEP, _MOST_STEPS = 400, 10, 15_000
-"""Training takes 400 steps and one more for every ten rows, up to a limit."""
+_STEPS, _ROWS_PER_STEP, _MOST_STEPS = 300, 20, 15_000
+"""Training takes 300 steps and one more for every twenty rows, up to a limit."""
 _EVALUATIONS, _MOST_EVALUATED, _LEAST_HELD_OUT = 24, 20_000, 40
 """How often held-out rows are looked at, how many of them, and with how few rows in all none are held out."""
-_LR, _BATCH_SIZE, _DROPOUT, _DECAY = 0.06, 256, 0.15, 0.02
+_LR, _BATCH_SIZE, _DROPOUT, _DECAY = 0.06, 128, 0.15, 0.02
 _RATES = {"bias": 0.3, "gain": 3.0, "frequency": 0.1, "phase": 0.1, "mixing": 0.3}
 """Learning rates of some parameters, as multiples of that of the weights."""
 _LOG_VARIANCES = (-10.0, 4.0)
@@ -65,7 +65,7 @@ def train_members(
         rows: The training rows.
         num_outputs: The number of outputs.
         epochs: How often to go through the rows; None for a number that suits them.
-        batch_size: Rows per step; None for 256, and fewer in small tables.
+        batch_size: Rows per step; None for 128, and fewer in small tables.
         lr: The learning rate; None for 0.06.
     """
     num = len(rows.x)

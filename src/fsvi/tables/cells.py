@@ -17,6 +17,9 @@ BOOLEANS = frozenset({"true", "false", "yes", "no", "y", "n", "t", "f"})
 DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
 """Dates that are recognized, the first that fits all cells; a time of day may follow. 03/04/2020 is March 4."""
 
+UNITS = "$€£¥%"
+"""Signs of amounts and shares."""
+
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _AMOUNT = re.compile(r"([+-]?)([$€£¥]?)\s?([+-]?)(\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)\s?([$€£¥%]?)")
@@ -56,7 +59,7 @@ def all_numbers(cells: Iterable[Any]) -> bool:
     for cell in cells:
         if not is_number(cell):
             return False
-        units.update(mark for mark in "$€£¥%" if mark in cell)
+        units.update(mark for mark in UNITS if mark in cell)
     return len(units) < 2
 
 

@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
-from fsvi.tables.cells import BOOLEANS, all_numbers, as_number, date_format, days, is_number, parse_date, show_number
+from fsvi.tables.cells import (
+    BOOLEANS,
+    UNITS,
+    all_numbers,
+    as_number,
+    date_format,
+    days,
+    is_number,
+    parse_date,
+    show_number,
+)
 from fsvi.tables.table import label
 
 MOST_CATEGORIES = 64
@@ -384,7 +394,8 @@ def detect_kind(values: NDArray[Any], read_numbers: bool) -> str:
         return "date"
     known = [value for value in values.tolist() if value is not None]
     distinct = set(known)
-    if not known or (read_numbers and all_numbers(distinct)):
+    has_units = any(mark in str(cell) for cell in distinct for mark in UNITS)
+    if not known or ((read_numbers or has_units) and all_numbers(distinct)):
         return "number"
     if date_format(sorted(distinct)) is not None:
         return "date"

@@ -2,166 +2,112 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
-from sklearn.datasets import make_classification, make_friedman1
 
-from fsvi.errors import DataNotFoundError, InvalidInputError
+from fsvi.errors import InvalidInputError
 from paper.bench import tables
-from paper.bench.tables import Table, check_promises, measure_fit, render_markdown, run_table_bench
-
-
-class Certain:
-    """A classifier that is sure of one class, or knows nothing where the first column is above 5."""
-
-    classes_ = np.array([0, 1])
-
-    def predict_proba(self, x):
-        far = x[:, :1] > 5
-        return np.where(far, [[0.5, 0.5]], [[0.9, 0.1]])
-
-
-def test_a_classifiers_numbers():
-    table = Table("made", True, lambda: None)
-    x, y = np.zeros((4, 2)), np.array([0, 0, 0, 1])
-    measured = measure_fit(Certain(), table, x, y, 1.0)
-    assert measured["accuracy"] == 0.75
-    assert measured["nll"] == pytest.approx(-(3 * math.log(0.9) + math.log(0.1)) / 4)
-    train = (np.array([[-1.0, -1.0], [1.0, 1.0]]), np.array([0, 1]))
-    far = tables.measure_uncertainty(Certain(), table, train, x, 0)
-    low = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1)) / math.log(2)
-    assert far["on"] == far["down 8"] == far["up 2"] == pytest.approx(low)
-    assert far["up 8"] == pytest.approx(1)
-    assert far["one 8"] == pytest.approx((3 * low + 1) / 4)  # one of two columns, one of two directions
-    assert far["worst 8"] == pytest.approx(low)
-
-
-class Line:
-    """A regressor: y = x, with a standard deviation of 2."""
-
-    def predict(self, x, return_std):
-        return x[:, 0], np.full(len(x), 2.0)
-
-
-def test_a_regressors_numbers_are_in_units_of_the_targets():
-    x, y = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([2.0, 1.0, 2.0, 10.0])
-    measured = measure_fit(Line(), Table("made", False, lambda: None), x, y, scale=4.0)
-    z = np.array([1.0, 0, 0, 3.5])
-    assert measured["rmse"] == pytest.approx(math.sqrt((4 + 49) / 4) / 4)
-    assert measured["coverage"] == 0.75
-    assert measured["nll"] == pytest.approx((0.5 * z**2).mean() + math.log(0.5) + 0.5 * math.log(2 * math.pi))
-
-
-def shifted(on, far, one, near):
-    return {
-        "on": on,
-        **{f"{name} 8": far for name in ("signs", "up", "down")},
-        "one 8": one,
-        **{f"{name} 2": near for name in ("signs", "up", "down", "one")},
-    }
-
-
-GOOD = {
-    "classification": {"accuracy": 0.95, "nll": 0.21, "cpu": 1.5, **shifted(0.1, 0.9, 0.7, 0.2)},
-    "regression": {
-        "rmse": 0.43,
-        "nll": -1.0,
-        "coverage": 0.95,
-        "seconds": 1.5,
-        "cpu": 1.5,
-        **shifted(0.3, 0.8, 0.7, 0.4),
-    },
-}
-POINT = {
-    "classification": {"accuracy": 0.955, "nll": 0.2, "seconds": 1.0, "cpu": 1.0},
-    "regression": {"rmse": 0.4, "nll": -1.05, "seconds": 1.0, "cpu": 1.0},
-}
-
-
-def made(kind, **changes):
-    models = {"fsvi": {**GOOD[kind], **changes}, "map": POINT[kind]}
-    return {"table": "made", "kind": kind, "rows": 100, "columns": 3, "seeds": 1, "models": models}
-
-
-@pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_good_results_keep_every_promise(kind):
-    checks = check_promises(made(kind))
-    assert all(checks.values()) and len(checks) >= 10
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "broken"),
-    [
-        ("classification", {"accuracy": 0.94}, "accuracy"),
-        ("classification", {"nll": 0.23}, "NLL"),
-        ("classification", {"up 8": 0.84}, "up 8"),
-        ("classification", {"one 8": 0.59}, "one 8"),
-        ("classification", {"one 2": 0.1}, "one 2"),
-        ("regression", {"rmse": 0.45}, "RMSE"),
-        ("regression", {"nll": -0.9}, "NLL"),
-        ("regression", {"coverage": 0.91}, "coverage"),
-        ("regression", {"coverage": 0.99}, "coverage"),
-        ("regression", {"signs 8": 0.69}, "signs 8"),
-        ("regression", {"one 8": 0.59}, "doubles"),
-        ("regression", {"down 2": 0.3}, "down 2"),
-    ],
-)
-def test_each_promise_can_be_broken(kind, changes, broken):
-    result = made(kind, **changes)
-    names = [name for name, holds in check_promises(result).items() if not holds]
-    assert len(names) == 1 and broken in names[0]
-    assert names[0] in render_markdown([result])
-
-
-def absent():
-    raise DataNotFoundError("there is no such file.")
+from paper.bench.table_models import Answer, Split, conformal, make_models, plain_frames
+from paper.bench.tables import Table, file_table, make_split, render_markdown, run_table_bench, score, versus
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """Two small tables and one that is not there, with fast models."""
-    made = (
-        Table("classes", True, lambda: make_classification(80, 4, random_state=0)),
-        Table("friedman", False, lambda: make_friedman1(80, random_state=0)),
-        Table("absent", False, absent),
+def small():
+    """A table with an important column, a date and a category."""
+    random = np.random.RandomState(0)
+    frame = pd.DataFrame({"a": random.randn(150), "b": random.randn(150), "c": random.choice(list("uvw"), 150)})
+    return Table("small", lambda: (frame, (3 * frame.a + 0.1 * random.randn(150)).to_numpy()), False)
+
+
+def test_a_classifiers_scores():
+    answer = Answer(0.0, proba=np.array([[0.75, 0.25], [0.75, 0.25], [0.5, 0.5]]))
+    found = score(answer, Split(None, None, None, 2), np.array([0, 1, 0]))
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    assert found["nll"] == pytest.approx(-(math.log(0.75) + math.log(0.25) + math.log(0.5)) / 3)
+    assert found["ece"] == pytest.approx((abs(0.75 * 2 - 1) + 0.5) / 3)
+
+
+def test_a_regressors_scores_are_in_units_of_the_targets():
+    y, train = np.array([1.0, 2.0]), np.array([-2.0, 2.0])  # a standard deviation of 2
+    answer = Answer(0.0, mean=np.zeros(2), std=np.full(2, 2.0), lower=np.full(2, -1.5), upper=np.full(2, 1.5))
+    found = score(answer, Split(None, train, None, 0), y)
+    assert found["rmse"] == pytest.approx(math.sqrt(2.5) / 2)
+    assert (found["coverage"], found["width"]) == (0.5, 1.5)
+    assert found["nll"] == pytest.approx((0.5 * 0.25 + 0.5) / 2 + 0.5 * math.log(2 * math.pi))
+
+
+def test_splits_leave_out_what_they_say(small):
+    x, _ = small.load()
+    beyond, _ = make_split(small, "beyond", 0)
+    assert beyond.x_test.a.min() > beyond.x.a.max()
+    gap, _ = make_split(small, "gap", 0)
+    inside = gap.x.a.between(gap.x_test.a.min(), gap.x_test.a.max())
+    assert not inside.any() and gap.x.a.max() > gap.x_test.a.max()
+    iid, y = make_split(small, "iid", 0)
+    assert len(iid.x_test) == len(y) == 30 and not set(iid.x.index) & set(iid.x_test.index)
+    assert make_split(small, "time", 0) is None and make_split(small, "group", 0) is None
+    assert tables._after(x.assign(day=[f"2020-01-{1 + i % 28:02d}" for i in range(150)]), "day").mean() < 0.25
+    chosen = tables._groups(x, "c", 0)
+    assert len(set(x.c[chosen])) == 1 and not set(x.c[chosen]) & set(x.c[~chosen])
+
+
+def test_trees_get_categories_of_training_rows_and_dates_as_days():
+    dates = [f"2020-01-01 {i // 60:02d}:{i % 60:02d}" for i in range(100)]
+    frame = pd.DataFrame({"c": ["u", "v"] * 50, "d": dates, "t": [f"text {i}" for i in range(100)]})
+    x, x_test = plain_frames(Split(frame.iloc[:90], np.zeros(90), frame.iloc[90:].assign(c="new"), 0))
+    assert list(x.columns) == ["c", "d"] and x_test.c.isna().all()
+    assert x.d.iloc[1] - x.d.iloc[0] == pytest.approx(1 / 1440)
+
+
+def test_conformal_intervals_are_as_wide_as_held_out_errors(small):
+    class Zero:
+        def fit(self, x, y):
+            return self
+
+        def predict(self, x):
+            return np.zeros(len(x))
+
+    split, _ = make_split(small, "iid", 0)
+    answer = conformal(lambda split, names: Zero())(split)
+    held_out = np.random.RandomState(0).permutation(120)[:24]
+    assert answer.upper[0] == -answer.lower[0] == np.abs(split.y[held_out]).max()
+
+
+def test_wins_ties_and_losses():
+    rows = [
+        {"table": "a", "split": "iid", "seed": s, "model": m, "cpu": c, "rmse": r, "nll": n}
+        for m, c, values, n in (("fsvi", 2.0, (0.9, 1.0, 1.1), 0.5), ("x", 1.0, (1.0, 1.01, 1.0), 0.7))
+        for s, r in enumerate(values)
+    ]
+    found = versus(pd.DataFrame(rows), "x")
+    assert (found["wins"], found["ties"], found["losses"]) == (1, 1, 1)
+    assert found["NLL not above"] == 1 and found["mean NLL difference"] == pytest.approx(-0.2)
+    assert found["median time ratio"] == 2
+
+
+def test_the_bench_writes_results_and_goes_on_where_it_stopped(small, tmp_path, monkeypatch):
+    fast = {"fsvi": lambda split: make_models(print)["constant"](split), "constant": make_models(print)["constant"]}
+    monkeypatch.setattr(tables, "make_models", lambda tell: fast)
+    monkeypatch.setattr(
+        tables, "measure_far", lambda table, seed: {"holds": {"all 8": True, "one 8": True, "2": False}}
     )
-    monkeypatch.setattr(tables, "TABLES", made)
-    make = tables.make_models
-
-    def fast(*arguments):
-        models = make(*arguments)
-        for name in ("fsvi", "map", "ensemble"):
-            models[name].set_params(epochs=2, hidden=(5,), num_samples=5)
-        models["forest"].set_params(n_estimators=3)
-        return models
-
-    monkeypatch.setattr(tables, "make_models", fast)
-    return made
-
-
-def test_the_bench_writes_tables_and_goes_on_where_it_stopped(small, tmp_path, monkeypatch):
     told = []
-    run_table_bench(tmp_path, [7], told.append)
-    assert any("absent is left out" in line for line in told)
+    run_table_bench(tmp_path, [0, 1], told.append, own=[small])
+    results = json.loads((tmp_path / "small.json").read_text())["results"]
+    assert {row["split"] for row in results} == {"iid", "beyond", "gap", "far"}
     page = (tmp_path / "tables.md").read_text()
-    assert all(name in page for name in ("classes", "friedman", "sklearn MLP", "forest", "GP", "ensemble", "Median"))
-    document = json.loads((tmp_path / "classes.json").read_text())
-    assert document["seeds"] == [7] and set(document["models"]) == {
-        "fsvi",
-        "map",
-        "ensemble",
-        "sklearn MLP",
-        "forest",
-        "GP",
-    }
-    monkeypatch.setattr(tables, "measure_table", lambda *_: absent())
-    run_table_bench(tmp_path, [7], told.append)
-    assert (tmp_path / "tables.md").read_text() == page
-    run_table_bench(tmp_path, [7, 8], told.append)
-    assert "friedman is left out" in "".join(told)
+    assert "| iid | constant | 0 / 2 / 0 |" in page and "2 of 3 promises hold; broken: ['small: 2']" in page
+    assert (tmp_path / "tables.png").stat().st_size > 1000
+    monkeypatch.setattr(tables, "score", lambda *given: pytest.fail("measured twice"))
+    run_table_bench(tmp_path, [0, 1], told.append, own=[small])
+    assert render_markdown(tables.gather([{"table": "small", "results": results}])) == page
 
 
-def test_only_the_named_tables_are_measured(small, tmp_path):
-    run_table_bench(tmp_path, [7], lambda line: None, names="friedman")
-    assert (tmp_path / "friedman.json").exists() and not (tmp_path / "classes.json").exists()
-    with pytest.raises(InvalidInputError, match="only"):
-        run_table_bench(tmp_path, [7], lambda line: None, names="friedmann")
+def test_a_file_of_ones_own(tmp_path):
+    pd.DataFrame({"a": [1.0, 2.0], "y": ["u", "v"]}).to_csv(tmp_path / "own.csv", index=False)
+    table = file_table(f"{tmp_path / 'own.csv'}:y")
+    assert table.is_classification and sorted(table.load()[1].tolist()) == [0, 1]
+    with pytest.raises(InvalidInputError, match="must name a file and its target"):
+        file_table("own.csv")
+    with pytest.raises(ValueError, match="'z'"):
+        file_table(f"{tmp_path / 'own.csv'}:z")

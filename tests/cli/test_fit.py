@@ -2,8 +2,10 @@ import csv
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import fsvi
 from command import invoke
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.estimators.base import Estimator
@@ -180,3 +182,14 @@ def test_bad_tables_and_options_are_named(table, tmp_path):
 def test_a_sample_of_a_large_file(table):
     result = fit(table, "--max-rows", "60")
     assert result.exit_code == 0 and "120 rows" in result.output and "sample of 60" in result.output
+
+
+def test_a_model_of_numeric_columns_predicts_arrays_and_frames(run, tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    lines = [f"{a},{b},{'yes' if a > 0 else 'no'}" for a, b in x.tolist()]
+    (tmp_path / "t.csv").write_text("\n".join(["p,q,y", *lines]))
+    model = tmp_path / "m.fsvi"
+    assert run("fit", str(tmp_path / "t.csv"), "--target", "y", "--epochs", "2", "--out", str(model))[0] == 0
+    loaded = fsvi.FSVIClassifier.load(model)
+    frame = pd.DataFrame({"q": x[:, 1], "p": x[:, 0]})
+    np.testing.assert_allclose(loaded.predict_proba(x), loaded.predict_proba(frame))

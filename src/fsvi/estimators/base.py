@@ -185,8 +185,14 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         if isinstance(X, Table):
             table = X
         elif all(isinstance(column, NumberColumn) for column in self.encoder_.columns) and not is_mixed(X):
+            known = self.encoder_.names  # a model of fsvi fit has the file's names
+            given = as_table(X) if names is None and hasattr(X, "columns") else None
+            if given is not None and not set(known) <= set(given.names):
+                given = None  # its columns have numbers for names, as those of training had
+            X = X if given is None else np.asarray(X)
             X = validate_data(self, X, dtype=np.float64, order="C", ensure_all_finite="allow-nan", reset=False)
-            table = as_table(X, names)
+            by_place = known if names is None and len(known) == X.shape[1] else names
+            table = as_table(X, by_place) if given is None else given
         else:
             validate_data(self, X, skip_check_array=True, reset=False)
             table = as_table(X)

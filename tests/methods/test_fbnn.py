@@ -9,7 +9,6 @@ from fsvi.functions import FunctionGaussian, gaussian_kl
 from fsvi.functions.kernels import median_distance
 from fsvi.functions.priors import GaussianProcess, Induced
 from fsvi.methods import fbnn
-from fsvi.networks.parameters import is_dense
 
 LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])
 FAST = {"num_context": 5, "num_samples": 4}
@@ -189,7 +188,6 @@ def test_draws_together_are_draws_one_by_one():
     net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2))
     net[3].weight.requires_grad_(False)
     method = fsvi.FBNN(net, fsvi.Categorical(), scenarios.box(), **FAST)
-    assert is_dense(method.net)
     x, _ = scenarios.points(6)
     shifts = 0.3 * torch.randn(3, len(method.posterior.mean))
     torch.testing.assert_close(method.function_values(x, shifts), method.weights.outputs(x, list(shifts)))

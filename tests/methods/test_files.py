@@ -12,7 +12,6 @@ from torch import nn
 
 import fsvi
 from fsvi.serialization import read_tree, write_tree
-from reliability import corruptions
 from scenarios import (
     FAST,
     SCENARIOS,
@@ -58,7 +57,7 @@ def assert_is_the_same(method, loaded, x):
 def test_a_trained_method_comes_back_bit_by_bit(name, tmp_path):
     method, data = build(name)
     fsvi.fit(method, data, **SHORT)
-    net = normalised(seed=9) if "batch_norm" in name else dense(method.num_outputs, seed=9)
+    net = normalised(seed=9) if "batch_norm" in name else dense(method.network.num_outputs, seed=9)
     assert_loaded_is_the_same(method, net, data[0], tmp_path / "file")
 
 
@@ -357,6 +356,20 @@ def test_a_forged_file_with_a_right_checksum_raises_only_errors_of_fsvi(saved, t
 ODD = ("text", -1, math.nan, [], {"x": 1}, None, 10**400, {"class": "Uniform"}, 1e308, 0)
 
 
+def places(tree, before=()):
+    """The keys that lead to every value in nested dictionaries and lists."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        yield (*before, key)
+        if isinstance(value, (dict, list)):
+            yield from places(value, (*before, key))
+
+
+def put(tree, place, value):
+    for key in place[:-1]:
+        tree = tree[key]
+    tree[place[-1]] = value
+
+
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # 0 stands in the place of sizes too
 @pytest.mark.parametrize("make", [classifier, regressor])
 def test_whatever_stands_in_a_settings_place_is_taken_or_refused_by_the_files_name(make, tmp_path):
@@ -364,9 +377,9 @@ def test_whatever_stands_in_a_settings_place_is_taken_or_refused_by_the_files_na
     make().save(path)
     tree = read_tree(path, "fsvi method")
     tensors, refused = tree.pop("tensors"), 0
-    for place, value in ((place, value) for place in list(corruptions.places(tree)) for value in ODD):
+    for place, value in ((place, value) for place in list(places(tree)) for value in ODD):
         forged = deepcopy(tree)
-        corruptions.change(forged, place, lambda _, value=value: value)
+        put(forged, place, value)
         write_tree(path, {**forged, "tensors": tensors}, "fsvi method")
         try:
             fsvi.load(path).predict(points()[0], 2)

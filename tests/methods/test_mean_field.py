@@ -4,7 +4,6 @@ import pickle
 
 import pytest
 import torch
-from fsvi.methods.mean_field import ParameterSpaceVI
 from torch import nn
 
 import fsvi
@@ -152,11 +151,6 @@ def test_two_moons_are_learned_with_the_defaults(method_class):
     assert (method.predict(x_test, num_samples=20).labels() == y_test).float().mean() > 0.93
 
 
-def test_the_shared_class_is_abstract():
-    with pytest.raises(TypeError, match="abstract"):
-        ParameterSpaceVI(nn.Linear(2, 2), fsvi.Categorical())
-
-
 @pytest.mark.parametrize("cls", [fsvi.MFVI, fsvi.RadialMFVI, fsvi.Rank1, fsvi.FSVI, fsvi.FBNN, fsvi.SPG])
 def test_stds_that_are_not_an_object_are_refused(cls):
     """A number is the old way to give the initial standard deviation."""
@@ -180,30 +174,6 @@ def test_a_parameter_can_be_a_single_number(method_class):
     method = method_class(Scaled(), fsvi.Categorical())
     fsvi.fit(method, (torch.randn(4, 3), LABELS), epochs=2)
     assert dict(method.net.named_parameters())["scale"].shape == () and method.net.scale != 2.0
-
-
-@every_method
-def test_the_network_shares_the_memory_of_the_means_during_training_only(method_class, make, tmp_path):
-    net, x = make("mlp")
-    shared = []
-
-    def look(state):
-        shared.append({p.untyped_storage().data_ptr() for p in state.method.net.parameters()})
-        assert shared[-1] == {state.method.posterior.mean.untyped_storage().data_ptr()}
-        if len(shared) == 2:
-            raise KeyboardInterrupt
-
-    settings = {"epochs": 2, "callbacks": [look], "checkpoint": tmp_path, "resume": True}
-    interrupted, method = (method_class(net, fsvi.Categorical()) for _ in range(2))
-    with pytest.raises(KeyboardInterrupt):
-        fsvi.fit(interrupted, (x, LABELS), **settings)
-    fsvi.fit(method, (x, LABELS), **settings)
-    assert len(shared) == 3
-    for each in (interrupted, method):
-        own = {p.untyped_storage().data_ptr() for p in (*net.parameters(), *each.net.parameters())}
-        assert not own & {each.posterior.mean.untyped_storage().data_ptr()}
-        size = sum(p.numel() * p.element_size() for p in each.net.parameters())
-        assert len(pickle.dumps(each.net)) < size + 10_000
 
 
 @every_method

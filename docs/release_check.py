@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OLDEST = "torch==2.7.*"
+OLDEST = "torch==2.6.*"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 TRIAL = """
 import sys, torch, fsvi

@@ -133,7 +133,8 @@ def features_of(net: CifarResNet, train: Any, test: Any) -> Features:
     test_images, test_labels = torch.as_tensor(test.x), torch.as_tensor(test.y)
     augmented = [compute(net, images[:n], 3, cropped), compute(net, images[20_000 : 20_000 + n], 4, shifted)]
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1))
-    corrupted, chosen = [], []
+    corrupted: list[Tensor] = []
+    chosen: list[Tensor] = []
     for i, kind in enumerate(CORRUPTIONS):
         for severity in range(1, 6):
             rows = order[len(chosen) * NUM_CORRUPTED :][:NUM_CORRUPTED]
@@ -181,7 +182,7 @@ def fit_temperature(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, i
     scaled = head(net, WIDTH)
     with torch.no_grad():
         for p in scaled.parameters():
-            p /= log_t.exp()
+            p.div_(log_t.exp())
     return fsvi.MAP(scaled, fsvi.Categorical()), WIDTH
 
 
@@ -228,7 +229,7 @@ METHODS = {
 
 def evaluate(method: Any, width: int, sets: Features) -> dict[str, float]:
     """Accuracy, NLL and ECE with 15 bins on the test images; NLL and ECE on rotated ones."""
-    metrics = {}
+    metrics: dict[str, Any] = {}
     for name, ending in (("test", ""), *((f"rotated_{angle}", f"_rotated_{angle}") for angle in ANGLES)):
         x, y = sets[name]
         probabilities = method.predict(x[:, :width]).mean.double()
@@ -244,7 +245,7 @@ def run(network: str, weights: Path, out: Path, root: Path | None, seeds: int, c
     """Every method and seed; result files that exist are kept."""
     net = CifarResNet(BLOCKS[network])
     net.load_state_dict(load_file(weights / f"{network}.safetensors"))
-    net = net.eval().to(memory_format=torch.channels_last)
+    net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     train, test = (data.load("cifar10", split, root) for split in ("train", "test"))
     start = time.perf_counter()
     file = cache / f"{network}.pt"

@@ -155,7 +155,7 @@ class _Search:
                 "of tasks, or starts from a network that has seen the data that would be held out."
             )
         made = self.experiment.build(order.seed)
-        self.method = made.members[0] if isinstance(made, Ensemble) else made
+        self.method: Any = made.members[0] if isinstance(made, Ensemble) else made
         rate = self.experiment.fit_settings.get("lr")
         rates = {} if rate is None else {"lr": Range(rate / 4, rate * 4)}
         own = self._own()

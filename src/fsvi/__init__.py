@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fsvi import calibration, data, errors, likelihoods, metrics, networks, training
     from fsvi.calibration import Referral
-    from fsvi.diagnosis import diagnose  # type: ignore[no-redef]
+    from fsvi.diagnosis.diagnose import diagnose
     from fsvi.estimators import FSVIClassifier, FSVIRegressor
     from fsvi.functions import contexts, divergences, kernels, priors
     from fsvi.likelihoods import Bernoulli, Categorical, Gaussian, MultiHead, Poisson, StudentT
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     )
     from fsvi.networks import Network
     from fsvi.scoring import predict_files
-    from fsvi.training import fit, fit_tasks  # type: ignore[no-redef]
+    from fsvi.training import fit_tasks
+    from fsvi.training.fit import fit
 
 _NAMES = {
     "fsvi.calibration": "Referral",

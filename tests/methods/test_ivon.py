@@ -106,7 +106,7 @@ def test_with_random_draws_the_scale_tends_to_the_curvature():
 
 @pytest.mark.skip(reason="not yet ported to the new core")
 def test_the_scale_stays_positive_where_the_curvature_is_negative(make):
-    net, x = make("mlp")
+    net, _ = make("mlp")
     method = fsvi.IVON(net, fsvi.Categorical(), scale_rate=0.9)
     method.num_data = 4
     optimizer = method.own_optimizer(0.1)

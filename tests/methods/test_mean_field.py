@@ -1,7 +1,5 @@
 """What MFVI and RadialMFVI share: the loss, its closed-form optimum, BatchNorm, frozen parameters, settings."""
 
-import pickle
-
 import pytest
 import torch
 from torch import nn

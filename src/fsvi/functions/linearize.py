@@ -86,7 +86,7 @@ def linearized_outputs(network: Network, shift: Mapping[str, Tensor], x: Any) ->
 
     One forward-mode pass gives both; J is the Jacobian by all stochastic parameters and is never formed.
     """
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_compiling():
         return _difference(network, shift, x)
     features, change = features_jvp(network, shift, x)
     weight, *_ = network.linear.parameters()

@@ -429,7 +429,7 @@ def network_functions(network: Network, draws: Sequence[Mapping[str, Tensor]]) -
     if len(draws) > 1 and network.is_small:
         stacked = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
         together = torch.vmap(lambda params, x: network(x, params), (0, None))
-        return lambda x: one_by_one(x) if torch.compiler.is_exporting() else together(stacked, x)
+        return lambda x: one_by_one(x) if torch.compiler.is_compiling() else together(stacked, x)
     return one_by_one
 
 

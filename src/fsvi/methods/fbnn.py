@@ -11,7 +11,7 @@ from torch.func import vmap
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.functions.stein import spectral_score
-from fsvi.inputs import Inputs, concatenate
+from fsvi.inputs import concatenate
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Functions, Method, network_functions
 from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior

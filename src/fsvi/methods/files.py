@@ -96,7 +96,7 @@ def _fill(method: Method, tree: Mapping[str, Any], path: str | os.PathLike[str])
 
 
 def load_tensors(method: Method, tensors: Mapping[str, Tensor]) -> None:
-    """Give a method the tensors of a file; buffers that are `sized_by_data` first get the sizes that they have there."""
+    """Give a method the tensors of a file; buffers that are `sized_by_data` first get the file's sizes."""
     for prefix, module in method.named_modules():
         for name in getattr(module, "sized_by_data", ()):
             saved = tensors.get(f"{prefix}.{name}" if prefix else name)
@@ -111,7 +111,7 @@ def load_tensors(method: Method, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _description(method: Method) -> dict[str, Any] | None:
-    """The network that all learners have in common, as plain values; None where they differ or it has no description."""
+    """The network that all learners share, as plain values; None where they differ or it has no description."""
     first, *others = [learner.network.description() for learner in method.learners()]
     return first if all(other == first for other in others) else None
 

@@ -77,7 +77,7 @@ class FixedMean(Method):
         mean, variance = self.moments(x)
         if isinstance(self.likelihood, Categorical):
             return self.likelihood.nll(probit(mean, variance), y)
-        total = variance + self.likelihood.noise.square()
+        total = variance + self.likelihood.noise.square()  # type: ignore[operator]
         return 0.5 * ((y - mean).square() / total + (2 * math.pi * total).log()).sum(1).mean()
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:

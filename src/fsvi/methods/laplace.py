@@ -228,7 +228,7 @@ class Laplace(Method):
             return network_functions(self.network, drawn)
 
         def functions(x: Any) -> Tensor:
-            if torch.compiler.is_exporting():  # it does not follow gradients by layers' outputs
+            if torch.compiler.is_compiling():  # it does not follow gradients by layers' outputs
                 shifts = posterior.shifts(draws)
                 return torch.stack([sum(linearized_outputs(self.network, shift, x)) for shift in shifts])  # type: ignore[misc]
             parts = x.split(self._inputs_at_once(posterior, x))

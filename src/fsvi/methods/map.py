@@ -47,7 +47,7 @@ def check_variance(prior_variance: float | None) -> float | None:
 
 
 def prior_term(method: Any, num: int) -> dict[str, Tensor]:
-    """−1/N log N(θ; 0, prior_variance·I) of the network's own parameters, if there is a prior; `num` if N is unknown."""
+    """−1/N log N(θ; 0, prior_variance·I) of the network's own parameters, if there is a prior; `num` if N is open."""
     if method.prior_variance is None:
         return {}
     own = dict(method.net.named_parameters())

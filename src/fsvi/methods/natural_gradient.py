@@ -67,10 +67,10 @@ class KnownGradient(torch.autograd.Function):
     """A value whose gradient by some parameters is known: KnownGradient.apply(value, gradients, *parameters)."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor], *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor], *parameters: Tensor) -> Tensor:  # noqa: D102
         ctx.gradients = gradients
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         return None, None, *(outer[0] * gradient for gradient in ctx.gradients)

@@ -29,7 +29,7 @@ class SWAG(Method):
     last K of them, K ≤ `rank`, each as its deviation from the mean at its time.
 
     Only large steps let the parameters explore the posterior: train with `fsvi.fit(..., schedule=None)`, or with a
-    schedule that ends high, `fsvi.training.cosine(final=0.5)`. With one that decays to nothing, only one network is collected.
+    schedule that ends high, `fsvi.training.cosine(final=0.5)`. One that decays to nothing collects only one network.
 
     BatchNorm's statistics belong to the parameters with which they were computed. With BatchNorm in the network, the
     end of training draws `num_models` networks and computes the statistics of each in a pass over the training data;

@@ -124,7 +124,7 @@ class VOGN(Method):
         return {"nll": KnownGradient.apply(nll, gradients, *learned), **terms}
 
     def _differentiate(self, x: Any, y: Tensor, noise: Tensor) -> list[Tensor]:
-        """The negative log-likelihood at μ + σ·`noise`, ĝ by tensor, ĥ as a flat vector, and gradients of the points."""
+        """The negative log-likelihood at μ + σ·`noise`, ĝ by tensor, ĥ as a flat vector, and the points' gradients."""
         q, points = self.posterior, self._points()
         with torch.no_grad():
             draw = q.at(noise).params

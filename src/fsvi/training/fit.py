@@ -76,22 +76,22 @@ def fit(
             20,000 steps if that is less, but at least one. A Dataset or a DataLoader needs a number.
         batch_size: The number of examples per step; a DataLoader makes its own batches.
         lr: The learning rate at the start.
-        optimizer: "adam", "adamw" (weight decay 0.01 on point estimates only; `fsvi.training.adamw` takes another number),
-            "sgd" (momentum 0.9; `fsvi.training.sgd` takes other settings), "nadam", "radam", "rmsprop", "adagrad", a
+        optimizer: "adam", "adamw" (weight decay 0.01 on point estimates only), "sgd" (momentum 0.9; `fsvi.training` has
+            functions `adamw` and `sgd` that take other numbers), "nadam", "radam", "rmsprop", "adagrad", a
             `torch.optim` class, or a function from parameter groups, each with its `lr`, to an optimizer. Methods with
             their own update rule ignore it.
         schedule: "cosine" (down to 5% of `lr`), None (constant), a function from the fraction of training done, 0..1,
             to a factor on the learning rate, or a function from the optimizer to a scheduler of
-            `torch.optim.lr_scheduler`, which makes its step after each epoch. Wrap that function in `fsvi.training.every_step`
-            for a scheduler that follows the optimizer's steps. `ReduceLROnPlateau` watches the validation data, or the
-            training loss without any.
+            `torch.optim.lr_scheduler`, which makes its step after each epoch, or after each step of the
+            optimizer if `fsvi.training.every_step` wraps that function. `ReduceLROnPlateau` watches validation data,
+            or the training loss without any.
         clip_norm: The largest norm of the gradient; larger gradients are scaled down to it. None does not clip.
         accumulate: The number of minibatches per optimizer step. Four minibatches of 32 have the gradient of one of
             128 in less memory, except that each one has its own draws, and BatchNorm sees 32 examples at once.
         precision: "bf16" or "fp16" trains in mixed precision: torch computes the network in that type where it is safe
             (autocast). Parameters, divergences and predictions keep the network's type. None uses it everywhere.
-        callbacks: Callbacks (`fsvi.training.Callback`), loggers (`fsvi.loggers`) or functions of the training's state, which are
-            called at the end of each epoch. They can stop training by `state.stop()`.
+        callbacks: Callbacks (`fsvi.training.Callback`), loggers (`fsvi.loggers`) or functions of the training's state,
+            which are called at the end of each epoch. They can stop training by `state.stop()`.
         seed: The seed of all random numbers: the order of the data, the draws of weights and context points.
         device: Where to train; the method is moved there and stays there. "auto" is the first accelerator that works,
             or the CPU. None leaves the method where it is.

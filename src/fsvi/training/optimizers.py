@@ -37,7 +37,7 @@ class _Decaying:
 
 
 def adamw(weight_decay: float = 0.01) -> MakeOptimizer:
-    """AdamW whose weight decay acts on the network's point estimates only: `fit(..., optimizer=fsvi.training.adamw(0.05))`.
+    """AdamW whose weight decay acts on point estimates only: `fit(..., optimizer=fsvi.training.adamw(0.05))`.
 
     Parameters with a distribution have a prior instead, and the noise of a likelihood has no reason to be one. Use it
     with `fit`, which knows the point estimates: an optimizer that you make of it yourself has no weight decay.

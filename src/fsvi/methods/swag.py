@@ -54,7 +54,7 @@ class SWAG(Method):
     steps: Tensor
     """The number of steps since collecting began."""
 
-    takes_positions = True
+    _takes_positions = True
 
     def __init__(
         self,

@@ -412,25 +412,26 @@ def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:
             yield batch[0] if isinstance(batch, (tuple, list)) else batch
 
 
-def network_functions(network: Network, draws: Sequence[Mapping[str, Tensor]]) -> Functions:
-    """The network's outputs under draws of its parameters and buffers, as one function of inputs.
+def network_functions(network: Network, draws: Mapping[str, Tensor]) -> Functions:
+    """The network's outputs under draws of parameters and buffers, (samples, ...) by name, as one function of inputs.
 
     If draws differ in the last layer only, one pass gives the features, and one product all outputs. Draws of a small
-    dense network go through it together, by `vmap`.
+    dense network go through it together, by `vmap`. Without draws, there is one function, the network's own.
     """
-    if set(draws[0]) <= set(network.head_names) and draws[0] and not network.is_tied:
+    if not draws:
+        return lambda x: network(x)[None]
+    num = len(next(iter(draws.values())))
+    if draws.keys() <= set(network.head_names) and not network.is_tied:
         own = dict(zip(network.head_names, network.linear.parameters(), strict=True))
-        weight, *bias = (torch.stack([draw.get(name, own[name]) for draw in draws]) for name in network.head_names)
+        weight, *bias = (draws.get(name, own[name].expand(num, *own[name].shape)) for name in network.head_names)
         return lambda x: _head_values(network.features(x), weight.flatten(2), *bias)
 
-    def one_by_one(x: Any) -> Tensor:
-        return torch.stack([network(x, params) for params in draws])
+    def functions(x: Any) -> Tensor:
+        if num > 1 and network.is_small and not torch.compiler.is_compiling():
+            return torch.vmap(lambda params: network(x, params))(draws)
+        return torch.stack([network(x, {name: draw[i] for name, draw in draws.items()}) for i in range(num)])
 
-    if len(draws) > 1 and network.is_small:
-        stacked = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
-        together = torch.vmap(lambda params, x: network(x, params), (0, None))
-        return lambda x: one_by_one(x) if torch.compiler.is_compiling() else together(stacked, x)
-    return one_by_one
+    return functions
 
 
 def _head_values(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

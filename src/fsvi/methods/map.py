@@ -38,7 +38,7 @@ class MAP(Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The network as a single draw."""
-        return network_functions(self.network, [{}])
+        return network_functions(self.network, {})
 
 
 def check_variance(prior_variance: float | None) -> float | None:

@@ -284,8 +284,10 @@ def num_observed(likelihood: Likelihood, y: Tensor) -> int:
 
 def with_targets(method: Method, batches: Iterable[Batch]) -> Iterator[Batch]:
     """The batches in which a target is present, with the number of these."""
-    counted = (batch._replace(observed=num_observed(method.likelihood, batch.y)) for batch in batches)
-    return (batch for batch in counted if batch.observed)
+    for batch in batches:
+        observed = num_observed(method.likelihood, batch.y)
+        if observed:
+            yield batch._replace(observed=observed)
 
 
 def unpacked(batch: Any, unpack: Unpack | None) -> tuple[Any, Any]:

@@ -67,7 +67,7 @@ class Laplace(Method):
         optimize_prior: Whether δ is the one of the largest evidence.
     """
 
-    takes_weights = False
+    _takes_weights = False
 
     posterior: GaussNewton
 
@@ -206,7 +206,7 @@ class Laplace(Method):
             x: Inputs.
         """
         x = self.network.arranged(self.check_inputs(x))
-        return self.private()._moments(self._trained(), x)
+        return self._private()._moments(self._trained(), x)
 
     def _moments(self, posterior: GaussNewton, x: Any) -> tuple[Tensor, Tensor]:
         parts = x.split(self._inputs_at_once(posterior, x))

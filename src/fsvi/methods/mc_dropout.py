@@ -44,7 +44,7 @@ class MCDropout(Method):
         prior_variance: The variance of the Gaussian prior over parameters; None leaves it out.
     """
 
-    takes_positions = True
+    _takes_positions = True
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class MFVI(Method):
             means find the data before the KL has widened q.
     """
 
-    takes_positions = True
+    _takes_positions = True
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class RadialMFVI(Method):
             how they learn; None is `Stds(0.01, 0.3)`.
     """
 
-    takes_positions = True
+    _takes_positions = True
     posterior: Radial
 
     def __init__(

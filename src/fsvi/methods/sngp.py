@@ -46,7 +46,7 @@ class SNGP(Method):
         prior_variance: The variance of β's prior, which is the function's far from the data.
     """
 
-    takes_weights = False
+    _takes_weights = False
 
     weight: nn.Parameter
     """β, (outputs, num_features)"""

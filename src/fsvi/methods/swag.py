@@ -55,7 +55,7 @@ class SWAG(Method):
     steps: Tensor
     """The number of steps since collecting began."""
 
-    takes_positions = True
+    _takes_positions = True
 
     def __init__(
         self,

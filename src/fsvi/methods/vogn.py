@@ -50,7 +50,7 @@ class VOGN(Method):
         augmentation: ρ, how many times larger random augmentation makes the data.
     """
 
-    takes_weights = False
+    _takes_weights = False
     scale: Tensor
 
     def __init__(

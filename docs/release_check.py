@@ -47,7 +47,7 @@ def attempt(python: str, package: Path, torch: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         run(python, "-m", "venv", f"{folder}/env")
         inside = f"{folder}/env/bin/python"
-        run(inside, "-m", "pip", "install", "-q", "--no-cache-dir", package, torch)
+        run(inside, "-m", "pip", "install", "-q", package, torch)
         run(f"{folder}/env/bin/fsvi", "--version", cwd=folder)
         return run(inside, "-c", TRIAL, cwd=folder).splitlines()[-1]
 

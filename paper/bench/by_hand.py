@@ -1,6 +1,6 @@
 """Steps and predictions in plain PyTorch, as one would write them by hand for one network.
 
-A plain step is what all others are compared with. FSVI written by hand is `docs/examples/fsvi_in_one_file.py`.
+A plain step is what all others are compared with. FSVI written by hand is `docs/gallery/fsvi_in_one_file.py`.
 """
 
 from __future__ import annotations

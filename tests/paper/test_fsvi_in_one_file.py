@@ -11,7 +11,7 @@ import fsvi
 from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
 from fsvi.posteriors.mean_field import MeanField
 
-FILE = Path(__file__).parents[2] / "docs" / "examples" / "fsvi_in_one_file.py"
+FILE = Path(__file__).parents[2] / "docs" / "gallery" / "fsvi_in_one_file.py"
 
 
 @pytest.fixture(scope="module")

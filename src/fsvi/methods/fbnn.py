@@ -24,8 +24,8 @@ from fsvi.methods.common import (
     own_context,
     own_prior,
 )
+from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import is_dense_stack
 from fsvi.posteriors.mean_field import Stds, check_stds, mean_field

@@ -23,8 +23,8 @@ from fsvi.methods.common import (
     own_prior,
 )
 from fsvi.methods.map import check_variance, prior_term
+from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_positive
 

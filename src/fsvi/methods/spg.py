@@ -25,8 +25,8 @@ from fsvi.methods.common import (
     own_context,
     own_prior,
 )
+from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import in_float64, normal
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.mean_field import Stds, check_stds

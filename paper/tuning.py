@@ -316,7 +316,7 @@ def _with_parts(method: Method, params: Mapping[str, Any]) -> dict[str, Any]:
     for name in varied:
         argument, setting = _PARTS[name]
         settings = {**_part_settings(method, argument), setting: params[name]}
-        arguments[argument] = type(getattr(method, argument)).from_settings(settings)
+        arguments[argument] = type(getattr(method, argument))._from_settings(settings)
     return arguments
 
 
@@ -324,7 +324,7 @@ def _part_settings(method: Method, argument: str) -> dict[str, Any]:
     """The settings of a part; none if it cannot be rebuilt, or is a Gaussian process that is fitted to the targets."""
     part = getattr(method, argument, None)
     is_fitted = isinstance(part, GaussianProcess) and part.learn
-    return {} if not isinstance(part, Configurable) or part.transient or is_fitted else _settings_of(part)
+    return {} if not isinstance(part, Configurable) or part._transient or is_fitted else _settings_of(part)
 
 
 def _settings_of(part: Configurable) -> dict[str, Any]:

@@ -62,10 +62,10 @@ class Method(Configurable, nn.Module, ABC):
         likelihood: The distribution of targets given the network's outputs; it is copied.
     """
 
-    transient = ("net",)
-    takes_weights: ClassVar[bool] = True
+    _transient = ("net",)
+    _takes_weights: ClassVar[bool] = True
     """Whether training can weigh examples, because targets enter the loss through `likelihood.nll` only."""
-    takes_positions: ClassVar[bool] = False
+    _takes_positions: ClassVar[bool] = False
     """Whether the network may have outputs at every position of an input: (n, positions..., outputs)"""
 
     if TYPE_CHECKING:  # properties of an Ensemble
@@ -177,7 +177,7 @@ class Method(Configurable, nn.Module, ABC):
             batches: A function that goes through the training data once more.
         """
 
-    def fingerprint(self) -> Any:
+    def _fingerprint(self) -> Any:
         """Checksums of the context's data, which a resumed training must agree with; None without any."""
         context = getattr(self, "context", None)
         return None if context is None else context.fingerprint()
@@ -220,7 +220,7 @@ class Method(Configurable, nn.Module, ABC):
         check_count("batch_size", batch_size)
         x = self.check_inputs(x)
         with torch.no_grad():
-            copied = self.private()
+            copied = self._private()
             if not summary:
                 return self.predictive(copied._values(x, num_samples, make_generator(seed, self.device), batch_size))
             rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
@@ -246,7 +246,7 @@ class Method(Configurable, nn.Module, ABC):
         for x in input_batches(loader, check_count("batch_size", batch_size)):
             yield self.predict(x, num_samples, seed, batch_size, summary)
 
-    def private(self) -> Self:
+    def _private(self) -> Self:
         """A copy in eval mode with layers of its own; it shares all parameters and buffers."""
         shared = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
         return copy.deepcopy(self, shared).eval()
@@ -324,9 +324,9 @@ class Method(Configurable, nn.Module, ABC):
 
     def _examine(self, x: Any) -> None:
         """Find and check the network's last layer on example inputs; build again if the first guess was wrong."""
-        network = self.private().network.examined(x).replaced(self.net)  # other threads may be using the network
+        network = self._private().network.examined(x).replaced(self.net)  # other threads may be using the network
         positions = network.layout.positions
-        if positions and not self.takes_positions:
+        if positions and not self._takes_positions:
             raise HeadError(
                 f"{type(self).__name__} needs one output vector per input, but the network has outputs at "
                 f"{positions} positions: use FSVI, MFVI, MAP, MCDropout or SWAG."
@@ -385,7 +385,7 @@ class Method(Configurable, nn.Module, ABC):
         return config
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
+    def _from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
         """Build a method from the settings in its `config`.
 
         Args:
@@ -394,7 +394,7 @@ class Method(Configurable, nn.Module, ABC):
         """
         own = {name: value for name, value in settings.items() if name != "network"}
         net = Network.from_settings(settings["network"], transient.pop("net"))
-        return super().from_settings(own, net=net, **transient)
+        return super()._from_settings(own, net=net, **transient)
 
 
 def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:

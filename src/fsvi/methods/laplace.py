@@ -15,8 +15,8 @@ from fsvi.functions.linearize import linearized_outputs
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Functions, Method, network_functions
 from fsvi.methods.map import MAP, check_variance, prior_term
+from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import precise_dtype
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.posteriors.gauss_newton import Curvature, Diagonal, Full, GaussNewton, Kronecker
 from fsvi.posteriors.per_example import WeightLayer, record, weight_layers
@@ -67,7 +67,7 @@ class Laplace(Method):
         optimize_prior: Whether δ is the one of the largest evidence.
     """
 
-    takes_weights = False
+    _takes_weights = False
 
     posterior: GaussNewton
 
@@ -206,7 +206,7 @@ class Laplace(Method):
             x: Inputs.
         """
         x = self.network.arranged(self.check_inputs(x))
-        return self.private()._moments(self._trained(), x)
+        return self._private()._moments(self._trained(), x)
 
     def _moments(self, posterior: GaussNewton, x: Any) -> tuple[Tensor, Tensor]:
         parts = x.split(self._inputs_at_once(posterior, x))

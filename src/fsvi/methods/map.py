@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method, network_functions
 from fsvi.networks.network import Network
-from fsvi.posteriors.gaussian_prior import negative_log_normal, prior_names
+from fsvi.posteriors.mean_field import negative_log_normal, prior_names
 from fsvi.validation import check_positive
 
 
@@ -25,7 +25,7 @@ class MAP(Method):
         prior_variance: The variance of the Gaussian prior; None leaves the prior out: maximum likelihood.
     """
 
-    takes_positions = True
+    _takes_positions = True
 
     def __init__(self, net: nn.Module | Network, likelihood: Likelihood, *, prior_variance: float | None = 1.0) -> None:
         super().__init__(net, likelihood)

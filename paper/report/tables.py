@@ -59,6 +59,8 @@ def published(task: str, label: str, name: str) -> tuple[float, float | None] | 
 def fill(layout: TableLayout, profile: str, results: Iterable[Result]) -> Table | None:
     """The table of one profile; None without results."""
     ours = [each for each in results if each.task in layout.tasks and each.profile == profile]
+    if not ours:
+        return None
     groups = {label: [each for each in ours if each.label == label] for label in _labels(layout, ours)}
     tasks = [each for each in layout.columns if each.name in PUBLISHED.get(each.task, {}).get("columns", ())]
     source = PUBLISHED[tasks[0].task]["source"] if tasks else ""

@@ -193,5 +193,5 @@ def test_a_model_of_numeric_columns_predicts_arrays_and_frames(run, tmp_path):
     loaded = fsvi.FSVIClassifier.load(model)
     frame = pd.DataFrame({"q": x[:, 1], "p": x[:, 0]})
     with pytest.warns(UserWarning, match="feature names"):
-        from_array = loaded.predict_proba(x)
-    np.testing.assert_allclose(from_array, loaded.predict_proba(frame))
+        expected = loaded.predict_proba(x)
+    np.testing.assert_allclose(loaded.predict_proba(frame), expected)

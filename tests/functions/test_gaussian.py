@@ -43,17 +43,8 @@ def draw_pair(points, ranks, outputs, shared, diagonals, seed):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(**SHAPES)
-def test_kl_equals_torch_distributions_in_every_branch(**shapes):
-    """Ranks below and above K, weights shared over outputs or not, with and without a diagonal of one's own."""
-    q, p = draw_pair(**shapes)
-    expected = kl_divergence(dense(q, NUGGET), dense(p, NUGGET)).sum()
-    torch.testing.assert_close(gaussian_kl(q, p, NUGGET), expected, rtol=1e-8, atol=1e-8)
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(**SHAPES)
-def test_the_kl_that_is_differentiated_and_its_gradient_are_those_of_torch_distributions_in_every_branch(**shapes):
-    """Few outputs and more outputs than points, too."""
+def test_the_kl_and_its_gradient_are_those_of_torch_distributions(**shapes):
+    """Ranks below and above K, few outputs and more outputs than points, weights shared over outputs or not."""
     q, p = draw_pair(**shapes)
     inputs = [t.requires_grad_() for t in (q.mean, q.factor, q.weight)]
     found, expected = gaussian_kl(q, p, NUGGET), kl_divergence(dense(q, NUGGET), dense(p, NUGGET)).sum()
@@ -82,16 +73,6 @@ def test_memory_does_not_grow_as_outputs_times_points_times_rank(shared):
     with LargestTensor() as largest:
         torch.autograd.grad(gaussian_kl(q, p, NUGGET), inputs)
     assert largest.size == outputs * rank < outputs * points * rank
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_with_a_low_rank_memory_does_not_grow_as_outputs_times_points_squared(shared):
-    points, rank, outputs = 40, 3, 100
-    q, p = gaussian(points, rank, outputs), gaussian(points, rank, outputs, shared, diagonal=0.5, seed=1)
-    inputs = [t.requires_grad_() for t in (q.mean, q.factor, q.weight)]
-    with LargestTensor() as largest:
-        torch.autograd.grad(gaussian_kl(q, p, NUGGET), inputs)
-    assert largest.size == outputs * points * rank < outputs * points**2
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -140,18 +121,16 @@ def test_kl_is_not_negative_and_zero_for_equals(**shapes):
 def test_moments_equal_the_dense_ones(rank):
     g = gaussian(5, rank, 2, diagonal=0.3).prepared(NUGGET)
     expected = dense(g, 0.0)
-    columns = torch.randn(5, 4, dtype=torch.float64)
-    inverse = expected.precision_matrix
     torch.testing.assert_close(g.covariance(), expected.covariance_matrix)
     torch.testing.assert_close(g.variance(), expected.variance)
     torch.testing.assert_close(g.log_determinant(), expected.covariance_matrix.logdet())
-    torch.testing.assert_close(g.quadratic(columns), torch.einsum("ic,qij,jc->qc", columns, inverse, columns))
-    torch.testing.assert_close(g.inverse_trace(), inverse.diagonal(dim1=1, dim2=2).sum(1))
+    torch.testing.assert_close(g.inverse(), expected.precision_matrix)
 
 
 @pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
-@pytest.mark.parametrize(("rank", "prior_rank"), [(3, 3), (8, 8), (3, 0), (8, 0)])
-@pytest.mark.parametrize(("outputs", "shared"), [(2, False), (2, True), (7, False)])
+@pytest.mark.parametrize(
+    ("rank", "prior_rank", "outputs", "shared"), [(3, 3, 2, False), (8, 8, 7, False), (8, 0, 2, True)]
+)
 def test_gradients(divergence, rank, prior_rank, outputs, shared):
     p = gaussian(5, prior_rank, outputs, shared=not prior_rank, seed=1)
     q = gaussian(5, rank, outputs, shared)

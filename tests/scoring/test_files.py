@@ -159,7 +159,7 @@ def interrupted(models, tmp_path_factory):
     (folder / "m.fsvi").write_bytes((models / "0.fsvi").read_bytes())
     path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(fsvi.__file__).parents[1])])
     command = [sys.executable, str(Path(__file__).with_name("kill.py")), str(folder)]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -184,7 +184,7 @@ def test_a_worker_that_dies_costs_its_file(models, data, tmp_path):
     path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(fsvi.__file__).parents[1])])
     command = [sys.executable, str(Path(__file__).with_name("kill.py")), "worker", models / "0.fsvi", data, tmp_path]
     env = {**os.environ, "PYTHONPATH": path, "FSVI_KILL": "part-1.parquet"}
-    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert f"{2 * ROWS} rows" in done.stdout and "part-1.parquet: its process was killed" in done.stdout
     assert set(content(tmp_path / "out")) == {"part-0.parquet", "part-2.parquet"}

@@ -46,7 +46,7 @@ def test_a_torch_scheduler_can_follow_the_steps():
 
 def test_a_plateau_is_found_in_the_validation_data(monkeypatch):
     values = iter([-1.0, -2.0, -3.0, -4.0])
-    monkeypatch.setattr(Run, "_validate", lambda self: self.history.validation.append(next(values)))
+    monkeypatch.setattr(Run, "_validate", lambda self, _: self.history.validation.append(next(values)))
     schedule = lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, factor=0.1)  # noqa: E731
     assert rates_of(schedule, validation=points()) == pytest.approx([1.0, 1.0, 1.0, 0.1])
 

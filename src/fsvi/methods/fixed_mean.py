@@ -28,7 +28,7 @@ class FixedMean(Method):
     variance)).
     """
 
-    takes_weights = False
+    _takes_weights = False
     center: Tensor
     spread: Tensor
 

@@ -284,8 +284,10 @@ def num_observed(likelihood: Likelihood, y: Tensor) -> int:
 
 def with_targets(method: Method, batches: Iterable[Batch]) -> Iterator[Batch]:
     """The batches in which a target is present, with the number of these."""
-    counted = (batch._replace(observed=num_observed(method.likelihood, batch.y)) for batch in batches)
-    return (batch for batch in counted if batch.observed)
+    for batch in batches:
+        observed = num_observed(method.likelihood, batch.y)
+        if observed:
+            yield batch._replace(observed=observed)
 
 
 def unpacked(batch: Any, unpack: Unpack | None) -> tuple[Any, Any]:
@@ -370,7 +372,8 @@ def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
     if method.network.layout.positions:
         raise InvalidInputError("examples with outputs at every position cannot be weighed: leave the weights out.")
     for part in method.modules():
-        if isinstance(part, (Method, Likelihood)) and not part.takes_weights:
+        takes = part._takes_weights if isinstance(part, Method) else getattr(part, "takes_weights", True)
+        if not takes:
             raise InvalidInputError(
                 f"{type(part).__name__} cannot weigh examples: leave the weights out, or repeat the examples instead."
             )

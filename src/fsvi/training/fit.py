@@ -20,7 +20,7 @@ from fsvi.training.checkpoints import opened
 from fsvi.training.history import History
 from fsvi.training.loop import Run
 from fsvi.training.optimizers import MakeOptimizer, check_optimizer, make_optimizer
-from fsvi.training.rates import MakeScheduler, Schedule, check_schedule, every_step
+from fsvi.training.rates import MakeScheduler, Rates, Schedule, check_schedule, every_step
 from fsvi.training.step import PRECISIONS, Stepper
 from fsvi.validation import check_choice, check_count, check_positive, check_seed, check_type
 
@@ -125,7 +125,7 @@ def fit(
     if precision is not None:
         check_choice("precision", precision, PRECISIONS)
     _check_companions(validation, patience, checkpoint, resume)
-    make, make_rates, called = check_optimizer(optimizer), check_schedule(schedule), check_callbacks(callbacks)
+    make, schedule, called = check_optimizer(optimizer), check_schedule(schedule), check_callbacks(callbacks)
     with ranks.joined():
         is_first, continues = ranks.rank() == 0, resume or ranks.was_restarted()
         if device is not None:
@@ -139,7 +139,7 @@ def fit(
             own = method.own_optimizer(lr)
             _check_own(method, own, clip_norm, precision)
             stepper = Stepper(method, own or make_optimizer(make, method, lr), clip_norm=clip_norm, precision=precision)
-            rates = make_rates(stepper.optimizer)
+            rates = Rates(stepper.optimizer, schedule)
             run = Run(method, batches, held_out, stepper, rates, epochs, patience, seed, accumulate, called)
             settings = {**run.settings(), "batch_size": batch_size, "lr": lr}
             run.check_processes(examples.y, settings)

@@ -22,7 +22,7 @@ from fsvi.training.batches import Batch, Batches, with_targets
 from fsvi.training.callbacks import Callback, TrainingState, callback_name
 from fsvi.training.checkpoints import Checkpoints, flatten, load_optimizer
 from fsvi.training.history import History
-from fsvi.training.progress import ProgressBar
+from fsvi.training.progress import ProgressBar, is_watched
 from fsvi.training.rates import Rates
 from fsvi.training.step import Stepper
 
@@ -54,18 +54,20 @@ class Run:
         self.generators = [generator for source in sources for generator in source.generators]
         self.steps_per_epoch = math.ceil(self.batches.num_batches / self.accumulate)
         self.state = TrainingState(self.method, self.stepper.optimizer, self.history, self.epochs)
+        self._called = [callback for callback in self.callbacks if ranks.rank() == 0 or callback.every_process]
 
     def train(self, progress: bool | None, checkpoints: Checkpoints | None, settings: dict[str, Any]) -> History:
         """Train to the end. The method is ready to predict afterwards, even after an error."""
+        if ranks.rank() == 0 and (is_watched() if progress is None else progress):
+            self._called.append(ProgressBar())
         self.method.train()
         try:
-            self._call("on_train_begin")
-            with ProgressBar(self.epochs, progress if ranks.rank() == 0 else False) as bar:
-                while not self._is_done():
-                    self._epoch()
-                    bar.update(self.history.epochs, self.history.latest())
-                    if checkpoints is not None and (checkpoints.is_due or self._is_done()):
-                        checkpoints.write(self._captured(), settings)
+            for callback in self._called:
+                callback.on_train_begin(self.state)
+            while not self._is_done():
+                self._epoch()
+                if checkpoints is not None and (checkpoints.is_due or self._is_done()):
+                    checkpoints.write(self._captured(), settings)
             if self.best is not None:
                 load_tensors(self.method, self.best)
             ranks.check_same({"parameters": digest(self.method.state_dict()) if ranks.size() > 1 else ""})
@@ -74,35 +76,42 @@ class Run:
                 learner.finish(self._again)
         finally:
             self.method.eval()
-            self._call("on_train_end")
+            for callback in self._called:
+                callback.on_train_end(self.state)
         return self.history
 
     def _epoch(self) -> None:
         started, totals, seen = time.perf_counter(), dict[str, float](), 0.0
+        learners, before = self.method.learners(), self.history.epochs
         self._seed("noise")
-        for step, (batches, observed) in enumerate(self._steps()):
-            self.rates.before_step(self._done(step))
-            for learner in self.method.learners():
-                learner.progress = self._done(step + 1)
-            self.state.terms = self.stepper(batches, self.history.epochs + 1, observed)
-            self.rates.after_step()
+        for step, (batches, observed) in enumerate(self._steps(), start=1):
+            done = (before + min(1.0, step / self.steps_per_epoch)) / self.epochs
+            for learner in learners:
+                learner.progress = done
+            self.state.terms = self.stepper(batches, before + 1, observed)
+            self.rates.step(done)
             self.state.step += 1
-            self._call("on_step_end")
+            for callback in self._called:
+                callback.on_step_end(self.state)
             for name, value in self.state.terms.items():
                 totals[name] = totals.get(name, 0.0) + value * observed
             seen += observed
         if not seen:
             raise InvalidInputError("no target is present in an epoch of the data: at least one is needed.")
-        _average_statistics(self.method)
-        for learner in self.method.learners():
+        if ranks.size() > 1:
+            self._agree()
+        for learner in learners:
             learner.after_epoch(self._again)
         self.history.record({name: total / seen for name, total in totals.items()})
-        self._validate()
+        if self.validation is not None:
+            self._validate(self.validation)
         self.rates.after_epoch(-self.history.validation[-1] if self.history.validation else self.history.loss[-1])
         self.history.seconds += time.perf_counter() - started
-        self.state.epoch = self.history.epochs
-        self._call("on_epoch_end")
-        self.state.stopped = ranks.from_first(self.state.stopped)
+        self.state.epoch = before + 1
+        for callback in self._called:
+            callback.on_epoch_end(self.state)
+        if ranks.size() > 1:
+            self.state.stopped = ranks.from_first(self.state.stopped)
 
     def _steps(self) -> Iterator[tuple[list[Batch], float]]:
         """The minibatches of each step, and the number of targets in those of all processes.
@@ -120,17 +129,21 @@ class Run:
                 raise InvalidInputError(f"process {ranks.rank()} has no data to train on: start fewer processes.")
             yield step or spare, observed
             spare = [step[0]._replace(observed=0)] if step else spare
+
+    def _agree(self) -> None:
+        """Average the statistics of BatchNorm layers over processes, which must have seen their data in one order."""
         if not self.batches.shards_itself:
             ranks.check_same({"the order of its data": self.batches.checksum})
+        layers = batch_norms(self.method)
+        buffers = [b for layer in layers for b in layer.buffers(recurse=False) if b.is_floating_point()]
+        ranks.all_sum(buffers)
+        for buffer in buffers:
+            buffer.div_(ranks.size())
 
     def _again(self) -> Iterator[tuple[Any, Tensor]]:
         """This process's share of the training data once more."""
         batches = with_targets(self.method, self.batches.one_pass(self._mixed("again")))
         return ((batch.x, batch.y) for batch in batches)
-
-    def _done(self, step: int) -> float:
-        """The share of training that is done after so many steps of the epoch."""
-        return (self.history.epochs + min(1.0, step / self.steps_per_epoch)) / self.epochs
 
     def _mixed(self, purpose: str) -> int:
         return ranks.mixed_seed(self.seed, purpose, self.history.epochs)
@@ -138,16 +151,9 @@ class Run:
     def _seed(self, purpose: str) -> None:
         seed_random(ranks.mixed_seed(self._mixed(purpose), ranks.rank()), self.method.device)
 
-    def _call(self, name: str) -> None:
-        for callback in self.callbacks:
-            if ranks.rank() == 0 or callback.every_process:
-                getattr(callback, name)(self.state)
-
-    def _validate(self) -> None:
-        if self.validation is None:
-            return
+    def _validate(self, validation: Batches) -> None:
         total = num = 0.0
-        for x, y, weights, _ in self.validation.ordered():
+        for x, y, weights, _ in validation.ordered():
             logs = self.method.predict(x, _VALIDATION_SAMPLES).log_prob(y).double()
             total += float((logs if weights is None else logs * weights.to(logs)).sum())
             num += logs.numel()
@@ -180,10 +186,10 @@ class Run:
             "parameters": self.method.network.architecture(),
             "num_data": self.batches.num_data,
             "data": self.batches.fingerprint,
-            "context_data": [learner.fingerprint() for learner in self.method.learners()],
+            "context_data": [learner._fingerprint() for learner in self.method.learners()],
             "validation": None if held_out is None else (held_out.num_examples, held_out.fingerprint),
             "optimizer": {"class": type(optimizer).__name__, "groups": groups},
-            "schedule": self.rates.settings(),
+            "schedule": self.rates.settings,
             "epochs": self.epochs,
             "patience": self.patience,
             "seed": self.seed,
@@ -245,13 +251,3 @@ class Run:
             states = [digest({"": generator.get_state()}) for generator in self.generators]
             data = {"targets": digest({"y": y}), "num_examples": self.batches.num_examples, "generators": states}
             ranks.check_same(flatten({**settings, **data}))
-
-
-def _average_statistics(method: Method) -> None:
-    """Average the running means and variances of BatchNorm layers over processes."""
-    if ranks.size() > 1:
-        layers = batch_norms(method)
-        buffers = [b for layer in layers for b in layer.buffers(recurse=False) if b.is_floating_point()]
-        ranks.all_sum(buffers)
-        for buffer in buffers:
-            buffer.div_(ranks.size())

@@ -4,47 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fsvi.training.callbacks import Callback, TrainingState
 
-class ProgressBar:
-    """The number of epochs done, the terms of the loss and the time left, on standard error.
 
-    Args:
-        epochs: The total number of epochs.
-        show: Whether to show the bar; None shows it on a terminal.
-    """
+class ProgressBar(Callback):
+    """The number of epochs done, the terms of the loss and the time left, on standard error."""
 
-    def __init__(self, epochs: int, show: bool | None = None) -> None:
-        columns = (
-            TextColumn("epoch"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-        )
-        visible = is_watched() if show is None else show
-        self._bar = Progress(*columns, console=Console(stderr=True), disable=not visible)
-        self._task = self._bar.add_task("", total=epochs)
+    def __init__(self) -> None:
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self._bar = Progress(TextColumn("epoch"), *columns, console=Console(stderr=True))
 
-    def update(self, epoch: int, values: Mapping[str, float]) -> None:
-        """Show the current state.
-
-        Args:
-            epoch: The number of epochs done.
-            values: The newest values of the loss and its terms, by name.
-        """
-        text = " ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self._bar.update(self._task, completed=epoch, description=text)
-
-    def __enter__(self) -> ProgressBar:
+    def on_train_begin(self, state: TrainingState) -> None:
+        """Start at the epochs that are done already."""
+        self._task = self._bar.add_task("", total=state.epochs, completed=state.epoch)
         self._bar.start()
-        return self
 
-    def __exit__(self, *error: object) -> None:
+    def on_epoch_end(self, state: TrainingState) -> None:
+        """Show the newest values of the loss and its terms."""
+        text = " ".join(f"{name} {value:.4g}" for name, value in state.history.latest().items())
+        self._bar.update(self._task, completed=state.epoch, description=text)
+
+    def on_train_end(self, state: TrainingState) -> None:
+        """Leave the terminal as it was."""
         self._bar.stop()
 
 

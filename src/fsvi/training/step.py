@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
@@ -50,9 +50,13 @@ class Stepper:
         self.clip_norm = None if clip_norm is None else check_positive("clip_norm", clip_norm)
         self.precision = None if precision is None else check_choice("precision", precision, PRECISIONS)
         self._scaler = torch.amp.GradScaler(method.device.type, enabled=precision == "fp16")
-        self._norms = batch_norms(method)
-        self._learned = [[p for p in learner.parameters() if p.requires_grad] for learner in method.learners()]
-        self._together = None if ranks.size() == 1 else _together(method)
+        dtype = None if precision is None else PRECISIONS[precision]
+        self._autocast = torch.autocast(method.device.type, dtype=dtype) if dtype else nullcontext()
+        self._statistics = [buffer for layer in batch_norms(method) for buffer in layer.buffers(recurse=False)]
+        self._learners = method.learners()
+        self._learned = [[p for p in learner.parameters() if p.requires_grad] for learner in self._learners]
+        self._size = ranks.size()
+        self._together = None if self._size == 1 else _together(method)
 
     def __call__(self, batches: Sequence[Any], epoch: int = 1, observed: float | None = None) -> dict[str, float]:
         """One step on one or more minibatches, which count by their numbers of observed targets.
@@ -65,29 +69,38 @@ class Stepper:
         Returns:
             The terms of the loss by name, averaged over the minibatches; empty without any observed target.
         """
-        given = [self._counted(Batch(*batch)) for batch in batches]
         if observed is None:
+            count = self.method.likelihood
+            given = [Batch(*batch)._replace(observed=num_observed(count, batch[1])) for batch in batches]
             observed = ranks.total(sum(batch.observed or 0 for batch in given))
+            batches = [batch for batch in given if batch.observed] or given[:1]  # one without targets takes part
         if not observed:
             return {}
-        given = [batch for batch in given if batch.observed] or given[:1]  # a process without targets takes part
         self.optimizer.zero_grad(set_to_none=True)
-        with _restored_on_error(self._norms):
-            terms = self._backward(given, observed)
-            self._scaler.unscale_(self.optimizer) if self._scaler.is_enabled() else None
-            gradients = [[p for p in group if p.grad is not None] for group in self._learned]
-            norms = [get_total_norm([p.grad for p in group if p.grad is not None]) for group in gradients]
+        before = [buffer.clone() for buffer in self._statistics]
+        try:
+            terms = self._backward(batches, observed)
+            if self._scaler.is_enabled():
+                self._scaler.unscale_(self.optimizer)
+            norms = []
+            for learned in self._learned:
+                norms.append(get_total_norm([p.grad for p in learned if p.grad is not None]))
             values = torch.stack([*terms.values(), *norms]).tolist()  # the only time that a step waits for the device
             read = dict(zip(terms, values, strict=False))
-            overflows = self._find_problem(read, values[len(terms) :], epoch)
+            overflows = not all(map(math.isfinite, values)) and self._find_problem(read, epoch)
+        except BaseException:  # nothing but the statistics of BatchNorm has changed
+            for buffer, value in zip(self._statistics, before, strict=True):
+                buffer.copy_(value)
+            raise
         if not overflows:
-            for group, norm in zip(gradients, norms, strict=True):
-                if self.clip_norm is not None:
-                    clip_grads_with_norm_(group, self.clip_norm, norm)
+            if self.clip_norm is not None:
+                for learned, norm in zip(self._learned, norms, strict=True):
+                    clip_grads_with_norm_(learned, self.clip_norm, norm)
             self.optimizer.step()
-            for learner in self.method.learners():
+            for learner in self._learners:
                 learner.after_step()
-        self._scaler.update() if self._scaler.is_enabled() else None
+        if self._scaler.is_enabled():
+            self._scaler.update()
         return read
 
     def state(self) -> dict[str, Any]:
@@ -98,28 +111,27 @@ class Stepper:
         """Restore what `state` returned."""
         self._scaler.load_state_dict(dict(state))
 
-    def _counted(self, batch: Batch) -> Batch:
-        count = num_observed(self.method.likelihood, batch.y) if batch.observed is None else batch.observed
-        return batch._replace(observed=count)
-
     def _backward(self, batches: Sequence[Batch], observed: float) -> dict[str, Tensor]:
         """Add up the gradients of all minibatches; the terms, averaged over the minibatches of all processes."""
         means: dict[str, Tensor] = {}
         for number, batch in enumerate(batches, start=1):
-            is_last = number == len(batches)
-            share = ranks.size() * (batch.observed or 0) / observed  # processes average their gradients
-            with nullcontext() if is_last or self._together is None else self._together.no_sync():
+            waits = self._together is not None and number < len(batches)
+            share = self._size * (batch.observed or 0) / observed  # processes average their gradients
+            with self._together.no_sync() if self._together and waits else nullcontext():
                 terms = self._forward(batch)
                 self._scaler.scale(share * torch.stack(list(terms.values())).sum()).backward()
             for name, term in terms.items():
                 means[name] = means.get(name, 0.0) + share * term.detach()
-        ranks.all_sum(list(means.values()))
-        return {name: mean / ranks.size() for name, mean in means.items()}
+        if self._together is not None:
+            ranks.all_sum(list(means.values()))
+            means = {name: mean / self._size for name, mean in means.items()}
+        return means
 
     def _forward(self, batch: Batch) -> dict[str, Tensor]:
         terms = self.method.forward if self._together is None else self._together
+        weights = nullcontext() if batch.weights is None else weighted(self.method, batch.weights)
         try:
-            with weighted(self.method, batch.weights), self._autocast():
+            with weights, self._autocast:
                 return terms(batch.x, batch.y)
         except ValueError as error:
             if len(batch.y) == 1 and str(error).startswith(_BATCH_NORM_OF_ONE):
@@ -128,45 +140,20 @@ class Stepper:
                 ) from error
             raise
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.precision is None:
-            return nullcontext()
-        return torch.autocast(self.method.device.type, dtype=PRECISIONS[self.precision])
-
-    def _find_problem(self, terms: Mapping[str, float], norms: Sequence[float], epoch: int) -> bool:
-        """Refuse a step that would spoil the parameters; whether the gradient merely overflows in fp16."""
-        wrong = [f"the {name} term of the loss became {value}" for name, value in terms.items() if _is_bad(value)]
-        if not wrong and any(map(_is_bad, norms)):
-            if self._scaler.is_enabled() and self._scaler.get_scale() > 1:
-                return True
-            wrong = ["the gradient of the loss became NaN or infinite"]
-        if wrong:
-            rate = self.optimizer.param_groups[0]["lr"]
-            raise NonFiniteLossError(
-                f"{wrong[0]} in epoch {epoch}: lower the learning rate (now {rate:.3g}), or check the data's scale; no "
-                "step was made."
-            )
-        return False
+    def _find_problem(self, terms: Mapping[str, float], epoch: int) -> bool:
+        """Refuse a step that would spoil the parameters; True if the gradient merely overflows in fp16."""
+        wrong = [f"{name} term of the loss became {v}" for name, v in terms.items() if not math.isfinite(v)]
+        if not wrong and self._scaler.is_enabled() and self._scaler.get_scale() > 1:
+            return True
+        wrong = wrong or ["gradient of the loss became NaN or infinite"]
+        rate = self.optimizer.param_groups[0]["lr"]
+        raise NonFiniteLossError(
+            f"the {wrong[0]} in epoch {epoch}: lower the learning rate (now {rate:.3g}), or check the data's scale; no "
+            "step was made."
+        )
 
 
 def _together(method: Method) -> DistributedDataParallel:
     """The method with gradients that are averaged over processes; it starts as on the first process."""
     warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
     return DistributedDataParallel(method, broadcast_buffers=False, find_unused_parameters=True)
-
-
-def _is_bad(value: float) -> bool:
-    return not math.isfinite(value)
-
-
-@contextmanager
-def _restored_on_error(norms: Sequence[nn.Module]) -> Iterator[None]:
-    """Give BatchNorm layers their statistics back if the step fails; nothing else changes before the optimizer's."""
-    buffers = [buffer for layer in norms for buffer in layer.buffers(recurse=False)]
-    before = [buffer.clone() for buffer in buffers]
-    try:
-        yield
-    except BaseException:
-        for buffer, value in zip(buffers, before, strict=True):
-            buffer.copy_(value)
-        raise

@@ -70,7 +70,7 @@ def test_an_interrupted_training_on_augmented_images_goes_on_to_the_same_bits(mo
     resumed = small()
     fsvi.fit(resumed, data, **settings, **kept)
     assert len(calls) == 9 + 6
-    assert all(torch.equal(tensor, resumed.tensors()[name]) for name, tensor in whole.tensors().items())
+    assert all(torch.equal(tensor, resumed.state_dict()[name]) for name, tensor in whole.state_dict().items())
 
 
 def test_a_tenth_can_be_held_out_for_tuning(monkeypatch):

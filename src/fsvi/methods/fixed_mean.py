@@ -43,9 +43,9 @@ class FixedMean(Method):
             )
 
     def build(self, network: Network) -> None:
-        """Freeze the network."""
+        """Freeze the network, with the statistics of its normalization layers."""
         super().build(network)
-        self.net.requires_grad_(False)
+        self.net.requires_grad_(False).eval()
         like = network.linear.weight
         self.register_buffer("center", like.new_zeros(network.num_features))
         self.register_buffer("spread", like.new_ones(network.num_features))

@@ -4,8 +4,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import fsvi
-from fsvi.networks.functional import functional_call
-from fsvi.networks.modes import evaluating
+from fsvi.networks.calls import evaluating, functional_call
 
 
 class _Net(nn.Module):

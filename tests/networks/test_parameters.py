@@ -6,7 +6,7 @@ import fsvi
 from fsvi.functions.priors import Induced
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, matching_names
-from fsvi.posteriors.gaussian_prior import prior_names
+from fsvi.posteriors.mean_field import prior_names
 
 CONTEXT = fsvi.contexts.Dataset(torch.randn(20, 3))
 

@@ -22,6 +22,7 @@ TITLES = {
     "fsvi": "FSVI",
     "s-fsvi": "S-FSVI",
     "fmgp": "FMGP",
+    "sngp": "SNGP",
     "fsvi-fixed-mean": "FSVI, fixed mean",
 }
 _DATASETS = {

@@ -84,16 +84,6 @@ def test_memory_does_not_grow_as_outputs_times_points_times_rank(shared):
     assert largest.size == outputs * rank < outputs * points * rank
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_with_a_low_rank_memory_does_not_grow_as_outputs_times_points_squared(shared):
-    points, rank, outputs = 40, 3, 100
-    q, p = gaussian(points, rank, outputs), gaussian(points, rank, outputs, shared, diagonal=0.5, seed=1)
-    inputs = [t.requires_grad_() for t in (q.mean, q.factor, q.weight)]
-    with LargestTensor() as largest:
-        torch.autograd.grad(gaussian_kl(q, p, NUGGET), inputs)
-    assert largest.size == outputs * points * rank < outputs * points**2
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_rounds_gradients_once_after_they_are_scaled(dtype):
     """As under autocast: features and means in half precision, weights in float32, and a large factor on the loss."""
@@ -125,15 +115,6 @@ def test_log_prob_equals_torch_distributions(rank, shared):
     g = gaussian(5, rank, 2, shared, diagonal=0.3)
     values = torch.randn(4, 5, 2, dtype=torch.float64)
     torch.testing.assert_close(g.log_prob(values), dense(g, 0.0).log_prob(values.mT).sum(-1))
-
-
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(**SHAPES)
-def test_kl_is_not_negative_and_zero_for_equals(**shapes):
-    q, p = draw_pair(**shapes)
-    for divergence in (gaussian_kl, diagonal_kl):
-        assert divergence(q, p, NUGGET) >= 0
-        assert abs(divergence(q, q, NUGGET)) < 1e-9
 
 
 @pytest.mark.parametrize("rank", [0, 3, 8], ids=["constant", "low_rank", "full_rank"])
@@ -191,16 +172,6 @@ def test_the_diagonal_can_be_learned(divergence, rank):
     diagonal = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(kl(diagonal).detach(), kl(0.3))
     assert torch.autograd.gradcheck(kl, diagonal)
-
-
-@pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
-def test_float32_inputs_are_worked_on_in_float64(divergence):
-    """A difference that float32 would lose in a K×K factorisation: condition number 1e8."""
-    q, p = (gaussian(6, 2, 2, seed=s, dtype=torch.float32) for s in (0, 1))
-    value = divergence(q, p, 1e-7)
-    doubled = [FunctionGaussian(g.mean.double(), g.factor.double(), g.weight.double()) for g in (q, p)]
-    assert value.dtype == torch.float64
-    assert value == divergence(*doubled, 1e-7)
 
 
 def test_the_nugget_is_on_both_covariances():

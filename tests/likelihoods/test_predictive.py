@@ -37,13 +37,6 @@ def test_class_probabilities_are_averaged_not_logits(classes, logits):
     assert torch.equal(classes.labels(), classes.mean.argmax(-1)) and len(classes) == N
 
 
-def test_selected_rows_are_those_predictions(classes, real):
-    rows = torch.tensor([3, 0])
-    assert torch.equal(classes[rows].mean, classes.mean[rows]) and len(classes[rows]) == 2
-    chosen = real[rows]
-    assert torch.equal(chosen.samples, real.samples[:, rows]) and torch.equal(chosen.variance, real.variance[rows])
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_left_before_probabilities(dtype, logits):
     """Else the probabilities of many classes do not add up to one."""
@@ -119,26 +112,6 @@ def test_extreme_logits_give_no_nan(scale, dtype):
     torch.testing.assert_close(p.entropy()[0], torch.tensor(0.0, dtype=dtype))
     assert p.log_prob(torch.tensor([1, 0]))[0] == -2 * scale
     assert (p.mutual_information() >= 0).all()
-
-
-def test_distant_targets_have_a_finite_log_density():
-    p = GaussianPredictive(torch.zeros(S, 1, 1), torch.full((1,), 1e-6))
-    assert p.log_prob(torch.full((1, 1), 1e3)).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    "p", [CategoricalPredictive(torch.zeros(S, N, Q)), GaussianPredictive(torch.zeros(S, N, Q), torch.ones(Q))]
-)
-def test_another_number_of_targets_is_refused(p):
-    with pytest.raises(InvalidInputError, match=r"\(4,\)"):
-        p.log_prob(torch.zeros(N - 1, dtype=torch.int64))
-
-
-def test_labels_may_be_an_array_and_are_checked():
-    p = CategoricalPredictive(torch.zeros(S, N, Q))
-    torch.testing.assert_close(p.log_prob([0] * N), p.log_prob(torch.zeros(N, dtype=torch.int32)))
-    with pytest.raises(InvalidInputError, match=rf"{Q}\.\.{Q}"):
-        p.log_prob([Q] * N)
 
 
 # Every kind of prediction has the same interface ----------------------------------------------------------------------
@@ -245,29 +218,6 @@ def test_parts_are_joined_again(kind):
 
 
 @every_kind
-def test_type_and_device_are_those_asked_for(kind):
-    p = made(kind)
-    assert p.to(torch.float32).mean.dtype == torch.float32 and p.mean.dtype == torch.float64
-    assert p.to("meta").mean.device.type == "meta" and p.cpu().mean.device.type == "cpu"
-    torch.testing.assert_close(p.to(torch.float32).mean.double(), p.mean, rtol=1e-5, atol=1e-6)
-
-
-@every_kind
-def test_a_point_is_a_target(kind):
-    p = made(kind)
-    assert p.log_prob(p.point()).isfinite().all()
-
-
-@every_kind
-def test_tables_have_a_number_per_input_and_column(kind):
-    columns = made(kind).columns()
-    assert columns and all(values.shape == (N,) for values in columns.values())
-    one = made(kind, 2 if kind == "classes" else 1).columns()
-    expected = ["label", "probability", "entropy", "mutual_information"]
-    assert list(one) == (["mean", "std", "lower", "upper"] if made(kind).is_numeric else expected)
-
-
-@every_kind
 def test_the_best_constant_is_not_beaten_by_any_other(kind):
     """Its nll is below that of the prediction with the same parameters for all inputs, for a range of parameters."""
     if kind == "own":
@@ -281,16 +231,6 @@ def test_the_best_constant_is_not_beaten_by_any_other(kind):
         if kind == "student":  # the degrees of freedom are given
             same.df = made(kind).df[:1, :1].expand(1, len(y), Q)
         assert -float(same.log_prob(y).mean()) > best
-
-
-def test_a_prediction_without_a_function_says_so():
-    p = made("gaussian")
-    for function in (p.entropy, p.class_probabilities, p.mutual_information, made("classes").crps):
-        with pytest.raises(InvalidInputError, match="Predictive has no"):
-            function() if function.__name__ != "crps" else function([0] * N)
-    for q in (0.0, 1.0, -0.1):
-        with pytest.raises(InvalidInputError, match="q="):
-            p.quantile(q)
 
 
 # Outputs at every position --------------------------------------------------------------------------------------------
@@ -330,15 +270,6 @@ def test_positions_are_predicted_as_rows_are(kind):
         torch.testing.assert_close(p.mutual_information().reshape(-1), rows.mutual_information())
 
 
-def test_targets_may_be_laid_out_as_images():
-    samples = torch.randn(S, 2, 4, 5, 3)
-    p = GaussianPredictive(samples, torch.ones(3))
-    y = torch.randn(2, 4, 5, 3)
-    assert torch.equal(p.log_prob(y.movedim(-1, 1)), p.log_prob(y))
-    with pytest.raises(InvalidInputError, match=r"\(2, 4, 5, 3\)"):
-        p.log_prob(y.reshape(2, 20, 3))
-
-
 def test_a_missing_label_at_a_position_does_not_count():
     f = torch.randn(S, 2, 4, Q)
     y = torch.tensor([[0, -100, 2, 1], [-100, 1, 1, 0]])
@@ -348,25 +279,6 @@ def test_a_missing_label_at_a_position_does_not_count():
     for one in (p, p.summary()):
         torch.testing.assert_close(one.log_prob(y), plain.log_prob(y.clamp_min(0)) * observed)
     assert likelihood.num_observed(y) == 6 and fsvi.Categorical().num_observed(y) == 8
-
-
-@pytest.mark.parametrize(
-    ("p", "said"),
-    [
-        (CategoricalPredictive(torch.zeros(S, 64, 3)), "Predictive(Categorical, 64 inputs, 3 classes, 7 draws)"),
-        (
-            CategoricalPredictive(torch.zeros(1, 1, 28, 27, 2)),
-            "Predictive(Categorical, 1 input, 28×27 positions, 2 classes, 1 draw)",
-        ),
-        (GaussianPredictive(torch.zeros(S, 5, 1), torch.ones(1)), "Predictive(Gaussian, 5 inputs, 1 target, 7 draws)"),
-        (
-            fsvi.likelihoods.BernoulliPredictive(torch.zeros(2, 5, 4)).summary(),
-            "Summary(Bernoulli, 5 inputs, 4 labels)",
-        ),
-    ],
-)
-def test_a_prediction_is_shown_in_one_line(p, said):
-    assert repr(p) == said
 
 
 # Numbers that overflow ------------------------------------------------------------------------------------------------

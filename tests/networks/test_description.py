@@ -250,14 +250,6 @@ def test_a_wrong_description_is_refused_in_one_sentence(description, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_network_without_end_is_refused():
-    description = {"layer": "Identity", "settings": {}}
-    for _ in range(3000):
-        description = {"layer": "Sequential", "children": [["0", description]]}
-    with pytest.raises(FileFormatError, match="built"):
-        build({**GOOD, "layers": description})
-
-
 def test_a_network_larger_than_the_limit_takes_no_memory():
     huge = layers("Linear", in_features=2**21, out_features=2**21)
     with pytest.raises(FileFormatError, match=f"{2**42 + 2**21} .*100"):

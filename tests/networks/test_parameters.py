@@ -3,7 +3,6 @@ import torch
 from torch import nn
 
 import fsvi
-from fsvi.functions.priors import Induced
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, matching_names
 from fsvi.posteriors.gaussian_prior import prior_names
@@ -63,20 +62,6 @@ def test_a_batch_norm_with_a_trainable_shift_still_learns():
     assert not torch.equal(method.net[1].running_mean, net[1].running_mean)
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-def test_a_batch_norm_without_parameters_is_frozen_with_the_layers_around_it(frozen):
-    features = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False)).requires_grad_(not frozen)
-    method = fsvi.MAP(nn.Sequential(features, nn.Linear(4, 2)), fsvi.Categorical()).train()
-    assert method.net[0][1].training is not frozen
-
-
-def test_the_random_prior_keeps_the_statistics_of_a_frozen_batch_norm():
-    net = freeze_all_but_the_head(normalized())
-    method = fsvi.FSVI(net, fsvi.Categorical(), CONTEXT, prior=Induced())
-    fsvi.fit(method, shifted_data(), epochs=1, seed=0, progress=False)
-    assert torch.equal(method.prior.net[1].running_mean, net[1].running_mean)
-
-
 def test_only_normalization_layers_have_deterministic_parameters(make):
     net, _ = make("resnet18")
     norms = {name for name, module in net.named_modules() if isinstance(module, nn.BatchNorm2d)}
@@ -116,12 +101,6 @@ def test_redrawn_parameters_that_no_layer_resets_keep_mean_and_scale_only():
     assert drawn.token.std().item() == pytest.approx(1.0, abs=0.1)
     assert drawn.scale == net.scale, "a single number has no scale to draw from"
     assert not torch.equal(drawn.mix.parametrizations.weight.original1, net.mix.parametrizations.weight.original1)
-
-
-def test_frozen_parameters_are_not_redrawn():
-    net = Tokens()
-    net.token.requires_grad_(False)
-    assert torch.equal(Network(net).redrawn().module.token, net.token)
 
 
 EMBEDDED = {
@@ -186,10 +165,3 @@ def patterned() -> nn.Module:
 def test_patterns_match_layers_and_parameters(patterns, expected):
     net = patterned()
     assert matching_names(net, patterns, prior_names(net)) == expected
-
-
-def test_some_names_are_always_among_them():
-    net = patterned()
-    assert matching_names(net, ["layer1"], prior_names(net), ["deep.a.bias"]) == [
-        "layer1.weight", "layer1.bias", "deep.a.bias",
-    ]  # fmt: skip

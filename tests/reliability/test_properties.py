@@ -148,14 +148,6 @@ def test_class_probabilities_are_a_distribution(case, draws):
 
 
 @bounded
-@given(seeds, dtypes, st.integers(1, 9), st.integers(1, 5), st.integers(2, 12), st.sampled_from([0.0, 1.0, 30.0, 1e4]))
-def test_so_are_those_of_any_logits(seed, dtype, draws, num, classes, scale):
-    generator = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(draws, num, classes, generator=generator).to(dtype)
-    assert_is_a_distribution(CategoricalPredictive(logits))
-
-
-@bounded
 @given(cases(least_outputs=1, most_outputs=4), st.integers(1, 7), st.booleans())
 def test_real_targets_have_a_variance_of_at_least_the_noise(case, draws, learn_noise):
     method = case.regressor(noise=0.3, learn_noise=learn_noise)
@@ -172,16 +164,6 @@ def test_predictions_do_not_depend_on_the_batch_size(case, kind, batch_size):
     method = getattr(case, kind)()
     whole, parts = (method.predict(case.inputs(), 5, batch_size=size).samples for size in (512, batch_size))
     torch.testing.assert_close(parts, whole, rtol=0, atol=10 * tolerance(whole) * max(1.0, float(whole.abs().max())))
-
-
-@bounded
-@given(cases(most_outputs=4), st.integers(1, 4), st.integers(1, 4))
-def test_one_input_is_predicted_as_it_is_among_others(case, first, second):
-    method = case.classifier()
-    x = case.inputs(first + second)
-    whole = method.predict(x, 4).mean
-    apart = torch.cat([method.predict(part, 4).mean for part in x.split([first, second])])
-    torch.testing.assert_close(apart, whole, rtol=0, atol=10 * tolerance(whole))
 
 
 @bounded

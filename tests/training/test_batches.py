@@ -97,12 +97,6 @@ def test_a_dataset_or_its_loader_gives_every_example_once(method, wrap):
     assert rows(batches.one_pass(0)) == sorted(points()[0].tolist())
 
 
-def test_examples_of_a_large_dataset_are_a_sample_spread_over_it(method):
-    x = as_batches(method, Points(9_000), 8).examples().x
-    assert 1_000 < len(x) <= 2_000
-    assert torch.equal(x[-1], points(9_000)[0][8_995])
-
-
 @pytest.mark.parametrize("num", [3, 5, 9])
 def test_no_batch_of_one_reaches_batch_norm(num):
     method = fsvi.MAP(normalised(), fsvi.Categorical())
@@ -166,18 +160,6 @@ def test_weights_go_with_their_examples(method: fsvi.MAP) -> None:
     assert seen == len(x)
 
 
-@pytest.mark.parametrize("weights", [[1.0], np.full(len(points()[0]), -1.0), np.zeros(len(points()[0]))])
-def test_weights_that_cannot_be_used_are_named(method: fsvi.MAP, weights: Any) -> None:
-    with pytest.raises(fsvi.errors.InvalidInputError, match="weights"):
-        as_batches(method, (*points(), weights), 3)
-
-
-def test_methods_that_cannot_weigh_say_so() -> None:
-    method = fsvi.Laplace(dense(), fsvi.Categorical())
-    with pytest.raises(fsvi.errors.InvalidInputError, match="Laplace"):
-        as_batches(method, (*points(), torch.ones(len(points()[0]))), 3)
-
-
 # Structured batches ---------------------------------------------------------------------------------------------------
 
 
@@ -225,17 +207,6 @@ def test_batches_of_texts_of_different_lengths(settings):
         assert method.predict(x, 3).mean.shape == (4, 2)
 
 
-@pytest.mark.parametrize("settings", [{"linearize": "conditional"}, {"stochastic": "last_layer"}, {}])
-def test_a_context_of_texts_of_another_length(settings):
-    context = fsvi.contexts.Dataset(text([9] * 6))
-    method = fsvi.FSVI(Texts(), fsvi.Categorical(), context, num_context=4, **settings)
-    x = text([3, 4, 5, 2])
-    fsvi.fit(method, (x, torch.arange(4) % 2), epochs=2, progress=False)
-    mixed = fsvi.contexts.Mixture([fsvi.contexts.Batch(), context], [0.5, 0.5])
-    method = fsvi.FSVI(Texts(), fsvi.Categorical(), mixed, num_context=4, **settings)
-    fsvi.fit(method, (x, torch.arange(4) % 2), epochs=2, progress=False)
-
-
 @pytest.mark.parametrize("unpack", ["stars", lambda batch: (without_stars(batch), batch["stars"])])
 def test_unpack_says_where_the_targets_are(unpack):
     x, stars = text([3, 4, 5, 2]), torch.arange(4) % 2
@@ -261,19 +232,3 @@ def test_unpack_says_where_the_targets_are(unpack):
 def test_wrong_structured_data_is_explained(data, unpack, said):
     with pytest.raises(fsvi.errors.InvalidInputError, match=said):
         fsvi.fit(text_method(), data, unpack=unpack, epochs=1, progress=False)
-
-
-def test_resuming_with_structured_inputs(tmp_path):
-    x, y = text([3, 4, 5, 2] * 4), torch.arange(16) % 2
-    torch.manual_seed(0)
-    net = Texts()
-    losses = []
-    for folder in (None, tmp_path, tmp_path):
-        method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4)
-        extra = {} if folder is None else {"checkpoint": folder, "resume": True}
-        losses.append(fsvi.fit(method, (x, y), epochs=3, batch_size=4, progress=False, **extra).loss)
-    assert losses[0] == losses[1] == losses[2]
-    other = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4)
-    changed = {**x, "input_ids": x["input_ids"].flip(0)}
-    with pytest.raises(fsvi.errors.FSVIError):
-        fsvi.fit(other, (changed, y), epochs=3, batch_size=4, progress=False, checkpoint=tmp_path, resume=True)

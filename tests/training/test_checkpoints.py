@@ -15,8 +15,6 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import fsvi
 from fsvi.serialization import read_tree
-from fsvi.training import checkpoints
-from fsvi.training.checkpoints import Checkpoints
 from scenarios import FAST, box, build, classifier, copied, dense, points, same_bits
 
 RUN = {"epochs": 3, "batch_size": 10, "lr": 1e-2}
@@ -177,31 +175,6 @@ def test_an_interrupted_write_keeps_the_last_checkpoint_and_no_debris(tmp_path, 
     assert len(outcome(tmp_path)["state"]["history"]["loss"]) == 2
 
 
-def test_checkpoints_are_an_interval_apart_but_for_the_last(tmp_path, monkeypatch):
-    clock, epochs = [0.0], []
-    monkeypatch.setattr("fsvi.training.checkpoints.time.monotonic", lambda: clock[0])
-    write = Checkpoints.write
-
-    def spy(self, state, settings):
-        epochs.append(len(state["history"]["loss"]))
-        write(self, state, settings)
-
-    monkeypatch.setattr(Checkpoints, "write", spy)
-    method = fsvi.MAP(dense(), fsvi.Categorical())
-    method.after_epoch = lambda batches: clock.__setitem__(0, clock[0] + 4.0)
-    monkeypatch.setattr(checkpoints, "INTERVAL", 10.0)
-    fsvi.fit(method, points(), epochs=9, checkpoint=tmp_path)
-    assert epochs == [1, 4, 7, 9]
-
-
-def test_what_a_killed_process_left_is_cleared_away(tmp_path):
-    debris, other = tmp_path / ".checkpoint.fsvi.0123456789abcdef", tmp_path / ".checkpoint.fsvi.mine"
-    debris.write_bytes(b"half a checkpoint")
-    other.write_bytes(b"not ours")
-    fsvi.fit(classifier(), points(), checkpoint=tmp_path, **RUN)
-    assert sorted(file.name for file in tmp_path.iterdir()) == [other.name, "checkpoint.fsvi"]
-
-
 # Two trainings in one folder
 
 OTHER = """
@@ -232,14 +205,6 @@ def test_a_folder_belongs_to_one_training_at_a_time(tmp_path):
         assert being_written.exists()
         other.kill()
     fsvi.fit(classifier(), points(), checkpoint=tmp_path, **RUN)
-
-
-def test_two_fits_in_one_process_cannot_share_a_folder(tmp_path):
-    def nested(state):
-        with pytest.raises(fsvi.errors.InvalidInputError, match="belongs to another training"):
-            fsvi.fit(classifier(), points(), checkpoint=tmp_path, resume=True, **RUN)
-
-    fsvi.fit(classifier(), points(), checkpoint=tmp_path, callbacks=[nested], **RUN)
 
 
 # What is refused
@@ -312,31 +277,6 @@ def test_other_settings_of_the_run_are_refused(finished, settings, message):
 )
 def test_another_method_or_network_is_refused(finished, method, message):
     refuse(method(), message, finished)
-
-
-def test_the_same_settings_made_anew_are_not_refused(finished):
-    settings = {"optimizer": lambda groups: torch.optim.Adam(groups, fused=True), "schedule": fsvi.training.cosine()}
-    history = fsvi.fit(classifier(), points(), checkpoint=finished, resume=True, **{**RUN, **settings})
-    assert history.epochs == 3
-
-
-def test_a_spoiled_checkpoint_is_refused(finished):
-    path = finished / "checkpoint.fsvi"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    refuse(classifier(), "checksum", finished, kind=fsvi.errors.FileFormatError)
-    path.write_bytes(data[:1000])
-    refuse(classifier(), "truncated", finished, kind=fsvi.errors.FileFormatError)
-
-
-@pytest.mark.parametrize("below", ["file", "file/folder"])
-def test_an_unwritable_folder_is_found_before_training(tmp_path, below):
-    (tmp_path / "file").write_bytes(b"")
-    method = classifier()
-    method.begin = lambda x, y: pytest.fail("training began")
-    with pytest.raises(fsvi.errors.InvalidInputError, match=f"{tmp_path}/{below} "):
-        fsvi.fit(method, points(), checkpoint=tmp_path / below, epochs=2)
 
 
 class Counting(fsvi.training.Callback):

@@ -48,16 +48,6 @@ def test_uniform_takes_the_whole_training_sets_bounds_and_widens_them():
         ).all()
 
 
-def test_given_bounds_are_not_replaced_by_the_datas():
-    context = contexts.Uniform(-1.0, 1.0)
-    context.prepare(100 * torch.randn(50, 2))
-    assert context.sample(100, BATCH).abs().max() <= 1
-
-
-def test_uniform_draws_images_too():
-    assert contexts.Uniform(0.0, 1.0).sample(5, IMAGES).shape == (5, 3, 8, 8)
-
-
 # Monochrome -----------------------------------------------------------------------------------------------------------
 
 
@@ -81,10 +71,6 @@ def test_monochrome_pixels_come_from_the_whole_training_set_independently_per_ch
     assert (torch.corrcoef(sources.T) - torch.eye(3)).abs().max() < 5 / math.sqrt(num)
 
 
-def test_monochrome_uses_the_minibatch_when_it_has_seen_no_data():
-    assert set(contexts.Monochrome().sample(9, IMAGES + 7).unique().tolist()) == {7.0}
-
-
 # Dataset and Batch ----------------------------------------------------------------------------------------------------
 
 
@@ -102,11 +88,6 @@ def test_dataset_gives_inputs_without_replacement(kind):
     assert_uniform(torch.cat([context.sample(3, BATCH) for _ in range(500)]), 10)
     assert context.sample(25, BATCH).shape == (25, 1)
     assert torch.equal(context.example(), data[:2])
-
-
-def test_a_large_dataset_is_drawn_from_as_a_whole(monkeypatch):
-    monkeypatch.setattr("fsvi.functions.contexts.general._PERMUTED", 5)
-    assert_uniform(contexts.Dataset(torch.arange(10.0)[:, None]).sample(5_000, BATCH), 10)
 
 
 def test_batch_gives_rows_of_the_minibatch():
@@ -162,11 +143,6 @@ def test_corrupting_noise_is_in_units_of_the_images_own():
     assert noise.std() == pytest.approx(200, rel=5 / math.sqrt(2 * 2500))
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 3), (2, 5, 9)])
-def test_corrupted_keeps_odd_shapes(shape):
-    assert contexts.Corrupted().sample(12, torch.randn(4, *shape)).shape == (12, *shape)
-
-
 # Mixture --------------------------------------------------------------------------------------------------------------
 
 
@@ -186,15 +162,6 @@ def test_a_mixture_gives_every_part_its_share(num, fractions, counts):
     parts = [contexts.Dataset(torch.full((10, 2), float(i))) for i in range(len(fractions))]
     x = contexts.Mixture(parts, fractions).sample(num, BATCH)
     assert torch.bincount(x[:, 0].long(), minlength=len(counts)).tolist() == counts
-
-
-def test_a_mixture_prepares_its_parts():
-    parts = [contexts.Uniform(), contexts.Dataset(torch.full((3, 2), 9.0))]
-    mixture = contexts.Mixture(parts, [0.5, 0.5])
-    mixture.prepare(torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
-    x = mixture.sample(10, BATCH)
-    assert ((x[:5] >= 1) & (x[:5] <= 2)).all() and (x[5:] == 9).all()
-    assert mixture.example().shape == (2, 2)
 
 
 # Errors ---------------------------------------------------------------------------------------------------------------

@@ -43,31 +43,17 @@ def refused(message, kind=InvalidInputError):
 
 CLASSIFICATION = {
     "nan input": ((spoiled(X, np.nan), Y), r"NaN.*torch\.float32"),
-    "infinite input": ((spoiled(X, np.inf), Y), "inputs.*NaN"),
-    "too large for the network": (
-        (spoiled(X.double(), 1e300), Y),
-        r"NaN.*torch\.float32",
-    ),
+    "too large for the network": ((spoiled(X.double(), 1e300), Y), r"NaN.*torch\.float32"),
     "label too large": ((X, Y + 1), r"1\.\.2.*0\.\.1"),
-    "negative label": ((X, Y - 1), r"-1\.\.0"),
     "float labels": ((X, Y.float()), r"torch\.float32"),
     "one-hot labels": ((X, nn.functional.one_hot(Y)), r"\(20, 2\)"),
-    "labels as words": (
-        (X, np.array(["a"] * 20)),
-        r"numpy\.str_",
-    ),
-    "no labels": ((X, None), "NoneType"),
-    "a single label": ((X, 1), r"20 inputs.*\(\)"),
+    "labels as words": ((X, np.array(["a"] * 20)), r"numpy\.str_"),
     "fewer labels": ((X, Y[:5]), r"20 inputs.*\(5,\)"),
     "more features": ((torch.randn(20, 3), Y), r"accept.*\(3,\)"),
     "one dimension": ((X[:, 0], Y), r"\(20,\).*batch"),
-    "no dimension": ((torch.tensor(1.0), Y), r"\(\).*batch"),
     "whole numbers": ((X.long(), Y), "accept.*Long and Float"),
-    "complex numbers": ((X + 0j, Y), "accept.*Complex"),
     "ragged": (([[1.0, 2.0], [3.0]], [0, 1]), "x .*sequence of length 2"),
     "nothing": ((X[:0], Y[:0]), r"\(0, 2\).*empty"),
-    "empty dataset": (TensorDataset(X[:0], Y[:0]), r"\(0, 2\).*empty"),
-    "not a pair": (X, r"Tensor.*\(x, y\)"),
     "nan in a loader": (DataLoader(TensorDataset(spoiled(X, np.nan), Y), batch_size=4), "inputs.*NaN"),
     "labels in a loader": (DataLoader(TensorDataset(X, Y + 1), batch_size=4), r"1\.\.2"),
 }
@@ -75,7 +61,6 @@ REGRESSION = {
     "only nan targets": ((X, torch.full((20, 1), torch.nan)), "no target is present"),
     "infinite target": ((X, spoiled(curve()[1], -np.inf)), "targets.*infinite"),
     "more targets": ((X, torch.randn(20, 3)), r"\(20, 3\).*\(n, 1\)"),
-    "three dimensions": ((X, torch.randn(20, 1, 1)), r"\(20, 1, 1\)"),
 }
 
 
@@ -98,13 +83,10 @@ def test_data_that_cannot_be_learned_from(make, data, message):
     "data",
     [
         (X.double(), Y.int()),
-        (X.half(), Y.to(torch.uint8)),
-        (X, Y.numpy().astype("uint16")),
         (X.numpy(), Y.numpy()[:, None]),
-        (X.tolist(), Y.tolist()),
         (X.requires_grad_(False)[:1], Y[:1]),
     ],
-    ids=["float64 and int32", "float16 and uint8", "uint16", "a column of labels", "lists", "one example"],
+    ids=["float64 and int32", "a column of labels", "one example"],
 )
 @pytest.mark.filterwarnings("ignore:all 1 labels")
 def test_data_of_other_types_is_welcome(data):
@@ -151,21 +133,13 @@ def test_inputs_that_cannot_be_predicted(x, message):
     ("settings", "message"),
     [
         ({"num_context": 0}, "num_context=0 must be a whole number of at least 1"),
-        ({"num_context": -3}, "num_context=-3 must be"),
         ({"num_context": 2.5}, r"num_context=2\.5 must be a whole number"),
-        ({"num_context": True}, "num_context=True must be"),
-        ({"num_context_sets": 0}, "num_context_sets=0 must be"),
-        ({"num_samples": 0}, "num_samples=0 must be"),
         ({"kl_weight": -1}, "kl_weight=-1 must be"),
         ({"stochastic": "last-layer"}, "stochastic='last-layer' must be one of .* did you mean 'last_layer'?"),
         ({"linearize": "JVP"}, "linearize='JVP' must be one of .* did you mean 'jvp'?"),
-        ({"linearize": "nothing alike"}, r"linearize='nothing alike' must be one of 'jvp', 'conditional', 'exact'\."),
-        ({"linearize": ["jvp"]}, r"linearize=\['jvp'\] must be one of"),
         ({"context": X}, r"context is a Tensor, not a context such as fsvi\.contexts\.Dataset\(tensor\)"),
         ({"context": contexts.Batch}, "context is the class Batch, not a context"),
-        ({"prior": "constant"}, "prior is a str, not a prior"),
         ({"context": contexts.Uniform([0, 0, 0], [1, 1, 1])}, r"the network does not accept inputs of shape \(3,\)"),
-        ({"context": contexts.Dataset(torch.randn(9, 3))}, r"the network does not accept inputs of shape \(3,\)"),
     ],
 )
 def test_a_setting_that_cannot_be_used(settings, message):
@@ -223,8 +197,8 @@ def test_a_network_without_a_linear_head(net, message):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"linearize": "jvp"}, {"stochastic": "last_layer"}, {"prior": priors.Induced()}],
-    ids=["conditional", "jvp", "last_layer", "induced"],
+    [{}, {"linearize": "jvp"}, {"prior": priors.Induced()}],
+    ids=["conditional", "jvp", "induced"],
 )
 def test_a_singular_covariance_names_the_settings_to_change(settings):
     method = classifier(divergence=fsvi.divergences.KL(nugget=0.0), num_context=30, **settings)
@@ -237,7 +211,7 @@ def test_a_singular_covariance_names_the_settings_to_change(settings):
 # The checks themselves
 
 
-@pytest.mark.parametrize("name", ["map", "mfvi", "fsvi", "swag", "rank1"])
+@pytest.mark.parametrize("name", ["map", "fsvi"])
 def test_a_network_with_nothing_to_learn_is_refused(name):
     x, y = points()
     net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).requires_grad_(False)

@@ -30,13 +30,9 @@ NESTED = {"b": torch.arange(6).reshape(3, 2), "a": (torch.randn(3), {"c": torch.
         (UserDict(a=torch.ones(2)), True),
         ((torch.ones(2), torch.ones(2)), True),
         ([torch.ones(2), np.ones(2)], True),
-        (({"a": torch.ones(2)},), True),
         (torch.ones(2), False),
-        (np.ones(2), False),
         ([[1.0, 2.0], [3.0, 4.0]], False),
-        ([np.ones(2), np.ones(2)], False),
         ([torch.tensor(1.0), torch.tensor(2.0)], False),
-        ([], False),
     ],
 )
 def test_what_is_structured(x, expected):
@@ -56,21 +52,13 @@ def test_examples_of_all_tensors_are_taken_together():
     assert x.to("meta").device.type == "meta"
 
 
-def test_integers_stay_integers_and_reals_get_the_networks_type():
-    x = check_inputs({"ids": torch.ones(2, 3, dtype=torch.int32), "scores": np.ones((2, 1))}, torch.float32)
-    assert [leaf.dtype for leaf in x.leaves()] == [torch.int32, torch.float32]
-
-
 @pytest.mark.parametrize(
     ("x", "said"),
     [
         ({"a": torch.ones(2, 1), "b": torch.ones(3, 1)}, "'a' has 2, 'b' has 3"),
-        ({"a": torch.tensor(1.0)}, "'a'"),
         ({}, "no tensors"),
-        ({1: torch.ones(2)}, "keys"),
         ({"a": "text"}, "a"),
         ({"input_ids": torch.ones(2, 5), "attention_mask": torch.ones(2, 4)}, "attention_mask"),
-        ({"a": torch.ones(0, 2)}, "empty"),
         ({"a": torch.full((2, 1), torch.nan)}, "'a' have 2 NaN"),
     ],
 )

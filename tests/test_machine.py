@@ -60,6 +60,3 @@ def test_control_groups_limit_memory(tmp_path: Path, own: str, files: dict[str, 
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(text)
     assert free_memory() == free
-
-
-# Keeping memory

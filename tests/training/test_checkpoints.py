@@ -49,7 +49,7 @@ def interrupt_after(method, steps):
 # Exact resume
 
 
-@pytest.mark.parametrize("name", ["jvp", "last_layer", "learned_noise", "batch_norm", "mfvi", "rank1_batch_norm"])
+@pytest.mark.parametrize("name", ["jvp", "learned_noise", "rank1_batch_norm"])
 def test_interrupted_at_any_step_and_resumed_it_ends_in_the_same_bits(name, tmp_path):
     method, data = build(name)
     run = partial(fsvi.fit, data=data, validation=data, patience=50, **RUN)
@@ -79,26 +79,13 @@ def test_resuming_after_early_stopping_brings_the_best_back(tmp_path):
     assert history.epochs == 3 and same_bits(*results)
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.RMSprop, torch.optim.NAdam, "sgd", "adam"], ids=str)
-def test_every_optimizers_state_is_kept(optimizer, tmp_path):
-    run = partial(fsvi.fit, data=points(), optimizer=optimizer, schedule=None, **RUN)
-    method = fsvi.MAP(dense(), fsvi.Categorical())
-    run(method, checkpoint=tmp_path / "whole")
-    broken, resumed = (fsvi.MAP(dense(), fsvi.Categorical()) for _ in range(2))
-    interrupt_after(broken, 3)
-    with pytest.raises(Unplugged):
-        run(broken, checkpoint=tmp_path / "parts")
-    run(resumed, checkpoint=tmp_path / "parts", resume=True)
-    assert same_bits(copied(resumed), copied(method))
-
-
-@pytest.mark.parametrize("place", ["none", "loader", "sampler"])
+@pytest.mark.parametrize("place", ["loader", "sampler"])
 def test_a_loaders_own_random_state_is_kept(place, tmp_path):
     def loader():
         data, generator = TensorDataset(*points()), torch.Generator().manual_seed(4)
         if place == "sampler":
             return DataLoader(data, batch_size=10, sampler=RandomSampler(data, generator=generator))
-        return DataLoader(data, batch_size=10, shuffle=True, generator=generator if place == "loader" else None)
+        return DataLoader(data, batch_size=10, shuffle=True, generator=generator)
 
     method = fsvi.MAP(dense(), fsvi.Categorical())
     fsvi.fit(method, loader(), checkpoint=tmp_path / "whole", **RUN)
@@ -112,12 +99,12 @@ def test_a_loaders_own_random_state_is_kept(place, tmp_path):
 
 # Killed
 
-KILLED = ["conditional", "learned_noise", "batch_norm", "map"]
+KILLED = ["conditional", "batch_norm"]
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Runs of four methods, each killed at random moments and resumed, beside the same runs left alone."""
+    """Runs of two methods, each killed at random moments and resumed, beside the same runs left alone."""
     folder, tests = tmp_path_factory.mktemp("killed"), Path(__file__).parent
     path = os.pathsep.join([str(tests.parent), str(Path(fsvi.__file__).parents[1])])
     command = [sys.executable, tests / "kill.py", folder, *KILLED]
@@ -245,14 +232,10 @@ def test_other_data_of_the_context_are_refused(tmp_path, wrap):
     ("settings", "message"),
     [
         ({"epochs": 5}, "epochs=3, not 5"),
-        ({"batch_size": 9}, "batch_size=10, not 9"),
         ({"lr": 0.1}, "lr=0.01, not 0.1"),
-        ({"seed": 1}, "seed=0, not 1"),
-        ({"optimizer": "sgd"}, "optimizer.class='Adam', not 'SGD'"),
         ({"optimizer": partial(torch.optim.Adam, betas=(0.8, 0.9))}, "optimizer.groups.0.betas.0=0.9, not 0.8"),
         ({"schedule": None}, r"schedule.1=0.86\d*, not 1.0"),
         ({"validation": points()}, "validation.0=None, not 20"),
-        ({"data": points(21)}, "with data='"),
         ({"data": (points()[0], 1 - points()[1])}, "with data='"),
     ],
 )
@@ -263,10 +246,8 @@ def test_other_settings_of_the_run_are_refused(finished, settings, message):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (lambda: classifier(num_context=6), "num_context=5, not 6"),
         (lambda: classifier(linearize="jvp"), "linearize='conditional', not 'jvp'"),
         (lambda: classifier(context=fsvi.contexts.Uniform(-3, 4)), "with context.settings.high"),
-        (lambda: classifier(prior=fsvi.priors.Constant(2.0)), "prior.settings.variance=1.0, not 2.0"),
         (lambda: classifier(prior=fsvi.priors.Induced()), "prior.class='Constant', not 'Induced'"),
         (lambda: fsvi.MAP(dense(), fsvi.Categorical()), "=.*None"),
         (
@@ -303,14 +284,8 @@ class Endless(torch.utils.data.IterableDataset):
 
 
 OPTIONS = {
-    "clip_norm": {"clip_norm": 0.1},
-    "accumulate": {"accumulate": 3},
-    "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
-    "adamw": {"optimizer": "adamw"},
     "radam": {"optimizer": "radam"},
-    "step": {"schedule": lambda optimizer: lr_scheduler.StepLR(optimizer, 2)},
-    "multistep": {"schedule": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [1, 3])},
     "lambda": {"schedule": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)},
     "one cycle": {
         "schedule": fsvi.training.every_step(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=25))

@@ -198,16 +198,9 @@ def test_rows_are_measured_by_models_that_have_not_seen_them():
     assert found.metrics["rmse"] == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=0.05)
 
 
-@pytest.mark.parametrize("honesty", [0.3, 3.0])
-def test_wrong_standard_deviations_are_named(honesty):
-    finding = diagnose(CheapRegressor(honesty), make())["calibration"]
-    assert finding.level == ("no" if honesty < 1 else "care")
-
-
-@pytest.mark.parametrize("is_classes", [True, False])
-@pytest.mark.parametrize("copies", [1, 5])
+@pytest.mark.parametrize(("is_classes", "copies"), [(True, 5), (False, 1)])
 def test_noise_is_not_trusted_not_even_repeated(is_classes, copies):
-    for seed in range(5):
+    for seed in range(3):
         table, y = make(40 * 6 // copies, seed, effect=0.0)
         rows = np.tile(np.arange(len(y)), copies)
         model, target = (CheapClassifier(), labels(y)) if is_classes else (CheapRegressor(), y)
@@ -216,7 +209,7 @@ def test_noise_is_not_trusted_not_even_repeated(is_classes, copies):
         assert found["duplicates"].numbers["share"] == pytest.approx(1 - 1 / copies)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_weak_effect_is_never_called_guessing(seed):
     for attempt in range(100):
         table, y = make(400, 100 * seed + attempt, effect=0.12)
@@ -250,14 +243,6 @@ def test_dates_split_by_time_and_drift_is_then_seen():
     assert diagnose(model, (table, y), time="size").metrics["rows"] == 150
 
 
-def test_the_fitted_model_itself_can_be_measured():
-    table, y = make(seed=1)
-    model = CheapRegressor().fit(*make())
-    found = diagnose(model, (table, y), folds=0)
-    assert found.metrics["rmse"] == pytest.approx(np.sqrt(np.mean((model.predict(table) - y) ** 2)))
-    assert "the model itself" in found["scope"].sentence
-
-
 @pytest.mark.parametrize("kind", [fsvi.FSVIRegressor, fsvi.FSVIClassifier])
 def test_the_estimators_are_trusted_where_they_should_be(kind):
     table, y = make(200)
@@ -277,8 +262,8 @@ def seen(old, new):
 
 
 def test_new_rows_like_the_old_ones_raise_no_alarm():
-    alarms = [seen(make(400, seed)[0], make(200, 1000 + seed)[0]).verdict != "trust" for seed in range(100)]
-    assert sum(alarms) <= 3
+    alarms = [seen(make(400, seed)[0], make(200, 1000 + seed)[0]).verdict != "trust" for seed in range(50)]
+    assert sum(alarms) <= 2
 
 
 def test_a_column_that_shifted_is_named_with_its_size():

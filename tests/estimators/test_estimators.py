@@ -14,7 +14,6 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
-import fsvi
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 
@@ -68,7 +67,7 @@ def test_scikit_learn_accepts_it(kind):
 
 
 def test_two_moons_and_far_away(moons):
-    settings = {**FAST, "epochs": 200, "num_samples": 50}
+    settings = {**FAST, "epochs": 100, "num_samples": 50}
     model = FSVIClassifier(**settings, settings={**CHEAP, "num_context": 24}).fit(*moons)
     assert model.score(*make_moons(300, noise=0.15, random_state=1)) > 0.93
     near = model.predictive(moons[0]).entropy().mean()
@@ -87,15 +86,6 @@ def test_diabetes_is_predicted_with_honest_intervals():
 
 
 # What it returns ----------------------------------------------------------------------------------------------------
-
-
-def test_strings_are_labels(moons):
-    X, y = moons
-    names = np.array(["crescent", "arc"])[y]
-    model = FSVIClassifier(**FAST, settings=CHEAP).fit(X, names)
-    assert model.classes_.tolist() == ["arc", "crescent"]
-    assert model.score(X, names) > 0.8 and set(model.predict(X)) <= set(names)
-    np.testing.assert_allclose(model.predict_proba(X), model.predictive(X).mean)
 
 
 def test_std_is_that_of_the_predictive_in_the_targets_units(regressor, diabetes):
@@ -157,7 +147,7 @@ def test_search_over_methods_in_a_pipeline(moons):
     assert search.best_score_ > 0.75 and search.best_params_["fsviclassifier__method"] in ("map", "mfvi")
 
 
-@pytest.mark.parametrize("method", ["fsvi", "laplace", "mfvi", "duq", "ensemble:map", "ensemble:mfvi"])
+@pytest.mark.parametrize("method", ["fsvi", "ensemble:map"])
 def test_pickled_models_predict_the_same(method, moons, tmp_path):
     model = FSVIClassifier(method, **{**FAST, "epochs": 5}).fit(*moons)
     joblib.dump(model, tmp_path / "model.joblib")
@@ -188,23 +178,12 @@ def test_a_function_makes_networks(moons):
     assert sizes == [(2, 2)] * 3 and len(model.method_.members) == 3
 
 
-def test_parameters_stay_as_they_were(moons):
-    context, settings = fsvi.contexts.Uniform(widen=1.0), {"prior": fsvi.priors.Constant(2.0), **CHEAP}
-    settings["context"] = context
-    model = FSVIClassifier(**FAST, settings=settings).fit(*moons)
-    assert model.settings["context"] is context and context._bounds is None and model.settings is settings
-    assert model.method_.context.widen == 1.0 and model.method_.prior.variance == 2.0
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"method": "fsvy"}, "did you mean 'fsvi'"),
         ({"module": nn.Linear(2, 5)}, "5 outputs"),
-        ({"module": "mlp"}, "module='mlp'"),
-        ({"lr": -1.0}, "lr=-1.0"),
         ({"settings": {"num_contexts": 3}}, "did you mean 'num_context'"),
-        ({"epochs": 0}, "epochs=0"),
     ],
 )
 def test_bad_settings(moons, settings, message):

@@ -3,7 +3,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
-from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsvi.errors import SingularCovarianceError
@@ -41,16 +40,7 @@ def draw_pair(points, ranks, outputs, shared, diagonals, seed):
     return [gaussian(points, ranks[i], outputs, shared[i], diagonals[i], 2 * seed + i) for i in range(2)]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(**SHAPES)
-def test_kl_equals_torch_distributions_in_every_branch(**shapes):
-    """Ranks below and above K, weights shared over outputs or not, with and without a diagonal of one's own."""
-    q, p = draw_pair(**shapes)
-    expected = kl_divergence(dense(q, NUGGET), dense(p, NUGGET)).sum()
-    torch.testing.assert_close(gaussian_kl(q, p, NUGGET), expected, rtol=1e-8, atol=1e-8)
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(**SHAPES)
 def test_the_kl_that_is_differentiated_and_its_gradient_are_those_of_torch_distributions_in_every_branch(**shapes):
     """Few outputs and more outputs than points, too."""
@@ -143,22 +133,6 @@ def test_gradients(divergence, rank, prior_rank, outputs, shared):
 
     assert torch.autograd.gradcheck(kl, inputs, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(kl, inputs)
-
-
-@pytest.mark.parametrize("rank", [3, 8])
-def test_gradients_of_a_stack_are_those_of_its_members(rank):
-    p = gaussian(5, rank, 2, seed=9)
-    members = [gaussian(5, rank, 2, seed=seed) for seed in range(3)]
-
-    def kl(mean, factor, weight):
-        return gaussian_kl(FunctionGaussian(mean, factor, weight, 0.1), p, NUGGET)
-
-    gradients = grad(kl, argnums=(0, 1, 2))
-    stacked = vmap(gradients)(
-        *(torch.stack([getattr(g, name) for g in members]) for name in ("mean", "factor", "weight"))
-    )
-    for index, g in enumerate(members):
-        torch.testing.assert_close([s[index] for s in stacked], list(gradients(g.mean, g.factor, g.weight)))
 
 
 @pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])

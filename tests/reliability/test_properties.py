@@ -159,14 +159,6 @@ def test_real_targets_have_a_variance_of_at_least_the_noise(case, draws, learn_n
 
 
 @bounded
-@given(cases(most_outputs=4), st.sampled_from(["classifier", "regressor"]), st.integers(1, 10))
-def test_predictions_do_not_depend_on_the_batch_size(case, kind, batch_size):
-    method = getattr(case, kind)()
-    whole, parts = (method.predict(case.inputs(), 5, batch_size=size).samples for size in (512, batch_size))
-    torch.testing.assert_close(parts, whole, rtol=0, atol=10 * tolerance(whole) * max(1.0, float(whole.abs().max())))
-
-
-@bounded
 @given(cases(most_outputs=4), st.integers(1, 4), st.integers(1, 4))
 def test_a_mixture_weighs_its_parts_by_their_draws(case, first, second):
     method = case.classifier()
@@ -193,13 +185,3 @@ def test_a_saved_method_predicts_the_same_bits(tmp_path_factory, case, kind):
 
 
 # Every method -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["map", "mfvi", "mfvi-radial", "mc-dropout", "rank1"])
-@settings(bounded, max_examples=5)
-@given(case=cases(most_outputs=6))
-def test_other_methods_predict_distributions_too(name, case):
-    method = fsvi.make_method(name, case.net, fsvi.Categorical())
-    loss = sum(method(case.inputs(), case.labels()).values())
-    assert loss.shape == () and loss.isfinite()
-    assert_is_a_distribution(method.predict(case.inputs(), num_samples=3))

@@ -90,13 +90,6 @@ def test_dataset_gives_inputs_without_replacement(kind):
     assert torch.equal(context.example(), data[:2])
 
 
-def test_batch_gives_rows_of_the_minibatch():
-    batch = torch.arange(8.0)[:, None]
-    assert sorted(contexts.Batch().sample(8, batch).reshape(-1).tolist()) == list(range(8))
-    assert_uniform(torch.cat([contexts.Batch().sample(3, batch) for _ in range(500)]), 8)
-    assert contexts.Batch().sample(20, batch).shape == (20, 1)
-
-
 # Corrupted ------------------------------------------------------------------------------------------------------------
 
 
@@ -149,13 +142,10 @@ def test_corrupting_noise_is_in_units_of_the_images_own():
 @pytest.mark.parametrize(
     ("num", "fractions", "counts"),
     [
-        (10, [0.5, 0.5], [5, 5]),
-        (4, [0.75, 0.25], [3, 1]),
         (10, [0.26, 0.74], [3, 7]),
         (3, [0.5, 0.5], [2, 1]),
         (1, [0.4, 0.6], [0, 1]),
         (7, [1 / 3, 1 / 3, 1 / 3], [3, 2, 2]),
-        (5, [1.0, 0.0], [5, 0]),
     ],
 )
 def test_a_mixture_gives_every_part_its_share(num, fractions, counts):
@@ -170,24 +160,13 @@ def test_a_mixture_gives_every_part_its_share(num, fractions, counts):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: contexts.Uniform(low=[0, 0]), "low and high"),
         (lambda: contexts.Uniform([0, 0], [1, 0]), "low < high"),
-        (lambda: contexts.Uniform(1, -1), "low < high"),
-        (lambda: contexts.Uniform(0, float("inf")), "low < high"),
         (lambda: contexts.Uniform([0, 0], [1, 1, 1]), r"shapes \(2,\) and \(3,\)"),
-        (lambda: contexts.Monochrome(BATCH), r"\(4, 2\)"),
         (lambda: contexts.Monochrome().prepare(BATCH), r"\(4, 2\)"),
         (lambda: contexts.Corrupted().sample(2, BATCH), r"\(4, 2\)"),
-        (lambda: contexts.Corrupted(noise=-1), "noise=-1"),
-        (lambda: contexts.Corrupted(patches=0), "patches=0"),
-        (lambda: contexts.Dataset(torch.zeros(0, 2)), "empty"),
         (lambda: contexts.Dataset(torch.tensor([[0.0], [torch.nan]])), "NaN"),
-        (lambda: contexts.Dataset(3), "not int"),
         (lambda: contexts.Dataset(None).sample(1, BATCH), "saved"),
-        (lambda: contexts.Mixture([contexts.Batch()], [0.5, 0.5]), "2 fractions"),
-        (lambda: contexts.Mixture([], []), "0 contexts"),
         (lambda: contexts.Mixture([contexts.Batch()], [0.9]), "sum to 1"),
-        (lambda: contexts.Mixture([contexts.Batch(), contexts.Batch()], [1.5, -0.5]), "negative"),
         (
             lambda: contexts.Mixture([contexts.Batch(), contexts.Dataset(torch.zeros(4, 5))], [0.5, 0.5]).sample(
                 4, BATCH

@@ -107,10 +107,8 @@ def bench(given: Namespace) -> None:
         own = [bench.file_table(spec) for spec in given.file]
         seeds = range(given.first_seed, given.first_seed + given.seeds)
         bench.run_table_bench(given.out, seeds, tell=print, names=given.only, own=own)
-    elif given.peers:
-        bench.run_peer_bench(given.out, given.quick, given.only)
     else:
-        bench.run_bench(given.out, given.quick, given.only)
+        bench.run_bench(given.out, given.quick, given.only, others=given.peers)
 
 
 def show_data(given: Namespace) -> None:
@@ -189,7 +187,7 @@ def _parser() -> ArgumentParser:
     added.add_argument("--out", type=Path, help="folder to write to (default: that of the results)")
     added = add("bench", bench, Path("bench"), compute=False)
     added.add_argument("--quick", action="store_true", help="fewer repetitions, smaller sizes")
-    added.add_argument("--peers", action="store_true", help="compare with other libraries instead, and write a page")
+    added.add_argument("--peers", action="store_true", help="compare with other libraries, too")
     added.add_argument("--tables", action="store_true", help="measure the estimators on tables instead")
     added.add_argument("--seeds", type=int, default=3, help="how many seeds, with --tables")
     added.add_argument("--first-seed", type=int, default=0, help="the first of these seeds")

@@ -284,14 +284,14 @@ def _with_parts(method: Method, params: Mapping[str, Any]) -> dict[str, Any]:
     for name in varied:
         argument, setting = _PARTS[name]
         settings = {**_part_settings(method, argument), setting: params[name]}
-        arguments[argument] = type(getattr(method, argument)).from_settings(settings)
+        arguments[argument] = type(getattr(method, argument))._from_settings(settings)
     return arguments
 
 
 def _part_settings(method: Method, argument: str) -> dict[str, Any]:
     part = getattr(method, argument, None)
     is_fitted = isinstance(part, GaussianProcess) and part.learn
-    if not isinstance(part, Configurable) or part.transient or is_fitted:
+    if not isinstance(part, Configurable) or part._transient or is_fitted:
         return {}
     return _settings_of(part)
 

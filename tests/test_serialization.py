@@ -229,7 +229,7 @@ class Part(Configurable):
 
 
 class Whole(Configurable):
-    transient = ("data",)
+    _transient = ("data",)
 
     def __init__(self, data, parts=(), name="whole"):
         self.data, self.parts, self.name = data, parts, name

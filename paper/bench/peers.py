@@ -1,56 +1,37 @@
-"""What the benchmark compares fsvi with: steps and predictions of other libraries, and some in plain PyTorch.
-
-No other library is needed: each is imported when it is measured. Every adapter follows the library's own tutorial.
-"""
+"""Training steps and predictions of other libraries, each by the library's own tutorial and imported when measured."""
 
 from __future__ import annotations
 
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from fsvi.inputs import Inputs
 from fsvi.validation import first_line
-from paper.bench.by_hand import (
+from paper.bench.steps import (
     LEARNING_RATE,
     NUM_DATA,
     Action,
     Work,
     adam_step,
     averaging,
+    call,
     dropout_prediction,
-    dropout_step,
-    longer_step,
     predicting,
 )
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A training step or a prediction of another library, or of plain PyTorch.
+class Peer(NamedTuple):
+    """What is imported, what makes the action that is timed, and the draws per prediction."""
 
-    Attributes:
-        library: The library's name.
-        module: What is imported.
-        title: The name of the row.
-        differs: What it leaves out or does otherwise than fsvi, according to its code.
-        make: Makes the action that is timed.
-        num_samples: Draws per prediction.
-    """
-
-    library: str
     module: str
-    title: str
-    differs: str
     make: Callable[[Work], Action]
     num_samples: int = 1
 
@@ -60,9 +41,7 @@ def why_missing(peer: Peer) -> str | None:
     try:
         _module(peer.module)
     except Exception as error:  # a library that does not fit the others can fail in any way when it is imported
-        if isinstance(error, ModuleNotFoundError) and error.name == peer.module.partition(".")[0]:
-            return f"{peer.library} is not installed."
-        return f"{peer.library} cannot be imported: {first_line(error)}."
+        return f"{peer.module.partition('.')[0]} cannot be imported: {first_line(error)}."
     return None
 
 
@@ -90,11 +69,13 @@ def _bayesian_torch_network(work: Work) -> nn.Module:
 
 
 def _bayesian_torch_step(work: Work) -> Action:
+    """MFVI by `dnn_to_bnn`: the same loss as fsvi's, layer by layer."""
     library, net = _module("bayesian_torch.models.dnn_to_bnn"), _bayesian_torch_network(work)
     return adam_step(net, lambda: F.cross_entropy(work.outputs(), work.y) + library.get_kl_loss(net) / NUM_DATA)
 
 
 def _bayesian_torch_prediction(work: Work) -> Action:
+    """New parameters are drawn for every chunk of inputs, so a draw is not one function."""
     return predicting(work, averaging(work, _bayesian_torch_network(work)))
 
 
@@ -108,10 +89,11 @@ def _arranged_like(work: Work) -> nn.Module:
     return work.net
 
 
-# ivon-opt -------------------------------------------------------------------------------------------------------------
+# ivon-opt and posteriors ----------------------------------------------------------------------------------------------
 
 
 def _ivon_step(work: Work) -> Action:
+    """IVON; the step stops at the likelihood, fsvi's also computes the KL, to report it."""
     optimizer = _module("ivon").IVON(work.net.parameters(), lr=LEARNING_RATE, ess=NUM_DATA)
     work.net.train()
 
@@ -124,17 +106,13 @@ def _ivon_step(work: Work) -> Action:
     return act
 
 
-# posteriors -----------------------------------------------------------------------------------------------------------
-
-
 def _posteriors_step(work: Work) -> Action:
+    """VI by `vi.diag`, which estimates the KL by the draw instead of its closed form."""
     library, torchopt = _module("posteriors"), _module("torchopt")
     work.net.train()
 
     def log_posterior(params: dict[str, Tensor], batch: tuple[Inputs, Tensor]) -> tuple[Tensor, Tensor]:
-        x, y = batch
-        inputs = ((x,), {}) if isinstance(x, Tensor) else ((), x.tree)
-        log_likelihood = -F.cross_entropy(functional_call(work.net, params, *inputs), y)
+        log_likelihood = -F.cross_entropy(call(work.net, batch[0], params), batch[1])
         return log_likelihood + library.diag_normal_log_prob(params) / NUM_DATA, torch.tensor([])
 
     transform = library.vi.diag.build(
@@ -149,20 +127,13 @@ def _posteriors_step(work: Work) -> Action:
     return act
 
 
-# torch-uncertainty ----------------------------------------------------------------------------------------------------
+# torch-uncertainty and laplace-torch ----------------------------------------------------------------------------------
 
 _CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
 
 
 def _torch_uncertainty_step(work: Work) -> Action:
-    loss = _module("torch_uncertainty.losses").ELBOLoss(
-        _with_bayesian_layers(work), nn.CrossEntropyLoss(), kl_weight=1 / NUM_DATA, num_samples=1
-    )
-    return adam_step(work.net, lambda: loss(work.x, work.y))
-
-
-def _with_bayesian_layers(work: Work) -> nn.Module:
-    """The network with torch-uncertainty's layers in place of its dense layers and convolutions."""
+    """MFVI by `BayesConv2d` and `BayesLinear`, which estimates the KL by the draw instead of its closed form."""
     layers = _module("torch_uncertainty.layers")
     for parent in list(work.net.modules()):
         for name, layer in list(parent.named_children()):
@@ -172,21 +143,15 @@ def _with_bayesian_layers(work: Work) -> nn.Module:
             elif type(layer) is nn.Conv2d:
                 settings = {setting: getattr(layer, setting) for setting in _CONVOLUTION}
                 setattr(parent, name, layers.BayesConv2d(**settings, bias=layer.bias is not None))
-    return _arranged_like(work)
-
-
-def _torch_uncertainty_dropout(work: Work) -> Action:
-    wrap = _module("torch_uncertainty.methods").mc_dropout
-    net = wrap(work.net, num_estimators=work.num_samples, on_batch=True).eval()
-    act = predicting(work, lambda x: net(x).unflatten(0, (work.num_samples, -1)).softmax(-1).mean(0))
-    net.eval()
-    return act
-
-
-# laplace-torch --------------------------------------------------------------------------------------------------------
+    loss = _module("torch_uncertainty.losses").ELBOLoss(
+        _arranged_like(work), nn.CrossEntropyLoss(), kl_weight=1 / NUM_DATA, num_samples=1
+    )
+    return adam_step(work.net, lambda: loss(work.x, work.y))
 
 
 def _laplace_prediction(structure: str) -> Callable[[Work], Action]:
+    """Laplace on the last layer with less of its curvature than fsvi keeps."""
+
     def make(work: Work) -> Action:
         settings = {"subset_of_weights": "last_layer", "hessian_structure": structure}
         model = _module("laplace").Laplace(copy.deepcopy(work.net).eval(), "classification", **settings)
@@ -199,94 +164,15 @@ def _laplace_prediction(structure: str) -> Callable[[Work], Action]:
     return make
 
 
-# All of them ----------------------------------------------------------------------------------------------------------
-
-_LAST_LAYER = "It keeps less of the last layer's curvature, {}; fsvi keeps all of it, with covariances between outputs."
-
 STEPS: Mapping[str, Peer] = {
-    "longer by hand": Peer(
-        library="torch",
-        module="torch",
-        title="maximum likelihood with B + K examples, written by hand",
-        differs="It has K more examples instead of context points, and no FSVI: about what the passes alone cost.",
-        make=longer_step,
-    ),
-    "dropout by hand": Peer(
-        library="torch",
-        module="torch",
-        title="MC dropout, `F.dropout`",
-        differs="It has no prior over the weights, and neither the loss nor the gradient is checked for NaN.",
-        make=dropout_step,
-    ),
-    "bayesian-torch": Peer(
-        library="bayesian-torch",
-        module="bayesian_torch.models.dnn_to_bnn",
-        title="MFVI, `dnn_to_bnn`",
-        differs="It computes the same loss, layer by layer; what makes it faster was not examined.",
-        make=_bayesian_torch_step,
-    ),
-    "posteriors": Peer(
-        library="posteriors",
-        module="posteriors",
-        title="VI, `vi.diag`",
-        differs="It estimates the KL by the draw instead of its closed form.",
-        make=_posteriors_step,
-    ),
-    "torch-uncertainty": Peer(
-        library="torch-uncertainty",
-        module="torch_uncertainty.layers",
-        title="MFVI, `BayesConv2d` and `BayesLinear`",
-        differs="It estimates the KL by the draw instead of its closed form.",
-        make=_torch_uncertainty_step,
-    ),
-    "ivon-opt": Peer(
-        library="ivon-opt",
-        module="ivon",
-        title="IVON",
-        differs="Its step stops at the likelihood; fsvi's also computes the KL, to report it, and standard deviations.",
-        make=_ivon_step,
-    ),
+    "bayesian-torch": Peer("bayesian_torch.models.dnn_to_bnn", _bayesian_torch_step),
+    "posteriors": Peer("posteriors", _posteriors_step),
+    "torch-uncertainty": Peer("torch_uncertainty.layers", _torch_uncertainty_step),
+    "ivon-opt": Peer("ivon", _ivon_step),
 }
-"""Training steps, by name."""
-
 PREDICTIONS: Mapping[str, Peer] = {
-    "laplace-torch kron": Peer(
-        library="laplace-torch",
-        module="laplace",
-        title="Laplace, last layer, Kronecker factors, probit",
-        differs=_LAST_LAYER.format("Kronecker factors"),
-        make=_laplace_prediction("kron"),
-    ),
-    "laplace-torch diag": Peer(
-        library="laplace-torch",
-        module="laplace",
-        title="Laplace, last layer, diagonal, probit",
-        differs=_LAST_LAYER.format("a diagonal"),
-        make=_laplace_prediction("diag"),
-    ),
-    "bayesian-torch": Peer(
-        library="bayesian-torch",
-        module="bayesian_torch.models.dnn_to_bnn",
-        title="MFVI, passes in a loop",
-        differs="It draws new parameters for every chunk of inputs, so that a draw is not one function.",
-        make=_bayesian_torch_prediction,
-        num_samples=10,
-    ),
-    "dropout loop": Peer(
-        library="torch",
-        module="torch",
-        title="MC dropout, passes in a loop",
-        differs="It draws new masks for every input, so that a draw is not one function.",
-        make=dropout_prediction,
-        num_samples=10,
-    ),
-    "torch-uncertainty": Peer(
-        library="torch-uncertainty",
-        module="torch_uncertainty.methods",
-        title="MC dropout, `mc_dropout`",
-        differs="It draws new masks for every input, so that a draw is not one function.",
-        make=_torch_uncertainty_dropout,
-        num_samples=10,
-    ),
+    "laplace-torch kron": Peer("laplace", _laplace_prediction("kron")),
+    "laplace-torch diag": Peer("laplace", _laplace_prediction("diag")),
+    "bayesian-torch": Peer("bayesian_torch.models.dnn_to_bnn", _bayesian_torch_prediction, 10),
+    "dropout loop": Peer("torch", dropout_prediction, 10),
 }
-"""Predictions, by name."""

@@ -241,36 +241,28 @@ def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 class Configurable:
     """An object that can be saved, because each constructor argument is an attribute of the same name.
 
-    Arguments listed in `transient` (data, networks) are not saved; they are None after loading.
+    Arguments listed in `_transient` (data, networks) are not saved; they are None after loading.
     """
 
-    transient: ClassVar[tuple[str, ...]] = ()
+    _transient: ClassVar[tuple[str, ...]] = ()
     _registry: ClassVar[dict[str, type[Configurable]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Configurable._registry[cls.class_name()] = cls
-
-    @classmethod
-    def class_name(cls) -> str:
-        """The name in files: fsvi's own classes by their names, all others with their modules.
-
-        So a user's class called `Dataset` never takes the place of fsvi's.
-        """
-        return name_in_files(cls)
+        Configurable._registry[name_in_files(cls)] = cls
 
     def config(self) -> dict[str, Any]:
         """The class's name and its constructor arguments as plain values."""
         named = [p.name for p in inspect.signature(type(self)).parameters.values() if p.kind not in _UNNAMED]
-        settings = {name: self._setting(name) for name in named if name not in self.transient}
-        return {"class": self.class_name(), "settings": settings}
+        settings = {name: self._setting(name) for name in named if name not in self._transient}
+        return {"class": name_in_files(type(self)), "settings": settings}
 
     def _setting(self, name: str) -> Any:
         if not hasattr(self, name):
             kind = type(self).__name__
             raise InvalidInputError(
                 f"{kind} cannot be saved: its argument {name!r} is neither an attribute of that name nor listed in "
-                f"{kind}.transient."
+                f"{kind}._transient."
             )
         return plain(getattr(self, name))
 
@@ -290,10 +282,10 @@ class Configurable:
             raise FileFormatError(
                 f"the file describes {name!r}, which this version of fsvi does not know: import your own classes first."
             )
-        return Configurable._registry[name].from_settings(config["settings"], **transient)
+        return Configurable._registry[name]._from_settings(config["settings"], **transient)
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
+    def _from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
         """Build an object of this class.
 
         Args:
@@ -301,7 +293,7 @@ class Configurable:
             transient: The arguments that were not saved.
         """
         given = {key: _rebuild(value) for key, value in settings.items()}
-        absent = {key: None for key in cls.transient}
+        absent = {key: None for key in cls._transient}
         return cls(**{**absent, **given, **transient})
 
 

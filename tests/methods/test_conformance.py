@@ -22,8 +22,10 @@ from fsvi.networks.resnet import Residual
 EPOCHS, BATCH_SIZE, SAMPLES = 2, 5, 4
 CLASSES_ONLY = {"duq"}
 REAL = "mlp-regression"
-CLOSED_FORM = {"vbll"}
+CLOSED_FORM = {"vbll", "fmgp", "fsvi-fixed-mean"}
 """methods for classes and Gaussian targets only"""
+FIXED = {"fmgp", "fsvi-fixed-mean"}
+"""methods that never change the network they are given"""
 SMALL: dict[str, dict[str, Any]] = {
     "swag": {"start": 0.3, "num_models": 2, "rank": 3},
     "spg": {"num_context": 4, "num_latents": 4, "num_prior_steps": 3, "num_samples": 2},
@@ -32,6 +34,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "gfsvi": {"num_context": 4},
     "fsvi": {"num_context": 4},
     "s-fsvi": {"num_context": 4},
+    "fsvi-fixed-mean": {"num_context": 4, "num_features": 8},
+    "fmgp": {"num_inducing": 4},
 }
 
 
@@ -187,7 +191,7 @@ def test_prediction_repeats_itself_and_changes_nothing(name, task):
 def test_statistics_of_batch_norm_follow_training(name, task):
     method, _ = trained(name, task)
     norms = [module for module in method.net.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert norms and all(bool((norm.running_mean != 0).all()) for norm in norms)
+    assert norms and all(bool((norm.running_mean != 0).all()) == (name not in FIXED) for norm in norms)
 
 
 # Training ------------------------------------------------------------------------------------------------------------
@@ -218,11 +222,11 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(name, task, tmp_path, monke
 
 @cases(0, *(task for task in TASKS if task.startswith("mlp")))
 def test_the_loss_falls(name, task):
-    """One output has less to lose than two, and draws of a rate vary much: medians."""
+    """One output has less to lose than two, and draws of a rate vary much: medians. A variance alone gains little."""
     history = fsvi.fit(TASKS[task].make(name), data(task, 40), epochs=30, batch_size=20, lr=0.03)
     assert next(iter(history.terms)) == "nll"
     for course in (history.loss, history.terms["nll"]):
-        assert median(course[-5:]) < median(course[:5]) - 0.05
+        assert median(course[-5:]) < median(course[:5]) - (0.01 if name in FIXED else 0.05)
 
 
 @cases(6)

@@ -9,6 +9,7 @@ from fsvi.functions import FunctionGaussian, gaussian_kl
 from fsvi.functions.kernels import median_distance
 from fsvi.functions.priors import GaussianProcess, Induced
 from fsvi.methods import fbnn
+from fsvi_cases import begun, flat_mean
 
 LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])
 FAST = {"num_context": 5, "num_samples": 4}
@@ -41,8 +42,8 @@ def test_a_line_reaches_the_exact_posterior():
     fsvi.fit(method, (x, y), epochs=150, lr=0.04)
     design = torch.cat([x, torch.ones_like(x)], dim=1)
     precision = torch.eye(2) + design.T @ design / noise**2
-    mean = torch.linalg.solve(precision, method.prior.q.mean + design.T @ y[:, 0] / noise**2)
-    torch.testing.assert_close(method.posterior.mean.detach(), mean, atol=0.03, rtol=0)
+    mean = torch.linalg.solve(precision, flat_mean(method.prior.q) + design.T @ y[:, 0] / noise**2)
+    torch.testing.assert_close(flat_mean(method.posterior), mean, atol=0.03, rtol=0)
     torch.testing.assert_close(method.posterior.log_std.detach().exp(), precision.diagonal() ** -0.5, atol=0, rtol=0.12)
 
 
@@ -143,29 +144,17 @@ def regressor(likelihood, outputs=1, **settings):
 def test_the_process_is_fitted_first_and_a_learned_noise_stays_where_it_starts():
     method = regressor(fsvi.Gaussian(noise=1.0, learn_noise=True))
     x, y = wavy()
-    method.num_data = 40
-    start = method.prior.hyperparameters.clone()
-    method.fit_prior(x, y)
+    begun(method, x, y)
     lengthscale, variance = method.prior.hyperparameters.tolist()
-    assert float(start[0]) == pytest.approx(float(median_distance(x)))
     assert 0.3 < lengthscale < 0.9 and variance > 1.5
     assert float(method.likelihood.noise) == pytest.approx(1.0)
     assert method.likelihood.log_noise.requires_grad
 
 
-def test_a_fixed_noise_stays():
-    method = regressor(fsvi.Gaussian(noise=0.25))
-    x, y = wavy()
-    method.fit_prior(x, y)
+def test_a_given_prior_and_a_fixed_noise_are_kept():
+    method = begun(regressor(fsvi.Gaussian(noise=0.25), prior=fsvi.priors.GaussianProcess(0.7, 2.0)), *wavy())
+    assert method.prior.hyperparameters.tolist() == pytest.approx([0.7, 2.0])
     assert float(method.likelihood.noise) == pytest.approx(0.25)
-
-
-@pytest.mark.parametrize("settings", [{"prior": fsvi.priors.GaussianProcess()}, {"prior": fsvi.priors.Constant(2.0)}])
-def test_a_given_prior_is_kept(settings):
-    method = regressor(fsvi.Gaussian(), **settings)
-    before = {name: tensor.clone() for name, tensor in method.prior.state_dict().items()}
-    method.fit_prior(*wavy())
-    assert scenarios.same_bits(before, method.prior.state_dict())
 
 
 def test_classes_have_the_median_lengthscale_and_unit_variance():
@@ -189,8 +178,9 @@ def test_draws_together_are_draws_one_by_one():
     net[3].weight.requires_grad_(False)
     method = fsvi.FBNN(net, fsvi.Categorical(), scenarios.box(), **FAST)
     x, _ = scenarios.points(6)
-    shifts = 0.3 * torch.randn(3, len(method.posterior.mean))
-    torch.testing.assert_close(method.function_values(x, shifts), method.weights.outputs(x, list(shifts)))
+    draws = [method.posterior.draw().params for _ in range(3)]
+    one_by_one = torch.stack([torch.func.functional_call(net, params, (x,)) for params in draws])
+    torch.testing.assert_close(method.function_values(x, draws), one_by_one)
 
 
 def test_the_context_does_not_touch_batch_norm():
@@ -203,8 +193,7 @@ def test_the_context_does_not_touch_batch_norm():
     stepped = {name: buffer.clone() for name, buffer in method.net.named_buffers()}
     other = fsvi.FBNN(scenarios.normalised(), fsvi.Categorical(), fsvi.contexts.Monochrome(), **FAST)
     torch.manual_seed(3)
-    shifts = other.posterior.shift(torch.randn(4, len(other.posterior.mean)))
-    other.function_values(x, shifts)
+    other.function_values(x, [other.posterior.draw().params for _ in range(4)])
     assert scenarios.same_bits(stepped, dict(other.net.named_buffers()))
 
 

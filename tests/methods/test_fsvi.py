@@ -98,7 +98,7 @@ def test_draws_go_through_the_real_network_in_eval_mode(make, name, stochastic):
     method = fsvi_on(net, x, stochastic=stochastic).train()
     generator = torch.Generator().manual_seed(3)
     q = method.posterior
-    draws = [q.draw(generator).params for _ in range(5)]
+    draws = [q.at(noise).params for noise in q.noise(generator, 5)]
     frozen = copy.deepcopy(method.net).eval()
     expected = torch.stack([functional_call(frozen, draw, (x,)) for draw in draws]).softmax(-1)
     p = method.predict(x, num_samples=5, seed=3)

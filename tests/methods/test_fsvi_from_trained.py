@@ -65,7 +65,9 @@ def test_a_posterior_as_prior_is_where_the_next_task_starts():
     source, x, y = trained_map()
     first = fsvi.FSVI.from_trained(source, context=contexts.Dataset(x), stochastic="all")
     fsvi.fit(first, (x, y), epochs=3, progress=False)
-    second = fsvi.FSVI(first.net, fsvi.Categorical(), contexts.Dataset(x), prior=first.as_prior(), linearize="exact")
+    second = fsvi.FSVI(
+        first.net, fsvi.Categorical(), contexts.Dataset(x), prior=fsvi.priors.Empirical(first), linearize="exact"
+    )
     second.net.load_state_dict(first.net.state_dict())
     second.posterior.log_std.data.copy_(first.posterior.log_std.data)
     assert abs(float(second.function_kl(x[:6]).detach())) < 1e-6
@@ -81,7 +83,7 @@ def test_a_posterior_has_no_divergence_from_itself(linearize, num_draws):
     fsvi.fit(first, (x, y), epochs=3, progress=False)
     second = fsvi.FSVI.from_trained(
         first,
-        prior=first.as_prior(),
+        prior=fsvi.priors.Empirical(first),
         divergence=fsvi.divergences.KL(num_draws=num_draws),
         num_context_sets=2,
         **settings,

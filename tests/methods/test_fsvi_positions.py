@@ -137,7 +137,7 @@ def test_priors_of_networks_are_compared_at_the_same_positions(make):
 
 def test_the_divergence_from_itself_is_zero_at_any_positions():
     (dense, _) = pair(context=fsvi.contexts.Batch())
-    again = fsvi.FSVI(dense.net, fsvi.Categorical(), fsvi.contexts.Batch(), prior=dense.as_prior())
+    again = fsvi.FSVI(dense.net, fsvi.Categorical(), fsvi.contexts.Batch(), prior=fsvi.priors.Empirical(dense))
     again.posterior.log_std.data.copy_(dense.posterior.log_std)
     assert float(again.function_kl(X).detach()) == pytest.approx(0.0, abs=1e-4)
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import fsvi
-from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
+from fsvi.functions.divergences import gaussian_kl
+from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.posteriors.mean_field import MeanField
 
 FILE = Path(__file__).parents[2] / "docs" / "examples" / "fsvi_in_one_file.py"

@@ -106,7 +106,7 @@ def test_the_kl_is_finite_and_not_negative(case, points):
 def test_the_kl_of_the_posterior_from_itself_is_no_more_than_rounding(case):
     """Against the prior that it is, a last layer's posterior has lost nothing."""
     first = fsvi.FSVI(case.net(), fsvi.Categorical(), **{**case.settings, "stochastic": "last_layer"})
-    prior = first.as_prior()
+    prior = fsvi.priors.Empirical(first)
     again = fsvi.FSVI(case.net(), fsvi.Categorical(), prior=prior, **{**case.settings, "stochastic": "last_layer"})
     assert again.function_kl(case.inputs(4)).abs() < 1e-3
 

@@ -138,7 +138,7 @@ class Calibrated(Configurable):
         seed: Seed of the draws.
     """
 
-    transient = ("method",)
+    _transient = ("method",)
 
     def __init__(self, method: Method, calibration: Calibration, num_samples: int = 100, seed: int = 0) -> None:
         check_type("method", method, Method, "a trained method such as fsvi.FSVI(...)")

@@ -260,7 +260,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         method.check_inputs(torch.as_tensor(x[:2]).to(method.dtype))
         if method.network.num_outputs != num_outputs:
             raise InvalidInputError(f"module has {method.network.num_outputs} outputs; the data need {num_outputs}.")
-        if not all(part.takes_weights for part in method.modules() if isinstance(part, Method)):
+        if not all(part._takes_weights for part in method.modules() if isinstance(part, Method)):
             x, y, weights = repeat_rows(x, y, weights, self.method)
         data = [torch.as_tensor(part) for part in (x, y, weights)]
         held_out, kept = torch.randperm(len(y)).tensor_split([num_held_out(len(y))])

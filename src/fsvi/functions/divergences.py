@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from fsvi.functions.gaussian import FunctionGaussian, diagonal_kl, gaussian_kl
+from fsvi.functions.gaussian import FunctionGaussian
+from fsvi.networks.devices import back
 from fsvi.serialization import Configurable
 from fsvi.validation import check_choice, check_count, check_positive
 
@@ -79,3 +81,40 @@ class RegularizedKL(Divergence):
     def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
         """The regularized KL of q from p, summed over outputs."""
         return gaussian_kl(q, p, self.gamma * q.num_points)
+
+
+def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:
+    """KL(q‖p) summed over outputs, ½ Σₖ [tr(Σp⁻¹Σq) + (mp−mq)ᵀΣp⁻¹(mp−mq) − K + log|Σp| − log|Σq|], in float64.
+
+    `nugget`·I is added to *both* covariances. Σp is factored once when all outputs share it, Σq in one batch.
+
+    Args:
+        q: The posterior.
+        p: The prior.
+        nugget: The variance added to both diagonals.
+    """
+    like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
+    (points, outputs), difference = q.mean.shape, q.mean - p.mean
+    if not p.factor.shape[1]:  # Σp = d·I
+        d = torch.as_tensor(p.diagonal, dtype=q.mean.dtype)
+        log_ratio = points * d.log() - q.log_determinant()
+        trace, squared = q.variance().sum(1) / d, difference.square() / d
+    else:
+        inverse = p.inverse()
+        log_ratio = p.log_determinant() - q.log_determinant()
+        trace = (inverse * q.covariance()).sum((1, 2))
+        squared = difference.T * (inverse @ difference.T[:, :, None])[:, :, 0]
+    return back(0.5 * ((trace + log_ratio - points).expand(outputs).sum() + squared.sum()), like)
+
+
+def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:
+    """The same without correlations between points: K·Q univariate Gaussians.
+
+    Args:
+        q: The posterior.
+        p: The prior.
+        nugget: The variance added to both diagonals.
+    """
+    like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
+    ratio = q.variance() / p.variance()
+    return back(0.5 * (ratio + (p.mean - q.mean).T.square() / p.variance() - 1 - ratio.log()).sum(), like)

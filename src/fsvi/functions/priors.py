@@ -247,7 +247,7 @@ class Empirical(_NetworkPrior):
         stochastic: The names of the stochastic parameters; None means the last layer's.
     """
 
-    transient = ("source",)
+    _transient = ("source",)
 
     def __init__(
         self, source: nn.Module | None, variance: float = 1.0, stochastic: Sequence[str] | None = None

@@ -13,7 +13,7 @@ from torch import distributions as D
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import as_numbers, log_mean_exp, precise
 from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
-from fsvi.serialization import plain
+from fsvi.serialization import name_in_files, plain
 from fsvi.validation import as_tensor, check_positive
 
 _TWO_SIDED_95 = 1.959964
@@ -62,7 +62,7 @@ class Gaussian(NumberLikelihood):
         """The constructor's arguments; the learned noise is saved with the tensors."""
         names = ("learn_noise", "heteroscedastic", "least_noise")
         settings = {"noise": plain(self._noise), **{name: getattr(self, name) for name in names}}
-        return {"class": self.class_name(), "settings": settings}
+        return {"class": name_in_files(type(self)), "settings": settings}
 
     def bind(self, num_outputs: int) -> None:
         """One noise per output."""

@@ -12,6 +12,7 @@ from torch import distributions as D
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import as_numbers, precise
 from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
+from fsvi.serialization import name_in_files
 from fsvi.validation import check_positive
 
 _LEAST_DF = 2.0
@@ -49,7 +50,7 @@ class StudentT(NumberLikelihood):
     def config(self) -> dict[str, object]:
         """The constructor's arguments; learned values are saved with the tensors."""
         settings = {"scale": self._scale, "df": self._df, "learn_scale": self.learn_scale, "learn_df": self.learn_df}
-        return {"class": self.class_name(), "settings": settings}
+        return {"class": name_in_files(type(self)), "settings": settings}
 
     def bind(self, num_outputs: int) -> None:
         """One scale and one number of degrees of freedom per output."""

@@ -62,10 +62,10 @@ class Method(Configurable, nn.Module, ABC):
         likelihood: The distribution of targets given the network's outputs; it is copied.
     """
 
-    transient = ("net",)
-    takes_weights: ClassVar[bool] = True
+    _transient = ("net",)
+    _takes_weights: ClassVar[bool] = True
     """Whether training can weigh examples, because targets enter the loss through `likelihood.nll` only."""
-    takes_positions: ClassVar[bool] = False
+    _takes_positions: ClassVar[bool] = False
     """Whether the network may have outputs at every position of an input: (n, positions..., outputs)"""
 
     if TYPE_CHECKING:  # properties of an Ensemble
@@ -177,7 +177,7 @@ class Method(Configurable, nn.Module, ABC):
             batches: A function that goes through the training data once more.
         """
 
-    def fingerprint(self) -> Any:
+    def _fingerprint(self) -> Any:
         """Checksums of the context's data, which a resumed training must agree with; None without any."""
         context = getattr(self, "context", None)
         return None if context is None else context.fingerprint()
@@ -220,7 +220,7 @@ class Method(Configurable, nn.Module, ABC):
         check_count("batch_size", batch_size)
         x = self.check_inputs(x)
         with torch.no_grad():
-            copied = self.private()
+            copied = self._private()
             if not summary:
                 return self.predictive(copied._values(x, num_samples, make_generator(seed, self.device), batch_size))
             rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
@@ -246,7 +246,7 @@ class Method(Configurable, nn.Module, ABC):
         for x in input_batches(loader, check_count("batch_size", batch_size)):
             yield self.predict(x, num_samples, seed, batch_size, summary)
 
-    def private(self) -> Self:
+    def _private(self) -> Self:
         """A copy in eval mode with layers of its own; it shares all parameters and buffers."""
         shared = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
         return copy.deepcopy(self, shared).eval()
@@ -324,9 +324,9 @@ class Method(Configurable, nn.Module, ABC):
 
     def _examine(self, x: Any) -> None:
         """Find and check the network's last layer on example inputs; build again if the first guess was wrong."""
-        network = self.private().network.examined(x).replaced(self.net)  # other threads may be using the network
+        network = self._private().network.examined(x).replaced(self.net)  # other threads may be using the network
         positions = network.layout.positions
-        if positions and not self.takes_positions:
+        if positions and not self._takes_positions:
             raise HeadError(
                 f"{type(self).__name__} needs one output vector per input, but the network has outputs at "
                 f"{positions} positions: use FSVI, MFVI, MAP, MCDropout or SWAG."
@@ -385,7 +385,7 @@ class Method(Configurable, nn.Module, ABC):
         return config
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
+    def _from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
         """Build a method from the settings in its `config`.
 
         Args:
@@ -394,7 +394,7 @@ class Method(Configurable, nn.Module, ABC):
         """
         own = {name: value for name, value in settings.items() if name != "network"}
         net = Network.from_settings(settings["network"], transient.pop("net"))
-        return super().from_settings(own, net=net, **transient)
+        return super()._from_settings(own, net=net, **transient)
 
 
 def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:
@@ -412,25 +412,26 @@ def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:
             yield batch[0] if isinstance(batch, (tuple, list)) else batch
 
 
-def network_functions(network: Network, draws: Sequence[Mapping[str, Tensor]]) -> Functions:
-    """The network's outputs under draws of its parameters and buffers, as one function of inputs.
+def network_functions(network: Network, draws: Mapping[str, Tensor]) -> Functions:
+    """The network's outputs under draws of parameters and buffers, (samples, ...) by name, as one function of inputs.
 
     If draws differ in the last layer only, one pass gives the features, and one product all outputs. Draws of a small
-    dense network go through it together, by `vmap`.
+    dense network go through it together, by `vmap`. Without draws, there is one function, the network's own.
     """
-    if set(draws[0]) <= set(network.head_names) and draws[0] and not network.is_tied:
+    if not draws:
+        return lambda x: network(x)[None]
+    num = len(next(iter(draws.values())))
+    if draws.keys() <= set(network.head_names) and not network.is_tied:
         own = dict(zip(network.head_names, network.linear.parameters(), strict=True))
-        weight, *bias = (torch.stack([draw.get(name, own[name]) for draw in draws]) for name in network.head_names)
+        weight, *bias = (draws.get(name, own[name].expand(num, *own[name].shape)) for name in network.head_names)
         return lambda x: _head_values(network.features(x), weight.flatten(2), *bias)
 
-    def one_by_one(x: Any) -> Tensor:
-        return torch.stack([network(x, params) for params in draws])
+    def functions(x: Any) -> Tensor:
+        if num > 1 and network.is_small and not torch.compiler.is_compiling():
+            return torch.vmap(lambda params: network(x, params))(draws)
+        return torch.stack([network(x, {name: draw[i] for name, draw in draws.items()}) for i in range(num)])
 
-    if len(draws) > 1 and network.is_small:
-        stacked = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
-        together = torch.vmap(lambda params, x: network(x, params), (0, None))
-        return lambda x: one_by_one(x) if torch.compiler.is_compiling() else together(stacked, x)
-    return one_by_one
+    return functions
 
 
 def _head_values(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

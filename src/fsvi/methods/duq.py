@@ -66,7 +66,7 @@ class DUQ(Method):
         embedding_size: The size of the space in which distances are measured, m; None is the number of features.
     """
 
-    takes_weights = False
+    _takes_weights = False
 
     weight: nn.Parameter
     """W, (classes, m, features)"""

@@ -15,7 +15,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood, Predictive, mixture
 from fsvi.methods.base import Functions, Method
 from fsvi.networks.network import Network
-from fsvi.serialization import Configurable
+from fsvi.serialization import Configurable, name_in_files
 from fsvi.validation import check_count, check_type
 
 
@@ -83,9 +83,9 @@ class Ensemble(Method):
                     f"members {i} and {j} start from the same parameters: let `make` build a new network each time."
                 )
 
-    def fingerprint(self) -> list[Any]:
+    def _fingerprint(self) -> list[Any]:
         """The members' checksums."""
-        return [member.fingerprint() for member in self.learners()]
+        return [member._fingerprint() for member in self.learners()]
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The draws of all members, member by member, with the same number from each."""
@@ -121,10 +121,13 @@ class Ensemble(Method):
 
     def config(self) -> dict[str, Any]:
         """The members' classes and settings."""
-        return {"class": self.class_name(), "settings": {"members": [member.config() for member in self.learners()]}}
+        return {
+            "class": name_in_files(type(self)),
+            "settings": {"members": [member.config() for member in self.learners()]},
+        }
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Ensemble:
+    def _from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Ensemble:
         """Build the members from their settings.
 
         Args:

@@ -130,4 +130,4 @@ class FBNN(Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The network under draws of its parameters."""
-        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])
+        return network_functions(self.network, self.posterior.draws(num_samples, generator))

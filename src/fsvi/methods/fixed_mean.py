@@ -28,7 +28,7 @@ class FixedMean(Method):
     variance)).
     """
 
-    takes_weights = False
+    _takes_weights = False
     center: Tensor
     spread: Tensor
 
@@ -45,7 +45,7 @@ class FixedMean(Method):
     def build(self, network: Network) -> None:
         """Freeze the network."""
         super().build(network)
-        self.net.requires_grad_(False)
+        self.net.requires_grad_(False).eval()
         like = network.linear.weight
         self.register_buffer("center", like.new_zeros(network.num_features))
         self.register_buffer("spread", like.new_ones(network.num_features))

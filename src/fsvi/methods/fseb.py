@@ -102,4 +102,4 @@ class FSEB(Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The network as a single draw."""
-        return network_functions(self.network, [{}])
+        return network_functions(self.network, {})

@@ -19,7 +19,7 @@ from fsvi.functions.linearize import (
     has_stochastic_features,
     last_layer,
 )
-from fsvi.functions.priors import Constant, Empirical, Prior
+from fsvi.functions.priors import Constant, Prior
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method, mean_of, network_functions
 from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
@@ -58,7 +58,7 @@ class FSVI(Method):
         stds: How the standard deviations start and learn; None is `Stds()`.
     """
 
-    takes_positions = True
+    _takes_positions = True
 
     def __init__(
         self,
@@ -134,10 +134,6 @@ class FSVI(Method):
         if not freeze:
             return method
         return cls(method.network.frozen(freeze), likelihood, context, stochastic=stochastic, **settings)
-
-    def as_prior(self) -> Empirical:
-        """This posterior as the prior of the next task; its context is then a coreset of the earlier tasks."""
-        return Empirical(self)
 
     # The objective --------------------------------------------------------------------------------------------------
 
@@ -229,4 +225,4 @@ class FSVI(Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The network under draws of its parameters."""
-        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])
+        return network_functions(self.network, self.posterior.draws(num_samples, generator))

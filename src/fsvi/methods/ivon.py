@@ -117,7 +117,7 @@ class IVON(Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The network under draws of its parameters."""
-        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])
+        return network_functions(self.network, self.posterior.draws(num_samples, generator))
 
 
 class NewtonSteps(NaturalGradient):

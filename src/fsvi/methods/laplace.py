@@ -67,7 +67,7 @@ class Laplace(Method):
         optimize_prior: Whether δ is the one of the largest evidence.
     """
 
-    takes_weights = False
+    _takes_weights = False
 
     posterior: GaussNewton
 
@@ -206,7 +206,7 @@ class Laplace(Method):
             x: Inputs.
         """
         x = self.network.arranged(self.check_inputs(x))
-        return self.private()._moments(self._trained(), x)
+        return self._private()._moments(self._trained(), x)
 
     def _moments(self, posterior: GaussNewton, x: Any) -> tuple[Tensor, Tensor]:
         parts = x.split(self._inputs_at_once(posterior, x))
@@ -218,13 +218,13 @@ class Laplace(Method):
         """Draws of the linearized network, or the logits whose softmax is the average probability."""
         posterior = self.posterior
         if not posterior.is_known:
-            return network_functions(self.network, [{}])
+            return network_functions(self.network, {})
         if self.integral == "probit":
             return lambda x: _probit(*self._moments(posterior, x))
         draws = posterior.draw(num_samples, generator, self.dtype)
         if self.structure.startswith("last_layer"):  # the network is linear in these parameters
             means, shifts = self._means(), posterior.shifts(draws)
-            drawn = [{n: means[n] + s.to(means[n].device) for n, s in shift.items()} for shift in shifts]
+            drawn = {n: torch.stack([means[n] + shift[n].to(means[n].device) for shift in shifts]) for n in shifts[0]}
             return network_functions(self.network, drawn)
 
         def functions(x: Any) -> Tensor:

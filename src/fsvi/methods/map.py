@@ -25,7 +25,7 @@ class MAP(Method):
         prior_variance: The variance of the Gaussian prior; None leaves the prior out: maximum likelihood.
     """
 
-    takes_positions = True
+    _takes_positions = True
 
     def __init__(self, net: nn.Module | Network, likelihood: Likelihood, *, prior_variance: float | None = 1.0) -> None:
         super().__init__(net, likelihood)
@@ -38,7 +38,7 @@ class MAP(Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The network as a single draw."""
-        return network_functions(self.network, [{}])
+        return network_functions(self.network, {})
 
 
 def check_variance(prior_variance: float | None) -> float | None:

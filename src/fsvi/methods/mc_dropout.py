@@ -44,7 +44,7 @@ class MCDropout(Method):
         prior_variance: The variance of the Gaussian prior over parameters; None leaves it out.
     """
 
-    takes_positions = True
+    _takes_positions = True
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class MCDropout(Method):
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The network under `num_samples` sets of masks; a network without dropout is a single draw."""
         if not self._own_layers() and self.rate == 0:
-            return network_functions(self.network, [{}])
+            return network_functions(self.network, {})
         drawn = [_Masks(self.rate, generator) for _ in range(num_samples)]
 
         def masked(x: Any, masks: _Masks) -> Tensor:

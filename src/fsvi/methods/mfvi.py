@@ -42,7 +42,7 @@ class MFVI(Method):
             means find the data before the KL has widened q.
     """
 
-    takes_positions = True
+    _takes_positions = True
 
     def __init__(
         self,
@@ -84,4 +84,4 @@ class MFVI(Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The network under draws of its parameters."""
-        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])
+        return network_functions(self.network, self.posterior.draws(num_samples, generator))

@@ -40,7 +40,7 @@ class RadialMFVI(Method):
             how they learn; None is `Stds(0.01, 0.3)`.
     """
 
-    takes_positions = True
+    _takes_positions = True
     posterior: Radial
 
     def __init__(
@@ -76,4 +76,4 @@ class RadialMFVI(Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The network under draws of its parameters."""
-        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])
+        return network_functions(self.network, self.posterior.draws(num_samples, generator))

@@ -14,7 +14,7 @@ from fsvi.functions.contexts import Context
 from fsvi.functions.divergences import Divergence
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.linearize import Linearization
-from fsvi.functions.priors import Prior
+from fsvi.functions.priors import Empirical, Prior
 from fsvi.inputs import Inputs
 from fsvi.likelihoods import Likelihood, MultiHead
 from fsvi.methods.fsvi import FSVI
@@ -54,7 +54,7 @@ class SFSVI(FSVI):
         stds: How the standard deviations start and learn; None is `Stds()`.
     """
 
-    takes_positions = False
+    _takes_positions = False
     _drawn: Sequence[int] = ()
     """How many of the last points of the latest set were kept from each earlier task; the others concern all heads."""
 
@@ -105,7 +105,7 @@ class SFSVI(FSVI):
             seed: The seed of the choice.
         """
         self.kept.add(x, self.coreset, seed)
-        prior = self.as_prior()
+        prior = Empirical(self)
         prior.bind(self.network, self.linearize)
         prior.forget_source()
         self.prior = prior

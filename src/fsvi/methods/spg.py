@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.functions.contexts import Batch, Context
-from fsvi.functions.gaussian import FunctionGaussian, gaussian_kl
+from fsvi.functions.divergences import gaussian_kl
+from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Likelihood

@@ -55,7 +55,7 @@ class SWAG(Method):
     steps: Tensor
     """The number of steps since collecting began."""
 
-    takes_positions = True
+    _takes_positions = True
 
     def __init__(
         self,
@@ -156,8 +156,9 @@ class SWAG(Method):
         used.
         """
         if int(self.gaussian.count) == 0:
-            return network_functions(self.network, [{}])
-        return network_functions(self.network, list(self._draws(num_samples, generator)))
+            return network_functions(self.network, {})
+        draws = list(self._draws(num_samples, generator))
+        return network_functions(self.network, {n: torch.stack([draw[n] for draw in draws]) for n in draws[0]})
 
     def _draw_size(self) -> int:
         return self.gaussian.mean.numel()

@@ -50,7 +50,7 @@ class VOGN(Method):
         augmentation: ρ, how many times larger random augmentation makes the data.
     """
 
-    takes_weights = False
+    _takes_weights = False
     scale: Tensor
 
     def __init__(
@@ -179,7 +179,7 @@ class VOGN(Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The network under draws of its parameters."""
-        return network_functions(self.network, [self.posterior.draw(generator).params for _ in range(num_samples)])
+        return network_functions(self.network, self.posterior.draws(num_samples, generator))
 
 
 class GaussNewtonSteps(NaturalGradient):

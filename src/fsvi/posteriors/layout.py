@@ -43,7 +43,14 @@ class FlatLayout:
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """The named tensors as views of `vector`; vectors (m, size) give tensors with a leading dimension m."""
         rows = vector.split(self.sizes, dim=-1) if self.shapes else ()
-        return {name: self._from_row(row, shape) for (name, shape), row in zip(self.shapes.items(), rows, strict=True)}
+        lead, views = vector.shape[:-1], {}
+        for (name, shape), row in zip(self.shapes.items(), rows, strict=True):
+            if self.channels_last and len(shape) == 4:
+                out, channels, height, width = shape
+                views[name] = row.reshape(*lead, out, height, width, channels).movedim(-1, -3)
+            else:
+                views[name] = row.reshape((*lead, *shape))
+        return views
 
     def fill(self, values: Mapping[str, float]) -> Tensor:
         """A vector that is constant on each tensor."""
@@ -53,10 +60,3 @@ class FlatLayout:
         if self.channels_last and tensor.dim() == 4:
             tensor = tensor.permute(0, 2, 3, 1)
         return tensor.reshape(-1)
-
-    def _from_row(self, row: Tensor, shape: torch.Size) -> Tensor:
-        lead = row.shape[:-1]
-        if self.channels_last and len(shape) == 4:
-            out, channels, height, width = shape
-            return row.reshape(*lead, out, height, width, channels).movedim(-1, -3)
-        return row.reshape((*lead, *shape))

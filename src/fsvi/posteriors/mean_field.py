@@ -78,14 +78,19 @@ class MeanField(nn.Module):
         """The standard deviations, by name."""
         return {name: std.detach().clone() for name, std in self.layout.views(self.log_std.exp()).items()}
 
-    def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """ε ~ N(0, I), zero where nothing is random; None draws from torch's global generator."""
-        noise = normal(self.log_std.shape, generator, self.log_std.dtype, self.log_std.device)
+    def noise(self, generator: torch.Generator | None = None, *num: int) -> Tensor:
+        """ε ~ N(0, I), zero where nothing is random, `num` times; None draws from torch's global generator."""
+        noise = normal((*num, *self.log_std.shape), generator, self.log_std.dtype, self.log_std.device)
         return noise if self.free is None else noise.mul_(self.free)
 
     def draw(self, generator: torch.Generator | None = None) -> Draw:
         """A draw θ ~ q with gradients."""
         return self.at(self.noise(generator))
+
+    def draws(self, num: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """`num` draws without gradients, by name: each (num, ...)."""
+        shifts = self.layout.views(self.noise(generator, num).mul_(self.log_std.detach().exp()))
+        return {name: mean.detach() + shifts[name] for name, mean in self.means().items()}
 
     def at(self, noise: Tensor) -> Draw:
         """The parameters mean + exp(log_std)·`noise`, with gradients."""

@@ -29,12 +29,13 @@ class Radial(MeanField):
         """The standard deviation of every stochastic parameter, under its name in the network."""
         return {name: scale / math.sqrt(scale.numel()) for name, scale in super().stds().items()}
 
-    def noise(self, generator: torch.Generator | None = None) -> Tensor:
+    def noise(self, generator: torch.Generator | None = None, *num: int) -> Tensor:
         """(ε/‖ε‖)·r for every tensor, as one flat vector."""
-        directions = super().noise(generator)
-        parts = directions.split(self.layout.sizes)
-        radii = normal((len(parts),), generator, directions.dtype, directions.device)
-        return torch.cat([part * (r / torch.linalg.vector_norm(part)) for part, r in zip(parts, radii, strict=True)])
+        directions = super().noise(generator, *num)
+        parts = directions.split(self.layout.sizes, dim=-1)
+        radii = normal((*num, len(parts)), generator, directions.dtype, directions.device).split(1, dim=-1)
+        units = [part / torch.linalg.vector_norm(part, dim=-1, keepdim=True) for part in parts]
+        return torch.cat([unit * r for unit, r in zip(units, radii, strict=True)], dim=-1)
 
     def entropy(self) -> Tensor:
         """H[q] = Σᵢ log_stdᵢ + Σ over tensors of H[(ε/‖ε‖)·r]."""

@@ -372,7 +372,8 @@ def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
     if method.network.layout.positions:
         raise InvalidInputError("examples with outputs at every position cannot be weighed: leave the weights out.")
     for part in method.modules():
-        if isinstance(part, (Method, Likelihood)) and not part.takes_weights:
+        takes = part._takes_weights if isinstance(part, Method) else getattr(part, "takes_weights", True)
+        if not takes:
             raise InvalidInputError(
                 f"{type(part).__name__} cannot weigh examples: leave the weights out, or repeat the examples instead."
             )

@@ -186,7 +186,7 @@ class Run:
             "parameters": self.method.network.architecture(),
             "num_data": self.batches.num_data,
             "data": self.batches.fingerprint,
-            "context_data": [learner.fingerprint() for learner in self.method.learners()],
+            "context_data": [learner._fingerprint() for learner in self.method.learners()],
             "validation": None if held_out is None else (held_out.num_examples, held_out.fingerprint),
             "optimizer": {"class": type(optimizer).__name__, "groups": groups},
             "schedule": self.rates.settings,

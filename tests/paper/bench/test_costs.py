@@ -1,90 +1,125 @@
-"""The benchmark's own measurements: what is timed, how it is written down, and which libraries are missing."""
+"""The benchmark: plain PyTorch is what it says; what is timed and written down; other libraries."""
 
+import copy
 import json
 import time
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from paper.bench import costs, measuring, peers
-from paper.bench.measuring import FORWARD, FSVI, PLAIN, Size, interleave, network_of, spread
+from fsvi.inputs import Bundle
+from paper.bench import costs, peers
+from paper.bench.costs import interleave, run_bench, spread, step_memory
+from paper.bench.steps import FSVI, Size, Work, call, dropout_prediction, network_of, plain_forward, plain_step
 
 
-def test_every_action_is_timed_in_every_round():
+def work(*layers: nn.Module, num_samples: int = 1) -> Work:
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), *layers, nn.Linear(8, 4))
+    return Work(net, torch.randn(6, 3), torch.arange(6) % 4, num_samples)
+
+
+def test_a_plain_step_is_a_step_of_adam_on_the_cross_entropy():
+    given = work()
+    net = copy.deepcopy(given.net)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
+    act = plain_step(given)
+    for _ in range(3):
+        act()
+        optimizer.zero_grad()
+        F.cross_entropy(net(given.x), given.y).backward()
+        optimizer.step()
+    for ours, theirs in zip(given.net.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_plain_predictions():
+    given = work(nn.Dropout(0.5), num_samples=20)
+    outputs = plain_forward(given)()
+    torch.testing.assert_close(outputs, given.net.eval()(given.x))
+    act = dropout_prediction(given)
+    first, second = act(), act()
+    torch.testing.assert_close(first.sum(1), torch.ones(6))
+    assert not torch.equal(first, second) and not outputs.requires_grad
+
+
+def test_a_network_with_several_inputs_gets_them_by_name():
+    class Sum(nn.Module):
+        def forward(self, first, second):
+            return first - second
+
+    assert call(Sum(), Bundle({"second": torch.ones(2), "first": torch.zeros(2)})).tolist() == [-1.0, -1.0]
+
+
+def test_every_action_is_timed_in_every_round_and_ratios_are_taken_round_by_round(monkeypatch):
     calls = []
     seconds = interleave({"a": lambda: calls.append("a"), "b": lambda: time.sleep(0.002)}, 5)
     assert len(calls) == 10 and len(seconds["a"]) == len(seconds["b"]) == 5
-    assert min(seconds["b"]) >= 0.002 > max(seconds["a"])
+    assert min(seconds["b"]) >= 0.002 > np.median(seconds["a"])
+    assert spread([1, 2, 3, 4, 100]) == {"median": 3.0, "low": 2.0, "high": 4.0}
+    monkeypatch.setattr(costs, "interleave", lambda actions, rounds: {"a": [2.0, 8.0], "base": [1.0, 4.0]})
+    found = costs._costs({"a": None, "base": None}, "base", 2)
+    assert found["a"]["ratio"]["low"] == found["a"]["ratio"]["high"] == 2.0 and found["a"]["ms"]["median"] == 5000
 
 
-def test_a_spread_is_the_median_and_half_the_distance_of_quartiles():
-    assert spread([1, 2, 3, 4, 100]) == {"median": 3.0, "half": 1.0}
+@pytest.mark.parametrize("name", ["cnn with dropout", "mlp 20-30", "transformer"])
+def test_networks_by_name(name):
+    net, x = network_of(name)[0](), Size(name, 2, 2).inputs(2)
+    assert call(net, x).shape == (2, 10)
 
 
-def test_ratios_are_taken_round_by_round(monkeypatch):
-    monkeypatch.setattr(measuring, "interleave", lambda actions, rounds: {"a": [2.0, 8.0], "base": [1.0, 4.0]})
-    found = measuring.costs({"a": None, "base": None}, "base", 2)
-    assert found["a"]["ratio"] == {"median": 2.0, "half": 0.0} and found["a"]["ms"]["median"] == 5000
-
-
-@pytest.mark.parametrize(
-    ("name", "outputs"),
-    [("cnn", 10), ("mlp 20-30", 10), ("cnn (7 classes)", 7), ("cnn with dropout", 10), ("transformer", 10)],
-)
-def test_networks_by_name(name, outputs):
-    make, _ = network_of(name)
-    x = Size(name, 2, 2).inputs(2)
-    net = make()
-    out = net(x) if isinstance(x, torch.Tensor) else net(**x.tree)
-    assert out.shape == (2, outputs)
-    assert ("dropout" in name) == any(isinstance(layer, torch.nn.Dropout) for layer in net) if "cnn" in name else True
-
-
-@pytest.mark.parametrize("name", [PLAIN, "map", *FSVI, "dropout by hand", "longer by hand"])
-def test_a_step_trains(name):
+@pytest.mark.parametrize("name", ["map", *FSVI])
+def test_steps_and_predictions_of_fsvi(name):
     size = Size("mlp 20", 4, 4)
-    torch.manual_seed(0)
-    act = size.step(name)
-    act()
-    act()
-
-
-@pytest.mark.parametrize("name", [FORWARD, "map", "last_layer", "dropout loop"])
-def test_a_prediction_gives_probabilities(name):
-    p = Size("mlp 20 with dropout", 4, 4).prediction(name, 3, 2)()
-    if name != FORWARD:
-        assert p.shape == (3, 10) and torch.allclose(p.sum(-1), torch.ones(3), atol=1e-5)
+    size.step(name)()
+    p = size.prediction(name, 3, 2)()
+    assert p.shape == (3, 10) and torch.allclose(p.sum(-1), torch.ones(3), atol=1e-5)
 
 
 def test_memory_of_a_step_grows_with_the_network():
-    small, large = (measuring.step_memory(Size(name, 4, 0), PLAIN, repeats=1) for name in ("mlp 10", "mlp 2000-2000"))
+    small, large = (step_memory(Size(name, 4, 0), costs.PLAIN, repeats=1) for name in ("mlp 10", "mlp 2000-2000"))
     assert large > small + 50  # 5.6 million parameters, their gradients and Adam's two moments in MB
 
 
-@pytest.fixture
-def small(monkeypatch):
+def test_sections_are_written_one_by_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(costs, "_SIZES", {"cnn": Size("mlp 10", 4, 2)})
     monkeypatch.setattr(costs, "_GROWTHS", {"width": ("units", {n: Size(f"mlp {n}", 4, 2) for n in (5, 10)})})
-    monkeypatch.setattr(costs, "_PREDICTIONS", {"last_layer": 3})
-
-
-def test_sections_are_written_one_by_one(small, tmp_path, capsys):
-    costs.run_bench(tmp_path, True, "cnn")
-    costs.run_bench(tmp_path, True, "predictions")
-    found = json.loads((tmp_path / "bench.json").read_text())
-    assert {"cnn", "predictions"} <= set(found) and found["cnn"]["quick"]
-    assert [row["what"] for row in found["cnn"]["rows"]] == [PLAIN, "map", *FSVI]
+    monkeypatch.setattr(peers, "STEPS", {"broken": peers.Peer("torch", lambda work: 1 / 0)})
+    run_bench(tmp_path, True, "cnn", others=True)
+    run_bench(tmp_path, True, "width", others=True)
+    found = json.loads((tmp_path / "peers.json").read_text())
+    assert {"cnn", "width"} <= set(found) and found["cnn"]["quick"] and (tmp_path / "width.svg").exists()
+    assert [row["method"] for row in found["width"]["rows"]] == 2 * ["plain", *FSVI]
     assert found["cnn"]["rows"][0]["ratio"]["median"] == 1
-    assert "| plain PyTorch | 4 | 2 |" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "ratio.median" in printed.out and "broken fails on this network: division by zero" in printed.err
     with pytest.raises(InvalidInputError, match="only="):
-        costs.run_bench(tmp_path, True, "nothing")
+        run_bench(tmp_path, True, "nothing")
 
 
-def test_the_page_of_other_libraries(small, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(peers, "why_missing", lambda peer: None if peer.library == "torch" else "It is not installed.")
-    monkeypatch.setattr(costs, "_PEER_STEPS", ("map", *FSVI))
-    costs.run_peer_bench(tmp_path, True, "cnn,width")
-    page = (tmp_path / "index.md").read_text()
-    assert "## Cnn" in page and "longer by hand" in page and "neither the loss" in page
-    assert (tmp_path / "width.svg").exists() and "not installed" in capsys.readouterr().err
+def test_a_library_that_is_not_installed_has_a_sentence():
+    said = peers.why_missing(peers.Peer("a_library.part", plain_step))
+    assert said == "a_library cannot be imported: No module named 'a_library'."
+    assert peers.why_missing(peers.PREDICTIONS["dropout loop"]) is None
+
+
+@pytest.mark.filterwarnings("ignore")  # other libraries use what PyTorch deprecates
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ("STEPS", "PREDICTIONS") for n in getattr(peers, k)])
+def test_what_is_installed_works(kind, name):
+    peer = getattr(peers, kind)[name]
+    if (why := peers.why_missing(peer)) is not None:
+        pytest.skip(why)
+    if name == "posteriors":
+        pytest.importorskip("torchopt")
+    given = work(nn.Dropout(0.2), num_samples=3)
+    act = peer.make(given)
+    before = [parameter.detach().clone() for parameter in given.net.parameters()]
+    found = act()
+    if kind == "STEPS":
+        after = list(given.net.parameters())
+        assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
+    else:
+        torch.testing.assert_close(found.sum(1), torch.ones(6))

@@ -58,7 +58,7 @@ class Context(Configurable, ABC):
 
     def fingerprint(self) -> Any:
         """Checksums of tensors that points are drawn from, which `config` leaves out; None without any."""
-        own = {name: value for name, value in vars(self).items() if name in self.transient}
+        own = {name: value for name, value in vars(self).items() if name in self._transient}
         held = [tensors_of(value, name) for name, value in own.items() if isinstance(value, (Tensor, Bundle))]
         return digest({name: tensor for tensors in held for name, tensor in tensors.items()}) if held else None
 
@@ -124,7 +124,7 @@ class Monochrome(Context):
             of them that `fit` looks at first.
     """
 
-    transient = ("images",)
+    _transient = ("images",)
 
     def __init__(self, images: Any = None) -> None:
         self.images = None if images is None else _check_images("Monochrome", torch.as_tensor(images))
@@ -154,7 +154,7 @@ class Dataset(Context):
             inputs or (input, label) pairs. Labels in dictionaries are left out.
     """
 
-    transient = ("data",)
+    _transient = ("data",)
 
     def __init__(self, data: Any) -> None:
         if isinstance(data, Mapping) or is_graph_batch(data) or (isinstance(data, tuple) and is_structured(data)):

@@ -138,4 +138,9 @@ def test_forged_settings_raise_only_errors_of_fsvi(steps):
         Configurable.from_config(config)
 
 
-# What is refused
+def test_rows_that_do_not_fit_are_refused():
+    p, y = class_predictions(20)
+    with pytest.raises(FSVIError, match="20 predictions"):
+        Calibration([TemperatureScaling(), LAC()]).fit(p, y[1:])
+    with pytest.raises(FSVIError, match="classes"):
+        Calibration([TemperatureScaling()]).fit(*real_predictions(20))

@@ -121,6 +121,3 @@ def test_the_mean_stays_and_the_variance_grows_by_the_square():
     noise = VarianceScaling(factor, noise_only=True)(p)
     assert torch.equal(noise.samples, p.samples)
     torch.testing.assert_close(noise.noise_variance, factor.square() * p.noise_variance)
-
-
-# What is refused

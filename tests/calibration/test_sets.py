@@ -160,6 +160,3 @@ def test_plain_aps_is_mapies_without_random_numbers(monkeypatch):
     step = APS().fit(p, y)
     for index, alpha in enumerate(LEVELS):
         np.testing.assert_array_equal(step.sets(fresh, alpha), expected[:, :, index])
-
-
-# What is refused

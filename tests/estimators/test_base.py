@@ -93,7 +93,7 @@ def test_text_is_left_out_with_a_warning(frame, labels):
 # Weights --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fsvi", "map", "mfvi", "ensemble:map", "laplace"])
+@pytest.mark.parametrize("method", ["fsvi", "ensemble:map", "laplace"])
 def test_a_weight_of_two_is_the_row_twice(method):
     generator = np.random.default_rng(0)
     x, weights = generator.normal(size=(60, 3)), generator.integers(0, 4, 60)

@@ -28,13 +28,7 @@ def freeze_all_but_the_head(net):
 
 METHODS = {
     "FSVI from a trained network": lambda net: fsvi.FSVI.from_trained(net, fsvi.Categorical(), CONTEXT, freeze=True),
-    "FSVI": lambda net: fsvi.FSVI(freeze_all_but_the_head(net), fsvi.Categorical(), CONTEXT),
-    "MAP": lambda net: fsvi.MAP(freeze_all_but_the_head(net), fsvi.Categorical()),
-    "MFVI": lambda net: fsvi.MFVI(freeze_all_but_the_head(net), fsvi.Categorical()),
     "SWAG": lambda net: fsvi.SWAG(freeze_all_but_the_head(net), fsvi.Categorical(), start=0.0, num_models=2),
-    "SPG": lambda net: fsvi.SPG(
-        freeze_all_but_the_head(net), fsvi.Categorical(), CONTEXT, num_prior_steps=2, num_context=4, num_latents=3
-    ),
     "Ensemble": lambda net: fsvi.Ensemble.of(
         [fsvi.MAP(freeze_all_but_the_head(each), fsvi.Categorical()) for each in (net, normalized())]
     ),
@@ -104,13 +98,8 @@ def test_redrawn_parameters_that_no_layer_resets_keep_mean_and_scale_only():
 
 
 EMBEDDED = {
-    "FSVI": lambda net: fsvi.FSVI(
-        net, fsvi.Categorical(), fsvi.contexts.Dataset(words(20)[0]), linearize="conditional", num_context=4
-    ),
     "FSVI jvp": lambda net: fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(words(20)[0]), num_context=4),
     "MFVI": lambda net: fsvi.MFVI(net, fsvi.Categorical()),
-    "RadialMFVI": lambda net: fsvi.RadialMFVI(net, fsvi.Categorical()),
-    "MAP": lambda net: fsvi.MAP(net, fsvi.Categorical(), prior_variance=0.1),
     "SWAG": lambda net: fsvi.SWAG(net, fsvi.Categorical(), start=0.0, prior_variance=0.1),
     "FBNN": lambda net: fsvi.FBNN(
         net, fsvi.Categorical(), fsvi.contexts.Dataset(words(20)[0]), prior=fsvi.priors.Constant(), num_samples=4

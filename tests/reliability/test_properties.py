@@ -182,6 +182,3 @@ def test_a_saved_method_predicts_the_same_bits(tmp_path_factory, case, kind):
     method.save(path)
     before, after = (m.predict(case.inputs(), 3).samples for m in (method, fsvi.load(path, case.net())))
     assert torch.equal(before, after)
-
-
-# Every method -------------------------------------------------------------------------------------------------------

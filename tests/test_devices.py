@@ -306,8 +306,8 @@ def test_the_random_states_are_left_as_they_were(mode):
 
 
 def test_inputs_are_moved_once_per_prediction(mode):
-    method = METHODS["mfvi, local"][0]()
-    x, _ = images()
+    method = fsvi.MFVI(on(dense), C())
+    x, _ = points()
     method.predict(x, num_samples=2)
     mode.restart()
     method.predict(x, num_samples=2, batch_size=5)

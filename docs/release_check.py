@@ -28,10 +28,10 @@ print("fsvi", fsvi.__version__, "torch", torch.__version__)
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of this version: on the path, or of pyenv."""
+    """A Python of this version: of pyenv, whose commands on the path may refuse, or on the path."""
     home = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = [str(path) for path in sorted(home.glob(f"versions/{version}.*/bin/python"))]
-    return shutil.which(f"python{version}") or (found[-1] if found else None)
+    return found[-1] if found else shutil.which(f"python{version}")
 
 
 def run(*command: str | Path, cwd: str | Path = ROOT) -> str:
@@ -47,7 +47,7 @@ def attempt(python: str, package: Path, torch: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         run(python, "-m", "venv", f"{folder}/env")
         inside = f"{folder}/env/bin/python"
-        run(inside, "-m", "pip", "install", "-q", "--no-cache-dir", package, torch)
+        run(inside, "-m", "pip", "install", "-q", package, torch)
         run(f"{folder}/env/bin/fsvi", "--version", cwd=folder)
         return run(inside, "-c", TRIAL, cwd=folder).splitlines()[-1]
 

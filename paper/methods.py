@@ -181,6 +181,7 @@ _ENTRIES = [
     ),
     Presentation("s-fsvi", "S-FSVI"),
     Presentation("fmgp", "FMGP"),
+    Presentation("sngp", "SNGP"),
     Presentation("fsvi-fixed-mean", "FSVI, fixed mean"),
 ]
 METHODS: dict[str, Presentation] = {entry.name: entry for entry in _ENTRIES}

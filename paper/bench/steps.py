@@ -153,7 +153,7 @@ class Size:
 
     def work(self, num: int, num_samples: int = 1) -> Work:
         """The network and inputs in fsvi's memory layout, for code outside of fsvi."""
-        network = Network(network_of(self.network)[0](), channels_last=True).copied()
+        network = Network(network_of(self.network)[0]()).copied()
         x, y = network.arranged(self.inputs(num)), torch.randint(_CLASSES, (num,))
         return Work(network.module, x, y, num_samples)
 

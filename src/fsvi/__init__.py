@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         MAP,
         MFVI,
         SFSVI,
+        SNGP,
         SPG,
         SWAG,
         VBLL,
@@ -50,7 +51,7 @@ _NAMES = {
     "fsvi.functions": "contexts divergences kernels priors",
     "fsvi.likelihoods": "Bernoulli Categorical Gaussian MultiHead Poisson StudentT",
     "fsvi.methods": (
-        "DUQ FBNN FMGP FSEB FSVI GFSVI IVON MAP MFVI SFSVI SPG SWAG VBLL VOGN "
+        "DUQ FBNN FMGP FSEB FSVI GFSVI IVON MAP MFVI SFSVI SNGP SPG SWAG VBLL VOGN "
         "Ensemble Laplace MCDropout Method RadialMFVI Rank1 Tempered load make_method method_names"
     ),
     "fsvi.networks": "Network",
@@ -93,6 +94,7 @@ __all__ = [
     "MAP",
     "MFVI",
     "SFSVI",
+    "SNGP",
     "SPG",
     "SWAG",
     "VBLL",

@@ -36,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "s-fsvi": {"num_context": 4},
     "fsvi-fixed-mean": {"num_context": 4, "num_features": 8},
     "fmgp": {"num_inducing": 4},
+    "sngp": {"num_features": 16},
 }
 
 

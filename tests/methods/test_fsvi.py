@@ -230,16 +230,6 @@ def test_a_wrong_guess_of_the_head_is_mended_when_data_comes(make):
     assert method.likelihood.noise.shape == (2,) and method.prior.network.head == "fc"
 
 
-def test_the_memory_layout_changes_nothing_but_speed(make):
-    net, x = make("depthwise")
-    values = []
-    for channels_last in (True, False):
-        method = fsvi_on(fsvi.Network(net, channels_last=channels_last), x, prior=Induced(0.5, 0.1), linearize="exact")
-        nn.init.constant_(method.posterior.log_std, math.log(0.1))
-        values.append((method.function_kl(x), method.net(method.network.arranged(x))))
-    torch.testing.assert_close(*values)
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [

@@ -6,7 +6,7 @@ from torch import nn
 
 import fsvi
 from fsvi.functions.linearize import LINEARIZERS
-from fsvi.networks.positions import choose_positions
+from fsvi.networks.heads import choose_positions
 
 
 class Pixelwise(nn.Module):

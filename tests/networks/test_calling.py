@@ -8,7 +8,7 @@ import fsvi
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.inputs import bundle
 from fsvi.networks import Network
-from fsvi.networks.calling import call, check_arguments, unwrap
+from fsvi.networks.calls import call, check_arguments, unwrap
 from fsvi.validation import as_tensor
 
 LOGITS, OTHER = torch.randn(2, 3), torch.randn(2, 4)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fsvi.networks.functional import functional_call
+from fsvi.networks.calls import functional_call
 
 NETWORKS = ["mlp", "tied_features", "tied_head", "batch_norm"]
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fsvi.networks.modes import averaging_statistics, dropping, evaluating
+from fsvi.networks.calls import averaging_statistics, dropping, evaluating
 
 
 def test_evaluating_brings_each_layers_mode_back_even_after_an_error(make):

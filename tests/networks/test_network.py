@@ -242,7 +242,7 @@ def test_outputs_are_found_in_what_the_model_returns(name, tmp_path):
 
 def test_statements_about_the_network_survive_a_file(tmp_path):
     net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
-    method = fsvi.MAP(Network(net, head="2", channels_last=False), fsvi.Categorical())
+    method = fsvi.MAP(Network(net, head="2"), fsvi.Categorical())
     method.save(tmp_path / "file")
     loaded = fsvi.load(tmp_path / "file")
     assert loaded.network.settings()["head"] == "2"

@@ -5,7 +5,7 @@ from torch import nn
 import fsvi
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, matching_names
-from fsvi.posteriors.gaussian_prior import prior_names
+from fsvi.posteriors.mean_field import prior_names
 
 CONTEXT = fsvi.contexts.Dataset(torch.randn(20, 3))
 

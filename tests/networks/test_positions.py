@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fsvi.inputs import bundle
-from fsvi.networks.positions import choose_positions
+from fsvi.networks.heads import choose_positions
 from fsvi.validation import as_tensor
 
 VALUES = torch.arange(24.0).reshape(3, 4, 2)

@@ -12,7 +12,7 @@ from fsvi.functions.divergences import gaussian_kl
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.posteriors.mean_field import MeanField
 
-FILE = Path(__file__).parents[2] / "docs" / "examples" / "fsvi_in_one_file.py"
+FILE = Path(__file__).parents[2] / "docs" / "gallery" / "fsvi_in_one_file.py"
 
 
 @pytest.fixture(scope="module")

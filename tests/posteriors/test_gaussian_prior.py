@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from fsvi.posteriors.gaussian_prior import negative_log_normal, normal_kl, prior_names
+from fsvi.posteriors.mean_field import negative_log_normal, normal_kl, prior_names
 
 
 @pytest.mark.parametrize("variance", [0.01, 1.0, 10.0])

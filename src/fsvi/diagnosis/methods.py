@@ -26,7 +26,7 @@ from fsvi.functions.contexts import Context, Dataset
 from fsvi.likelihoods import Predictive
 from fsvi.methods import MAP, Method
 from fsvi.methods.kl_weight import temperature
-from fsvi.networks.modes import evaluating
+from fsvi.networks.calls import evaluating
 from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.mean_field import MeanField
 from fsvi.training import History

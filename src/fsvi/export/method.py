@@ -17,7 +17,7 @@ from fsvi.export.files import check_path, write_graph
 from fsvi.export.graph import trace
 from fsvi.inputs import Graphs, Inputs, num_rows
 from fsvi.likelihoods import Predictive
-from fsvi.networks.calling import input_names
+from fsvi.networks.calls import input_names
 from fsvi.networks.devices import make_generator
 from fsvi.validation import check_count, check_inputs, check_seed
 

@@ -25,10 +25,9 @@ from torch.nn.functional import pad
 from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.plain_kernels import plain_kernels
+from fsvi.networks.calls import evaluating
 from fsvi.networks.heads import apply_head
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.mean_field import Draw, MeanField
 from fsvi.validation import first_line
 
@@ -169,7 +168,4 @@ def last_layer(network: Network, q: MeanField, features: Tensor, mean: Tensor) -
 
 def _statistics(network: Network) -> dict[str, Tensor]:
     """Copies of BatchNorm's statistics: a later pass in training mode then cannot change what the backward reads."""
-    norms = batch_norms(network.module)
-    if not norms:
-        return {}
-    return {name: buffer.clone() for name, buffer in network.module.named_buffers()}
+    return {name: buffer.clone() for name, buffer in network.module.named_buffers() if "running_" in name}

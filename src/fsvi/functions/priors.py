@@ -16,8 +16,8 @@ from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.hyperparameters import fit_hyperparameters
 from fsvi.functions.kernels import RBF, Kernel
 from fsvi.functions.linearize import LINEARIZERS, has_stochastic_features
+from fsvi.networks.calls import averaging_statistics
 from fsvi.networks.devices import Precise, forked_random, in_float64, precise_dtype, seed_random
-from fsvi.networks.modes import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
 from fsvi.posteriors.mean_field import MeanField
@@ -167,7 +167,7 @@ class _NetworkPrior(Prior):
         net.requires_grad_(True)
         self.net = net
         self.network = network.replaced(net)
-        self.q = MeanField(net, stds, channels_last=network.channels_last)
+        self.q = MeanField(net, stds)
         self.requires_grad_(False)
 
     @abstractmethod

@@ -13,7 +13,7 @@ from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import Likelihood, Predictive, as_numbers, check_defined, log_mean_exp, precise
-from fsvi.networks.functional import is_transformed
+from fsvi.networks.calls import is_transformed
 from fsvi.validation import check_fraction
 
 _BISECTIONS = 60

@@ -20,6 +20,7 @@ from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1
 from fsvi.methods.registry import make_method, method_names
 from fsvi.methods.sfsvi import SFSVI
+from fsvi.methods.sngp import SNGP
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
 from fsvi.methods.vbll import VBLL
@@ -37,6 +38,7 @@ __all__ = [
     "MAP",
     "MFVI",
     "SFSVI",
+    "SNGP",
     "SPG",
     "SWAG",
     "VBLL",

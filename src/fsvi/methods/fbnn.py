@@ -16,8 +16,8 @@ from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Functions, Method, network_functions
 from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import is_dense_stack
 from fsvi.posteriors.mean_field import Stds, check_stds, mean_field

@@ -43,7 +43,7 @@ class FixedMean(Method):
             )
 
     def build(self, network: Network) -> None:
-        """Freeze the network."""
+        """Freeze the network, with the statistics of its normalization layers."""
         super().build(network)
         self.net.requires_grad_(False).eval()
         like = network.linear.weight

@@ -15,8 +15,8 @@ from fsvi.methods.base import Functions, Method, network_functions
 from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import check_variance, prior_term
+from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_positive
 

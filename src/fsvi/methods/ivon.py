@@ -15,8 +15,7 @@ from fsvi.methods.base import Functions, Method, network_functions
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.natural_gradient import NaturalGradient
 from fsvi.networks.network import Network
-from fsvi.posteriors.gaussian_prior import normal_kl
-from fsvi.posteriors.mean_field import Stds, mean_field
+from fsvi.posteriors.mean_field import Stds, mean_field, normal_kl
 from fsvi.validation import check_count, check_fraction, check_positive
 
 

@@ -15,8 +15,8 @@ from fsvi.functions.linearize import linearized_outputs
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Functions, Method, network_functions
 from fsvi.methods.map import MAP, check_variance, prior_term
+from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import precise_dtype
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.posteriors.gauss_newton import Curvature, Diagonal, Full, GaussNewton, Kronecker
 from fsvi.posteriors.per_example import WeightLayer, record, weight_layers

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method, network_functions
 from fsvi.networks.network import Network
-from fsvi.posteriors.gaussian_prior import negative_log_normal, prior_names
+from fsvi.posteriors.mean_field import negative_log_normal, prior_names
 from fsvi.validation import check_positive
 
 

@@ -15,7 +15,7 @@ from fsvi.inputs import num_rows
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method, network_functions
 from fsvi.methods.map import check_variance, prior_term
-from fsvi.networks.checkpoints import repeatable
+from fsvi.networks.calls import repeatable
 from fsvi.networks.network import Network
 from fsvi.validation import check_fraction
 

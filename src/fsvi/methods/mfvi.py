@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method, network_functions
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
-from fsvi.networks.checkpoints import repeatable
+from fsvi.networks.calls import repeatable
 from fsvi.networks.network import Network
-from fsvi.posteriors.gaussian_prior import normal_kl
 from fsvi.posteriors.layer_modes import LocalReparametrization
-from fsvi.posteriors.mean_field import Draw, Stds, check_stds, mean_field
+from fsvi.posteriors.mean_field import Draw, Stds, check_stds, mean_field, normal_kl
 from fsvi.validation import check_count, check_positive
 
 

@@ -11,7 +11,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import check_variance, prior_term
-from fsvi.networks.checkpoints import repeatable
+from fsvi.networks.calls import repeatable
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Stds, check_stds
 from fsvi.posteriors.rank1 import RankOne

@@ -31,6 +31,7 @@ from fsvi.methods.mfvi import MFVI
 from fsvi.methods.radial import RadialMFVI
 from fsvi.methods.rank1 import Rank1
 from fsvi.methods.sfsvi import SFSVI
+from fsvi.methods.sngp import SNGP
 from fsvi.methods.spg import SPG
 from fsvi.methods.swag import SWAG
 from fsvi.methods.vbll import VBLL
@@ -75,6 +76,7 @@ METHODS: dict[str, MethodEntry] = {
     "mc-dropout": MethodEntry(MCDropout, regression={"rate": 0.05}),  # its noise is hard to tell from the masks'
     "swag": MethodEntry(SWAG),
     "duq": MethodEntry(DUQ),
+    "sngp": MethodEntry(SNGP),
     "laplace": MethodEntry(Laplace),
     "vogn": MethodEntry(VOGN),
     "ivon": MethodEntry(IVON),

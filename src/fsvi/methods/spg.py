@@ -17,8 +17,8 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method
 from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import in_float64, normal
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.mean_field import Stds, check_stds

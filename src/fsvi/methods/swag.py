@@ -13,12 +13,11 @@ from fsvi import ranks
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Functions, Method, network_functions
 from fsvi.methods.map import check_variance, prior_term
-from fsvi.networks.modes import averaging_statistics
+from fsvi.networks.calls import averaging_statistics
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
-from fsvi.posteriors.gaussian_prior import prior_names
-from fsvi.posteriors.layout import FlatLayout
 from fsvi.posteriors.low_rank import LowRank
+from fsvi.posteriors.mean_field import FlatLayout, prior_names
 from fsvi.validation import check_count, check_fraction
 
 
@@ -82,7 +81,7 @@ class SWAG(Method):
         trainable = {name: p for name, p in self.named_parameters() if p.requires_grad}
         drawn = {name: trainable[name] for name in (f"net.{name}" for name in prior_names(self.net))}
         tensors = {**drawn, **trainable}
-        self._layout = FlatLayout({name: p.shape for name, p in tensors.items()}, self.network.channels_last)
+        self._layout = FlatLayout({name: p.shape for name, p in tensors.items()})
         vector = self._layout.flatten(tensors)
         self.gaussian = LowRank(vector, sum(p.numel() for p in drawn.values()), self.rank)
         self._norms = FlatLayout(_statistics_shapes(self.net))

@@ -14,8 +14,7 @@ from fsvi.methods.base import Functions, Method
 from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
-from fsvi.posteriors.gaussian_prior import negative_log_normal, prior_names
-from fsvi.posteriors.mean_field import Stds, check_stds
+from fsvi.posteriors.mean_field import Stds, check_stds, negative_log_normal, prior_names
 from fsvi.validation import check_positive
 
 

@@ -14,8 +14,7 @@ from fsvi.methods.base import Functions, Method, mean_of, network_functions
 from fsvi.methods.kl_weight import KLWeight, Tempered, check_kl_weight, temperature
 from fsvi.methods.natural_gradient import KnownGradient, NaturalGradient
 from fsvi.networks.network import Network
-from fsvi.posteriors.gaussian_prior import normal_kl
-from fsvi.posteriors.mean_field import MeanField
+from fsvi.posteriors.mean_field import MeanField, normal_kl
 from fsvi.posteriors.per_example import Recording, record, weight_layers
 from fsvi.validation import check_count, check_fraction, check_positive
 
@@ -83,9 +82,7 @@ class VOGN(Method):
         super().build(network)
         self._layers = weight_layers(network.module)
         names = [name for layer in self._layers for name in layer.names]
-        self.posterior = MeanField(
-            network.module, dict.fromkeys(names, self.prior_variance**0.5), channels_last=network.channels_last
-        )
+        self.posterior = MeanField(network.module, dict.fromkeys(names, self.prior_variance**0.5))
         self.register_buffer("scale", torch.zeros_like(self.posterior.log_std, requires_grad=False))
 
     # Learning -------------------------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
-"""Layers that can be a model's last layer, and where in the model's outputs they are."""
+"""Layers that can be a model's last layer, where in the model's outputs they are, and points at some positions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from fsvi.inputs import Bundle, Inputs
 
 Head = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -79,11 +81,13 @@ def head_axis(layer: Head, outputs: Tensor, features: Tensor) -> int | None:
 def recording(module: nn.Module) -> Iterator[list[Tensor]]:
     """Keep the inputs of each call of `module`."""
     inputs: list[Tensor] = []
-    handle = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    try:
+    with module.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
         yield inputs
-    finally:
-        handle.remove()
+
+
+def replacing_output(module: nn.Module, value: Any = None) -> AbstractContextManager[Any]:
+    """Let `module` return `value`, or its input if that is None."""
+    return module.register_forward_hook(lambda _, args, out: args[0] if value is None else value.clone())
 
 
 class Reached(BaseException):
@@ -94,28 +98,13 @@ class Reached(BaseException):
         self.input = input
 
 
-@contextmanager
-def stopping_at(module: nn.Module) -> Iterator[None]:
+def stopping_at(module: nn.Module) -> AbstractContextManager[Any]:
     """End a pass where `module` is called, by raising `Reached` with its input."""
 
     def stop(_: nn.Module, args: Any) -> None:
         raise Reached(args[0])
 
-    handle = module.register_forward_pre_hook(stop)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def replacing_output(module: nn.Module, value: Any = None) -> Iterator[None]:
-    """Let `module` return `value`, or its input if that is None."""
-    handle = module.register_forward_hook(lambda _, args, out: args[0] if value is None else value.clone())
-    try:
-        yield
-    finally:
-        handle.remove()
+    return module.register_forward_pre_hook(stop)
 
 
 def _is_head(layer: nn.Module) -> bool:
@@ -123,3 +112,52 @@ def _is_head(layer: nn.Module) -> bool:
         ones, zeros = {*layer.kernel_size, *layer.stride, *layer.dilation, layer.groups} == {1}, layer.padding
         return ones and (zeros == "valid" or (not isinstance(zeros, str) and set(zeros) == {0}))
     return isinstance(layer, nn.Linear)
+
+
+_MASK = "attention_mask"
+
+
+class Positions:
+    """Some positions of the outputs at `inputs`; it counts as many points as it has positions.
+
+    The number of positions is known only when the network is called. All positions, example after example, are then
+    divided into as many equal stretches as there are points, and a point is in each.
+
+    Args:
+        inputs: Examples.
+        places: Where each point is in its stretch, from 0 to below 1.
+    """
+
+    def __init__(self, inputs: Inputs, places: Tensor) -> None:
+        self.inputs, self.places = inputs, places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs are."""
+        return self.inputs.device
+
+    def select(self, values: Tensor) -> Tensor:
+        """The rows of `values` (examples, positions..., channels) at the positions, (points, channels)."""
+        rows = values.flatten(0, -2)
+        allowed = self._unmasked(values)
+        total = len(rows) if allowed is None else len(allowed)
+        ends = torch.arange(len(self) + 1, device=self.places.device) * total // len(self)
+        offset = (self.places * ends.diff()).long()
+        index = (ends[:-1] + torch.minimum(offset, (ends.diff() - 1).clamp_min(0))).to(rows.device)
+        return rows[index if allowed is None else allowed[index]]
+
+    def _unmasked(self, values: Tensor) -> Tensor | None:
+        """The positions that are not padding, if a mask of the same shape says so."""
+        tree = self.inputs.tree if isinstance(self.inputs, Bundle) else None
+        mask = tree.get(_MASK) if isinstance(tree, dict) else None
+        if not isinstance(mask, Tensor) or mask.shape != values.shape[:-1] or not bool((mask != 0).any()):
+            return None
+        return (mask != 0).flatten().nonzero()[:, 0]
+
+
+def choose_positions(x: Inputs, num: int) -> Positions:
+    """`num` random positions of the outputs at `x`, spread evenly over examples, all different if there are enough."""
+    return Positions(x, torch.rand(num, device=x.device))

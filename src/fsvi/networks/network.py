@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -11,16 +12,17 @@ from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs, describe_inputs
-from fsvi.networks.calling import Output, call, check_arguments, unwrap
-from fsvi.networks.checkpoints import repeatable
+from fsvi.networks.calls import Output, call, check_arguments, dropping, evaluating, repeatable, unwrap
 from fsvi.networks.description import describe
 from fsvi.networks.devices import forked_random, moved
 from fsvi.networks.heads import (
     Head,
     OutputLayout,
+    Positions,
     Reached,
     apply_head,
     channels_last,
+    choose_positions,
     guess_head,
     head_axis,
     head_layers,
@@ -31,9 +33,7 @@ from fsvi.networks.heads import (
     replacing_output,
     stopping_at,
 )
-from fsvi.networks.modes import dropping, evaluating
 from fsvi.networks.parameters import freeze_parameters, frozen_norms, hold_padding_rows, initialize, is_dense_stack
-from fsvi.networks.positions import Positions, choose_positions
 from fsvi.validation import check_type, first_line
 
 _TOLERANCE = 0.02
@@ -64,16 +64,9 @@ class Network:
             attribute, an index of a tuple, or a function. None takes `logits` where there are any, the only entry of a
             dictionary, or the first of a tuple. Files record keys, attributes and indices. For a function, pass the
             wrapped model to `fsvi.load` again.
-        channels_last: Keep images and convolution weights in the memory layout in which convolutions are fastest.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        head: str | None = None,
-        output: Output | None = None,
-        channels_last: bool = True,
-    ) -> None:
+    def __init__(self, module: nn.Module, head: str | None = None, output: Output | None = None) -> None:
         check_type("net", module, nn.Module, "a torch.nn.Module")
         module = _uncompiled(module)
         check_supported(module)
@@ -84,7 +77,6 @@ class Network:
             raise HeadError("the network has no nn.Linear layer: fsvi needs one that computes the outputs.")
         self.module = module
         self.output = _check_output_setting(output)
-        self.channels_last = _check_flag("channels_last", channels_last)
         self.head = head if head is not None else guess_head(layers)
         """The last linear layer: given, found, or for now the one registered last."""
         self.head_names = self._names_of(self.head)
@@ -101,12 +93,11 @@ class Network:
         return net if isinstance(net, cls) else cls(net)  # type: ignore[arg-type]
 
     def copied(self) -> Network:
-        """A network with a copy of the module, in the memory layout that was asked for, ready to be trained."""
+        """A network with a copy of the module, in the memory layout in which convolutions are fastest."""
         module = copy.deepcopy(self.module)
-        if self.channels_last:
-            for tensor in (*module.parameters(), *module.buffers()):
-                if tensor.dim() == 4:  # the layout is of images; other tensors have none
-                    tensor.data = tensor.data.to(memory_format=torch.channels_last)
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.dim() == 4:  # the layout is of images; other tensors have none
+                tensor.data = tensor.data.to(memory_format=torch.channels_last)
         hold_padding_rows(module)
         return self.replaced(module)
 
@@ -197,7 +188,7 @@ class Network:
         return self._arrange(x)
 
     def _arrange(self, x: Tensor) -> Tensor:
-        layout = torch.channels_last if self.channels_last and x.dim() == 4 else torch.contiguous_format
+        layout = torch.channels_last if x.dim() == 4 else torch.contiguous_format
         return moved(x, self.device).contiguous(memory_format=layout)
 
     def _returned(self, x: Inputs, tensors: Mapping[str, Tensor] | None = None) -> Any:
@@ -286,15 +277,11 @@ class Network:
     def _trace(self, x: Inputs) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor]:
         """Name, input and output of every call of a layer that can be the head, and the network's outputs."""
         calls: list[tuple[str, Tensor, Tensor]] = []
-        handles = [
-            module.register_forward_hook(lambda _, args, out, name=name: calls.append((name, args[0], out.clone())))
-            for name, module in head_layers(self.module).items()
-        ]
-        try:
+        with ExitStack() as hooks:
+            for name, layer in head_layers(self.module).items():
+                note = lambda _, args, out, name=name: calls.append((name, args[0], out.clone()))  # noqa: E731
+                hooks.enter_context(layer.register_forward_hook(note))
             outputs = self.outputs_at(x)
-        finally:
-            for handle in handles:
-                handle.remove()
         _check_outputs(outputs, len(x))
         return calls, outputs
 
@@ -387,7 +374,7 @@ class Network:
     def settings(self) -> dict[str, Any]:
         """What a file records besides the module: the head's name as it was found, the output and the layout."""
         output = _FUNCTION if callable(self.output) else self.output
-        settings = {"head": self.head, "output": output, "channels_last": self.channels_last}
+        settings = {"head": self.head, "output": output}
         frozen = [name for name, p in self.module.named_parameters() if not p.requires_grad]
         return {**settings, "layout": list(self.layout), "frozen": frozen}
 
@@ -404,7 +391,7 @@ class Network:
         output = saved if own is None else own
         module = copy.deepcopy(module)
         freeze_parameters(module, settings["frozen"], ())
-        network = cls(module, settings["head"], output, settings["channels_last"])
+        network = cls(module, settings["head"], output)
         axis, is_moved, positions = settings["layout"]
         network.layout = OutputLayout(int(axis), bool(is_moved), tuple(positions))
         return network
@@ -432,12 +419,6 @@ def _uncompiled(module: nn.Module) -> nn.Module:
 def _layout(outputs: Tensor, axis: int, is_moved: bool) -> OutputLayout:
     is_last = axis == -1 or outputs.dim() == 2
     return OutputLayout(-1 if is_last else axis, is_moved, tuple(channels_last(outputs, axis).shape[1:-1]))
-
-
-def _check_flag(name: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise InvalidInputError(f"{name}={value!r} must be True or False.")
 
 
 def _check_output_setting(output: Any) -> Output | None:

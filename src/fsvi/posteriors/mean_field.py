@@ -1,8 +1,11 @@
-"""The mean-field Gaussian over a network's parameters."""
+"""The mean-field Gaussian over a network's parameters, as one flat vector, and Gaussian priors over them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -11,9 +14,7 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
-from fsvi.networks.parameters import matching_names, padding_rows
-from fsvi.posteriors.gaussian_prior import prior_names
-from fsvi.posteriors.layout import FlatLayout
+from fsvi.networks.parameters import deterministic_names, matching_names, padding_rows
 from fsvi.serialization import Configurable
 from fsvi.validation import check_choice, check_positive, check_type
 
@@ -21,6 +22,59 @@ Stochastic: TypeAlias = Literal["all", "last_layer"] | Sequence[str]
 """Which parameters are random."""
 
 _FEATURE_STD = 0.01
+_PART = 2**18
+"""How many squares are summed in one go; the rounding errors of longer sums would add up."""
+
+
+@dataclass(frozen=True)
+class FlatLayout:
+    """The place of each named tensor in a flat vector.
+
+    Convolution weights are stored in channels-last order, so that their views have the memory layout in which a CPU
+    convolves fastest.
+    """
+
+    shapes: dict[str, torch.Size]
+
+    @property
+    def names(self) -> list[str]:
+        """The tensors' names, in order."""
+        return list(self.shapes)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The number of entries of each tensor."""
+        return [shape.numel() for shape in self.shapes.values()]
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The tensors as one vector, a copy without a graph."""
+        parts = [self._to_row(tensors[name].detach()) for name in self.shapes]
+        return torch.cat(parts) if parts else torch.zeros(0)
+
+    def join(self, tensors: Iterable[Tensor]) -> Tensor:
+        """The tensors in the order of `names` as one vector."""
+        return torch.cat([self._to_row(tensor) for tensor in tensors])
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """The named tensors as views of `vector`; vectors (m, size) give tensors with a leading dimension m."""
+        rows = vector.split(self.sizes, dim=-1) if self.shapes else ()
+        lead, views = vector.shape[:-1], {}
+        for (name, shape), row in zip(self.shapes.items(), rows, strict=True):
+            if len(shape) == 4:
+                out, channels, height, width = shape
+                views[name] = row.reshape(*lead, out, height, width, channels).movedim(-1, -3)
+            else:
+                views[name] = row.reshape((*lead, *shape))
+        return views
+
+    def fill(self, values: Mapping[str, float]) -> Tensor:
+        """A vector that is constant on each tensor."""
+        return torch.cat([torch.full((shape.numel(),), values[name]) for name, shape in self.shapes.items()])
+
+    def _to_row(self, tensor: Tensor) -> Tensor:
+        if tensor.dim() == 4:
+            tensor = tensor.permute(0, 2, 3, 1)
+        return tensor.reshape(-1)
 
 
 class Draw(NamedTuple):
@@ -47,18 +101,15 @@ class MeanField(nn.Module):
         module: The network.
         stds: The initial standard deviation of every stochastic tensor, by name.
         lr_scale: The learning rate of `log_std`, as a multiple of that of the means.
-        channels_last: Whether convolution weights are kept in channels-last order.
     """
 
     free: Tensor | None
     """1 for entries that are random, 0 for padding rows of embeddings; None if there are no padding rows"""
 
-    def __init__(
-        self, module: nn.Module, stds: Mapping[str, float], lr_scale: float = 1.0, channels_last: bool = True
-    ) -> None:
+    def __init__(self, module: nn.Module, stds: Mapping[str, float], lr_scale: float = 1.0) -> None:
         super().__init__()
         own = {name: p for name, p in module.named_parameters() if name in stds}
-        self.layout = FlatLayout({name: p.shape for name, p in own.items()}, channels_last)
+        self.layout = FlatLayout({name: p.shape for name, p in own.items()})
         self.lr_scale = lr_scale
         self._owners = [_owner(module, name) for name in self.layout.shapes]
         like = next(iter(own.values()))
@@ -191,7 +242,7 @@ def mean_field(
         names = prior_names(network.module)
         if stochastic != "all":
             names = matching_names(network.module, stochastic, names, network.head_names)
-    return family(network.module, stds.initial(names, network), stds.lr_scale, network.channels_last)
+    return family(network.module, stds.initial(names, network), stds.lr_scale)
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -219,3 +270,37 @@ def _check_init(init: Any) -> float | tuple[float, float] | None:
         features, last = (check_positive("init", value) for value in init)
         return features, last
     return float(check_positive("init", init))
+
+
+# Gaussian priors over parameters --------------------------------------------------------------------------------------
+
+
+def prior_names(net: nn.Module) -> list[str]:
+    """The parameters that have a prior: all trainable ones except the scale and shift of BatchNorm and InstanceNorm."""
+    skip = deterministic_names(net)
+    names = [name for name, p in net.named_parameters() if p.requires_grad and name not in skip]
+    if not names:
+        raise InvalidInputError(
+            "every parameter of the network is frozen: leave requires_grad=True on what is to learn."
+        )
+    return names
+
+
+def negative_log_normal(tensors: Iterable[Tensor], variance: float) -> Tensor:
+    """−log N(·; 0, variance·I) over the entries of all tensors, up to a constant."""
+    return 0.5 / variance * _squared_norm(list(tensors))
+
+
+def normal_kl(means: Iterable[Tensor], log_std: Tensor, prior_variance: float) -> Tensor:
+    """KL(N(mean, diag(exp(log_std)²)) ‖ N(0, prior_variance·I)), a scalar.
+
+    ½ Σᵢ [(stdᵢ² + meanᵢ²) / prior_variance − 1 + log prior_variance − 2 log_stdᵢ]
+    """
+    squares = (2 * log_std).exp().sum() + _squared_norm(list(means))
+    return 0.5 * (squares / prior_variance + log_std.numel() * (math.log(prior_variance) - 1)) - log_std.sum()
+
+
+def _squared_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Σ t² over the entries of all tensors; convolution weights in channels-last order are read without a copy."""
+    rows = [(t.permute(0, 2, 3, 1) if t.dim() == 4 else t).flatten() for t in tensors]
+    return torch.stack([torch.dot(part, part) for row in rows for part in row.split(_PART)]).sum()

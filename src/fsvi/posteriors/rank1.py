@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
+from fsvi.networks.calls import is_transformed
 from fsvi.networks.devices import normal
-from fsvi.networks.functional import is_transformed
-from fsvi.posteriors.gaussian_prior import normal_kl
 from fsvi.posteriors.layer_modes import LayerMode, is_weight_layer
-from fsvi.posteriors.layout import FlatLayout
+from fsvi.posteriors.mean_field import FlatLayout, normal_kl
 
 
 class RankOne(nn.Module):

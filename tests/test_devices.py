@@ -314,5 +314,5 @@ def test_inputs_are_moved_once_per_prediction(mode):
     few = mode.crossings
     mode.restart()
     method.predict(x, num_samples=4, batch_size=5)
-    assert mode.crossings - few == 2  # the noise of two more draws, from the CPU generator of this test
+    assert mode.crossings == few  # the noise of all draws, from the CPU generator of this test, crosses at once
     assert sum(mode.waits.values()) == 1  # are all outputs finite?

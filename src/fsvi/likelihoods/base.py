@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
@@ -165,10 +164,6 @@ class Predictive(ABC):
     def point(self) -> Tensor:
         """One prediction per input in the form of targets: the most probable class, or E[y]."""
         return self.mean
-
-    def distribution(self) -> Distribution:
-        """The mixture as a `torch.distributions` object with batch shape (n,)."""
-        self._refuse("view as a torch.distributions object")
 
     def sample(self, num_samples: int = 1, seed: int = 0) -> Tensor:
         """Targets (num_samples, n, ...). Each sample takes one draw of the function for all inputs, then the noise.
@@ -332,6 +327,34 @@ class Predictive(ABC):
 
     def _refuse(self, what: str, hint: str = ".") -> NoReturn:
         raise InvalidInputError(f"a {type(self).__name__} has no {what}{hint}")
+
+
+class ClassPredictive(Predictive):
+    """What predictions of classes and of labels share; entropies are in nats."""
+
+    score_name = "entropy"
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance over draws of each probability, (n, outputs): the epistemic part."""
+        return self.function_variance
+
+    @property
+    def score(self) -> Tensor:
+        """The predictive entropy, (n,)."""
+        return self.entropy()
+
+    @abstractmethod
+    def labels(self) -> Tensor:
+        """The most probable class, or which labels are more probable than not."""
+
+    def point(self) -> Tensor:
+        """The labels."""
+        return self.labels()
+
+    def graph_outputs(self) -> dict[str, Tensor]:
+        """Probabilities, entropy and mutual information."""
+        return {"mean": self.mean, "entropy": self.entropy(), "mutual_information": self.mutual_information()}
 
 
 class Summary(Predictive):

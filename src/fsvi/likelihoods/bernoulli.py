@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch import distributions as D
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import Predictive, as_numbers, check_defined, log_mean_exp, named, precise
+from fsvi.likelihoods.base import ClassPredictive, as_numbers, check_defined, log_mean_exp, named, precise
 from fsvi.likelihoods.categorical import mean_divergence
-from fsvi.likelihoods.numbers import NumberLikelihood, equal_weights
+from fsvi.likelihoods.numbers import NumberLikelihood
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,7 +50,7 @@ class Bernoulli(NumberLikelihood):
         return self.present((0.5 * (F.logsigmoid(f) + F.logsigmoid(-f))).exp(), y)
 
 
-class BernoulliPredictive(Predictive):
+class BernoulliPredictive(ClassPredictive):
     """The probability of each label; entropies are in nats and summed over labels.
 
     With one label it has the class probabilities, entropies and log-probabilities of a `CategoricalPredictive` of two
@@ -61,7 +60,6 @@ class BernoulliPredictive(Predictive):
         logits: The draws' outputs, (samples, n, labels).
     """
 
-    score_name = "entropy"
     outputs_name = "labels"
 
     def __init__(self, logits: Tensor) -> None:
@@ -72,11 +70,6 @@ class BernoulliPredictive(Predictive):
     def samples(self) -> Tensor:  # type: ignore[override]
         """(samples, n, labels): each draw's probability that the label is present."""
         return self.logits.sigmoid()
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance over draws of each label's probability, (n, labels): the epistemic part."""
-        return self.function_variance
 
     def log_prob(self, y: Any) -> Tensor:
         """log 1/S Σₛ Π_l p(y_l|fₛ(x)), (n,), for y of 0 and 1; labels that are NaN are left out."""
@@ -99,11 +92,6 @@ class BernoulliPredictive(Predictive):
         """Σ_l (H[E p_l] − E H[p_l]), (n,): the part due to the unknown function; exactly 0 where draws agree."""
         parts = torch.stack([mean_divergence(each) for each in self._pair()])
         return parts.sum((0, -1)).clamp_min(0.0)
-
-    @property
-    def score(self) -> Tensor:
-        """The predictive entropy, (n,)."""
-        return self.entropy()
 
     def class_probabilities(self) -> Tensor:
         """The probabilities of 0 and 1, (n, 2), of a single label."""
@@ -129,28 +117,10 @@ class BernoulliPredictive(Predictive):
         present = (self.mean > 0.5).long()
         return present.squeeze(-1) if present.shape[-1] == 1 else present
 
-    def point(self) -> Tensor:
-        """The labels."""
-        return self.labels()
-
-    def distribution(self) -> D.MixtureSameFamily:
-        """The mixture over draws of independent labels, with events (labels,)."""
-        components = D.Independent(D.Bernoulli(logits=self.logits.movedim(0, -2), validate_args=False), 1)
-        return D.MixtureSameFamily(equal_weights(self.logits), components, validate_args=False)
-
     def noisy(self, draws: Tensor, generator: torch.Generator) -> Tensor:
         """Labels 0 and 1 per draw and input, (len(draws), n, labels)."""
         device = self.logits.device
         return torch.bernoulli(self.samples[draws.to(device)].cpu(), generator=generator).to(device)
-
-    def cdf(self, y: Any, below: bool = False) -> Tensor:
-        """P(Y ≤ y) for y of 0 and 1, (n, labels)."""
-        y, absent = self._targets(y), 1 - self.mean
-        return torch.where(y == 1, absent, 0.0) if below else torch.where(y == 1, 1.0, absent)
-
-    def one_quantile(self, q: float) -> Tensor:
-        """0 where the label is absent with a probability of at least `q`, (n, labels)."""
-        return (1 - self.mean < q).to(self.logits.dtype)
 
     def columns(self) -> dict[str, Tensor]:
         """As for two classes; with several labels, the probability that each is present."""
@@ -160,10 +130,6 @@ class BernoulliPredictive(Predictive):
         else:
             own = named("probability", p.mean)
         return own | {"entropy": p.entropy(), "mutual_information": p.mutual_information()}
-
-    def graph_outputs(self) -> dict[str, Tensor]:
-        """The probability that each label is present, entropy and mutual information."""
-        return {"mean": self.mean, "entropy": self.entropy(), "mutual_information": self.mutual_information()}
 
     def constant_nll(self, y: Tensor) -> float | None:
         """The sum over labels of the entropies of their frequencies."""

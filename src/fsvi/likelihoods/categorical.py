@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch import distributions as D
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import Likelihood, Predictive, as_labels, check_defined, log_mean_exp, precise
+from fsvi.likelihoods.base import ClassPredictive, Likelihood, as_labels, check_defined, log_mean_exp, precise
 from fsvi.validation import as_tensor, check_fraction, check_labels
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def _check_weights(weights: Sequence[float] | Tensor) -> Tensor:
     return values.clone()
 
 
-class CategoricalPredictive(Predictive):
+class CategoricalPredictive(ClassPredictive):
     """Class probabilities; all entropies are in nats.
 
     Args:
@@ -151,7 +150,6 @@ class CategoricalPredictive(Predictive):
         ignore_index: The label of inputs without a target, which `log_prob` counts as 0; None if there is none.
     """
 
-    score_name = "entropy"
     outputs_name = "classes"
 
     def __init__(self, logits: Tensor, ignore_index: int | None = None) -> None:
@@ -164,11 +162,6 @@ class CategoricalPredictive(Predictive):
     def samples(self) -> Tensor:  # type: ignore[override]
         """(samples, n, classes): each draw's class probabilities."""
         return self.log_probs.exp()
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance over draws of each class's probability, (n, classes): the epistemic part."""
-        return self.function_variance
 
     def log_prob(self, y: Any) -> Tensor:
         """log 1/S Σₛ p(y|fₛ(x)) for integer labels, (n,); 0 where the label is `ignore_index`."""
@@ -192,11 +185,6 @@ class CategoricalPredictive(Predictive):
         """
         return mean_divergence(self.log_probs).sum(-1).clamp_min(0.0)
 
-    @property
-    def score(self) -> Tensor:
-        """The predictive entropy, (n,)."""
-        return self.entropy()
-
     def class_probabilities(self) -> Tensor:
         """The mean over draws, (n, classes)."""
         return self.mean
@@ -215,29 +203,11 @@ class CategoricalPredictive(Predictive):
         """The most probable class, (n,)."""
         return self.mean.argmax(-1)
 
-    def point(self) -> Tensor:
-        """The most probable class, (n,)."""
-        return self.labels()
-
-    def distribution(self) -> D.Categorical:
-        """The average of the draws' distributions, which is categorical again."""
-        return D.Categorical(probs=self.mean, validate_args=False)
-
     def noisy(self, draws: Tensor, generator: torch.Generator) -> Tensor:
         """A label per draw and input, (len(draws), n)."""
         probabilities = self.samples[draws.to(self.log_probs.device)].cpu()
         labels = torch.multinomial(probabilities.flatten(0, -2), 1, generator=generator)
         return labels.reshape(probabilities.shape[:-1]).to(self.log_probs.device)
-
-    def cdf(self, y: Any, below: bool = False) -> Tensor:
-        """The probability of the classes up to y, (n, 1): for classes that have an order."""
-        y = as_labels(y, self.log_probs[0])[0][..., None]
-        up_to = self.mean.cumsum(-1).gather(-1, y)
-        return up_to - self.mean.gather(-1, y) if below else up_to
-
-    def one_quantile(self, q: float) -> Tensor:
-        """The first class at which the probabilities add up to `q`, (n, 1): for classes that have an order."""
-        return (self.mean.cumsum(-1)[..., :-1] < q).sum(-1, keepdim=True)
 
     def column(self, index: int) -> Self:
         """Refused: a class by itself is not a prediction."""
@@ -252,10 +222,6 @@ class CategoricalPredictive(Predictive):
             "entropy": p.entropy(),
             "mutual_information": p.mutual_information(),
         }
-
-    def graph_outputs(self) -> dict[str, Tensor]:
-        """Class probabilities, entropy and mutual information."""
-        return {"mean": self.mean, "entropy": self.entropy(), "mutual_information": self.mutual_information()}
 
     def constant_nll(self, y: Tensor) -> float | None:
         """The entropy of the classes' frequencies."""

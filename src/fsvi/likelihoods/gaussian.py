@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import as_numbers, log_mean_exp, precise
+from fsvi.likelihoods.base import as_numbers, precise
 from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
 from fsvi.serialization import name_in_files, plain
 from fsvi.validation import as_tensor, check_positive
@@ -144,28 +144,10 @@ class GaussianPredictive(NumericPredictive):
         """N(f, noise) of each draw."""
         return D.Normal(self.samples, self.noise_variance.sqrt(), validate_args=False)
 
-    @property
-    def variance(self) -> Tensor:
-        """Var[y] = E[noise] + Var[f], (n, targets)."""
-        return self.noise_variance.mean(0) + self.function_variance
-
-    def log_prob(self, y: Any) -> Tensor:
-        """log 1/S Σₛ Π_q N(y_q; f_q, noise_q), (n,); targets that are NaN are left out."""
-        y = as_numbers(y, self.samples)
-        squared = (y - self.samples).square() / self.noise_variance
-        logs = -0.5 * (squared + self.noise_variance.log() + math.log(2 * math.pi))
-        return log_mean_exp(torch.where(y.isnan(), 0.0, logs).sum(-1))
-
     def cdf(self, y: Any, below: bool = False) -> Tensor:
         """1/S Σₛ Φ((y − fₛ)/σₛ), (n, targets). If σₛ is 0, the function jumps at fₛ."""
         z = (as_numbers(y, self.samples) - self.samples) / self.noise_variance.sqrt()
         return torch.special.ndtr(torch.where(z.isnan(), -math.inf if below else math.inf, z)).mean(0)
-
-    def bracket(self, q: float) -> tuple[Tensor, Tensor]:
-        """The least and the largest quantile over draws."""
-        z = torch.special.ndtri(self.samples.new_tensor(q))
-        quantiles = self.samples + z * self.noise_variance.sqrt()
-        return quantiles.amin(0), quantiles.amax(0)
 
     def crps(self, y: Any) -> Tensor:
         """1/S Σₛ A(y − fₛ, σₛ²) − 1/(2S²) Σₛₜ A(fₛ − fₜ, σₛ² + σₜ²), with A(m, v) = E|N(m, v)| (Grimit et al. 2006)."""

@@ -100,11 +100,6 @@ class NumericPredictive(Predictive):
         """The predictive standard deviation, (n,): the root of the variance averaged over targets."""
         return self.variance.mean(-1).sqrt()
 
-    def distribution(self) -> D.MixtureSameFamily:
-        """The mixture over draws of independent targets, with events (targets,)."""
-        components = D.Independent(self.mapped(lambda values: values.movedim(0, -2)).given_function(), 1)
-        return D.MixtureSameFamily(equal_weights(self.samples), components, validate_args=False)
-
     def noisy(self, draws: Tensor, generator: torch.Generator) -> Tensor:
         """Targets per draw and input, (len(draws), n, targets)."""
         chosen = self.draws(draws.to(self.samples.device)).given_function()
@@ -201,8 +196,3 @@ class MixturePredictive(NumericPredictive):
     def given_function(self) -> D.Distribution:
         """The family with each draw's parameters."""
         return self.family(**self.parameters, validate_args=False)
-
-
-def equal_weights(values: Tensor) -> D.Categorical:
-    """The same weight for each draw of values (samples, n, outputs), with batch shape (n,)."""
-    return D.Categorical(logits=values.new_zeros(*values.shape[1:-1], len(values)), validate_args=False)

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Functions, Method
+from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import normal, precise_dtype
 from fsvi.networks.distance import RandomFeatures
-from fsvi.networks.modes import evaluating
 from fsvi.networks.network import Network
-from fsvi.posteriors.gaussian_prior import negative_log_normal
+from fsvi.posteriors.mean_field import negative_log_normal
 from fsvi.ranks import all_sum
 from fsvi.validation import check_count, check_positive
 

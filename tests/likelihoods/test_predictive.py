@@ -105,6 +105,13 @@ def test_samples_follow_the_distribution_and_their_seed(kind):
     assert len(p.log_prob(y[0])) == N
 
 
+def test_each_sample_comes_from_one_function_for_all_inputs():
+    """Draws that are far apart: all inputs of a sample are on the same side."""
+    signs = torch.tensor([-1.0, 1.0])[:, None, None].expand(2, N, 1)
+    high = GaussianPredictive(100 * signs, torch.ones(1)).sample(40).reshape(40, N) > 0
+    assert bool((high.all(1) | ~high.any(1)).all()) and bool(high.any()) and not bool(high.all())
+
+
 @pytest.mark.parametrize("kind", NUMERIC)
 def test_quantiles_invert_the_distribution_function(kind):
     p = made(kind)

@@ -318,5 +318,5 @@ def test_the_report_says_everything_and_hides_nothing(tmp_path):
 def test_forged_counts_are_refused_when_they_are_read(counts):
     good = {"name": "a", "edges": [0.0, 1.0], "counts": [1, 2, 3, 4]}
     Sketch([good], 10)
-    with pytest.raises(InvalidInputError, match="counts of column 'a'"):
+    with pytest.raises(fsvi.errors.InvalidInputError, match="counts of column 'a'"):
         Sketch([{**good, "counts": counts}], 10)

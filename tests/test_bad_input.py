@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
 from fsvi.errors import FSVIError, HeadError, InvalidInputError, SingularCovarianceError
-from scenarios import FAST, box, classifier, copied, curve, dense, images, normalised, points, regressor, same_bits
+from scenarios import box, classifier, copied, curve, dense, points, regressor, same_bits
 
 contexts, priors = fsvi.contexts, fsvi.priors
 X, Y = points()
@@ -43,31 +43,17 @@ def refused(message, kind=InvalidInputError):
 
 CLASSIFICATION = {
     "nan input": ((spoiled(X, np.nan), Y), r"NaN.*torch\.float32"),
-    "infinite input": ((spoiled(X, np.inf), Y), "inputs.*NaN"),
-    "too large for the network": (
-        (spoiled(X.double(), 1e300), Y),
-        r"NaN.*torch\.float32",
-    ),
+    "too large for the network": ((spoiled(X.double(), 1e300), Y), r"NaN.*torch\.float32"),
     "label too large": ((X, Y + 1), r"1\.\.2.*0\.\.1"),
-    "negative label": ((X, Y - 1), r"-1\.\.0"),
     "float labels": ((X, Y.float()), r"torch\.float32"),
     "one-hot labels": ((X, nn.functional.one_hot(Y)), r"\(20, 2\)"),
-    "labels as words": (
-        (X, np.array(["a"] * 20)),
-        r"numpy\.str_",
-    ),
-    "no labels": ((X, None), "NoneType"),
-    "a single label": ((X, 1), r"20 inputs.*\(\)"),
+    "labels as words": ((X, np.array(["a"] * 20)), r"numpy\.str_"),
     "fewer labels": ((X, Y[:5]), r"20 inputs.*\(5,\)"),
     "more features": ((torch.randn(20, 3), Y), r"accept.*\(3,\)"),
     "one dimension": ((X[:, 0], Y), r"\(20,\).*batch"),
-    "no dimension": ((torch.tensor(1.0), Y), r"\(\).*batch"),
     "whole numbers": ((X.long(), Y), "accept.*Long and Float"),
-    "complex numbers": ((X + 0j, Y), "accept.*Complex"),
     "ragged": (([[1.0, 2.0], [3.0]], [0, 1]), "x .*sequence of length 2"),
     "nothing": ((X[:0], Y[:0]), r"\(0, 2\).*empty"),
-    "empty dataset": (TensorDataset(X[:0], Y[:0]), r"\(0, 2\).*empty"),
-    "not a pair": (X, r"Tensor.*\(x, y\)"),
     "nan in a loader": (DataLoader(TensorDataset(spoiled(X, np.nan), Y), batch_size=4), "inputs.*NaN"),
     "labels in a loader": (DataLoader(TensorDataset(X, Y + 1), batch_size=4), r"1\.\.2"),
 }
@@ -75,7 +61,6 @@ REGRESSION = {
     "only nan targets": ((X, torch.full((20, 1), torch.nan)), "no target is present"),
     "infinite target": ((X, spoiled(curve()[1], -np.inf)), "targets.*infinite"),
     "more targets": ((X, torch.randn(20, 3)), r"\(20, 3\).*\(n, 1\)"),
-    "three dimensions": ((X, torch.randn(20, 1, 1)), r"\(20, 1, 1\)"),
 }
 
 
@@ -94,32 +79,14 @@ def test_data_that_cannot_be_learned_from(make, data, message):
     assert same_bits(copied(method), before)
 
 
-@pytest.mark.parametrize("name", ["nan input", "fewer labels", "float labels", "one dimension", "nothing"])
-def test_the_loss_checks_its_data_as_fit_does(name):
-    data, message = CLASSIFICATION[name]
-    with refused(message):
-        classifier()(*data)
-
-
-def test_targets_too_large_for_the_network_stop_at_once():
-    method = regressor()
-    before = copied(method)
-    with pytest.raises(FSVIError, match="inf"):
-        fsvi.fit(method, (X, torch.full((20, 1), 1e300, dtype=torch.float64)), **FAST_FIT)
-    assert same_bits(copied(method), before)
-
-
 @pytest.mark.parametrize(
     "data",
     [
         (X.double(), Y.int()),
-        (X.half(), Y.to(torch.uint8)),
-        (X, Y.numpy().astype("uint16")),
         (X.numpy(), Y.numpy()[:, None]),
-        (X.tolist(), Y.tolist()),
         (X.requires_grad_(False)[:1], Y[:1]),
     ],
-    ids=["float64 and int32", "float16 and uint8", "uint16", "a column of labels", "lists", "one example"],
+    ids=["float64 and int32", "a column of labels", "one example"],
 )
 @pytest.mark.filterwarnings("ignore:all 1 labels")
 def test_data_of_other_types_is_welcome(data):
@@ -166,42 +133,18 @@ def test_inputs_that_cannot_be_predicted(x, message):
     ("settings", "message"),
     [
         ({"num_context": 0}, "num_context=0 must be a whole number of at least 1"),
-        ({"num_context": -3}, "num_context=-3 must be"),
         ({"num_context": 2.5}, r"num_context=2\.5 must be a whole number"),
-        ({"num_context": True}, "num_context=True must be"),
-        ({"num_context_sets": 0}, "num_context_sets=0 must be"),
-        ({"num_samples": 0}, "num_samples=0 must be"),
         ({"kl_weight": -1}, "kl_weight=-1 must be"),
         ({"stochastic": "last-layer"}, "stochastic='last-layer' must be one of .* did you mean 'last_layer'?"),
         ({"linearize": "JVP"}, "linearize='JVP' must be one of .* did you mean 'jvp'?"),
-        ({"linearize": "nothing alike"}, r"linearize='nothing alike' must be one of 'jvp', 'conditional', 'exact'\."),
-        ({"linearize": ["jvp"]}, r"linearize=\['jvp'\] must be one of"),
         ({"context": X}, r"context is a Tensor, not a context such as fsvi\.contexts\.Dataset\(tensor\)"),
         ({"context": contexts.Batch}, "context is the class Batch, not a context"),
-        ({"prior": "constant"}, "prior is a str, not a prior"),
         ({"context": contexts.Uniform([0, 0, 0], [1, 1, 1])}, r"the network does not accept inputs of shape \(3,\)"),
-        ({"context": contexts.Dataset(torch.randn(9, 3))}, r"the network does not accept inputs of shape \(3,\)"),
     ],
 )
 def test_a_setting_that_cannot_be_used(settings, message):
     with refused(message):
         classifier(**settings)
-
-
-def test_noise_that_does_not_fit_the_network():
-    with refused("3 values.*2 outputs"):
-        fsvi.FSVI(dense(), fsvi.Gaussian(noise=[0.1, 0.2, 0.3]), context=box())
-    with refused("heteroscedastic.*3"):
-        fsvi.FSVI(dense(3), fsvi.Gaussian(heteroscedastic=True), context=box())
-
-
-def test_bounds_that_are_none():
-    with refused("^low .*tensor"):
-        contexts.Uniform("a", "b")
-    with refused(r"widen=-1\.0"):
-        contexts.Uniform(widen=-1.0)
-    with refused("^noise .*tensor"):
-        fsvi.Gaussian(noise="loud")
 
 
 # Contexts, found when training starts
@@ -228,13 +171,6 @@ def test_a_context_that_does_not_fit_the_data(context, message):
     assert same_bits(copied(method), before)
 
 
-def test_a_context_of_another_shape_than_the_data():
-    net = nn.Sequential(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(18, 2))
-    method = fsvi.FSVI(net, fsvi.Categorical(), context=contexts.Dataset(torch.randn(6, 2, 4, 4)), **FAST)
-    with refused(r"\(2, 4, 4\).*\(2, 5, 5\)"):
-        fsvi.fit(method, images(), **FAST_FIT)
-
-
 # Networks
 
 
@@ -256,25 +192,13 @@ def test_a_network_without_a_linear_head(net, message):
             fsvi.fit(fsvi.MAP(net, fsvi.Categorical()), (X, Y), **FAST_FIT)
 
 
-@pytest.mark.parametrize("make", [fsvi.FSVI, fsvi.MAP])
-def test_what_is_no_network_or_no_likelihood(make):
-    with refused(r"net.*function.*torch\.nn\.Module"):
-        make(lambda x: x, fsvi.Categorical())
-    with refused("net.*class Linear"):
-        make(nn.Linear, fsvi.Categorical())
-    with refused("likelihood.*str"):
-        make(dense(), "categorical")
-    with refused("likelihood.*class Categorical"):
-        make(dense(), fsvi.Categorical)
-
-
 # Singular covariances
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"linearize": "jvp"}, {"stochastic": "last_layer"}, {"prior": priors.Induced()}],
-    ids=["conditional", "jvp", "last_layer", "induced"],
+    [{}, {"linearize": "jvp"}, {"prior": priors.Induced()}],
+    ids=["conditional", "jvp", "induced"],
 )
 def test_a_singular_covariance_names_the_settings_to_change(settings):
     method = classifier(divergence=fsvi.divergences.KL(nugget=0.0), num_context=30, **settings)
@@ -287,29 +211,9 @@ def test_a_singular_covariance_names_the_settings_to_change(settings):
 # The checks themselves
 
 
-def test_a_network_of_images_refuses_bytes():
-    method = fsvi.FSVI(normalised(), fsvi.Categorical(), context=contexts.Monochrome(), **FAST)
-    with refused(r"accept.*\(2, 5, 5\)"):
-        fsvi.fit(method, (images()[0].to(torch.uint8), images()[1]), **FAST_FIT)
-
-
-@pytest.mark.parametrize("name", ["map", "mfvi", "fsvi", "swag", "rank1"])
+@pytest.mark.parametrize("name", ["map", "fsvi"])
 def test_a_network_with_nothing_to_learn_is_refused(name):
     x, y = points()
     net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).requires_grad_(False)
     with pytest.raises(fsvi.errors.FSVIError, match="frozen"):
         fsvi.fit(fsvi.make_method(name, net, fsvi.Categorical()), (x, y), epochs=1)
-
-
-@pytest.mark.parametrize("name", ["map", "fsvi"])
-def test_a_network_without_parameters_has_no_head(name):
-    with pytest.raises(fsvi.errors.HeadError, match=r"nn\.Linear"):
-        fsvi.make_method(name, nn.ReLU(), fsvi.Categorical(), context=contexts.Uniform([0.0, 0.0], [1.0, 1.0]))
-
-
-def test_a_network_with_two_inputs_is_refused():
-    net = nn.Bilinear(2, 2, 2)
-    both = nn.Sequential(net, nn.Linear(2, 2))
-    both.forward = lambda a, b: both[1](net(a, b))
-    with pytest.raises(fsvi.errors.InvalidInputError, match="accept"):
-        fsvi.fit(fsvi.MAP(both, fsvi.Categorical()), points(), epochs=1)

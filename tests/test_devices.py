@@ -105,27 +105,18 @@ def kernels():
     return fsvi.kernels.Matern() * fsvi.kernels.Periodic() + fsvi.kernels.Linear() + fsvi.kernels.RBF()
 
 
-def known_images():
-    return images(30)[0]
-
-
 METHODS = {
-    "map": (lambda: fsvi.MAP(on(dense), C()), points),
     "map, frozen": (lambda: fsvi.MAP(on(partly_frozen), C()), images),
     "mc_dropout": (lambda: fsvi.MCDropout(on(dense), C()), points),
-    "mfvi": (lambda: fsvi.MFVI(on(dense), C()), points),
     "mfvi, local": (lambda: fsvi.MFVI(on(conv), C(), local_reparametrization=True), images),
-    "mfvi, tokens": (lambda: fsvi.MFVI(on(words), C()), tokens),
     "radial": (lambda: fsvi.RadialMFVI(on(conv), C(), num_samples=2), images),
     "rank1": (lambda: fsvi.Rank1(on(dense), C(), random_signs=True), points),
     "swag": (lambda: fsvi.SWAG(on(dense), C(), rank=2, start=0.1), points),
     "swag, steps": (lambda: fsvi.SWAG(on(dense), C(), rank=2, start=0.0, collect_every=2), points),
-    "laplace": (lambda: fsvi.Laplace(on(dense), C()), points),
     "laplace, kron": (lambda: fsvi.Laplace(on(conv), C(), structure="kron"), images),
     "laplace, probit": (lambda: fsvi.Laplace(on(dense), C(), integral="probit"), points),
     "vogn": (lambda: fsvi.VOGN(on(dense), C()), points),
     "ivon": (lambda: fsvi.IVON(on(dense), C()), points),
-    "vbll": (lambda: fsvi.VBLL(on(dense), C()), points),
     "vbll, regression": (lambda: fsvi.VBLL(on(lambda: dense(1)), G(learn_noise=True)), curve),
     "fseb": (lambda: fsvi.FSEB(on(dense), C(), box(), **SMALL), points),
     "gfsvi": (lambda: fsvi.GFSVI(on(lambda: dense(1)), G(), box(), **SMALL), curve),
@@ -133,49 +124,31 @@ METHODS = {
     "fbnn": (lambda: fsvi.FBNN(on(lambda: dense(1)), G(), box(), num_samples=4, **SMALL), curve),
     "spg": (lambda: fsvi.SPG(on(dense), C(), box(), num_prior_steps=2, num_latents=3, **SMALL), points),
     "ensemble of maps": (lambda: fsvi.Ensemble(one_by_one(lambda net: fsvi.MAP(net, C())), 2), points),
-    "fsvi, jvp": (lambda: fsvi_with(linearize="jvp"), points),
     "fsvi, jvp, images": (lambda: fsvi_with(contexts.Batch(), net=conv, linearize="jvp"), images),
-    "fsvi, conditional": (lambda: fsvi_with(linearize="conditional"), points),
     "fsvi, frozen": (lambda: fsvi_with(contexts.Batch(), net=partly_frozen, linearize="conditional"), images),
     "fsvi, exact": (lambda: fsvi_with(linearize="exact"), points),
-    "fsvi, last layer": (lambda: fsvi_with(stochastic="last_layer"), points),
     "fsvi, two sets": (lambda: fsvi_with(num_context_sets=2), points),
     "fsvi, tokens": (lambda: fsvi_with(contexts.Dataset(tokens()[0]), net=words, linearize="conditional"), tokens),
 }
 CONTEXTS = {
-    "uniform": (box, points),
     "uniform, data": (lambda: contexts.Uniform(widen=0.5), points),
     "monochrome": (contexts.Monochrome, images),
-    "dataset": (lambda: contexts.Dataset(points(30)[0]), points),
     "dataset, items": (lambda: contexts.Dataset(torch.utils.data.TensorDataset(*points(30))), points),
-    "batch": (contexts.Batch, points),
     "corrupted": (contexts.Corrupted, images),
-    "shifted rows": (contexts.ShiftedRows, points),
     "shifted rows, groups": (lambda: contexts.ShiftedRows(groups=[[0, 1]], recombined=0.5), points),
     "mixture": (lambda: contexts.Mixture([contexts.Batch(), contexts.Monochrome()], [0.5, 0.5]), images),
 }
 TEXT_CONTEXTS = {
     "other texts": lambda: contexts.Dataset(texts()[0]),
-    "shuffled tokens": contexts.ShuffledTokens,
-    "masked tokens": lambda: contexts.ReplacedTokens(token=1),
     "replaced tokens": contexts.ReplacedTokens,
 }
 PRIORS = {
-    "constant": (priors.Constant, C, points),
-    "gaussian process": (priors.GaussianProcess, C, points),
-    "gaussian process, learned": (lambda: priors.GaussianProcess(learn=True), G, curve),
-    "gaussian process, kernels": (lambda: priors.GaussianProcess(kernel=kernels()), C, points),
     "gaussian process, kernels, learned": (lambda: priors.GaussianProcess(kernel=kernels(), learn=True), G, curve),
-    "induced": (priors.Induced, C, points),
     "induced, images": (lambda: priors.Induced(feature_variance=0.01), C, images),
-    "empirical": (lambda: priors.Empirical(on(dense)), C, points),
     "empirical, method": (lambda: priors.Empirical(fsvi_with()), C, points),
 }
 LIKELIHOODS = {
-    "categorical": (C, 2, points),
     "soft labels": (C, 2, table),
-    "gaussian": (G, 1, curve),
-    "gaussian, learned": (lambda: G(0.3, learn_noise=True), 1, curve),
     "gaussian, heteroscedastic": (lambda: G(heteroscedastic=True), 2, curve),
     "class weights": (lambda: C(class_weight=[1.0, 2.0], label_smoothing=0.1), 2, points),
     "bernoulli": (fsvi.Bernoulli, 1, points),
@@ -262,8 +235,7 @@ def test_training_and_prediction_stay_on_the_device(mode, waits, name):
 
 WITHOUT_FLOAT64 = [
     *(name for name in CASES if name.startswith("prior")),
-    *(f"method: {name}" for name in ("fsvi, jvp", "spg", "laplace", "laplace, kron", "vbll", "gfsvi", "ivon")),
-    "likelihood: gaussian, learned",
+    *(f"method: {name}" for name in ("fsvi, jvp, images", "spg", "laplace, kron", "gfsvi", "ivon")),
 ]
 
 
@@ -333,17 +305,8 @@ def test_the_random_states_are_left_as_they_were(mode):
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-def test_validation_does_not_repeat_the_random_numbers_of_training(mode):
-    runs = []
-    for validation in (None, points()):
-        method = METHODS["mc_dropout"][0]()
-        fsvi.fit(method, points(), epochs=3, batch_size=8, validation=validation)
-        runs.append(plain(method))
-    assert same_bits(*runs)
-
-
 def test_inputs_are_moved_once_per_prediction(mode):
-    method = METHODS["mfvi"][0]()
+    method = fsvi.MFVI(on(dense), C())
     x, _ = points()
     method.predict(x, num_samples=2)
     mode.restart()
@@ -351,5 +314,5 @@ def test_inputs_are_moved_once_per_prediction(mode):
     few = mode.crossings
     mode.restart()
     method.predict(x, num_samples=4, batch_size=5)
-    assert mode.crossings - few == 2  # the noise of two more draws, from the CPU generator of this test
+    assert mode.crossings == few  # the noise of all draws, from the CPU generator of this test, crosses at once
     assert sum(mode.waits.values()) == 1  # are all outputs finite?

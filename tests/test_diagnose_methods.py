@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,8 +12,7 @@ from torch import nn
 import fsvi
 import scenarios
 from fsvi.diagnosis import diagnose
-from fsvi.diagnosis.methods import Evidence, check_promises, distances, rank_correlation
-from fsvi.methods.registry import METHODS
+from fsvi.diagnosis.methods import Evidence, check_promises, rank_correlation
 from fsvi.networks import mlp
 from moons import MOONS, faults, moons_method, trained
 
@@ -54,7 +52,7 @@ def test_text_and_json(spoiled: fsvi.FSVI) -> None:
     assert {"name", "level", "sentence", "advice", "numbers"} == found["findings"][0].keys()
 
 
-@pytest.mark.parametrize("name", [*METHODS, "ensemble:map", "ensemble:fsvi"])
+@pytest.mark.parametrize("name", ["mfvi", "laplace", "duq", "spg", "vbll", "ensemble:fsvi"])
 def test_every_method_can_be_diagnosed(name: str) -> None:
     torch.manual_seed(0)
     settings = {"spg": {"num_prior_steps": 2}, "ensemble:map": {"size": 2}, "ensemble:fsvi": {"size": 2}}.get(name, {})
@@ -87,30 +85,16 @@ def test_a_loaded_method_is_diagnosed_without_its_context(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"data": 3}, r"\bint\b"),
-        ({"num_samples": 0}, "num_samples=0"),
-        ({"model": nn.Linear(2, 2)}, "Linear"),
-        ({"context": torch.zeros(5, 3)}, "shape"),
-    ],
-)
-def test_bad_input(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(fsvi.errors.InvalidInputError, match=message):
-        diagnose(**{"model": scenarios.classifier(), "data": scenarios.points(), **settings})
-
-
-@pytest.mark.parametrize(
     ("likelihood", "outputs"),
-    [(fsvi.Bernoulli(), 1), (fsvi.Bernoulli(), 2), (fsvi.Poisson(), 1), (fsvi.StudentT(), 1)],
-    ids=["bernoulli", "labels", "poisson", "student"],
+    [(fsvi.Bernoulli(), 1), (fsvi.Bernoulli(), 2), (fsvi.StudentT(), 1)],
+    ids=["bernoulli", "labels", "student"],
 )
 def test_every_likelihood_is_diagnosed(likelihood: fsvi.likelihoods.Likelihood, outputs: int) -> None:
     x, y = MOONS
     torch.manual_seed(0)
     targets = torch.stack([y, 1 - y], 1)[:, :outputs]
     method = fsvi.MAP(mlp(2, (30,), outputs), likelihood)
-    trained(method, (x, targets), epochs=60)
+    trained(method, (x, targets), epochs=30)
     diagnosis = diagnose(method, (x, targets))
     names = [finding.name for finding in diagnosis]
     assert "learning" in names and ("calibration" in names) == (outputs == 1)
@@ -124,20 +108,13 @@ def test_untrained() -> None:
     assert faults(diagnose(moons_method(), MOONS)) == {"learning"}
 
 
-@pytest.mark.parametrize("with_history", [True, False])
-def test_kl_weight_a_thousand_times_too_large(with_history: bool) -> None:
+def test_kl_weight_a_thousand_times_too_large() -> None:
     method = moons_method(kl_weight=1000 / len(MOONS[0]))
     history = trained(method)
-    diagnosis = diagnose(method, MOONS, history=history if with_history else None)
+    diagnosis = diagnose(method, MOONS, history=history)
     assert faults(diagnosis) == {"kl_balance"}
     assert "Lower kl_weight" in diagnosis["kl_balance"].advice
     assert diagnosis["kl_balance"].numbers["weight"] == pytest.approx(1000)
-
-
-def test_variance_of_one_feature_layer_collapsed_needs_care(spoiled: fsvi.FSVI) -> None:
-    spoiled.posterior.layout.views(spoiled.posterior.log_std.data)["0.bias"].fill_(-15.0)
-    finding = diagnose(spoiled, MOONS)["variance"]
-    assert (finding.level, "0.bias" in finding.sentence) == ("care", True)
 
 
 def test_variance_blown_up(spoiled: fsvi.FSVI) -> None:
@@ -157,15 +134,6 @@ def test_batch_norm_without_statistics(tracked: bool) -> None:
     assert ("were made with" if tracked else "no statistics") in finding.sentence
 
 
-def test_imported_statistics_count_although_no_batch_was_counted() -> None:
-    method, data = scenarios.build("batch_norm")
-    fsvi.fit(method, data, epochs=2, progress=False)
-    for layer in method.net.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.num_batches_tracked.zero_()
-    assert diagnose(method, data)["batch_norm"].level == "ok"
-
-
 # Away from the data ---------------------------------------------------------------------------------------------------
 
 
@@ -177,38 +145,11 @@ def test_rank_correlation_is_spearmans_with_ties(levels: int) -> None:
     assert rank_correlation(torch.arange(5.0), torch.ones(5)) == 0.0
 
 
-def test_distances_to_the_nearest() -> None:
-    data = torch.tensor([[0.0], [1.0], [4.0]])
-    assert distances(torch.tensor([[0.5], [10.0], [4.0]]), data).tolist() == [0.5, 6.0, 0.0]
-    assert distances(data, data, own=True).tolist() == [1.0, 1.0, 3.0]
-
-
-def test_large_data_are_thinned_evenly_and_pushed_away_from_their_mean() -> None:
-    x = torch.linspace(0, 1, 5001)[:, None].expand(-1, 2).contiguous()
-    seen = Evidence.gather(moons_method(), (x, (x[:, 0] > 0.5).long()), None, None, 10)
-    assert len(seen.x) == 1000 and len(seen.few) == 128
-    assert seen.x[0, 0] == 0 and seen.x[-1, 0] == 1
-    center = seen.few.mean(0)
-    lengths = (seen.pushed - center).norm(dim=1).reshape(2, -1) / (seen.few - center).norm(dim=1)
-    torch.testing.assert_close(lengths, torch.tensor([[2.0], [3.0]]).expand_as(lengths))
-
-
 def test_context_inside_the_data() -> None:
     method = moons_method(context=fsvi.contexts.Dataset(MOONS[0]))
     trained(method)
     diagnosis = diagnose(method, MOONS)
     assert faults(diagnosis) >= {"context", "distance"} and "Uniform" in diagnosis["context"].advice
-
-
-def test_images_are_not_advised_to_take_uniform_noise() -> None:
-    method = scenarios.image_classifier()
-    finding = diagnose(method, scenarios.images(), fsvi.contexts.Batch())["context"]
-    assert finding.level == "no" and "Uniform" not in finding.advice and "other images" in finding.advice
-
-
-@pytest.mark.parametrize("context", [MOONS[0], fsvi.contexts.Batch()])
-def test_another_context_can_be_asked_about(healthy: tuple[fsvi.FSVI, fsvi.training.History], context: Any) -> None:
-    assert diagnose(healthy[0], MOONS, context)["context"].level == "no"
 
 
 def test_one_network_is_uncertain_nowhere() -> None:
@@ -221,12 +162,6 @@ def test_one_network_is_uncertain_nowhere() -> None:
 
 
 # Predictions ----------------------------------------------------------------------------------------------------------
-
-
-def test_one_prediction_sample(healthy: tuple[fsvi.FSVI, fsvi.training.History]) -> None:
-    diagnosis = diagnose(healthy[0], MOONS, num_samples=1)
-    assert faults(diagnosis) == {"samples"}
-    assert "num_samples=10" in diagnosis["samples"].advice
 
 
 def test_the_monte_carlo_error_falls_with_the_root_of_the_draws(

@@ -48,7 +48,7 @@ def test_ray_data_scores_like_the_estimator(tmp_path):
     import ray
 
     frame = pd.DataFrame({"id": range(60), "size": np.linspace(-2, 2, 60), "color": ["red", "blue"] * 30})
-    estimator = fsvi.FSVIClassifier(epochs=3, hidden=(8,), num_samples=10, random_state=0)
+    estimator = fsvi.FSVIClassifier(epochs=3, num_samples=10, random_state=0)
     estimator.fit(frame.drop(columns="id"), np.where(frame["size"] > 0, "big", "small"))
     estimator.save(tmp_path / "m.fsvi")
     (tmp_path / "data").mkdir()

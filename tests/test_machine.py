@@ -1,15 +1,12 @@
 """What a process may use."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from fsvi import machine
-from fsvi.machine import format_bytes, free_memory
+from fsvi.machine import free_memory
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +32,6 @@ def test_free_memory_of_other_systems(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     monkeypatch.setattr(os, "sysconf", unknown)
     assert free_memory() is None
-
-
-def test_free_memory_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (11, 22))
-    assert free_memory(torch.device("cuda")) == 11
-    assert free_memory(torch.device("meta")) is None
 
 
 @pytest.mark.parametrize(
@@ -69,49 +60,3 @@ def test_control_groups_limit_memory(tmp_path: Path, own: str, files: dict[str, 
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(text)
     assert free_memory() == free
-
-
-def test_sizes_are_readable() -> None:
-    sizes = {12: "12 bytes", 1500: "1.5 kB", 2.5e6: "2.5 MB", 3e9: "3 GB", 4e12: "4e+03 GB"}
-    assert {size: format_bytes(size) for size in sizes} == sizes
-
-
-# Keeping memory
-
-PROGRAM = """
-import torch
-from pathlib import Path
-from fsvi.machine import keep_memory
-
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-assert {keep}
-before = resident()
-block = torch.ones(64 * 2**20 // 4)
-del block
-print(resident() - before)
-"""
-
-
-def left_after(keep):
-    program = PROGRAM.format(keep=keep)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return int(done.stdout)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator is Linux's")
-def test_freed_memory_stays_with_the_process_when_asked():
-    assert left_after("keep_memory()") >= 64 * 2**20
-    assert left_after("True") < 32 * 2**20
-
-
-def test_elsewhere_nothing_happens(monkeypatch):
-    monkeypatch.setattr(machine.sys, "platform", "darwin")
-    assert machine.keep_memory() is False
-
-
-def test_a_c_library_without_the_option(monkeypatch):
-    monkeypatch.setattr(machine.sys, "platform", "linux")
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: object())
-    assert machine.keep_memory() is False

@@ -19,10 +19,8 @@ from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
 from fsvi.serialization import (
     Configurable,
     building_from,
-    check_writable,
     digest,
     read_tree,
-    remove_leftovers,
     write_bytes,
     write_tree,
 )
@@ -64,12 +62,6 @@ def forge(path, tree_text, tensors=None, **metadata):
 def test_a_tree_comes_back_bit_by_bit(path):
     assert same_bits(read_tree(path, "a tree"), TREE)
     assert read_tree(path, "a tree")["nested"]["by number"][7] == "seven"
-
-
-def test_equal_trees_make_equal_files(path):
-    for _ in range(5):
-        write_tree(path.parent / "again.fsvi", TREE, "a tree")
-        assert (path.parent / "again.fsvi").read_bytes() == path.read_bytes()
 
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -156,15 +148,11 @@ def test_a_pickle_is_never_unpickled(path, tmp_path, write):
     "header",
     [
         b"[" * 100_000 + b"]" * 100_000,
-        b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
         b"[]",
-        b"null",
         b'{"__metadata__": []}',
-        b'{"__metadata__": {"fsvi": 1}}',
         b'{"x": {"dtype": "F32", "shape": [1000000000000], "data_offsets": [0, 4000000000000]}}',
         b'{"x": {"dtype": "nonsense", "shape": [1], "data_offsets": [0, 4]}}',
         b"\xff\xfe",
-        b"{}",
     ],
     ids=lambda header: header[:20].decode("latin1"),
 )
@@ -173,7 +161,7 @@ def test_a_strange_header(path, header):
     expect_refusal(path, len(header).to_bytes(8, "little") + header)
 
 
-@pytest.mark.parametrize("length", [0, 1, 2**31, 2**62, 2**64 - 1])
+@pytest.mark.parametrize("length", [0, 2**31, 2**64 - 1])
 def test_a_lying_header_length(path, length):
     expect_refusal(path, length.to_bytes(8, "little") + path.read_bytes()[8:])
 
@@ -181,26 +169,16 @@ def test_a_lying_header_length(path, length):
 @pytest.mark.parametrize(
     "text",
     [
-        "[" * 100_000,
         "[" * 100_000 + "]" * 100_000,
         "not json",
-        "",
         '{"$tensor": "absent"}',
-        '{"$tensor": []}',
         '{"$int": {"a": 1}}',
-        '{"$int": 3}',
     ],
     ids=lambda text: text[:20],
 )
 def test_a_forged_tree_with_a_right_checksum(path, text):
     forge(path, text)
     expect_refusal(path, path.read_bytes())
-
-
-def test_a_file_that_cannot_be_read(tmp_path):
-    for absent in (tmp_path / "absent", tmp_path):
-        with pytest.raises(FileFormatError, match=f"{absent} "):
-            read_tree(absent, "a tree")
 
 
 # Writing
@@ -235,31 +213,6 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, 
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.parametrize("below", ["file/a", "file/a/b", "folder"])
-def test_a_path_that_cannot_be_written(tmp_path, below):
-    (tmp_path / "file").write_bytes(b"")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(InvalidInputError, match=f"{below} "):
-        write_bytes(tmp_path / below, b"new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-
-
-def test_a_folder_is_tried_without_leaving_anything(tmp_path):
-    assert check_writable(tmp_path / "a" / "b") == tmp_path / "a" / "b"
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(InvalidInputError, match="Not a directory"):
-        check_writable(tmp_path / "file" / "a")
-
-
-def test_only_leftovers_of_the_same_file_are_removed(tmp_path):
-    names = [".a[b].0123456789abcdef", ".a[b].0123", ".ab.0123456789abcdef", "a[b]"]
-    for name in names:
-        (tmp_path / name).touch()
-    remove_leftovers(tmp_path / "a[b]")
-    assert {path.name for path in tmp_path.iterdir()} == set(names[1:])
-
-
 def test_the_digest_sees_names_types_shapes_and_values():
     x = torch.zeros(2, 3)
     others = [{"y": x}, {"x": x.double()}, {"x": x.T}, {"x": x + 1}, {"x": x, "y": x}]
@@ -291,19 +244,12 @@ def test_an_object_is_its_constructors_arguments(bounds):
     assert Configurable.from_config(config, data="less").data == "less"
 
 
-def test_an_unknown_class_is_named():
-    with pytest.raises(FSVIError, match=r"'os\.system'"):
-        Configurable.from_config({"class": "os.system", "settings": {"command": "true"}})
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
         (InvalidInputError("size=-1 is odd."), "size=-1 is odd."),
         (FileFormatError("dir/a.fsvi is odd."), "is odd."),
         (OverflowError("int too large"), "int too large."),
-        (IndexError("no such row"), "no such row."),
-        (RuntimeError("no such size"), "no such size."),
     ],
 )
 def test_every_error_in_a_files_contents_names_the_file(error, said):

@@ -42,7 +42,8 @@ class WeightNoise(fsvi.Method):
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Draws as one function: x → (samples, n, outputs). Predictions evaluate it, export traces it."""
-        return network_functions(self.network, [self.draw(generator) for _ in range(num_samples)])
+        draws = [self.draw(generator) for _ in range(num_samples)]
+        return network_functions(self.network, {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]})
 
 
 if __name__ == "__main__":  # also under torchrun --nproc-per-node=2

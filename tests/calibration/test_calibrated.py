@@ -1,5 +1,3 @@
-import copy
-
 import pytest
 import torch
 
@@ -31,12 +29,6 @@ def test_it_is_the_method_and_then_the_calibration(calibrated):
     assert not torch.equal(calibrated.predict(x).samples, raw.samples)
 
 
-def test_other_draws_can_be_asked_for(calibrated):
-    x, _ = points()
-    assert len(calibrated.predict(x, 4).samples) == 4
-    assert not torch.equal(calibrated.predict(x, seed=4).samples, calibrated.predict(x).samples)
-
-
 @pytest.mark.parametrize("net", [None, dense(seed=9)], ids=["alone", "given"])
 def test_classes_come_back_from_a_file(calibrated, net, tmp_path):
     calibrated.save(tmp_path / "file")
@@ -56,18 +48,6 @@ def test_intervals_come_back_from_a_file(tmp_path):
     for first, second in zip(loaded.intervals(x, 0.2), calibrated.intervals(x, 0.2), strict=True):
         assert torch.equal(first, second)
     assert torch.equal(loaded.predict(x).variance, calibrated.predict(x).variance)
-
-
-def test_a_method_without_calibration_is_saved_as_before(calibrated, tmp_path):
-    calibrated.method.save(tmp_path / "file")
-    assert isinstance(fsvi.load(tmp_path / "file"), fsvi.FSVI)
-
-
-def test_the_rest_is_the_methods(calibrated):
-    assert calibrated.likelihood is calibrated.method.likelihood
-    assert copy.copy(calibrated).seed == 3
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = calibrated.nothing
 
 
 def forgeries(config):

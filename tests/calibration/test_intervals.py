@@ -4,8 +4,7 @@ import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from calibration_cases import LEVELS, assert_covers, real_predictions
-from fsvi.calibration import ConformalIntervals, Intervals
-from fsvi.errors import InvalidInputError
+from fsvi.calibration import ConformalIntervals
 from fsvi.likelihoods import GaussianPredictive
 
 
@@ -42,13 +41,6 @@ def test_every_target_has_its_own_reach():
         column = GaussianPredictive(p.samples[..., [index]], p.noise_variance[..., [index]])
         alone = ConformalIntervals().fit(column, y[:, index]).intervals(column)
         torch.testing.assert_close(both.width[:, [index]], alone.width)
-
-
-def test_edges_are_inside():
-    intervals = Intervals(torch.zeros(3, 1).double(), torch.ones(3, 1).double())
-    assert intervals.contains([0.0, 1.0, 1.1]).tolist() == [[True], [True], [False]]
-    with pytest.raises(InvalidInputError, match="shape"):
-        intervals.contains([0.0, 1.0])
 
 
 @pytest.mark.parametrize("alpha", LEVELS)
@@ -113,24 +105,3 @@ def test_upper_ends_are_those_of_mapies_score_for_standard_deviations(num):
     step = ConformalIntervals().fit(p, y)
     for index, alpha in enumerate(LEVELS):
         np.testing.assert_allclose(step.intervals(fresh, alpha).upper.squeeze(1), expected[:, 1, index], rtol=1e-12)
-
-
-def test_bad_input():
-    p, y = real_predictions(50)
-    step = ConformalIntervals()
-    with pytest.raises(InvalidInputError, match="not fitted"):
-        step.intervals(p)
-    with pytest.raises(InvalidInputError, match="shape"):
-        step.fit(p, y[1:])
-    with pytest.raises(InvalidInputError, match="all targets"):
-        step.fit(real_predictions(2, targets=2)[0], [[1.0, torch.nan], [torch.nan, 1.0]])
-    with pytest.raises(InvalidInputError, match="standard deviation"):
-        step.fit(prediction([1.0, 2.0], [1.0, 0.0]), [1.0, 2.0])
-    with pytest.raises(InvalidInputError, match="real targets"):
-        step.fit(p.mean, y)
-    assert step.scores is None
-    step.fit(p, y)
-    with pytest.raises(InvalidInputError, match="at least 99"):
-        step.intervals(p, 0.01)
-    with pytest.raises(InvalidInputError, match=r"p has 2 targets, but .* 1"):
-        step.intervals(real_predictions(5, targets=2)[0])

@@ -17,7 +17,6 @@ from fsvi.calibration import (
 )
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import CategoricalPredictive
-from fsvi.serialization import Configurable
 
 
 def draw(num, generator, risk=lambda u: 0.5 * u**2):
@@ -96,13 +95,6 @@ def test_the_test_is_the_exact_binomial_one():
         Referral(p, wrong)
 
 
-def test_more_confidence_refers_more(generator):
-    data = draw(3000, generator)
-    shares = [Referral(*data, confidence=confidence).referred for confidence in (0.5, 0.9, 0.99)]
-    assert shares == sorted(shares) and shares[0] < shares[2]
-    assert Referral(*data, target_accuracy=0.9).referred < Referral(*data).referred
-
-
 def test_scores(generator):
     logits = 3 * torch.randn(8, 2000, 3, generator=generator)
     p = CategoricalPredictive(logits)
@@ -111,44 +103,12 @@ def test_scores(generator):
     assert torch.equal(chosen.decide(p), p.mutual_information().double() <= chosen.threshold)
 
 
-def test_one_sentence(generator):
-    text = str(Referral(*draw(3000, generator), score="expected_entropy"))
-    assert "expected entropy above 0." in text and "%" in text and "\n" not in text
-    assert "at least 0.95" in text and "confidence 0.9 " in text
-
-
 def test_written_down_and_read(generator):
     p, y = draw(1000, generator)
     referral = Referral(p, y, confidence=0.8)
     again = Referral.from_dict(json.loads(json.dumps(referral.to_dict())))
     assert again.to_dict() == referral.to_dict() and str(again) == str(referral)
     assert torch.equal(again.decide(p), referral.decide(p))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"threshold": math.nan}, "threshold.*NaN"),
-        ({"threshold": "high"}, "threshold.*tensor"),
-        ({"score": "entropie"}, "did you mean 'entropy'"),
-        ({"referred": -1}, "referred=-1"),
-        ({"more": 1}, "target_accuracy"),
-    ],
-)
-def test_spoilt_files(generator, change, message):
-    values = {**Referral(*draw(1000, generator)).to_dict(), **change}
-    with pytest.raises(InvalidInputError, match=message):
-        Referral.from_dict(values)
-
-
-def test_bad_data(generator):
-    p, y = draw(300, generator)
-    with pytest.raises(InvalidInputError, match="299"):
-        Referral(p, y[1:])
-    with pytest.raises(InvalidInputError, match="threshold"):
-        Referral(CategoricalPredictive(torch.tensor([[[9.0, 0.0]]])), [0])
-    with pytest.raises(InvalidInputError, match="classes"):
-        Referral(p.mean, y)
 
 
 # By conformal sets and intervals
@@ -186,15 +146,3 @@ def test_narrow_intervals_are_kept():
     limit = float(width.amax(1).median())
     keep = IntervalReferral(calibration, limit, alpha=0.2).decide(fresh)
     assert torch.equal(keep, width.amax(1) <= limit) and 0.4 < keep.double().mean() < 0.6
-
-
-def test_conformal_referrals_come_back():
-    classes, real = class_predictions(100), real_predictions(100)
-    for referral, p in (
-        (SetReferral(Calibration([LAC()]).fit(*classes), 0.2, max_size=2), classes[0]),
-        (IntervalReferral(Calibration([ConformalIntervals()]).fit(*real), 4.0, 0.2), real[0]),
-    ):
-        again = Configurable.from_config(referral.config())
-        assert type(again) is type(referral) and str(again) == str(referral)
-        assert torch.equal(again.decide(p), referral.decide(p))
-        assert "0.2 of all inputs" in str(again)

@@ -25,11 +25,6 @@ def test_help_is_one_screen_and_does_not_import_torch():
     assert "130" in said and len(said.splitlines()) <= 24
 
 
-def test_an_unknown_command_is_refused(run):
-    code, out, err = run("predct")
-    assert (code, out) == (2, "") and "'predct'" in err and "predict" in err.splitlines()[-1]
-
-
 def raising(error):
     def load(*args, **kwargs):
         raise error
@@ -40,13 +35,6 @@ def raising(error):
 def test_ctrl_c_is_130(run, monkeypatch):
     monkeypatch.setattr("fsvi.scoring.scorers.ModelFile.load", raising(KeyboardInterrupt()))
     assert run("predict", "model.fsvi", "x.npy")[0] == 130
-
-
-@pytest.mark.parametrize(("no_color", "is_red"), [("", True), ("1", False)])
-def test_errors_are_red_on_terminals_for_those_who_want_it(run, monkeypatch, no_color, is_red):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setenv("NO_COLOR", no_color)
-    assert ("\x1b[31mError" in run("predict", "absent.fsvi", "x.npy")[2]) == is_red
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])

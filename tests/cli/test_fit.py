@@ -7,7 +7,7 @@ import pytest
 
 import fsvi
 from command import invoke
-from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.errors import FSVIError
 from fsvi.estimators.base import Estimator
 
 FAST = ["--epochs", "3"]
@@ -130,17 +130,6 @@ def test_a_class_that_occurs_once_is_named_and_kept(table):
     result = fit(write(table, rows), target="risk")
     assert result.exit_code == 0 and "'unique' occurs once (line 9)" in result.output
     assert "unique" in Estimator.load(table.parent / "model.fsvi").classes_
-
-
-def test_rows_without_a_target_are_counted(table):
-    rows = make_rows()
-    rows[3]["price"] = "NA"
-    rows[4]["price"] = ""
-    assert "2 rows lack the target" in fit(write(table, rows)).output
-
-
-def test_a_missing_target_column_is_named_with_the_nearest(table):
-    assert "'price'" in refused(table, target="prise", kind=InvalidInputError)
 
 
 def test_files_are_not_replaced_unless_asked(table):

@@ -49,13 +49,6 @@ def rows_of(result):
     return list(csv.DictReader(io.StringIO(result.stdout)))
 
 
-def test_rows_are_predicted_with_labels_and_lines(folder):
-    rows = rows_of(predict(folder, "classes.fsvi", folder / "held_out.csv"))
-    truth = list(csv.DictReader(io.StringIO((folder / "held_out.csv").read_text())))
-    assert [int(row["line"]) for row in rows] == list(range(2, 202))
-    assert np.mean([row["label"] == right["label"] for row, right in zip(rows, truth, strict=True)]) > 0.9
-
-
 def test_numbers_are_those_of_the_estimator(folder):
     rows = rows_of(predict(folder, "numbers.fsvi", folder / "held_out.csv"))
     model = FSVIRegressor.load(folder / "numbers.fsvi")
@@ -100,13 +93,6 @@ def test_a_folder_gets_the_predictions_of_many_files(folder, tmp_path):
     assert "2 of them before" in again.stderr and again.exit_code == 0
 
 
-@pytest.mark.parametrize("arguments", [(), ("--out", "scored.csv")])
-def test_many_files_need_a_folder(folder, tmp_path, arguments):
-    result = predict(folder, "classes.fsvi", tmp_path / "*.csv", *arguments)
-    with pytest.raises(FSVIError, match="--out scored/"):
-        raise result.exception
-
-
 def test_the_folder_and_files_that_failed_are_told(folder, tmp_path):
     make(tmp_path / "good.csv", num=5)
     make(tmp_path / "late.csv", num=300)
@@ -147,15 +133,6 @@ def test_what_does_not_fit_is_named(folder, tmp_path, text, words):
     with pytest.raises(FSVIError, match=words):
         raise result.exception
     assert not (tmp_path / "out.csv").exists()
-
-
-def test_surprises_and_skipped_rows_are_told(folder, tmp_path):
-    path = tmp_path / "new.csv"
-    good = "".join(f"{i},red,2024-01-01\n" for i in range(20))
-    path.write_text(f"size,color,day\n1,rde,2024-01-01\n,red,2024-01-01\n1,2\n{good}")
-    result = predict(folder, "classes.fsvi", path)
-    assert "'rde'" in result.stderr and "line 4 (2 fields)" in result.stderr and "lacks 1" in result.stderr
-    assert [int(row["line"]) for row in rows_of(result)] == [2, 3, *range(5, 25)]
 
 
 def test_referral_by_rows_with_the_target(folder, tmp_path):

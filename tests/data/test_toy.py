@@ -67,13 +67,6 @@ def test_snelson_without_the_gap():
         assert values.std(correction=0).item() == pytest.approx(1, abs=1e-5)
 
 
-def test_snelson_with_the_gap_keeps_all_points():
-    toy = snelson(remove_gap=False)
-    assert len(toy.x) == 200
-    assert ((toy.x_raw >= 1.5) & (toy.x_raw <= 3.0)).sum() == 52
-    assert toy.y.std(correction=0).item() == pytest.approx(1, abs=1e-5)
-
-
 def test_oat1d_is_two_clusters_on_one_function():
     toy = oat1d(num=500)
     assert toy.x_raw.abs().min() >= 3 and toy.x_raw.abs().max() <= 7
@@ -83,12 +76,6 @@ def test_oat1d_is_two_clusters_on_one_function():
     clean = np.cos(np.outer(toy.x_raw.double().numpy(), W) + b).sum(1)
     assert np.std(toy.y_raw[:, 0].numpy() - clean) == pytest.approx(toy.noise, rel=0.1)
     assert not torch.equal(oat1d(seed=3).y, oat1d().y)
-
-
-def test_subspace_features():
-    toy = subspace()
-    assert toy.features(torch.tensor([[3.0]])).tolist() == [[1.5, 2.25]]
-    assert torch.equal(toy.x[:, :1], toy.x_raw / 2)
 
 
 @pytest.mark.data

@@ -35,15 +35,3 @@ def test_ids_and_mask():
     assert found["input_ids"].tolist() == [[2, 3, PADDING, PADDING], [UNKNOWN, 2, 2, 3]]
     assert found["attention_mask"].tolist() == [[True, True, False, False], [True] * 4]
     assert found["input_ids"].dtype == torch.int64
-
-
-@pytest.mark.parametrize(("keep", "ids"), [("end", [4, 5]), ("start", [2, 3])])
-def test_long_texts_are_cut(keep, ids):
-    found = Vocabulary("abcd").encode(["a b c d"], length=2, keep=keep)
-    assert found["input_ids"].tolist() == [ids]
-
-
-def test_a_text_without_words_is_one_unknown_word():
-    found = Vocabulary("ab").encode(["", "a b"])
-    assert found["input_ids"].tolist() == [[UNKNOWN, PADDING], [2, 3]]
-    assert found["attention_mask"].sum(1).tolist() == [1, 2]

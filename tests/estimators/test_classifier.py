@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from fsvi.calibration import APS, TemperatureScaling
-from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier
 
 FAST = {"epochs": 40, "lr": 0.05, "batch_size": 32, "num_samples": 10, "random_state": 0}
@@ -64,8 +63,3 @@ def test_scalings_apply_to_all_predictions(model, data):
     scaled.calibrate(x[200:], y[200:], [TemperatureScaling()])
     np.testing.assert_allclose(scaled.predict_proba(x), scaled.predictive(x).mean)
     assert not np.allclose(scaled.predict_proba(x), model.predict_proba(x))
-
-
-def test_labels_outside_of_training_are_named(model, data):
-    with pytest.raises(InvalidInputError, match="'d'"):
-        model.calibrate(data[0][:2], ["a", "d"])

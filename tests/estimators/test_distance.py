@@ -10,7 +10,6 @@ import fsvi
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.estimators.distance import condition, distance_aware, with_distance
 from fsvi.networks import Network
-from fsvi.networks.description import build, describe
 
 
 def small(outputs=1):
@@ -107,20 +106,6 @@ def test_a_rare_flag_is_inside_and_an_unknown_value_is_not():
     features.see(x)
     assert features.outside(x).abs().max() == 0.0
     assert features.outside(torch.tensor([[0.0, -1.0]]).double()).abs().max() > 5
-
-
-def test_files_describe_networks_with_distances(x):
-    net = made(x).net
-    again = build(describe(net))
-    again.load_state_dict(net.state_dict())
-    assert torch.equal(again(x), net(x))
-
-
-def test_a_single_layer_has_the_same_head(x):
-    network = Network(nn.Linear(2, 1).double()).examined(x[:2])
-    net = with_distance(network, 2, 20)
-    net[0].see(x)
-    torch.testing.assert_close(net(x), network.module(x))
 
 
 @pytest.mark.parametrize("module", [None, nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 3))])

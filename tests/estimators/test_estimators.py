@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, load_iris, make_moons
+from sklearn.datasets import load_diabetes, make_moons
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
-import fsvi
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 
@@ -68,19 +67,12 @@ def test_scikit_learn_accepts_it(kind):
 
 
 def test_two_moons_and_far_away(moons):
-    settings = {**FAST, "epochs": 200, "num_samples": 50}
+    settings = {**FAST, "epochs": 100, "num_samples": 50}
     model = FSVIClassifier(**settings, settings={**CHEAP, "num_context": 24}).fit(*moons)
     assert model.score(*make_moons(300, noise=0.15, random_state=1)) > 0.93
     near = model.predictive(moons[0]).entropy().mean()
     far = model.predictive([[6.0, 6.0], [-6.0, 6.0], [6.0, -6.0]]).entropy().mean()
     assert far > 2 * near
-
-
-def test_iris():
-    X, y = load_iris(return_X_y=True)
-    train, test, labels, expected = train_test_split(X, y, random_state=0, stratify=y)
-    model = FSVIClassifier(epochs=100, batch_size=1000, lr=0.03, settings=CHEAP, random_state=0).fit(train, labels)
-    assert model.score(test, expected) > 0.9
 
 
 def test_diabetes_is_predicted_with_honest_intervals():
@@ -93,22 +85,7 @@ def test_diabetes_is_predicted_with_honest_intervals():
     assert 0.85 < inside.mean() <= 1 and 30 < std.mean() < 80
 
 
-def test_few_data_are_all_used(moons):
-    X, y = moons
-    model = FSVIClassifier(**{**FAST, "epochs": 2}, settings=CHEAP).fit(X[:30], y[:30])
-    assert model.method_.num_data == 30 and model.history_.validation == []
-
-
 # What it returns ----------------------------------------------------------------------------------------------------
-
-
-def test_strings_are_labels(moons):
-    X, y = moons
-    names = np.array(["crescent", "arc"])[y]
-    model = FSVIClassifier(**FAST, settings=CHEAP).fit(X, names)
-    assert model.classes_.tolist() == ["arc", "crescent"]
-    assert model.score(X, names) > 0.8 and set(model.predict(X)) <= set(names)
-    np.testing.assert_allclose(model.predict_proba(X), model.predictive(X).mean)
 
 
 def test_std_is_that_of_the_predictive_in_the_targets_units(regressor, diabetes):
@@ -151,11 +128,6 @@ def test_samples_of_labels_have_the_predicted_frequencies(classifier, moons):
     assert np.abs((samples == 1).mean(1) - expected).max() < 5 * math.sqrt(0.25 / 1000)
 
 
-def test_a_single_network_samples_too(diabetes):
-    model = FSVIRegressor("map", **FAST).fit(*diabetes)
-    assert model.sample_y(diabetes[0], 7).shape == (150, 7)
-
-
 def test_the_same_random_state_gives_the_same_bits_and_leaves_torch_alone(classifier, moons):
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
@@ -175,34 +147,12 @@ def test_search_over_methods_in_a_pipeline(moons):
     assert search.best_score_ > 0.75 and search.best_params_["fsviclassifier__method"] in ("map", "mfvi")
 
 
-def test_cross_validation(diabetes):
-    assert cross_val_score(FSVIRegressor("map", **FAST), *diabetes, cv=2).shape == (2,)
-
-
-@pytest.mark.parametrize("method", ["fsvi", "laplace", "mfvi", "duq", "ensemble:map", "ensemble:mfvi"])
+@pytest.mark.parametrize("method", ["fsvi", "ensemble:map"])
 def test_pickled_models_predict_the_same(method, moons, tmp_path):
     model = FSVIClassifier(method, **{**FAST, "epochs": 5}).fit(*moons)
     joblib.dump(model, tmp_path / "model.joblib")
     again = joblib.load(tmp_path / "model.joblib")
     np.testing.assert_array_equal(again.predict_proba(moons[0]), model.predict_proba(moons[0]))
-
-
-def test_pandas_frames(moons, classifier):
-    pandas = pytest.importorskip("pandas")
-    X, y = moons
-    frame = pandas.DataFrame(X, columns=["east", "north"])
-    model = clone(classifier).fit(frame, pandas.Series(y))
-    assert model.feature_names_in_.tolist() == ["east", "north"]
-    np.testing.assert_array_equal(model.predict_proba(frame), classifier.predict_proba(X))
-
-
-def test_polars_frames(moons, classifier):
-    polars = pytest.importorskip("polars")
-    X, y = moons
-    frame = polars.DataFrame({"east": X[:, 0], "north": X[:, 1]})
-    model = clone(classifier).fit(frame, polars.Series(y))
-    assert model.feature_names_in_.tolist() == ["east", "north"]
-    np.testing.assert_array_equal(model.predict_proba(frame), classifier.predict_proba(X))
 
 
 # What it takes ------------------------------------------------------------------------------------------------------
@@ -228,23 +178,12 @@ def test_a_function_makes_networks(moons):
     assert sizes == [(2, 2)] * 3 and len(model.method_.members) == 3
 
 
-def test_parameters_stay_as_they_were(moons):
-    context, settings = fsvi.contexts.Uniform(widen=1.0), {"prior": fsvi.priors.Constant(2.0), **CHEAP}
-    settings["context"] = context
-    model = FSVIClassifier(**FAST, settings=settings).fit(*moons)
-    assert model.settings["context"] is context and context._bounds is None and model.settings is settings
-    assert model.method_.context.widen == 1.0 and model.method_.prior.variance == 2.0
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"method": "fsvy"}, "did you mean 'fsvi'"),
         ({"module": nn.Linear(2, 5)}, "5 outputs"),
-        ({"module": "mlp"}, "module='mlp'"),
-        ({"lr": -1.0}, "lr=-1.0"),
         ({"settings": {"num_contexts": 3}}, "did you mean 'num_context'"),
-        ({"epochs": 0}, "epochs=0"),
     ],
 )
 def test_bad_settings(moons, settings, message):
@@ -264,11 +203,3 @@ def test_bad_data(moons, diabetes, regressor):
         FSVIRegressor().predict(X)
     with pytest.raises(InvalidInputError, match="n_samples=0"):
         regressor.sample_y(diabetes[0], 0)
-
-
-def test_far_from_the_data_a_regressor_is_less_sure():
-    """Five ranges of the data away; with features that saturate the standard deviation would hardly change."""
-    x, y = load_diabetes(return_X_y=True)
-    model = FSVIRegressor(random_state=0, epochs=60).fit(x, y)
-    near, far = (model.predict(inputs, return_std=True)[1].mean() for inputs in (x, x + 5 * np.ptp(x, axis=0)))
-    assert far > 1.5 * near

@@ -8,7 +8,7 @@ from torch import nn
 
 import fsvi
 from fsvi.estimators import FSVIRegressor
-from fsvi.estimators.base import num_held_out, reestimate_noise
+from fsvi.estimators.base import reestimate_noise
 from fsvi.estimators.members import Rows, _Best, _calibrate, _folds, _Members, _noise, train_members
 from fsvi.networks import TabularFeatures
 
@@ -108,11 +108,6 @@ def test_training_is_repeatable_and_history_is_kept():
         net, history = train_members(rows, 2, 3, 16, None)
         nets.append(net(rows.x))
     assert torch.equal(*nets) and len(history.loss) == len(history.validation) >= 1
-
-
-@pytest.mark.parametrize(("rows", "expected"), [(40, 0), (75, 15), (300, 60), (1000, 100), (5000, 500)])
-def test_small_tables_hold_out_a_larger_share(rows, expected):
-    assert num_held_out(rows) == expected
 
 
 def test_a_learned_noise_is_that_of_held_out_rows():

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIRegressor
 
 FAST = {"epochs": 40, "lr": 0.05, "batch_size": 32, "num_samples": 10, "random_state": 0}
@@ -32,9 +31,3 @@ def test_calibrated_intervals_keep_their_promise(data, targets):
     assert lower.shape == y[400:].shape
     inside = ((lower <= y[400:]) & (y[400:] <= upper)).mean()
     assert 0.82 < inside < 0.98  # 0.9, give or take three standard errors of both samples
-
-
-def test_levels_out_of_range_are_named(data):
-    model = FSVIRegressor("map", **FAST).fit(*data)
-    with pytest.raises(InvalidInputError, match="alpha"):
-        model.predict_interval(data[0], alpha=1.5)

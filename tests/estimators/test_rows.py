@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from fsvi.errors import InvalidInputError
 from fsvi.estimators.rows import merge_rows, repeat_rows, weighted_scaler
 
 
@@ -21,12 +20,6 @@ def test_repetition_and_weights_are_the_same(rows):
     for one, other in zip(weighted, repeated, strict=True):
         np.testing.assert_array_equal(one, other)
     assert weighted[2].sum() == weights.sum()
-
-
-def test_the_order_of_rows_does_not_matter(rows):
-    order = np.random.default_rng(1).permutation(30)
-    for one, other in zip(merge_rows(*rows), merge_rows(*(part[order] for part in rows)), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_rows_with_different_targets_stay_apart():
@@ -50,8 +43,3 @@ def test_the_scaler_is_that_of_repeated_rows(rows):
     np.testing.assert_allclose(scaler.mean_, repeated.mean(0))
     np.testing.assert_allclose(scaler.scale_[:2], repeated[:, :2].std(0))
     assert scaler.scale_[2] == 1 and np.isfinite(scaler.transform(x)).all()
-
-
-def test_fractions_cannot_be_repeated():
-    with pytest.raises(InvalidInputError, match="laplace"):
-        repeat_rows(np.zeros((1, 1)), np.zeros(1), np.array([0.5]), "laplace")

@@ -6,7 +6,6 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import fsvi
 import scenarios
-from fsvi.errors import InvalidInputError
 from fsvi.functions import FunctionGaussian
 from fsvi.functions.divergences import KL, Divergence, RegularizedKL
 from fsvi.functions.kernels import RBF, Matern
@@ -79,9 +78,3 @@ def test_a_file_keeps_the_divergence(tmp_path):
     method.save(tmp_path / "method.fsvi")
     loaded = fsvi.load(tmp_path / "method.fsvi").divergence
     assert (loaded.nugget, loaded.covariance, loaded.num_draws) == (0.3, "diagonal", 2)
-
-
-@pytest.mark.parametrize(("settings", "said"), [({"gamma": 0.0}, "gamma"), ({"num_draws": 0}, "num_draws")])
-def test_a_regularizer_is_needed(settings, said):
-    with pytest.raises(InvalidInputError, match=said):
-        RegularizedKL(**settings)

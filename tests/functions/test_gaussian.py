@@ -3,7 +3,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
-from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsvi.errors import SingularCovarianceError
@@ -41,7 +40,7 @@ def draw_pair(points, ranks, outputs, shared, diagonals, seed):
     return [gaussian(points, ranks[i], outputs, shared[i], diagonals[i], 2 * seed + i) for i in range(2)]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(**SHAPES)
 def test_the_kl_and_its_gradient_are_those_of_torch_distributions(**shapes):
     """Ranks below and above K, few outputs and more outputs than points, weights shared over outputs or not."""
@@ -108,15 +107,6 @@ def test_log_prob_equals_torch_distributions(rank, shared):
     torch.testing.assert_close(g.log_prob(values), dense(g, 0.0).log_prob(values.mT).sum(-1))
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(**SHAPES)
-def test_kl_is_not_negative_and_zero_for_equals(**shapes):
-    q, p = draw_pair(**shapes)
-    for divergence in (gaussian_kl, diagonal_kl):
-        assert divergence(q, p, NUGGET) >= 0
-        assert abs(divergence(q, q, NUGGET)) < 1e-9
-
-
 @pytest.mark.parametrize("rank", [0, 3, 8], ids=["constant", "low_rank", "full_rank"])
 def test_moments_equal_the_dense_ones(rank):
     g = gaussian(5, rank, 2, diagonal=0.3).prepared(NUGGET)
@@ -143,22 +133,6 @@ def test_gradients(divergence, rank, prior_rank, outputs, shared):
     assert torch.autograd.gradgradcheck(kl, inputs)
 
 
-@pytest.mark.parametrize("rank", [3, 8])
-def test_gradients_of_a_stack_are_those_of_its_members(rank):
-    p = gaussian(5, rank, 2, seed=9)
-    members = [gaussian(5, rank, 2, seed=seed) for seed in range(3)]
-
-    def kl(mean, factor, weight):
-        return gaussian_kl(FunctionGaussian(mean, factor, weight, 0.1), p, NUGGET)
-
-    gradients = grad(kl, argnums=(0, 1, 2))
-    stacked = vmap(gradients)(
-        *(torch.stack([getattr(g, name) for g in members]) for name in ("mean", "factor", "weight"))
-    )
-    for index, g in enumerate(members):
-        torch.testing.assert_close([s[index] for s in stacked], list(gradients(g.mean, g.factor, g.weight)))
-
-
 @pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
 @pytest.mark.parametrize("rank", [0, 3, 8])
 def test_the_diagonal_can_be_learned(divergence, rank):
@@ -170,16 +144,6 @@ def test_the_diagonal_can_be_learned(divergence, rank):
     diagonal = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(kl(diagonal).detach(), kl(0.3))
     assert torch.autograd.gradcheck(kl, diagonal)
-
-
-@pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])
-def test_float32_inputs_are_worked_on_in_float64(divergence):
-    """A difference that float32 would lose in a K×K factorisation: condition number 1e8."""
-    q, p = (gaussian(6, 2, 2, seed=s, dtype=torch.float32) for s in (0, 1))
-    value = divergence(q, p, 1e-7)
-    doubled = [FunctionGaussian(g.mean.double(), g.factor.double(), g.weight.double()) for g in (q, p)]
-    assert value.dtype == torch.float64
-    assert value == divergence(*doubled, 1e-7)
 
 
 def test_the_nugget_is_on_both_covariances():

@@ -75,14 +75,6 @@ def test_fitted_hyperparameters_are_at_least_as_likely_as_the_true_ones_and_clos
     assert noise.shape == (5,) and abs(float(noise.log().mean()) - math.log(0.2)) < 0.2
 
 
-def test_a_known_noise_stays():
-    x, y = draw(20, 0.7, 1.0, 0.2)
-    given = scalar([0.25])
-    lengthscale, _, noise = fit(x, y, (scalar(1.0), scalar(1.0), given), learn_noise=False)
-    torch.testing.assert_close(noise, given)
-    assert float(lengthscale) != 1.0
-
-
 def test_repeated_inputs_and_targets_without_noise_can_be_fitted():
     x = torch.zeros(8, 1)
     y = torch.ones(8, 1)

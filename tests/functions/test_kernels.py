@@ -78,12 +78,6 @@ def test_sums_and_products_are_those_of_matrices():
     assert len((a + b + c).kernels) == 3 and len((a * b * c).kernels) == 3 and len((a * (b + c)).kernels) == 2
 
 
-def test_a_missing_lengthscale_is_the_median_distance_in_the_kernels_columns():
-    x = torch.tensor([[0.0, 50.0], [1.0, 0.0], [3.0, 20.0]])
-    torch.testing.assert_close(RBF(columns=[0])(x), RBF(2.0, columns=[0])(x))
-    assert RBF().is_open and (RBF() + Linear()).is_open and not (RBF(1.0) * Periodic()).is_open
-
-
 def test_every_column_can_have_its_hyperparameters():
     x = inputs(columns=3)
     kernel = RBF(0.7) * (Periodic(1.3) + Linear(0.4, columns=[0, 2])) + Matern(1.5, [1.0, 2.0, 3.0])

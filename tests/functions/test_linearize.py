@@ -141,19 +141,6 @@ def test_jvp_equals_central_differences(make, name, training):
     assert change.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("name", "linearize"), [(n, list(LINEARIZERS)[i % 3]) for i, n in enumerate(EVERY)])
-def test_float32_and_no_gradients_change_nothing_but_rounding(make, name, linearize):
-    """Both open the way to fused kernels; the prior, and all context sets but the worst, go without gradients."""
-    net, x = make(name, 2)
-    split, q, draw = posterior(net, x)
-    expected = LINEARIZERS[linearize](split, q, x, draw)
-    net.float()
-    with torch.no_grad():
-        values = LINEARIZERS[linearize](split, q.float(), x.float(), q.at(draw.noise.float()))
-    torch.testing.assert_close(values.mean.double(), expected.mean, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(values.covariance().double(), expected.covariance(), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("name", "linearize"), [*((n, "jvp") for n in EVERY), ("mlp", "conditional"), ("lstm", "exact"), ("mlp", "exact")]
 )
@@ -292,47 +279,3 @@ def test_hardsigmoid_has_the_gradient_of_a_clamped_line(linearize):
         values = LINEARIZERS[linearize](split, q, x, draw)
         found.append((values.mean, *gradients(q, values.mean, values.covariance())))
     torch.testing.assert_close(*found)
-
-
-class DetachedThenChanged(nn.Module):
-    """`d = z.detach(); z.add_(1)`: d sees the change, and no derivative flows through it."""
-
-    def __init__(self):
-        super().__init__()
-        self.body, self.head = nn.Linear(3, 5), nn.Linear(5, 2)
-
-    def forward(self, x):
-        z = self.body(x)
-        d = z.detach()
-        z.add_(1)
-        return self.head(torch.tanh(z) * d)
-
-
-def test_an_operation_in_place_after_detach():
-    net, x = DetachedThenChanged().double(), torch.randn(4, 3, dtype=torch.float64)
-    split, q, draw = posterior(net, x)
-    z = net.body(x) + 1
-    moved = F.linear(x, draw.shift["body.weight"], draw.shift["body.bias"])
-    features, change = z.tanh() * z, (1 - z.tanh().square()) * moved * z
-    values = LINEARIZERS["jvp"](split, q, x, draw)
-    torch.testing.assert_close(values.factor[:, :5], features)
-    torch.testing.assert_close(values.mean, net.head(features + change))
-
-
-def test_attention_with_a_scale_of_zero():
-    """softmax(0·QKᵀ) is the average; a scale of 0 is not the default one."""
-
-    class Attention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
-
-        def forward(self, x):
-            h = self.body(x)
-            return self.head(F.scaled_dot_product_attention(h, h, h.tanh(), scale=0.0).mean(1))
-
-    net, x = Attention().double(), torch.randn(2, 5, 3, dtype=torch.float64)
-    split, q, draw = posterior(net, x)
-    h, moved = net.body(x), F.linear(x, draw.shift["body.weight"], draw.shift["body.bias"])
-    features, change = h.tanh().mean(1), ((1 - h.tanh().square()) * moved).mean(1)
-    torch.testing.assert_close(LINEARIZERS["jvp"](split, q, x, draw).mean, net.head(features + change))

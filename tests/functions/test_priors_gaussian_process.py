@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.errors import InvalidInputError
 from fsvi.functions import gaussian_kl
 from fsvi.functions.hyperparameters import fit_hyperparameters
 from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, median_distance, rbf_kernel
@@ -115,30 +114,6 @@ def test_fsvi_fits_the_process_where_it_is_told_to(learn):
     assert not learn or method.prior.hyperparameters[0] < method.prior.hyperparameters[1]
 
 
-def test_a_file_keeps_every_lengthscale(tmp_path):
-    method = regression(learn=True)
-    fsvi.fit(method, table(), epochs=1)
-    method.save(tmp_path / "gp.fsvi")
-    loaded = fsvi.load(tmp_path / "gp.fsvi")
-    assert torch.equal(loaded.prior.hyperparameters, method.prior.hyperparameters)
-    points = torch.zeros(1, 2)
-    assert float(loaded.prior.gaussian(points).covariance()) == pytest.approx(float(method.prior.hyperparameters[-1]))
-
-
-def test_a_noise_from_the_network_leaves_the_process_one():
-    net = fsvi.networks.mlp(2, (4,), 2)
-    likelihood = fsvi.Gaussian([0.1, 0.2], heteroscedastic=True)
-    method = fsvi.FSVI(net, likelihood, fsvi.contexts.Batch(), prior=GaussianProcess(learn=True), num_context=4)
-    fsvi.fit(method, table(), epochs=1)
-    assert method.prior.hyperparameters.shape == (3,)
-
-
-@pytest.mark.parametrize("method", [fsvi.FSVI, fsvi.FBNN, fsvi.SPG])
-def test_a_process_cannot_be_fitted_to_classes(make, method):
-    with pytest.raises(InvalidInputError, match="learn"):
-        method(make("mlp")[0], fsvi.Categorical(), fsvi.contexts.Batch(), prior=GaussianProcess(learn=True))
-
-
 # Kernels -------------------------------------------------------------------------------------------------------------
 
 
@@ -157,13 +132,6 @@ def test_a_kernel_of_ones_own_is_the_covariance_and_the_variance_is_its_factor()
     method = with_kernel(composed(), variance=0.6)
     x, _ = table()
     torch.testing.assert_close(method.prior.gaussian(x[:5]).covariance()[0], 0.6 * composed()(x[:5]))
-
-
-def test_missing_lengthscales_of_a_kernel_are_found():
-    prior = GaussianProcess(kernel=Matern(1.5, columns=[1]) + Linear())
-    x = torch.tensor([[9.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
-    prior.prepare(x)
-    assert prior.hyperparameters.tolist() == [2.0, 1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("learn", [False, True])
@@ -186,9 +154,3 @@ def test_a_kernel_is_fitted_as_it_is_scaled():
         prior.bind(Network(torch.nn.Linear(1, 1)))
         prior.fit(x, y, scalar([0.5]), learn_noise=True)
     torch.testing.assert_close(plain.gaussian(x).covariance(), scaled.gaussian(x).covariance(), rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("kernel", [RBF([1.0, 2.0, 3.0]), Matern(columns=[2]), RBF() + Linear([1.0, 1.0, 1.0])])
-def test_a_kernel_whose_columns_do_not_fit_is_refused_before_training(kernel):
-    with pytest.raises(InvalidInputError, match="column"):
-        fsvi.fit(with_kernel(kernel), table(), epochs=1)

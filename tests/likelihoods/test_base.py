@@ -35,11 +35,6 @@ def test_targets_that_do_not_fit_are_refused(likelihood, y, said):
         likelihood.check_targets(y, Q)
 
 
-def test_a_likelihood_without_fisher_information_says_so():
-    with pytest.raises(InvalidInputError, match="fisher_root"):
-        fsvi.likelihoods.Likelihood.fisher_root(fsvi.Categorical(), torch.zeros(1, 2))
-
-
 @pytest.mark.parametrize("likelihood", [fsvi.Gaussian(0.5), fsvi.StudentT(), fsvi.Poisson(), fsvi.Bernoulli()])
 def test_missing_targets_are_left_out(likelihood):
     """A row without targets is as if it were not there; a row with some counts by those."""

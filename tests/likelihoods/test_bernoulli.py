@@ -6,7 +6,6 @@ from torch import distributions as D
 from torch import nn
 
 import fsvi
-from fsvi.errors import InvalidInputError
 from likelihood_cases import N, Q, S, expected_curvature, made, outputs, targets
 
 
@@ -87,18 +86,6 @@ def test_the_root_of_the_fisher_information():
         torch.testing.assert_close(given, expected_curvature(likelihood, logits, targets, chances))
 
 
-@pytest.mark.parametrize("y", [torch.zeros(N).bool(), torch.ones(N).int(), torch.ones(N, 1)])
-def test_labels_become_float_columns(y):
-    y = fsvi.Bernoulli().check_targets(y, 1)
-    assert y.is_floating_point() and y.shape == (N, 1)
-
-
-@pytest.mark.parametrize("y", [torch.full((N,), 2), torch.full((N,), -0.5), torch.zeros(N, 2)])
-def test_other_labels_are_refused(y):
-    with pytest.raises(InvalidInputError, match=r"Bernoulli|\(n, 1\)"):
-        fsvi.Bernoulli().check_targets(y, 1)
-
-
 # Predictions
 
 
@@ -150,24 +137,3 @@ def test_several_labels_against_scipy():
     np.testing.assert_allclose(p.expected_entropy(), expected, rtol=1e-10)
     np.testing.assert_allclose(p.mutual_information(), total - expected, rtol=1e-8)
     assert p.labels().shape == (N, Q) and torch.equal(p.labels(), (p.mean > 0.5).long())
-
-
-def test_draws_that_agree_have_no_mutual_information():
-    p = fsvi.likelihoods.BernoulliPredictive(torch.randn(1, 50, Q).expand(S, 50, Q))
-    assert (p.mutual_information() == 0).all()
-
-
-@pytest.mark.parametrize("scale", [1e3, 1e30])
-def test_extreme_logits_give_no_nan(scale):
-    p = fsvi.likelihoods.BernoulliPredictive(scale * torch.tensor([[[1.0], [0.0]], [[1.0], [-1.0]]]))
-    values = [p.mean, p.variance, p.entropy(), p.expected_entropy(), p.mutual_information(), p.log_prob([0, 1])]
-    assert all(value.isfinite().all() for value in values)
-
-
-def test_one_class_of_several_labels_is_refused():
-    p = made("labels")
-    with pytest.raises(InvalidInputError, match="column"):
-        fsvi.metrics.accuracy(p, torch.zeros(N).long())
-    assert 0 <= fsvi.metrics.accuracy(p.column(1), torch.zeros(N).long()) <= 1
-    with pytest.raises(InvalidInputError, match="0 or 1"):
-        p.log_prob(torch.full((N, Q), 0.5))

@@ -19,13 +19,6 @@ def test_categorical_nll(f):
     torch.testing.assert_close(fsvi.Categorical().nll(f, labels), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
-@pytest.mark.parametrize("shape", [(N,), (N, 1)])
-def test_labels_become_int64_vectors(dtype, shape):
-    labels = fsvi.Categorical().check_targets(torch.ones(shape, dtype=dtype), Q)
-    assert labels.dtype == torch.int64 and labels.shape == (N,)
-
-
 def test_the_root_of_the_fisher_information_of_classes():
     f = torch.randn(N, Q, dtype=torch.float64)
     root = fsvi.Categorical().fisher_root(f)
@@ -94,13 +87,6 @@ def test_the_curvature_is_that_of_the_loss(settings):
         assert not likelihood.fisher_root(f, torch.full((N,), -1)).any()
 
 
-def test_the_settings_survive_a_description():
-    likelihood = fsvi.Categorical([0.1, 2.0, 1.0], 0.1, -1)
-    again = fsvi.Categorical.from_config(likelihood.config())
-    assert torch.equal(again.class_weight, likelihood.class_weight)
-    assert (again.label_smoothing, again.ignore_index) == (0.1, -1)
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -116,8 +102,3 @@ def test_the_settings_survive_a_description():
 def test_impossible_settings_and_targets_are_refused(make, said):
     with pytest.raises(InvalidInputError, match=said):
         make()
-
-
-def test_one_logit_is_for_bernoulli():
-    with pytest.raises(fsvi.errors.InvalidInputError, match=r"one output.*fsvi.Bernoulli"):
-        fsvi.Categorical().check_targets(torch.tensor([0, 1]), 1)

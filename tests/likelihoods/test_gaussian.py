@@ -50,16 +50,6 @@ def test_learned_noise_is_one_parameter_an_output_with_the_right_gradient(y, lea
     torch.testing.assert_close(likelihood.log_noise.grad, 1 - residual)
 
 
-@pytest.mark.parametrize("noise", [0.3, [0.1, 0.5]])
-def test_binding_again_starts_from_the_noise_that_was_given(noise):
-    """A method binds twice when its first guess of the last layer had another width."""
-    likelihood = fsvi.Gaussian(noise)
-    if isinstance(noise, float):
-        likelihood.bind(8)
-    likelihood.bind(2)
-    torch.testing.assert_close(likelihood.noise, torch.as_tensor(noise).expand(2))
-
-
 @pytest.mark.parametrize("noise", [0.5, [0.3, 0.5, 2.0]])
 def test_a_least_noise_changes_nothing_where_learning_starts(f, y, noise):
     likelihood = bound(fsvi.Gaussian(noise, learn_noise=True, least_noise=0.2))

@@ -36,17 +36,7 @@ def test_the_fisher_information_is_that_of_the_present_head():
     assert (found[:, [0, 3]] == 0).all()
 
 
-def test_labels_of_other_tasks_are_refused():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="label 3 is not a class of task 1"):
-        fsvi.MultiHead(HEADS, task=1).check_targets(torch.tensor([1, 3]), 5)
-
-
 @pytest.mark.parametrize("heads", [[], [[0, 1], [1, 2]], [[0], [2]], [[0, 1], []]])
 def test_heads_that_are_no_partition_are_refused(heads):
     with pytest.raises(fsvi.errors.InvalidInputError, match="each class once"):
         fsvi.MultiHead(heads)
-
-
-def test_the_network_needs_an_output_for_every_class():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="5 classes"):
-        fsvi.MAP(torch.nn.Linear(2, 4), fsvi.MultiHead(HEADS))

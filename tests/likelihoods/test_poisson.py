@@ -17,13 +17,6 @@ def test_the_nll_is_that_of_torch_and_scipy(draws):
     assert float(nll) == pytest.approx(expected, rel=1e-10)
 
 
-def test_missing_counts_do_not_count():
-    f, y = outputs(), torch.randint(8, (N, Q)).double()
-    y[0, 1] = y[3] = torch.nan
-    logs = D.Poisson(f.exp()).log_prob(y.nan_to_num(0))
-    torch.testing.assert_close(fsvi.Poisson().nll(f, y), -logs[~y.isnan()].sum() / (N - 1))
-
-
 def test_the_root_of_the_fisher_information():
     """The Hessian of −log p(y|f) does not depend on y."""
     f, likelihood = outputs(), fsvi.Poisson()

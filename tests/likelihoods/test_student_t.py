@@ -29,14 +29,6 @@ def test_many_degrees_of_freedom_are_a_gaussian():
     torch.testing.assert_close(likelihood.nll(f, y), bound(fsvi.Gaussian(0.7)).nll(f, y), rtol=1e-4, atol=0)
 
 
-def test_missing_targets_do_not_count():
-    f, y = outputs(), outputs()
-    y[0, 1] = y[3] = torch.nan
-    likelihood = bound(fsvi.StudentT(0.7, 4.0))
-    logs = D.StudentT(4.0, f, 0.7).log_prob(y.nan_to_num(0))
-    torch.testing.assert_close(likelihood.nll(f, y), -logs[~y.isnan()].sum() / (N - 1), rtol=1e-6, atol=0)
-
-
 def test_the_root_of_the_fisher_information():
     """∫ p(y) (d/df log p(y))² dy by SciPy's quadrature."""
     df, scale = 3.5, 0.7
@@ -76,13 +68,3 @@ def test_outliers_move_it_less_than_a_gaussian():
         fsvi.fit(method, (x, y), epochs=200, batch_size=200, lr=0.05)
         errors.append(abs(method.net.bias.item()))
     assert errors[0] < 0.1 < 0.5 < errors[1]
-
-
-def test_binding_again_starts_from_the_given_values():
-    likelihood = fsvi.StudentT(0.7, 5.0, learn_df=True)
-    likelihood.bind(4)
-    likelihood.bind(2)
-    torch.testing.assert_close(likelihood.scale, torch.full((2,), 0.7))
-    torch.testing.assert_close(likelihood.df, torch.full((2,), 5.0))
-    again = fsvi.StudentT.from_config(likelihood.config())
-    assert (again.learn_scale, again.learn_df) == (True, True) and float(again.df) == pytest.approx(5.0)

@@ -31,14 +31,6 @@ def test_summaries_of_parts_are_joined(kind):
     assert p.summary().to(torch.float32).mean.dtype == torch.float32
 
 
-def test_classes_keep_their_log_probability():
-    p, y = made("classes"), targets("classes")
-    torch.testing.assert_close(p.summary().log_prob(y), p.log_prob(y))
-    assert fsvi.metrics.evaluate_classification(p.summary(), y) == pytest.approx(
-        fsvi.metrics.evaluate_classification(p, y)
-    )
-
-
 @every_kind
 def test_draws_are_not_kept(kind):
     s = made(kind).summary()

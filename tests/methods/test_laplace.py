@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
 from fsvi.errors import InvalidInputError
+from fsvi_cases import begun
 
 STRUCTURES = pytest.mark.parametrize("structure", ["last_layer", "kron", "diagonal"])
 NOISE = 0.5
@@ -112,14 +113,13 @@ def test_draws_on_a_linear_gaussian_model_have_the_posteriors_moments():
 # Classification and deep networks -------------------------------------------------------------------------------------
 
 
-@pytest.mark.skip(reason="not yet ported to the new core")
 @STRUCTURES
 def test_draws_are_those_of_the_linearised_network(structure):
     method = classifier(structure)
     x = torch.randn(4, 2, dtype=torch.float64)
     num = 4000
     with torch.no_grad():
-        draws = method.function_draws(x, num, torch.Generator().manual_seed(0), 512)
+        draws = method.functions(num, torch.Generator().manual_seed(0))(x)
     mean, covariance = method.function_moments(x)
     variance = covariance.diagonal(dim1=1, dim2=2)
     centred = draws - mean
@@ -202,13 +202,12 @@ def test_until_trained_it_predicts_as_map_and_has_no_evidence():
         method.log_marginal_likelihood()
 
 
-@pytest.mark.skip(reason="not yet ported to the new core")
 def test_training_again_forgets_the_posterior():
     method = fsvi.Laplace(dense(), fsvi.Categorical())
     fsvi.fit(method, classes(), epochs=1)
-    x, _ = classes()
-    method.num_data = len(x)
-    assert method.posterior is None
+    begun(method, *classes())
+    with pytest.raises(InvalidInputError, match="posterior"):
+        method.log_marginal_likelihood()
 
 
 @STRUCTURES

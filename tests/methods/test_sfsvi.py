@@ -47,7 +47,6 @@ def minimize(method, x, y):
     optimizer.step(closure)
 
 
-@pytest.mark.skip(reason="not yet ported to the new core")
 @pytest.mark.parametrize("coreset", [0, 4])
 def test_a_sequence_of_linear_regressions_ends_in_the_posterior_of_all_data(coreset, monkeypatch):
     """Tasks with orthogonal designs have posteriors without correlations, which q can represent. At spanning points
@@ -92,7 +91,6 @@ def q_stds(method):
     return method.posterior.stds()
 
 
-@pytest.mark.skip(reason="not yet ported to the new core")
 @pytest.mark.parametrize("linearize", ["jvp", "exact"])
 def test_each_head_is_compared_at_the_context_and_at_its_own_coreset(linearize):
     """The KL term against torch.distributions, with the Gaussians of all outputs at all points as ingredients."""
@@ -130,7 +128,6 @@ def test_each_head_is_compared_at_the_context_and_at_its_own_coreset(linearize):
     torch.testing.assert_close(kl, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.skip(reason="not yet ported to the new core")
 def test_heads_of_later_tasks_stay_as_they_are():
     method = multi_head()
     before = dict(method.net.named_parameters())["2.weight"].detach().clone()
@@ -139,7 +136,6 @@ def test_heads_of_later_tasks_stay_as_they_are():
     assert (moved[:2] > 0).all() and (moved[2:] == 0).all()
 
 
-@pytest.mark.skip(reason="not yet ported to the new core")
 def test_the_posterior_becomes_the_prior():
     method = multi_head(stochastic="last_layer")
     fsvi.fit_tasks(method, [(points(), torch.arange(12) % 2)], epochs=3)
@@ -153,7 +149,6 @@ def test_the_posterior_becomes_the_prior():
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skip(reason="not yet ported to the new core")
 def test_a_loaded_method_learns_the_next_task_as_the_saved_one(tmp_path):
     method, tasks = multi_head(), [(points(seed=0), torch.arange(12) % 2), (points(seed=1), torch.full((12,), 2))]
     with pytest.warns(UserWarning, match="all 12 labels"):

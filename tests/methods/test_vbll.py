@@ -140,7 +140,6 @@ def test_a_network_without_feature_layers_trains():
     assert history.loss[-1] < history.loss[0]
 
 
-@pytest.mark.skip(reason="not yet ported to the new core")
 @pytest.mark.parametrize("name", ["tied_head", "frozen"])
 def test_a_last_layer_that_is_not_free_is_refused(make, name):
     net, x = make("mlp" if name == "frozen" else name)

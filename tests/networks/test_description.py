@@ -1,12 +1,9 @@
 """Networks as plain values: described, built again, the same function; or refused."""
 
 import json
-import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from fsvi.errors import FileFormatError
@@ -104,13 +101,11 @@ def test_a_layer_comes_back_with_its_settings(name, layer, shape):
     ("make", "shape"),
     [
         (lambda: mlp(3, (4, 5), 2, nn.Tanh), (3,)),
-        (lambda: mlp(3, (), 1), (3,)),
         (lambda: cnn(2, 3, 8, dropout=0.5), (2, 8, 8)),
-        (lambda: resnet18(2, 3), (2, 8, 8)),
         (lambda: resnet18(1, 2, small_images=False), (1, 32, 32)),
         (lambda: nn.Sequential(nn.Unflatten(1, (1, 8, 8)), resnet18(1, 5)), (64,)),
     ],
-    ids=["mlp", "linear", "cnn", "resnet18", "large_images", "nested_resnet"],
+    ids=["mlp", "cnn", "large_images", "nested_resnet"],
 )
 def test_our_own_networks_come_back(make, shape):
     net = make()
@@ -119,23 +114,8 @@ def test_our_own_networks_come_back(make, shape):
     assert_same_function(net, again, torch.randn(4, *shape))
 
 
-leaves = st.sampled_from([layer for layer in VECTORS.values()])
-stacks = st.recursive(leaves, lambda parts: st.lists(parts, max_size=4), max_leaves=8)
-
-
 def stacked(stack) -> nn.Module:
     return nn.Sequential(*map(stacked, stack)) if isinstance(stack, list) else stack
-
-
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(stack=stacks, double=st.booleans())
-def test_any_stack_comes_back_or_is_refused_for_sharing(stack, double):
-    net = nn.Sequential(stacked(stack)).to(torch.float64 if double else torch.float32)
-    states = list(net.named_parameters(remove_duplicate=False)) + list(net.named_buffers(remove_duplicate=False))
-    if len({id(tensor) for _, tensor in states}) < len(states):
-        assert describe(net) is None
-        return
-    assert_same_function(net, rebuilt(net), torch.randn(5, 4, dtype=torch.float64 if double else torch.float32))
 
 
 def test_names_order_type_and_frozen_parameters_come_back():
@@ -152,18 +132,9 @@ def test_names_order_type_and_frozen_parameters_come_back():
 # What is not described
 
 
-class Own(nn.Linear):
-    pass
-
-
 class Linear(nn.Linear):
     """A user's class with the name of a known one."""
 
-    def forward(self, x):
-        return 2 * super().forward(x)
-
-
-class Doubling(nn.Sequential):
     def forward(self, x):
         return 2 * super().forward(x)
 
@@ -181,28 +152,19 @@ def changed_resnet(change):
 
 
 STRANGE = {
-    "own": nn.Sequential(Own(3, 2)),
     "same_name": nn.Sequential(Linear(3, 2)),
-    "subclass": Doubling(nn.Linear(3, 2)),
     "recurrent": nn.Sequential(nn.LSTM(3, 2)),
     "shared_layer": nn.Sequential(*[nn.Linear(3, 3)] * 2),
-    "shared_weight": changed(lambda net: setattr(net[2], "weight", net[0].weight)),
     "hook": changed(lambda net: net[1].register_forward_hook(lambda m, a, out: 2 * out)),
     "weight_norm": changed(lambda net: nn.utils.parametrizations.weight_norm(net[0])),
-    "spectral_norm": changed(lambda net: nn.utils.spectral_norm(net[0])),
     "forward": changed(lambda net: setattr(net[1], "forward", torch.sin)),
     "buffer": changed(lambda net: net.register_buffer("scale", torch.ones(1))),
-    "parameter": changed(lambda net: net[1].register_parameter("scale", nn.Parameter(torch.ones(1)))),
     "two_types": changed(lambda net: net[0].double()),
     "bad_setting": nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten()),
     "lost_setting": nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)),
     "resnet_layer": changed_resnet(lambda net: setattr(net.blocks[0].body, "2", nn.Tanh())),
-    "resnet_head": changed_resnet(lambda net: setattr(net, "fc", nn.Sequential(nn.Linear(512, 2)))),
     "resnet_hook": changed_resnet(lambda net: net.blocks[0].register_forward_hook(lambda m, a, out: 2 * out)),
-    "resnet_pre_hook": changed_resnet(lambda net: net.stem[0].register_forward_pre_hook(lambda m, a: 2 * a[0])),
     "resnet_forward": changed_resnet(lambda net: setattr(net.blocks[3], "forward", torch.relu)),
-    "resnet_class": changed_resnet(lambda net: setattr(net, "fc", Linear(512, 2))),
-    "resnet_stem": changed_resnet(lambda net: net.stem.insert(0, nn.Identity())),
 }
 STRANGE["bad_setting"][0].stride = "far"
 del STRANGE["lost_setting"][1].elementwise_affine
@@ -227,20 +189,14 @@ def layers(layer, **settings):
     ("description", "message"),
     [
         (layers("os.system", command="true"), r"'os\.system'"),
-        (layers("LSTM", input_size=1), "'LSTM'"),
-        (layers([]), "built"),
         (layers("Linear", **LINEAR, device="meta"), "device='meta'"),
         (layers("Linear", **LINEAR, bias={"a": 1}), "bias={'a': 1}"),
-        (layers("Dropout", p=math.nan), "p=nan"),
         (layers("Linear", **LINEAR, colour="red"), "'colour'"),
         (layers("Linear", in_features=-1, out_features=2), "built"),
-        (layers("Linear", in_features=10**20, out_features=2), "built"),
         (layers("Conv2d", in_channels=2, out_channels=2, kernel_size=1, groups=0), "built"),
         ({**GOOD, "dtype": "torch.load"}, "built"),
         ({**GOOD, "frozen": ["nothing"]}, "built"),
-        ({**GOOD, "frozen": 3}, "built"),
         ({**GOOD, "layers": {"layer": "Sequential", "children": [["a.b", GOOD["layers"]]]}}, "built"),
-        ({}, "built"),
         (3, "built"),
     ],
 )
@@ -248,14 +204,6 @@ def test_a_wrong_description_is_refused_in_one_sentence(description, message):
     with pytest.raises(FileFormatError, match=message) as caught:
         build(description)
     assert "\n" not in str(caught.value)
-
-
-def test_a_network_without_end_is_refused():
-    description = {"layer": "Identity", "settings": {}}
-    for _ in range(3000):
-        description = {"layer": "Sequential", "children": [["0", description]]}
-    with pytest.raises(FileFormatError, match="built"):
-        build({**GOOD, "layers": description})
 
 
 def test_a_network_larger_than_the_limit_takes_no_memory():

@@ -4,22 +4,18 @@ from torch import nn
 from torch.nn import functional as F
 
 import fsvi
-from fsvi.errors import FileFormatError, HeadError, InvalidInputError
+from fsvi.errors import HeadError, InvalidInputError
 from fsvi.networks import Network
 
 HEADS = {
     "mlp": "2",
-    "no_bias": "2",
     "dropout": "3",
     "linear": "0",
     "head_first": "fc",
     "tied_features": "fc",
     "tied_head": "fc",
     "transformer": "head",
-    "transformer_dropout": "head",
     "lstm": "head",
-    "gru": "head",
-    "depthwise": "6",
     "batch_norm": "6",
     "resnet18": "fc",
 }
@@ -50,12 +46,6 @@ def test_the_head_is_found_and_carries_the_output(make, name):
     assert Network(net, head=HEADS[name]).examined(x).settings() == split.settings()
 
 
-def test_a_bare_linear_layer_is_its_own_head():
-    net = nn.Linear(3, 2)
-    split = Network(net).examined(torch.randn(4, 3))
-    assert split.head == "" and split.head_names == ["weight", "bias"]
-
-
 def test_a_layer_used_twice_is_the_head_by_its_last_call():
     """Recursion through one layer: only the input of the call that gives the output is the features."""
     net, x = Net(lambda f: f), torch.randn(5, 3)
@@ -65,11 +55,6 @@ def test_a_layer_used_twice_is_the_head_by_its_last_call():
     features, outputs = split.with_features(x, {})
     torch.testing.assert_close(net.fc(features), outputs)
     assert split.is_reused and split.is_tied
-
-
-@pytest.mark.parametrize(("name", "tied"), [("tied_head", True), ("tied_features", False), ("mlp", False)])
-def test_a_tied_head_is_noticed(make, name, tied):
-    assert Network(make(name)[0], head=HEADS[name]).is_tied is tied
 
 
 @pytest.mark.parametrize("name", ["batch_norm", "tied_features", "tied_head", "lstm"])
@@ -108,27 +93,16 @@ def test_looking_for_the_head_changes_nothing(make, name, training):
     ("net", "said"),
     [
         (Net(lambda f: f.softmax(-1)), "softmax.*'fc'"),
-        (Net(lambda f: f.log_softmax(-1)), "log-softmax.*'fc'"),
         (Net(lambda f: f.relu_()), "'fc'"),
-        (Net(lambda f: 2 * f), "'fc'"),
         (Net(lambda f: ("logits", f)), "tuple"),
         (Net(lambda f: f[:, 0]), r"\(5,\)"),
-        (Net(lambda f: f[None]), r"\(1, 5, 2\)"),
         (Net(lambda f: f[:3]), r"\(3, 2\)"),
         (nn.Sequential(nn.Conv1d(3, 2, 3)), r"nn\.Linear"),
-        (nn.Sequential(nn.Flatten(), nn.Tanh()), r"nn\.Linear"),
     ],
-    ids=["softmax", "log_softmax", "in_place", "scaled", "tuple", "vector", "three_dims", "short", "conv", "empty"],
+    ids=["softmax", "in_place", "tuple", "vector", "short", "conv"],
 )
 def test_a_network_without_linear_output_is_refused(net, said):
     with pytest.raises(HeadError, match=said):
-        Network(net).examined(torch.randn(5, 3))
-
-
-def test_linear_layers_that_are_never_called_are_no_head():
-    net = Net(lambda f: f)
-    net.forward = lambda x: x
-    with pytest.raises(HeadError, match="linear layers"):
         Network(net).examined(torch.randn(5, 3))
 
 
@@ -142,11 +116,6 @@ def test_linear_layers_that_are_never_called_are_no_head():
 def test_a_wrong_head_name_is_corrected(head, said):
     with pytest.raises(HeadError, match=said):
         Network(Net(lambda f: f), head=head).examined(torch.randn(5, 3))
-
-
-def test_inputs_of_another_shape_are_named():
-    with pytest.raises(InvalidInputError, match=r"\(7,\)"):
-        Network(Net(lambda f: f)).examined(torch.randn(5, 7))
 
 
 @pytest.mark.parametrize(
@@ -197,10 +166,6 @@ class Adapted(nn.Linear):
         return super().forward(x) + F.linear(F.linear(x, self.down), self.up)
 
 
-class Renamed(nn.Linear):
-    """A subclass that computes what its parent does."""
-
-
 def zero_cosine(inputs, outputs):
     head = Cosine(inputs, outputs)
     nn.init.zeros_(head.weight)
@@ -226,35 +191,7 @@ def test_a_head_that_is_not_a_plain_linear_layer_is_refused(name):
         Network(net).examined(torch.randn(4, 3))
 
 
-def test_a_subclass_that_is_a_plain_linear_layer_is_taken():
-    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), Renamed(5, 2))
-    assert Network(net).examined(torch.randn(4, 3)).head == "2"
-
-
-def test_last_layer_predictions_are_the_networks_or_refused():
-    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), Scaled(5, 2))
-    method = fsvi.FSVI(net, fsvi.Categorical(), stochastic="last_layer")
-    with pytest.raises(HeadError, match="plain"):
-        method.predict(torch.randn(4, 3))
-
-
 # Modules that cannot be used -----------------------------------------------------------------------------------------
-
-
-def test_data_parallel_is_refused():
-    wrapped = object.__new__(nn.DataParallel)  # a real one asks for devices, of which the tests register a stand-in
-    nn.Module.__init__(wrapped)
-    wrapped.module = nn.Linear(3, 2)
-    with pytest.raises(InvalidInputError, match="DataParallel"):
-        fsvi.MAP(wrapped, fsvi.Categorical())
-
-
-def test_lazy_modules_are_refused_until_they_have_seen_an_input():
-    net = nn.Sequential(nn.LazyLinear(5), nn.Tanh(), nn.Linear(5, 2))
-    with pytest.raises(InvalidInputError, match="lazy"):
-        fsvi.MAP(net, fsvi.Categorical())
-    net(torch.randn(4, 3))
-    assert fsvi.MAP(net, fsvi.Categorical()).predict(torch.randn(4, 3), 1).mean.shape == (4, 2)
 
 
 def test_a_compiled_network_is_unwrapped(tmp_path):
@@ -303,13 +240,6 @@ def test_outputs_are_found_in_what_the_model_returns(name, tmp_path):
     assert torch.equal(fsvi.load(tmp_path / "file", again).predict(x, 3).mean, expected)
 
 
-def test_an_output_by_a_function_is_asked_for_when_loading(tmp_path):
-    output, finish = OUTPUTS["function"]
-    fsvi.MAP(Network(Net(finish), output=output), fsvi.Categorical()).save(tmp_path / "file")
-    with pytest.raises(FileFormatError, match="output="):
-        fsvi.load(tmp_path / "file", Net(finish))
-
-
 def test_statements_about_the_network_survive_a_file(tmp_path):
     net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
     method = fsvi.MAP(Network(net, head="2"), fsvi.Categorical())
@@ -318,12 +248,6 @@ def test_statements_about_the_network_survive_a_file(tmp_path):
     assert loaded.network.settings()["head"] == "2"
     x = torch.randn(3, 2, 4, 4)
     assert torch.equal(loaded.predict(x).mean, method.predict(x).mean)
-
-
-@pytest.mark.parametrize(("head", "said"), [("fc2", "head='fc2'"), ("body", "head='body'")])
-def test_a_wrong_head_is_refused_by_methods(head, said):
-    with pytest.raises(HeadError, match=said):
-        fsvi.FSVI(Network(Net(lambda f: f), head), fsvi.Categorical(), fsvi.contexts.Dataset(torch.randn(5, 3)))
 
 
 class Strict(nn.Module):
@@ -344,7 +268,7 @@ class Strict(nn.Module):
         return values.mean(1)
 
 
-@pytest.mark.parametrize("error", [AssertionError, KeyError, AttributeError, ZeroDivisionError])
+@pytest.mark.parametrize("error", [AssertionError, KeyError])
 def test_any_error_of_the_network_becomes_a_sentence(error):
     """The search for the head also calls the network in ways that it may not expect."""
     network = fsvi.Network(Strict(error, averages=False))

@@ -2,15 +2,10 @@ import pytest
 import torch
 
 from fsvi.inputs import bundle
-from fsvi.networks.heads import Positions, choose_positions
+from fsvi.networks.heads import choose_positions
 from fsvi.validation import as_tensor
 
 VALUES = torch.arange(24.0).reshape(3, 4, 2)
-
-
-def test_positions_are_rows_of_the_outputs():
-    points = Positions(torch.zeros(3, 4), torch.tensor([0.0, 0.49, 0.9999]))
-    assert torch.equal(points.select(VALUES), VALUES.flatten(0, 1)[[0, 5, 11]])
 
 
 @pytest.mark.parametrize("num", [1, 5, 12])
@@ -33,7 +28,3 @@ def test_padding_is_never_chosen():
     torch.manual_seed(0)
     seen = torch.cat([choose_positions(x, 4).select(VALUES)[:, 0] for _ in range(100)])
     assert set(seen.tolist()) == set(VALUES[..., 0][mask == 1].tolist())
-
-
-def test_fewer_positions_than_points_repeat():
-    assert choose_positions(torch.zeros(1, 2), 5).select(VALUES[:1, :2]).shape == (5, 2)

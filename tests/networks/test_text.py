@@ -4,11 +4,9 @@ import json
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import fsvi
-from fsvi.errors import InvalidInputError
 from fsvi.networks import text_encoder
 from fsvi.networks.description import build, describe
 
@@ -45,18 +43,6 @@ def test_attention_is_that_of_pytorch():
     torch.testing.assert_close(block._attend(tokens, bias)[mask], expected[mask])
 
 
-def test_without_blocks_it_is_a_mean_of_words():
-    net, x = encoder(layers=0), texts(4)
-    words = net.tokens(x["input_ids"]) + net.places.weight
-    features = [F.layer_norm(row[mask], (8,)).mean(0) for row, mask in zip(words, x["attention_mask"], strict=True)]
-    torch.testing.assert_close(net(**x), net.head(torch.stack(features)))
-
-
-def test_the_order_of_words_matters():
-    net, ids = encoder(), torch.tensor([[2, 3, 4]])
-    assert not torch.allclose(net(ids), net(ids.flip(1)))
-
-
 def test_files_describe_it():
     net, x = encoder(layers=2, dropout=0.25), texts()
     again = build(json.loads(json.dumps(describe(net)))).eval()
@@ -75,9 +61,3 @@ def test_fsvi_with_every_parameter_random(linearize, tmp_path):
     fsvi.fit(method, (x, y), epochs=2, batch_size=4, progress=False)
     method.save(tmp_path / "text.fsvi")
     assert torch.equal(fsvi.load(tmp_path / "text.fsvi").predict(x).samples, method.predict(x).samples)
-
-
-def test_texts_that_are_too_long_are_refused():
-    method = fsvi.MAP(encoder(), fsvi.Categorical())
-    with pytest.raises(InvalidInputError, match="length"):
-        method.predict({"input_ids": torch.ones(2, 7, dtype=torch.long)})

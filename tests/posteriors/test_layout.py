@@ -25,25 +25,6 @@ def test_flattening_and_viewing_are_inverse(net):
     assert views["0.weight"].is_contiguous(memory_format=order)
 
 
-def test_several_vectors_give_a_leading_dimension(net):
-    layout = FlatLayout({name: p.shape for name, p in net.named_parameters()})
-    vectors = torch.randn(4, sum(layout.sizes))
-    together = layout.views(vectors)
-    for i, vector in enumerate(vectors):
-        for name, view in layout.views(vector).items():
-            assert torch.equal(together[name][i], view)
-
-
-def test_nothing_to_flatten():
-    layout = FlatLayout({})
-    assert layout.views(layout.flatten({})) == {}
-
-
-def test_a_vector_can_be_constant_on_each_tensor():
-    layout = FlatLayout({"a": torch.Size([2, 2]), "b": torch.Size([3])})
-    assert layout.fill({"a": 1.0, "b": -2.0}).tolist() == [1.0] * 4 + [-2.0] * 3
-
-
 def test_the_gradient_of_views_is_a_vector(net):
     """In channels-last order, too, each entry of the vector receives the gradient of its own place in a tensor."""
     layout = FlatLayout({name: p.shape for name, p in net.named_parameters()})

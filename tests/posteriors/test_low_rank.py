@@ -53,18 +53,3 @@ def test_the_last_entries_are_points():
     draws = torch.stack([gaussian.draw(torch.Generator().manual_seed(s)) for s in range(3)])
     assert bool((draws[:, 3] == gaussian.mean[3]).all())
     assert bool((draws[0, :3] != draws[1, :3]).all())
-
-
-def test_one_vector_is_a_point():
-    vector = torch.randn(1, 3)
-    assert torch.equal(collected(vector, 3, rank=2).draw(torch.Generator()), vector[0])
-
-
-def test_reset_forgets():
-    gaussian = collected(torch.randn(5, 3), 3, rank=2)
-    gaussian.reset()
-    again = torch.randn(4, 3)
-    for vector in again:
-        gaussian.collect(vector)
-    expected = collected(again, 3, rank=2)
-    assert all(torch.equal(a, b) for a, b in zip(gaussian.parameters(), expected.parameters(), strict=True))

@@ -57,19 +57,6 @@ def test_a_draw_has_the_stated_moments(q):
     torch.testing.assert_close(q.layout.join(q.means().values()), mean, msg="draws do not walk")
 
 
-def test_equal_shaped_layers_get_independent_noise(q):
-    draws = [q.layout.views(q.noise()) for _ in range(200)]
-    first, second = (torch.stack([draw[name] for draw in draws]) for name in ("2.weight", "3.weight"))
-    pairs = {"layers": (first, second), "draws": (first[1:], first[:-1]), "rows": (first[:, 1:], first[:, :-1])}
-    for between, (one, other) in pairs.items():
-        assert (one * other).mean().abs() < 5 / math.sqrt(one.numel()), between
-
-
-def test_a_generator_makes_the_noise_reproducible(q):
-    noises = [q.noise(torch.Generator().manual_seed(seed)) for seed in (3, 3, 4)]
-    assert torch.equal(noises[0], noises[1]) and not torch.equal(noises[0], noises[2])
-
-
 def test_the_gradient_of_a_draw_is_that_of_plain_operations(net, q):
     """Tensors that are used twice, as shift, or not at all, in channels-last order too."""
     noise = q.noise()

@@ -155,19 +155,6 @@ def test_matrices_and_parameters_turn_into_each_other():
         torch.testing.assert_close(back[name], torch.stack([p, 2 * p]))
 
 
-def test_frozen_parameters_are_left_out(make):
-    net, x = make("mlp")
-    net[0].weight.requires_grad_(False)
-    net[2].bias.requires_grad_(False)
-    assert [layer.names for layer in weight_layers(net)] == [["2.weight"]]
-    assert_same_rows(net, x)
-
-
-def test_layers_that_share_a_parameter_are_refused(make):
-    with pytest.raises(InvalidInputError, match=r"'body\.weight'"):
-        weight_layers(make("tied_head")[0])
-
-
 def test_layers_whose_inputs_do_not_start_with_the_batch_are_refused():
     net = TimeMajor()
     with pytest.raises(InvalidInputError, match=r"'body\.weight'.*\(5, 2, 3\)"):

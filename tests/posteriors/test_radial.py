@@ -4,7 +4,6 @@ import pytest
 import torch
 from scipy import integrate, stats
 from torch import nn
-from torch.distributions import Normal
 
 from fsvi.posteriors.radial import Radial, noise_entropy
 
@@ -61,10 +60,6 @@ def test_stds_are_those_of_single_parameters_and_are_set_as_such(q, draws):
     assert {name: std.unique().tolist() for name, std in made.stds().items()} == {
         name: [pytest.approx(std)] for name, std in given.items()
     }
-
-
-def test_in_one_dimension_the_entropy_is_the_normal_one():
-    assert noise_entropy(1) == pytest.approx(float(Normal(0.0, 1.0).entropy()))
 
 
 @pytest.mark.parametrize("dimension, area", [(2, 2 * math.pi), (3, 4 * math.pi), (4, 2 * math.pi**2)])

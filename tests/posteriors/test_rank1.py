@@ -93,16 +93,6 @@ def test_one_row_of_factors_serves_all_examples():
     assert not torch.allclose(net(x), shared), "the network itself stays as it was"
 
 
-@torch.no_grad()
-def test_draws_keep_their_type_in_mixed_precision():
-    q = moved(rank_one(nn.Linear(3, 4)))
-    with torch.no_grad():
-        q.log_std.fill_(-30)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        factors = q.draw(torch.tensor([0, 2]))
-    torch.testing.assert_close(factors, q.mean[[0, 2]], rtol=1e-6, atol=1e-6)
-
-
 def test_draws_have_the_moments_of_their_components():
     q = moved(rank_one(nn.Linear(2, 2)))
     components = torch.arange(3 * NUM) % 3

@@ -196,12 +196,12 @@ def damage(folder: Path, times: int, tables: bool) -> tuple[Counter[str], list[s
     arrays = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
 
     def read(path: Path, name: str) -> bytes:
-        out = io.BytesIO()
         if name == ".method":
             return fsvi.load(path).predict(arrays, 3).samples.numpy().tobytes()
         model = ModelFile(path).load() if name == ".estimator" else scorer
+        out = folder / "predictions.csv"
         predict_file(model, whole[".csv"] if name == ".estimator" else path, out, (), lambda _: None)
-        return out.getvalue()
+        return out.read_bytes()
 
     names = (".csv", ".csv.gz", ".parquet") if tables else (".method", ".estimator")
     ways = RAW if tables else MODEL

@@ -148,14 +148,6 @@ def test_class_probabilities_are_a_distribution(case, draws):
 
 
 @bounded
-@given(seeds, dtypes, st.integers(1, 9), st.integers(1, 5), st.integers(2, 12), st.sampled_from([0.0, 1.0, 30.0, 1e4]))
-def test_so_are_those_of_any_logits(seed, dtype, draws, num, classes, scale):
-    generator = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(draws, num, classes, generator=generator).to(dtype)
-    assert_is_a_distribution(CategoricalPredictive(logits))
-
-
-@bounded
 @given(cases(least_outputs=1, most_outputs=4), st.integers(1, 7), st.booleans())
 def test_real_targets_have_a_variance_of_at_least_the_noise(case, draws, learn_noise):
     method = case.regressor(noise=0.3, learn_noise=learn_noise)
@@ -164,24 +156,6 @@ def test_real_targets_have_a_variance_of_at_least_the_noise(case, draws, learn_n
     assert bool((predicted.function_variance >= 0).all())
     assert bool((predicted.variance >= 0.09 * (1 - 1e-6)).all())
     assert bool(predicted.log_prob(case.targets()).isfinite().all())
-
-
-@bounded
-@given(cases(most_outputs=4), st.sampled_from(["classifier", "regressor"]), st.integers(1, 10))
-def test_predictions_do_not_depend_on_the_batch_size(case, kind, batch_size):
-    method = getattr(case, kind)()
-    whole, parts = (method.predict(case.inputs(), 5, batch_size=size).samples for size in (512, batch_size))
-    torch.testing.assert_close(parts, whole, rtol=0, atol=10 * tolerance(whole) * max(1.0, float(whole.abs().max())))
-
-
-@bounded
-@given(cases(most_outputs=4), st.integers(1, 4), st.integers(1, 4))
-def test_one_input_is_predicted_as_it_is_among_others(case, first, second):
-    method = case.classifier()
-    x = case.inputs(first + second)
-    whole = method.predict(x, 4).mean
-    apart = torch.cat([method.predict(part, 4).mean for part in x.split([first, second])])
-    torch.testing.assert_close(apart, whole, rtol=0, atol=10 * tolerance(whole))
 
 
 @bounded
@@ -208,16 +182,3 @@ def test_a_saved_method_predicts_the_same_bits(tmp_path_factory, case, kind):
     method.save(path)
     before, after = (m.predict(case.inputs(), 3).samples for m in (method, fsvi.load(path, case.net())))
     assert torch.equal(before, after)
-
-
-# Every method -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["map", "mfvi", "mfvi-radial", "mc-dropout", "rank1"])
-@settings(bounded, max_examples=5)
-@given(case=cases(most_outputs=6))
-def test_other_methods_predict_distributions_too(name, case):
-    method = fsvi.make_method(name, case.net, fsvi.Categorical())
-    loss = sum(method(case.inputs(), case.labels()).values())
-    assert loss.shape == () and loss.isfinite()
-    assert_is_a_distribution(method.predict(case.inputs(), num_samples=3))

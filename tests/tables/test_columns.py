@@ -69,12 +69,6 @@ def test_rare_categories_share_an_output():
     np.testing.assert_array_equal(encoded, np.eye(MOST_CATEGORIES + 1)[[-1] * 5])
 
 
-def test_codes_may_be_categories():
-    column = CategoryColumn.learn("zip", np.array([1.0, 2.0, np.nan]), np.ones(3))
-    assert column.levels == ["1", "2"] and column.has_missing
-    np.testing.assert_array_equal(encode(column, strings("2", "1")), encode(column, np.array([2.0, 1.0])))
-
-
 def test_dates_are_days_and_points_on_circles():
     values = strings("2024-01-01", "2024-07-01", None, "2025-01-01")
     column = DateColumn.learn("day", values, ONES)

@@ -96,13 +96,6 @@ def test_a_file_larger_than_memory_is_refused_before_reading_and_can_be_sampled(
     assert read_table(path, max_rows=50, seed=1).table.columns["a"].tolist() != file.table.columns["a"].tolist()
 
 
-def test_chunks_hold_every_row(tmp_path):
-    rows = "".join(f"{i},x\n" for i in range(25))
-    parts = list(read_chunks(write(tmp_path / "t.csv", f"a,b\n{rows}"), 10))
-    assert [len(part.table) for part in parts] == [10, 10, 5]
-    assert np.concatenate([part.table.lines for part in parts]).tolist() == list(range(2, 27))
-
-
 def test_parquet(tmp_path):
     polars = pytest.importorskip("polars")
     path = tmp_path / "t.parquet"

@@ -3,7 +3,7 @@ import datetime
 import numpy as np
 import pytest
 
-from fsvi.tables.table import as_column, as_table, is_mixed, label
+from fsvi.tables.table import as_column, as_table, is_mixed
 
 
 def test_arrays_of_numbers_are_not_mixed():
@@ -44,17 +44,6 @@ def test_polars_frames():
     assert table.columns["d"][0] == np.datetime64("2024-01-01")
 
 
-def test_labels_are_the_same_from_files_and_frames():
-    assert [label(value) for value in (1, 1.0, "1", True, 1.5)] == ["1", "1", "1", "true", "1.5"]
-
-
 def test_other_things_than_numbers_dates_and_text_are_refused():
     with pytest.raises(TypeError):
         as_column(np.array([{"a": 1}], dtype=object))
-
-
-def test_rows_and_columns_are_taken():
-    table = as_table(np.arange(6.0).reshape(3, 2), ["a", "b"])
-    assert table.shape == (3, 2) and table.without(["a"]).names == ["b"]
-    part = table.take(np.array([2]))
-    assert part.columns["b"].tolist() == [5.0] and part.lines.tolist() == [3]

@@ -19,20 +19,14 @@ from torch.utils.data.distributed import DistributedSampler
 import fsvi
 from fsvi import ranks
 from fsvi_cases import MODES, Listed
-from scenarios import SCENARIOS, box, copied, dense, images, normalised, points
+from scenarios import SCENARIOS, box, copied, images, normalised, points
 
 TOGETHER: dict[str, Any] = {
-    **SCENARIOS,
+    **{name: SCENARIOS[name] for name in ("jvp", "learned_noise", "batch_norm", "rank1_batch_norm")},
     "ensemble": (lambda: fsvi.Ensemble(lambda: fsvi.MAP(plain(seed=None), fsvi.Categorical()), 2), points),
-    "mc_dropout": (lambda: fsvi.MCDropout(dense(), fsvi.Categorical()), points),
     "swag_batch_norm": (lambda: fsvi.SWAG(normalised(), fsvi.Categorical(), start=0.0), images),
-    "laplace": (lambda: fsvi.Laplace(plain(), fsvi.Categorical()), points),
-    "vogn": (lambda: fsvi.VOGN(plain(), fsvi.Categorical()), points),
     "ivon": (lambda: fsvi.IVON(plain(), fsvi.Categorical()), points),
-    "vbll": (lambda: fsvi.VBLL(plain(), fsvi.Categorical()), points),
     "gfsvi": (lambda: fsvi.GFSVI(plain(), fsvi.Categorical(), box()), points),
-    "fseb": (lambda: fsvi.FSEB(plain(), fsvi.Categorical(), box()), points),
-    "duq": (lambda: fsvi.DUQ(plain(), fsvi.Categorical()), points),
     "fbnn": (lambda: fsvi.FBNN(plain(), fsvi.Categorical(), box(), num_samples=4), points),
     "spg": (lambda: fsvi.SPG(plain(), fsvi.Categorical(), box(), num_prior_steps=2, num_latents=4), points),
 }
@@ -68,25 +62,21 @@ class Seen(Dataset[Any]):
 
 
 class Stream(IterableDataset[Any]):
-    """Points in a new order in each epoch, which processes share or not; or only every second one of them."""
+    """Points in a new order in each epoch, which processes share or not."""
 
     def __init__(self, num: int, kind: str) -> None:
         self.x, self.y = points(num)
-        self.kind, self.shards_itself = kind, kind == "own"
+        self.kind = kind
         self.seen: list[int] = []
         self.passes = 0
 
     def __iter__(self) -> Any:
         order = list(range(len(self.y)))
         self.passes += 1  # the first one is that of the checks before training
-        if self.kind == "own":
-            order = order[ranks.rank() :: ranks.size()]
         if self.kind == "shuffle":
             order = torch.randperm(len(self.y)).tolist()
         if self.kind == "different" and self.passes > 1:
             random.Random(ranks.rank()).shuffle(order)
-        if self.kind == "shorter" and ranks.rank() == 1 and self.passes > 1:
-            order = order[:-5]
         return ((self.x[index], self.y[index]) for index in order)
 
 
@@ -273,7 +263,7 @@ def cases(folder: Path) -> dict[str, Any]:
     made |= {f"train_{name}": partial(train, name) for name in TOGETHER}
     made |= {f"exact_{name}": partial(exact, name) for name in EXACT}
     made |= {f"loader_{kind}": partial(loader, kind) for kind in ("dataset", "shuffle", "generator", "sampler")}
-    made |= {f"stream_{kind}": partial(stream, kind) for kind in ("shuffle", "plain", "own", "different", "shorter")}
+    made |= {f"stream_{kind}": partial(stream, kind) for kind in ("shuffle", "plain", "different")}
     made |= {f"wrong_{kind}": partial(wrong, kind) for kind in ("data", "settings", "few")}
     made |= {case.__name__: case for case in (other_start, uneven, validated, stopped, statistics)}
     made["options"] = partial(train, "jvp", accumulate=2, clip_norm=0.1, precision="bf16")

@@ -40,12 +40,6 @@ def test_a_callback_can_stop_training():
     assert same_bits(copied(stopped), copied(short))
 
 
-def test_a_run_that_a_callback_stopped_stays_stopped(tmp_path):
-    settings = {"epochs": 5, "callbacks": [lambda state: state.stop()], "checkpoint": tmp_path}
-    fsvi.fit(classifier(), points(), **settings)
-    assert fsvi.fit(classifier(), points(), resume=True, **settings).epochs == 1
-
-
 def test_the_end_is_announced_after_an_error():
     recorder = Recorder()
 
@@ -55,11 +49,3 @@ def test_the_end_is_announced_after_an_error():
     with pytest.raises(KeyError, match="callback"):
         fsvi.fit(classifier(), points(), epochs=2, callbacks=[recorder, fail])
     assert recorder.calls[-1] == "end"
-
-
-@pytest.mark.parametrize(
-    ("callbacks", "keyword"), [(Recorder(), "list"), ([3], "int"), ([Recorder], "the class Recorder"), ("a", "str")]
-)
-def test_what_is_no_callback_is_named(callbacks, keyword):
-    with pytest.raises(fsvi.errors.InvalidInputError, match=keyword):
-        fsvi.fit(classifier(), points(), epochs=1, callbacks=callbacks)

@@ -15,8 +15,6 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import fsvi
 from fsvi.serialization import read_tree
-from fsvi.training import checkpoints
-from fsvi.training.checkpoints import Checkpoints
 from scenarios import FAST, box, build, classifier, copied, dense, points, same_bits
 
 RUN = {"epochs": 3, "batch_size": 10, "lr": 1e-2}
@@ -51,7 +49,7 @@ def interrupt_after(method, steps):
 # Exact resume
 
 
-@pytest.mark.parametrize("name", ["jvp", "last_layer", "learned_noise", "batch_norm", "mfvi", "rank1_batch_norm"])
+@pytest.mark.parametrize("name", ["jvp", "learned_noise", "rank1_batch_norm"])
 def test_interrupted_at_any_step_and_resumed_it_ends_in_the_same_bits(name, tmp_path):
     method, data = build(name)
     run = partial(fsvi.fit, data=data, validation=data, patience=50, **RUN)
@@ -81,26 +79,13 @@ def test_resuming_after_early_stopping_brings_the_best_back(tmp_path):
     assert history.epochs == 3 and same_bits(*results)
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.RMSprop, torch.optim.NAdam, "sgd", "adam"], ids=str)
-def test_every_optimizers_state_is_kept(optimizer, tmp_path):
-    run = partial(fsvi.fit, data=points(), optimizer=optimizer, schedule=None, **RUN)
-    method = fsvi.MAP(dense(), fsvi.Categorical())
-    run(method, checkpoint=tmp_path / "whole")
-    broken, resumed = (fsvi.MAP(dense(), fsvi.Categorical()) for _ in range(2))
-    interrupt_after(broken, 3)
-    with pytest.raises(Unplugged):
-        run(broken, checkpoint=tmp_path / "parts")
-    run(resumed, checkpoint=tmp_path / "parts", resume=True)
-    assert same_bits(copied(resumed), copied(method))
-
-
-@pytest.mark.parametrize("place", ["none", "loader", "sampler"])
+@pytest.mark.parametrize("place", ["loader", "sampler"])
 def test_a_loaders_own_random_state_is_kept(place, tmp_path):
     def loader():
         data, generator = TensorDataset(*points()), torch.Generator().manual_seed(4)
         if place == "sampler":
             return DataLoader(data, batch_size=10, sampler=RandomSampler(data, generator=generator))
-        return DataLoader(data, batch_size=10, shuffle=True, generator=generator if place == "loader" else None)
+        return DataLoader(data, batch_size=10, shuffle=True, generator=generator)
 
     method = fsvi.MAP(dense(), fsvi.Categorical())
     fsvi.fit(method, loader(), checkpoint=tmp_path / "whole", **RUN)
@@ -114,12 +99,12 @@ def test_a_loaders_own_random_state_is_kept(place, tmp_path):
 
 # Killed
 
-KILLED = ["conditional", "learned_noise", "batch_norm", "map"]
+KILLED = ["conditional", "batch_norm"]
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Runs of four methods, each killed at random moments and resumed, beside the same runs left alone."""
+    """Runs of two methods, each killed at random moments and resumed, beside the same runs left alone."""
     folder, tests = tmp_path_factory.mktemp("killed"), Path(__file__).parent
     path = os.pathsep.join([str(tests.parent), str(Path(fsvi.__file__).parents[1])])
     command = [sys.executable, tests / "kill.py", folder, *KILLED]
@@ -177,31 +162,6 @@ def test_an_interrupted_write_keeps_the_last_checkpoint_and_no_debris(tmp_path, 
     assert len(outcome(tmp_path)["state"]["history"]["loss"]) == 2
 
 
-def test_checkpoints_are_an_interval_apart_but_for_the_last(tmp_path, monkeypatch):
-    clock, epochs = [0.0], []
-    monkeypatch.setattr("fsvi.training.checkpoints.time.monotonic", lambda: clock[0])
-    write = Checkpoints.write
-
-    def spy(self, state, settings):
-        epochs.append(len(state["history"]["loss"]))
-        write(self, state, settings)
-
-    monkeypatch.setattr(Checkpoints, "write", spy)
-    method = fsvi.MAP(dense(), fsvi.Categorical())
-    method.after_epoch = lambda batches: clock.__setitem__(0, clock[0] + 4.0)
-    monkeypatch.setattr(checkpoints, "INTERVAL", 10.0)
-    fsvi.fit(method, points(), epochs=9, checkpoint=tmp_path)
-    assert epochs == [1, 4, 7, 9]
-
-
-def test_what_a_killed_process_left_is_cleared_away(tmp_path):
-    debris, other = tmp_path / ".checkpoint.fsvi.0123456789abcdef", tmp_path / ".checkpoint.fsvi.mine"
-    debris.write_bytes(b"half a checkpoint")
-    other.write_bytes(b"not ours")
-    fsvi.fit(classifier(), points(), checkpoint=tmp_path, **RUN)
-    assert sorted(file.name for file in tmp_path.iterdir()) == [other.name, "checkpoint.fsvi"]
-
-
 # Two trainings in one folder
 
 OTHER = """
@@ -232,14 +192,6 @@ def test_a_folder_belongs_to_one_training_at_a_time(tmp_path):
         assert being_written.exists()
         other.kill()
     fsvi.fit(classifier(), points(), checkpoint=tmp_path, **RUN)
-
-
-def test_two_fits_in_one_process_cannot_share_a_folder(tmp_path):
-    def nested(state):
-        with pytest.raises(fsvi.errors.InvalidInputError, match="belongs to another training"):
-            fsvi.fit(classifier(), points(), checkpoint=tmp_path, resume=True, **RUN)
-
-    fsvi.fit(classifier(), points(), checkpoint=tmp_path, callbacks=[nested], **RUN)
 
 
 # What is refused
@@ -280,14 +232,10 @@ def test_other_data_of_the_context_are_refused(tmp_path, wrap):
     ("settings", "message"),
     [
         ({"epochs": 5}, "epochs=3, not 5"),
-        ({"batch_size": 9}, "batch_size=10, not 9"),
         ({"lr": 0.1}, "lr=0.01, not 0.1"),
-        ({"seed": 1}, "seed=0, not 1"),
-        ({"optimizer": "sgd"}, "optimizer.class='Adam', not 'SGD'"),
         ({"optimizer": partial(torch.optim.Adam, betas=(0.8, 0.9))}, "optimizer.groups.0.betas.0=0.9, not 0.8"),
         ({"schedule": None}, r"schedule.1=0.86\d*, not 1.0"),
         ({"validation": points()}, "validation.0=None, not 20"),
-        ({"data": points(21)}, "with data='"),
         ({"data": (points()[0], 1 - points()[1])}, "with data='"),
     ],
 )
@@ -298,10 +246,8 @@ def test_other_settings_of_the_run_are_refused(finished, settings, message):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (lambda: classifier(num_context=6), "num_context=5, not 6"),
         (lambda: classifier(linearize="jvp"), "linearize='conditional', not 'jvp'"),
         (lambda: classifier(context=fsvi.contexts.Uniform(-3, 4)), "with context.settings.high"),
-        (lambda: classifier(prior=fsvi.priors.Constant(2.0)), "prior.settings.variance=1.0, not 2.0"),
         (lambda: classifier(prior=fsvi.priors.Induced()), "prior.class='Constant', not 'Induced'"),
         (lambda: fsvi.MAP(dense(), fsvi.Categorical()), "=.*None"),
         (
@@ -312,31 +258,6 @@ def test_other_settings_of_the_run_are_refused(finished, settings, message):
 )
 def test_another_method_or_network_is_refused(finished, method, message):
     refuse(method(), message, finished)
-
-
-def test_the_same_settings_made_anew_are_not_refused(finished):
-    settings = {"optimizer": lambda groups: torch.optim.Adam(groups, fused=True), "schedule": fsvi.training.cosine()}
-    history = fsvi.fit(classifier(), points(), checkpoint=finished, resume=True, **{**RUN, **settings})
-    assert history.epochs == 3
-
-
-def test_a_spoiled_checkpoint_is_refused(finished):
-    path = finished / "checkpoint.fsvi"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    refuse(classifier(), "checksum", finished, kind=fsvi.errors.FileFormatError)
-    path.write_bytes(data[:1000])
-    refuse(classifier(), "truncated", finished, kind=fsvi.errors.FileFormatError)
-
-
-@pytest.mark.parametrize("below", ["file", "file/folder"])
-def test_an_unwritable_folder_is_found_before_training(tmp_path, below):
-    (tmp_path / "file").write_bytes(b"")
-    method = classifier()
-    method.begin = lambda x, y: pytest.fail("training began")
-    with pytest.raises(fsvi.errors.InvalidInputError, match=f"{tmp_path}/{below} "):
-        fsvi.fit(method, points(), checkpoint=tmp_path / below, epochs=2)
 
 
 class Counting(fsvi.training.Callback):
@@ -363,14 +284,8 @@ class Endless(torch.utils.data.IterableDataset):
 
 
 OPTIONS = {
-    "clip_norm": {"clip_norm": 0.1},
-    "accumulate": {"accumulate": 3},
-    "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
-    "adamw": {"optimizer": "adamw"},
     "radam": {"optimizer": "radam"},
-    "step": {"schedule": lambda optimizer: lr_scheduler.StepLR(optimizer, 2)},
-    "multistep": {"schedule": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [1, 3])},
     "lambda": {"schedule": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)},
     "one cycle": {
         "schedule": fsvi.training.every_step(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=25))

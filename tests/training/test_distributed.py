@@ -115,18 +115,10 @@ def test_processes_see_every_example_once_per_epoch(out, case):
     assert same_bits(first["state"], second["state"])
 
 
-def test_a_stream_may_shard_itself(out):
-    first, second = out["stream_own"]
-    assert [sorted(epoch) for epoch in first["seen"]] == [list(range(0, 24, 2))] * 2
-    assert [sorted(epoch) for epoch in second["seen"]] == [list(range(1, 24, 2))] * 2
-    assert same_bits(first["state"], second["state"])
-
-
 @pytest.mark.parametrize(
     ("case", "keyword"),
     [
         ("stream_different", "order of its data"),
-        ("stream_shorter", "order of its data"),
         ("wrong_data", "data"),
         ("wrong_settings", "lr=0.2, but process 0 has 0.1"),
         ("wrong_few", "start fewer processes"),

@@ -29,9 +29,3 @@ def test_history_is_the_terms_averaged_over_the_examples_seen():
     dropping = DataLoader(TensorDataset(x, y), batch_size=8, drop_last=True)
     history = fsvi.fit(plain(prior_variance=1.0), dropping, **still)
     np.testing.assert_allclose(history.terms["nll"], [whole(x[:16], y[:16])["nll"].item()] * 2, rtol=1e-5)
-
-
-def test_it_is_shown_in_one_line():
-    assert repr(fsvi.training.History()) == "History(0 epochs, 0 s)"
-    history = fsvi.training.History([3.0, 2.0], {"nll": [2.5, 1.75], "kl": [0.5, 0.25]}, [-1.0, -0.5], seconds=12.345)
-    assert repr(history) == "History(2 epochs, 12.3 s, loss 2, nll 1.75, kl 0.25, val -0.5)"

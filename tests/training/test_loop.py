@@ -104,25 +104,6 @@ def test_statistics_that_the_last_batch_spoiled_are_restored():
     assert same_bits(copied(method), before)
 
 
-def test_a_validation_set_that_cannot_be_predicted_is_named(monkeypatch):
-    method = plain()
-    undefined = lambda self, y: torch.full((len(y),), math.nan)  # noqa: E731
-    monkeypatch.setattr(fsvi.likelihoods.CategoricalPredictive, "log_prob", undefined)
-    with pytest.raises(fsvi.errors.NonFiniteLossError, match="validation"):
-        fsvi.fit(method, points(), epochs=2, validation=points())
-
-
-def normalised_vectors() -> fsvi.MAP:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-    return fsvi.MAP(net, fsvi.Categorical())
-
-
-def test_batches_of_one_with_batch_norm_are_refused_with_a_sentence():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="batch_size"):
-        fsvi.fit(normalised_vectors(), points(4), epochs=1, batch_size=1)
-
-
 # Missing targets ------------------------------------------------------------------------------------------------------
 
 
@@ -143,10 +124,3 @@ def test_batches_without_any_target_are_as_if_not_there(kind, accumulate):
         history = fsvi.fit(method, loader, epochs=2, lr=0.1, schedule=None, accumulate=accumulate)
         results.append({"loss": history.loss, "num_data": method.num_data, **copied(method)})
     assert same_bits(*results)
-
-
-def test_data_without_any_target_are_refused():
-    x, _y = points()
-    method = fsvi.MAP(nn.Linear(2, 1), fsvi.Gaussian(0.5))
-    with pytest.raises(fsvi.errors.InvalidInputError, match="no target"):
-        fsvi.fit(method, (x, torch.full((20, 1), math.nan)), epochs=1)

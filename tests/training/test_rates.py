@@ -49,22 +49,3 @@ def test_a_plateau_is_found_in_the_validation_data(monkeypatch):
     monkeypatch.setattr(Run, "_validate", lambda self, _: self.history.validation.append(next(values)))
     schedule = lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, factor=0.1)  # noqa: E731
     assert rates_of(schedule, validation=points()) == pytest.approx([1.0, 1.0, 1.0, 0.1])
-
-
-@pytest.mark.parametrize(
-    ("schedule", "keyword"),
-    [
-        (lambda optimizer: lr_scheduler.StepLR(optimizer), "step_size"),
-        (lambda optimizer: optimizer.param_groups, "list"),
-        (lr_scheduler.StepLR, "step_size"),
-    ],
-)
-def test_what_makes_no_scheduler_is_named(schedule, keyword):
-    with pytest.raises(fsvi.errors.InvalidInputError, match=keyword):
-        fsvi.fit(classifier(), points(), epochs=1, schedule=schedule)
-
-
-def test_a_scheduler_that_was_told_too_few_steps_is_named():
-    schedule = fsvi.training.every_step(lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2))
-    with pytest.raises(fsvi.errors.InvalidInputError, match="OneCycleLR"):
-        fsvi.fit(classifier(), points(), epochs=4, schedule=schedule)

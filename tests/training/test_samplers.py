@@ -3,12 +3,10 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     Dataset,
     RandomSampler,
     Sampler,
-    SequentialSampler,
     Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -60,31 +58,14 @@ class Odd(Sampler[int]):
         return iter(range(1, self.size, 2))
 
 
-class OddBatches(Sampler[list[int]]):
-    """The same in batches of its own."""
-
-    def __len__(self) -> int:
-        return 5
-
-    def __iter__(self) -> Any:
-        return (list(part) for part in BatchSampler(Odd(20), 2, drop_last=False))
-
-
 KNOWN = {
-    "plain": ({}, 20),
-    "shuffled": ({"shuffle": True}, 20),
     "shuffled_drop_last": ({"shuffle": True, "drop_last": True}, 20),
     "sequential_drop_last": ({"drop_last": True}, 18),
-    "random_over_a_third": ({"sampler": RandomSampler(range(7))}, 7),
     "random_over_a_third_with_replacement": ({"sampler": RandomSampler(range(7), replacement=True)}, 7),
-    "random_longer_epochs": ({"sampler": RandomSampler(range(7), num_samples=50, replacement=True)}, 7),
-    "sequential_over_a_third": ({"sampler": SequentialSampler(range(7))}, 7),
     "subset": ({"sampler": SubsetRandomSampler([0, 3, 5, 7])}, 4),
-    "subset_repeated": ({"sampler": SubsetRandomSampler([0, 3, 3, 7])}, 3),
     "weighted": ({"sampler": WeightedRandomSampler([0.0] * 15 + [1, 2, 3, 4, 5], 20)}, 5),
     "list": ({"sampler": [2, 4, 6]}, 3),
     "unknown_sampler": ({"sampler": Odd(20)}, 10),
-    "one_process": ({"sampler": DistributedSampler(range(20), num_replicas=1, rank=0)}, 20),
 }
 
 
@@ -96,15 +77,8 @@ def test_the_number_of_examples_is_what_the_sampler_can_deliver(method, name):
     assert len(batches.examples()[0]) == expected
 
 
-def test_the_number_of_examples_of_a_batch_sampler_is_what_it_can_deliver(method):
-    assert as_batches(method, DataLoader(Points(), batch_sampler=OddBatches()), 8).num_data == 10
-    inner = BatchSampler(SubsetRandomSampler([1, 2, 3]), 2, drop_last=False)
-    assert as_batches(method, DataLoader(Points(), batch_sampler=inner), 8).num_data == 3
-
-
 UNKNOWN = {
     "a_third_drawn_each_epoch": RandomSampler(range(20), num_samples=7),
-    "a_third_with_replacement": RandomSampler(range(20), num_samples=7, replacement=True),
     "few_weighted": WeightedRandomSampler([1.0] * 20, 7),
     "distributed": DistributedSampler(range(20), num_replicas=2, rank=0),
 }
@@ -118,30 +92,3 @@ def test_a_number_of_examples_that_cannot_be_known_is_asked_for(method, name):
     batches = as_batches(method, loader, 8, num_data=20)
     assert batches.num_data == 20
     assert set(map(tuple, batches.examples()[0].tolist())) <= set(map(tuple, points()[0].tolist()))
-
-
-def test_asking_a_sampler_for_its_examples_changes_no_random_state(method):
-    generator = torch.Generator().manual_seed(1)
-    sampler = RandomSampler(range(20), num_samples=7, generator=generator)
-    before, shared = generator.get_state(), torch.get_rng_state()
-    as_batches(method, DataLoader(Points(), sampler=sampler), 8, num_data=20).examples()
-    assert torch.equal(generator.get_state(), before) and torch.equal(torch.get_rng_state(), shared)
-
-
-def test_a_sampler_without_a_length_is_refused(method):
-    class Endless(Sampler[int]):
-        def __iter__(self) -> Any:
-            return iter(int, 1)
-
-    with pytest.raises(fsvi.errors.InvalidInputError, match="how many"):
-        as_batches(method, DataLoader(Points(), sampler=Endless()), 8)
-
-
-def test_generators_are_found_wherever_a_loader_keeps_them(method):
-    one, other = torch.Generator(), torch.Generator()
-    data = Points()
-    sampler = RandomSampler(data, generator=other)
-    assert as_batches(method, DataLoader(data, shuffle=True), 8).generators == ()
-    assert as_batches(method, DataLoader(data, shuffle=True, generator=one), 8).generators == (one,)
-    assert as_batches(method, DataLoader(data, sampler=sampler), 8).generators == (other,)
-    assert as_batches(method, DataLoader(data, batch_sampler=BatchSampler(sampler, 4, False)), 8).generators == (other,)

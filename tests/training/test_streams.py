@@ -63,24 +63,3 @@ def test_a_stream_may_make_its_own_batches():
     batches = as_batches(plain(), DataLoader(Batched(), batch_size=None), 8, num_data=24)
     assert batches.num_batches == 4
     assert [len(batch.y) for batch in batches.one_pass(0)] == [6, 6, 6, 6]
-
-
-def test_a_stream_needs_the_number_of_examples():
-    for data in (Stream(), Measured(), DataLoader(Stream(), batch_size=4)):
-        with pytest.raises(fsvi.errors.InvalidInputError, match="num_data"):
-            fsvi.fit(plain(), data, epochs=1)
-
-
-def test_an_empty_stream_is_named():
-    class Empty(IterableDataset):
-        def __iter__(self):
-            return iter(())
-
-    with pytest.raises(fsvi.errors.InvalidInputError, match="no examples"):
-        fsvi.fit(plain(), Empty(), epochs=1, num_data=3)
-
-
-def test_a_validation_stream_is_read_to_its_end():
-    history = fsvi.fit(plain(), points(), epochs=1, batch_size=20, validation=DataLoader(Stream(20), batch_size=6))
-    expected = fsvi.fit(plain(), points(), epochs=1, batch_size=20, validation=points())
-    assert history.validation == pytest.approx(expected.validation, rel=1e-5)

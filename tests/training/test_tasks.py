@@ -1,5 +1,3 @@
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -64,18 +62,3 @@ def test_an_interrupted_sequence_continues_with_the_same_bits(kind, stop, tmp_pa
     assert seen == [0, 1]
     ours, theirs = method.state_dict(), whole.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-@pytest.mark.parametrize("likelihood", [fsvi.MultiHead(HEADS), fsvi.Categorical()])
-def test_unknown_classes_are_refused_before_the_first_task_is_learned(likelihood):
-    method = make(likelihood=likelihood)
-    before = copy.deepcopy(method.state_dict())
-    x, y = task(1)
-    with pytest.raises(fsvi.errors.InvalidInputError, match=r"^task 1 cannot be learned: .*\b7\b"):
-        fsvi.fit_tasks(method, [task(0), (x, torch.where(y == 3, 7, y))], **SETTINGS)
-    assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
-
-
-def test_a_task_without_a_head_is_refused():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="task 2 cannot be learned"):
-        fsvi.fit_tasks(make(), [*TASKS, TASKS[0]], **SETTINGS)

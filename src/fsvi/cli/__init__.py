@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import shutil
 import sys
@@ -102,40 +101,19 @@ def _fit_parser(commands: Any) -> None:
 
 
 def _fit(options: argparse.Namespace) -> None:
-    from fsvi.cli.fit import FitOptions, fit_file
+    from fsvi.cli.fit import fit_file
     from fsvi.machine import keep_memory
-    from fsvi.networks.devices import find_device
 
-    columns: dict[str, str] = {}
+    options.columns = {}
     for kind in ("number", "category", "date", "ignore"):
         for name in getattr(options, kind):
-            if name in columns:
-                options.parser.error(f"--{columns[name]} {name} and --{kind} {name} contradict each other.")
-            columns[name] = kind
-    given = FitOptions(
-        target=options.target,
-        task=options.task,
-        columns=columns,
-        weight=options.weight,
-        class_weight=options.class_weight,
-        method=options.method,
-        calibrate=options.calibrate,
-        time=False if options.time == "no" else options.time,
-        epochs=options.epochs,
-        max_rows=options.max_rows,
-        seed=options.seed,
-        device=None if options.device is None else str(find_device(options.device)),
-        force=options.force,
-    )
+            if name in options.columns:
+                options.parser.error(f"--{options.columns[name]} {name} and --{kind} {name} contradict each other.")
+            options.columns[name] = kind
+    options.report = options.report or options.out.with_suffix(".html")
     keep_memory()
-    page = options.report or options.out.with_suffix(".html")
-    tell = _to_stderr if options.json else print
-    fitted = fit_file(options.table, options.out, page, given, tell, progress=None)
-    if options.json:
-        print(fitted.diagnosis.to_json())
-        return
-    print(fitted.diagnosis)
-    print(f"Model: {options.out}. Report: {page}.")
+    diagnosis = fit_file(options, _to_stderr if options.json else print)
+    print(diagnosis.to_json() if options.json else f"{diagnosis}\nModel: {options.out}. Report: {options.report}.")
 
 
 # predict --------------------------------------------------------------------------------------------------------------
@@ -204,15 +182,11 @@ def _predict(options: argparse.Namespace) -> None:
             raise FSVIError(report.failures())
         return
     scorer.check_keep(options.keep)
-    path = Path(options.inputs[0])
-    if out is not None:
-        counts = predict_file(scorer, path, out, options.keep, _to_stderr)
-    else:
-        with tempfile.TemporaryFile() as file:  # a failure prints nothing
-            kind = ".json" if options.json else ".csv"
-            counts = predict_file(scorer, path, file, options.keep, _to_stderr, kind)
-            file.seek(0)
-            with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+    with tempfile.TemporaryDirectory() as folder:  # what is printed is written first, so that a failure prints nothing
+        target = out or Path(folder, "predictions.json" if options.json else "predictions.csv")
+        counts = predict_file(scorer, Path(options.inputs[0]), target, options.keep, _to_stderr)
+        if out is None:
+            with open(target, encoding="utf-8", newline="") as text:
                 shutil.copyfileobj(text, sys.stdout)
     referred = "" if scorer.referral is None else f": {counts['kept']} to keep, {counts['referred']} to refer"
     _to_stderr(f"{counts['inputs']} predictions{referred}." + (f" {scorer.referral}" if scorer.referral else ""))
@@ -275,15 +249,11 @@ def _diagnose_parser(commands: Any) -> None:
 
 def _diagnose(options: argparse.Namespace) -> None:
     from fsvi.diagnosis import diagnose
-    from fsvi.scoring.scorers import ModelFile
+    from fsvi.scoring.scorers import ModelFile, TableScorer
 
     scorer = ModelFile(options.model, options.net, options.device).load()
-    data, settings = scorer.held_out(options.data)
-    found = diagnose(
-        getattr(scorer.model, "method", scorer.model) if not hasattr(scorer.model, "fit") else scorer.model,
-        data,
-        **settings,
-    )
+    folds = 0 if isinstance(scorer, TableScorer) else None
+    found = diagnose(scorer.uncalibrated, scorer.held_out(options.data), folds=folds)
     print(found.to_json() if options.json else found)
 
 

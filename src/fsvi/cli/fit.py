@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from argparse import Namespace as Options
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from fsvi.diagnosis.findings import shown
 from fsvi.diagnosis.tables import train
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
+from fsvi.networks.devices import find_device
 from fsvi.serialization import building_from, check_writable
 from fsvi.tables import CategoryColumn, NumberColumn, Table, TableEncoder, TableFile, read_table
 from fsvi.tables.columns import detect_kind
@@ -30,112 +31,46 @@ _CALIBRATED_FROM = 400
 """With fewer rows, none are held out for calibration."""
 _CALIBRATION = 0.15
 _LISTED = 10
-Tell = Callable[[str], None]
+Tell = Callable[[str], object]
 
 
-@dataclass(frozen=True)
-class FitOptions:
-    """What the user may say about a fit.
-
-    Args:
-        target: The column to predict.
-        task: "classification" or "regression"; None to detect it.
-        columns: Types of columns that should not be detected: "number", "category", "date" or "ignore".
-        weight: A column of weights: how many times each row counts.
-        class_weight: "balanced", or None.
-        method: A name that `fsvi.make_method` knows.
-        calibrate: Whether to hold out rows for calibration, where there are enough.
-        time: The column that orders rows in time, "rows", or False for none; None takes the first column of dates.
-        epochs: How often to go through the data at most; None for the default.
-        max_rows: Read a random sample of at most this many rows.
-        seed: Seed of the sample, the split and training.
-        device: Where to train.
-        force: Whether to replace files.
-    """
-
-    target: str
-    task: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
-    weight: str | None = None
-    class_weight: str | None = None
-    method: str = "fsvi"
-    calibrate: bool = True
-    time: str | bool | None = None
-    epochs: int | None = None
-    max_rows: int | None = None
-    seed: int = 0
-    device: str | None = None
-    force: bool = False
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Rows with targets and weights.
-
-    Attributes:
-        table: The rows.
-        y: Their targets.
-        weights: How many times each row counts.
-    """
+class Examples(NamedTuple):
+    """Rows with targets, and how many times each row counts."""
 
     table: Table
     y: NDArray[Any]
     weights: NDArray[np.float64] | None
 
-    def take(self, index: NDArray[np.int64]) -> Examples:
-        """Some of them."""
-        return Examples(self.table.take(index), self.y[index], None if self.weights is None else self.weights[index])
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of `fit_file`.
-
-    Attributes:
-        model: The fitted estimator.
-        diagnosis: Whether to trust it.
-        model_path: The file with the model.
-        report_path: The page about it.
-    """
-
-    model: Any
-    diagnosis: Diagnosis
-    model_path: Path
-    report_path: Path
-
-
-def fit_file(path: Path, out: Path, report: Path, options: FitOptions, tell: Tell, progress: bool | None) -> Outcome:
+def fit_file(options: Options, tell: Tell) -> Diagnosis:
     """Train on the table in a file, and write the model and its report. Everything is checked before training.
 
     Args:
-        path: The table.
-        out: The file to write the model to.
-        report: The HTML page to write.
         options: The options of `fsvi fit`.
         tell: A function that shows a line of text.
-        progress: Whether to show a progress bar; None shows it on a terminal.
     """
-    _check_outputs((out, report), options.force)
+    path = options.table
+    _check_outputs((options.out, options.report), options.force)
     file = read_table(path, options.max_rows, options.seed)
     _tell_rows(path, file, tell)
     with building_from(path):
-        examples, task = examples_of(file.table, options, tell)
-        columns = column_types(examples.table, options, tell)
+        examples, task = _examples(file.table, options, tell)
+        columns = _column_types(examples.table, options, tell)
         encoder = TableEncoder.learn(examples.table, columns)
         _tell_columns(encoder, examples.table, tell)
         _check_columns(encoder)
         share = _CALIBRATION if options.calibrate and len(examples.y) >= _CALIBRATED_FROM else 0.0
-        model = _model(task, columns, options, progress)
+        model = _model(task, columns, options)
         data = (examples.table, examples.y, examples.weights)
         tell(f"Training {options.method} on {len(examples.y)} rows …")
         train(model, *data, share)
         model.target_name_ = options.target
         tell("Checking it on held-out rows …")
-        diagnosis = diagnose(model, data, time=options.time, calibrate=share)
-    model.save(out)
+        diagnosis = diagnose(model, data, time=False if options.time == "no" else options.time, calibrate=share)
+    model.save(options.out)
     facts = _facts(path, file, options, task, encoder)
-    write_report(report, diagnosis, f"{options.target}: can the model be trusted?", facts)
-    return Outcome(model, diagnosis, out, report)
+    write_report(options.report, diagnosis, f"{options.target}: can the model be trusted?", facts)
+    return diagnosis
 
 
 # What is in the file ------------------------------------------------------------------------------------------------
@@ -155,7 +90,7 @@ def _tell_rows(path: Path, file: TableFile, tell: Tell) -> None:
         tell(sentence)
 
 
-def examples_of(table: Table, options: FitOptions, tell: Tell) -> tuple[Examples, str]:
+def _examples(table: Table, options: Options, tell: Tell) -> tuple[Examples, str]:
     """The rows that have a target, and the task."""
     for name in (options.target, *options.columns, *([options.weight] if options.weight else [])):
         _check_column(name, table.names)
@@ -190,7 +125,7 @@ def _check_column(name: str, names: Sequence[str]) -> None:
     raise InvalidInputError(f"there is no column {name!r}: there are {known}.")
 
 
-def _task(options: FitOptions, values: NDArray[Any]) -> str:
+def _task(options: Options, values: NDArray[Any]) -> str:
     if options.task is not None:
         return check_choice("--task", options.task, TASKS)
     kind = detect_kind(values, read_numbers=True)
@@ -233,7 +168,7 @@ def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     return gaps
 
 
-def column_types(table: Table, options: FitOptions, tell: Tell) -> dict[str, str]:
+def _column_types(table: Table, options: Options, tell: Tell) -> dict[str, str]:
     """The type of every column: what the user says, or what is detected; row numbers are left out."""
     types = dict(options.columns)
     for name, values in table.columns.items():
@@ -280,14 +215,11 @@ def _check_columns(encoder: TableEncoder) -> None:
 # Training -----------------------------------------------------------------------------------------------------------
 
 
-def _model(task: str, columns: Mapping[str, str], options: FitOptions, progress: bool | None) -> Any:
+def _model(task: str, columns: Mapping[str, str], options: Options) -> Any:
     """The estimator, not yet fitted."""
-    settings: dict[str, Any] = {
-        "columns": dict(columns),
-        "random_state": options.seed,
-        "device": options.device,
-        "progress": progress,
-    }
+    settings: dict[str, Any] = {"columns": dict(columns), "random_state": options.seed, "progress": None}
+    if options.device is not None:
+        settings["device"] = str(find_device(options.device))
     if options.epochs is not None:
         settings["epochs"] = options.epochs
     if task == "classification":
@@ -297,7 +229,7 @@ def _model(task: str, columns: Mapping[str, str], options: FitOptions, progress:
     return (FSVIClassifier if task == "classification" else FSVIRegressor)(options.method, **settings)
 
 
-def _facts(path: Path, file: TableFile, options: FitOptions, task: str, encoder: TableEncoder) -> dict[str, Any]:
+def _facts(path: Path, file: TableFile, options: Options, task: str, encoder: TableEncoder) -> dict[str, Any]:
     """What the report says about where the model comes from."""
     return {
         "table": path.name,

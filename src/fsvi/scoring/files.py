@@ -11,31 +11,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import joblib
-import torch
 from filelock import FileLock, Timeout
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from fsvi.calibration import Referral
 from fsvi.errors import FSVIError, InvalidInputError
-from fsvi.machine import format_bytes, free_memory, num_cores
 from fsvi.scoring.scorers import ModelFile, Scorer, tell_once
-from fsvi.scoring.writing import Writer, make_writer, new_file
+from fsvi.scoring.writing import new_file
 from fsvi.serialization import building_from, check_writable, reason, remove_leftovers, write_bytes
-from fsvi.tables.reading import ARRAY_ENDINGS, CSV_ENDINGS, PARQUET_ENDINGS, num_rows
+from fsvi.tables.reading import ARRAY_ENDINGS, CSV_ENDINGS, PARQUET_ENDINGS
 from fsvi.validation import check_count
 
 _FORMAT = 2
 _ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS, *ARRAY_ENDINGS)
 _OWN = ".fsvi"
 """The folder of receipts and locks among the predictions; readers of whole folders leave out names with a dot."""
-_MEMORY, _COPIES = 1_200 * 2**20, 4
-"""What a process takes: Python, torch and the rows in memory; and the model, in numbers of its file's size."""
-_LINE_EVERY = 30.0
-Tell = Callable[[str], None]
+_LINE_EVERY = 10.0
+Tell = Callable[[str], object]
 _CountRows = Callable[[int], None]
 
 
@@ -84,7 +80,7 @@ def predict_files(
     referral: Referral | None = None,
     jobs: int = 1,
     tell: Tell = print,
-    progress: bool | None = None,
+    progress: bool = True,
 ) -> ScoringReport:
     """Predict all rows of many files in constant memory; this is `fsvi predict model inputs --out folder/`.
 
@@ -106,10 +102,10 @@ def predict_files(
         net: `module:function` that makes the network, where the file does not describe it.
         device: Where to predict; None for the CPU.
         referral: Which predictions to keep, for a column `decision`.
-        jobs: The number of files that are scored at the same time, in joblib processes with one thread each; as many
-            as cores and memory allow. Inside `joblib.parallel_config("ray")` or "dask" they run there.
+        jobs: The number of files that are scored at the same time, in processes of joblib. Inside
+            `joblib.parallel_config("ray")` or "dask" they run there.
         tell: A function that shows a line of text.
-        progress: Whether to show a progress bar; None shows it on a terminal.
+        progress: Whether to tell every ten seconds how many rows are done.
 
     Returns:
         How many rows and files have predictions now, and which files have none and why.
@@ -122,9 +118,12 @@ def predict_files(
     files = find_files(given, check_writable(out).absolute())  # workers may be in another folder
     scorer.check_keep(keep)
     todo = [_Job(file, source, tuple(keep), by, referral) for file in files]
-    _check(todo, scorer, tell)
-    outcomes = _score_all(todo, _within_machine(check_count("jobs", jobs), source.path, tell), tell, progress)
+    for job in todo:
+        _found(job)  # a folder with other predictions is refused before anything is scored
+    outcomes = _score_all(todo, check_count("jobs", jobs), tell, progress)
     done = [each for each in outcomes if each.error is None]
+    if not done:
+        raise InvalidInputError(str(outcomes[0].error))
     return ScoringReport(
         rows=sum(each.rows for each in done),
         new_rows=sum(each.rows for each in done if each.is_new),
@@ -136,45 +135,40 @@ def predict_files(
 
 
 def predict_file(
-    scorer: Scorer, path: Path, out: Path | BinaryIO, keep: Sequence[str], tell: Tell, kind: str = ".csv"
+    scorer: Scorer,
+    path: Path,
+    out: Path,
+    keep: Sequence[str] = (),
+    tell: Tell = print,
+    count: _CountRows | None = None,
+    before: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Predict the rows of one file, and count them, for `fsvi predict`.
-
-    Args:
-        scorer: The model.
-        path: The rows.
-        out: The file to replace, or an open one.
-        keep: Columns to carry over.
-        tell: A function that shows a line of text.
-        kind: The ending that an open file would have.
-    """
+    """Predict the rows of one file, and count them. `before(rows, bytes)` is called when all of them are written."""
     counts: dict[str, Any] = {"inputs": 0}
     if scorer.referral is not None:
         counts |= {"kept": 0, "referred": 0, "referral": scorer.referral.to_dict()}
     told: set[str] = set()
-
-    def write(writer: Writer) -> None:
-        with building_from(path):
-            tell_once(scorer.check(path, keep), told, tell)
-            for part in scorer.parts(path, keep):
-                writer.write(part.columns)
-                tell_once(part.told, told, tell)
-                counts["inputs"] += part.rows
-                if scorer.referral is not None:
-                    kept = int((part.columns["decision"] == "keep").sum())
-                    counts["kept"] += kept
-                    counts["referred"] += part.rows - kept
-            if not counts["inputs"]:
-                raise InvalidInputError(f"{path} has no rows that can be predicted.")
-
-    if isinstance(out, Path):
-        with new_file(out, counts) as writer:
-            write(writer)
-    else:
-        writer = make_writer(kind, out, counts)
-        write(writer)
-        writer.close()
+    sign = before or _refuse_none(path)
+    with new_file(out, counts, lambda size: sign(counts["inputs"], size)) as writer, building_from(path):
+        for part in scorer.parts(path, keep):
+            writer.write(part.columns)
+            tell_once(part.told, told, tell)
+            counts["inputs"] += part.rows
+            if scorer.referral is not None:
+                kept = int((part.columns["decision"] == "keep").sum())
+                counts["kept"] += kept
+                counts["referred"] += part.rows - kept
+            if count is not None:
+                count(part.rows)
     return counts
+
+
+def _refuse_none(path: Path) -> Callable[[int, int], None]:
+    def check(rows: int, size: int) -> None:
+        if not rows:
+            raise InvalidInputError(f"{path} has no rows that can be predicted.")
+
+    return check
 
 
 # Files and where their predictions go ---------------------------------------------------------------------------------
@@ -182,13 +176,7 @@ def predict_file(
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to score.
-
-    Attributes:
-        path: The file.
-        name: The name of its predictions, relative to the folder of all predictions.
-        out: The folder of all predictions.
-    """
+    """A file to score, and the name of its predictions in the folder `out`."""
 
     path: Path
     name: str
@@ -238,13 +226,7 @@ class InputFile:
 
 
 def find_files(inputs: Iterable[str | os.PathLike[str]], out: Path) -> list[InputFile]:
-    """The files to score, in order, each once.
-
-    Args:
-        inputs: Files, folders, which stand for all files in them that can be scored, and patterns such as
-            `data/part-*.parquet`.
-        out: The folder of predictions. Files in it are not inputs.
-    """
+    """The files to score, in order, each once: files, those in folders, and patterns; not those in `out`."""
     found: dict[Path, None] = {}
     for each in inputs:
         paths = [path for path in _matching(os.fspath(each)) if out.resolve() not in path.resolve().parents]
@@ -300,22 +282,11 @@ class _Job:
     by: Mapping[str, Any]
     referral: Referral | None = None
     waits: bool = False
-    threads: int | None = None
 
 
 @dataclass(frozen=True)
 class FileScore:
-    """What became of a file.
-
-    Attributes:
-        path: The file.
-        name: The name of its predictions.
-        rows: The number of its rows.
-        is_new: Whether they were scored now.
-        is_busy: Whether another process is scoring it.
-        told: Sentences about its rows.
-        error: Why it could not be scored.
-    """
+    """What became of a file: the number of its rows, whether they were scored now, and what was noticed."""
 
     path: Path
     name: str
@@ -326,17 +297,13 @@ class FileScore:
     error: str | None = None
 
 
-def _score_file(job: _Job, count: _CountRows = lambda rows: None) -> FileScore:
+def _score_file(job: _Job, count: _CountRows | None = None) -> FileScore:
     """Score one file, unless that is done, or another process is doing it. Errors are part of the outcome."""
     file = job.file
-    if job.threads is not None:
-        torch.set_num_threads(job.threads)
     try:
         with file.lock().acquire(timeout=-1 if job.waits else 0):
-            receipt = file.receipt()
-            if receipt is not None and _belongs(job, receipt):
-                return FileScore(file.path, file.name, receipt["rows"])
-            return _score(job, count)
+            rows = _found(job)
+            return FileScore(file.path, file.name, rows) if rows is not None else _score(job, count)
     except Timeout:
         return FileScore(file.path, file.name, is_busy=True)
     except Exception as error:
@@ -344,58 +311,38 @@ def _score_file(job: _Job, count: _CountRows = lambda rows: None) -> FileScore:
         return FileScore(file.path, file.name, error=said)
 
 
-def _score(job: _Job, count: _CountRows) -> FileScore:
+def _score(job: _Job, count: _CountRows | None) -> FileScore:
     file, scorer = job.file, _loaded(job.model, job.by["model"])
     scorer.referral = job.referral
-    source, rows = file.source(), 0
+    receipt: dict[str, Any] = {"by": dict(job.by), "input": file.source()}
     told: list[str] = []
-    seen: set[str] = set()
     file.output.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(file.output)
-    receipt: dict[str, Any] = {"by": dict(job.by), "input": source}
 
-    def sign(size: int) -> None:
-        if file.source() != source:
+    def sign(rows: int, size: int) -> None:
+        if file.source() != receipt["input"]:
             raise InvalidInputError(f"{file.path} was changed while it was scored: start again.")
         receipt.update(rows=rows, written=size)
         earlier = {"replaces": file.output.stat().st_size} if file.output.exists() else {}
         write_bytes(file.receipt_path, json.dumps({**receipt, **earlier}).encode())
 
-    with new_file(file.output, {}, before=sign) as writer, building_from(file.path):
-        for part in scorer.parts(file.path, job.keep):
-            writer.write(part.columns)
-            rows += part.rows
-            count(part.rows)
-            tell_once(part.told, seen, told.append)
+    predict_file(scorer, file.path, file.output, job.keep, told.append, count, sign)
     write_bytes(file.receipt_path, json.dumps(receipt).encode())
-    return FileScore(file.path, file.name, rows, is_new=True, told=told)
+    return FileScore(file.path, file.name, receipt["rows"], is_new=True, told=told)
 
 
-def _check(jobs: Sequence[_Job], scorer: Scorer, tell: Tell) -> None:
-    """Refuse a folder with other predictions, and files of which none can be scored, before any is scored."""
-    wrong: list[FSVIError] = []
-    told: set[str] = set()
-    todo = [job for job in jobs if (found := job.file.receipt()) is None or not _belongs(job, found)]
-    for job in todo:
-        try:
-            with building_from(job.file.path):
-                tell_once(scorer.check(job.file.path, job.keep), told, tell)
-        except FSVIError as error:
-            wrong.append(error)
-    if wrong and len(wrong) == len(jobs):
-        others = f" ({len(wrong) - 1} more files cannot be used.)" if len(wrong) > 1 else ""
-        raise type(wrong[0])(f"{wrong[0]} Nothing was scored.{others}")
-
-
-def _belongs(job: _Job, receipt: Mapping[str, Any]) -> bool:
-    """Whether predictions are those of this input; predictions of another model or with other settings are refused."""
+def _found(job: _Job) -> int | None:
+    """The rows of predictions that exist for this input; those of another model or with other settings are refused."""
+    receipt = job.file.receipt()
+    if receipt is None:
+        return None
     for name, value in job.by.items():
         if receipt["by"].get(name) != value:
             what = "another model" if name == "model" else f"{name}={receipt['by'].get(name)!r}, not {value!r}"
             raise InvalidInputError(
                 f"{job.file.output} was scored with {what}: choose another folder, or remove that one."
             )
-    return bool(receipt["input"] == job.file.source())
+    return int(receipt["rows"]) if receipt["input"] == job.file.source() else None
 
 
 def _made_by(source: ModelFile, keep: Sequence[str], referral: Referral | None) -> tuple[dict[str, Any], Scorer]:
@@ -426,36 +373,29 @@ def _hash(path: Path) -> str:
 # Several at a time ----------------------------------------------------------------------------------------------------
 
 
-def _score_all(jobs: Sequence[_Job], num: int, tell: Tell, progress: bool | None) -> list[FileScore]:
+def _score_all(jobs: Sequence[_Job], num: int, tell: Tell, progress: bool) -> list[FileScore]:
+    """All outcomes; files that another process is scoring come last."""
+    left = {job.file.name: job for job in jobs}
     told: set[str] = set()
     outcomes: list[FileScore] = []
-    watched = _Progress(jobs, tell, progress)
-    run = (lambda todo: _in_processes(todo, num)) if num > 1 else (lambda todo: _here(todo, watched.count))
-    with watched:
-        busy = []
-        for outcome in run(jobs):
+    watched = _Progress(len(jobs), tell if progress else lambda _: None)
+    for waits in (False, True):
+        if waits and left:
+            tell(f"Waiting for {len(left)} files that another process is scoring.")
+        todo = [replace(job, waits=waits) for job in left.values()]
+        for outcome in _in_processes(todo, num) if num > 1 else (_score_file(job, watched.count) for job in todo):
             if outcome.is_busy:
-                busy.append(next(job for job in jobs if job.file.name == outcome.name))
                 continue
+            del left[outcome.name]
             outcomes.append(outcome)
-            watched.finish(outcome, counted=num == 1)
-            tell_once([f"{outcome.name}: {sentence}" for sentence in outcome.told], told, tell)
-        if busy:
-            tell(f"Waiting for {len(busy)} files that another process is scoring.")
-        for outcome in run([replace(job, waits=True) for job in busy]):
-            outcomes.append(outcome)
-            watched.finish(outcome, counted=num == 1)
+            watched.finish(outcome.rows if num > 1 and outcome.is_new else 0)
             tell_once([f"{outcome.name}: {sentence}" for sentence in outcome.told], told, tell)
     return outcomes
 
 
-def _here(jobs: Iterable[_Job], count: _CountRows) -> Iterator[FileScore]:
-    return (_score_file(job, count) for job in jobs)
-
-
 def _in_processes(jobs: Sequence[_Job], num: int) -> Iterator[FileScore]:
     """Outcomes as they come. When a process is killed, those that were running are done again, each alone."""
-    left = {job.file.name: replace(job, threads=1) for job in jobs}
+    left = {job.file.name: job for job in jobs}
     backend = joblib.parallel.get_active_backend()[0]
     returns = "generator_unordered" if backend.supports_return_generator else "list"
     started: list[str] = []
@@ -482,79 +422,28 @@ def _in_processes(jobs: Sequence[_Job], num: int) -> Iterator[FileScore]:
 
 def _alone(job: _Job) -> FileScore:
     try:
-        outcome: FileScore = joblib.Parallel(2)([joblib.delayed(_score_file)(job)])[0]
+        outcome: FileScore = get_reusable_executor(max_workers=1).submit(_score_file, job).result()
         return outcome
     except BrokenProcessPool:
         said = f"{job.file.path}: its process was killed, perhaps for lack of memory."
         return FileScore(job.file.path, job.file.name, error=said)
 
 
-def _within_machine(jobs: int, model: Path, tell: Tell) -> int:
-    """As many processes as cores and memory allow."""
-    if not isinstance(joblib.parallel.get_active_backend()[0], joblib._parallel_backends.LokyBackend):
-        return jobs
-    memory, free = _MEMORY + _COPIES * model.stat().st_size, free_memory()
-    most = max(1, min(num_cores(), jobs if free is None else free // memory))
-    if most < jobs:
-        tell(
-            f"{most} instead of {jobs} jobs at the same time: there are {num_cores()} cores, and one job needs about "
-            f"{format_bytes(memory)} of memory."
-        )
-    return min(jobs, most)
-
-
 class _Progress:
-    """How many rows and files are done: a bar on terminals, a line now and then elsewhere."""
+    """A line now and then about the rows and files that are done."""
 
-    def __init__(self, jobs: Sequence[_Job], tell: Tell, show: bool | None) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        from fsvi.training.progress import is_watched
-
-        is_visible = is_watched() if show is None else show
-        columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), disable=not is_visible)
-        self._tell = tell if show is None and not is_visible else None
-        self._files, self._done, self._rows, self._new = len(jobs), 0, 0, 0
-        self._total = self._sum(jobs) if is_visible else None
-        self._task = self._bar.add_task("", total=self._total)
+    def __init__(self, files: int, tell: Tell) -> None:
+        self._files, self._tell, self._done, self._rows = files, tell, 0, 0
         self._begun = self._said = time.monotonic()
 
-    @staticmethod
-    def _sum(jobs: Sequence[_Job]) -> int | None:
-        try:
-            counts = [num_rows(job.file.path) for job in jobs]
-        except FSVIError:
-            return None
-        return None if None in counts else sum(count or 0 for count in counts)
-
     def count(self, rows: int) -> None:
-        """New rows."""
-        self._rows, self._new = self._rows + rows, self._new + rows
-        self._show()
-
-    def finish(self, outcome: FileScore, counted: bool) -> None:
-        """A file is done; its rows may have been counted already."""
-        self._done += 1
-        if outcome.error is None and not (counted and outcome.is_new):
-            self._rows += outcome.rows
-            self._new += outcome.rows if outcome.is_new else 0
-        self._show()
-
-    def _show(self) -> None:
+        self._rows += rows
         now = time.monotonic()
-        speed = self._new / max(now - self._begun, 1e-9)
-        of = "" if self._total is None else f" of {self._total:,}"
-        text = f"{self._rows:,}{of} rows, {self._done} of {self._files} files, {speed:,.0f} rows per second"
-        self._bar.update(self._task, completed=self._rows, description=text)
-        if self._tell is not None and now - self._said >= _LINE_EVERY:
+        if now - self._said >= _LINE_EVERY:
             self._said = now
-            self._tell(f"{text}.")
+            speed = self._rows / (now - self._begun)
+            self._tell(f"{self._rows:,} new rows, {self._done} of {self._files} files, {speed:,.0f} rows per second.")
 
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+    def finish(self, rows: int) -> None:
+        self._done += 1
+        self.count(rows)

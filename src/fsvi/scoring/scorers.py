@@ -32,8 +32,6 @@ from fsvi.validation import first_line
 ROWS = 8_192
 """Rows that are predicted at a time, all their draws in memory; fewer if the draws would be many numbers."""
 _MOST_NUMBERS = 2**25
-_FIRST = 100
-"""Rows of each file that are read before any is scored."""
 _MOST_CLASSES = 1_000
 """With more classes, only the most probable one has a column."""
 _MOST_TOLD = 20
@@ -45,13 +43,7 @@ Columns = dict[str, Any]
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Consecutive predictions.
-
-    Attributes:
-        columns: Arrays by name, one value per row.
-        rows: The number of rows.
-        told: Sentences about rows that were skipped or are unlike training.
-    """
+    """Consecutive predictions by column, and sentences about rows that were skipped or are unlike training."""
 
     columns: Columns
     rows: int
@@ -60,16 +52,7 @@ class ScoredRows:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model in a file and how it predicts, for processes that load it themselves.
-
-    Attributes:
-        path: The file.
-        net: `module:function` that makes the network, where the file does not describe it.
-        device: Where to predict; None for the CPU.
-        samples: The number of draws; None for the model's own.
-        seed: The seed of the draws; None for the model's own.
-        batch_size: The number of inputs per pass through the network of a method.
-    """
+    """A model in a file and how it predicts, for processes that load it themselves; see `predict_files`."""
 
     path: Path
     net: str | None = None
@@ -83,29 +66,20 @@ class ModelFile:
         net = None if self.net is None else make_net(self.net)
         is_table = file_kind(self.path) == ESTIMATOR
         model: Any = Estimator.load(self.path, net) if is_table else load(self.path, net)
-        if self.device is not None:
-            method = model.method_ if is_table else model.method if isinstance(model, Calibrated) else model
-            method.to(find_device(self.device))
         # A calibration promises nothing for other draws than its own.
         samples, seed = (model.num_samples, model.seed_) if is_table else (100, 0)
         samples, seed = self.samples or samples, seed if self.seed is None else self.seed
-        if not is_table:
-            return ArrayScorer(model, samples, seed, self.batch_size)
-        scorer = TableScorer(model, samples, seed, self.batch_size)
-        with building_from(self.path):  # forged values show when they are used
-            scorer.without_rows()
+        scorer: Scorer = (TableScorer if is_table else ArrayScorer)(model, samples, seed, self.batch_size)
+        if self.device is not None:
+            (model.method_ if is_table else scorer.uncalibrated).to(find_device(self.device))
+        if is_table:
+            with building_from(self.path):  # forged values show when they are used
+                scorer.without_rows()
         return scorer
 
 
 class Scorer(ABC):
-    """A model that predicts files part by part.
-
-    Args:
-        model: The model.
-        samples: The number of draws of the function.
-        seed: Their seed.
-        batch_size: The number of inputs per pass through the network.
-    """
+    """A model that predicts files part by part."""
 
     referral: Referral | None = None
     """which predictions to keep; None adds no column about it"""
@@ -123,25 +97,16 @@ class Scorer(ABC):
         """The columns of no predictions; None if the shape of inputs is not known yet."""
 
     @abstractmethod
-    def check(self, path: Path, keep: Collection[str]) -> list[str]:
-        """Refuse a file that cannot be scored, by its first rows; sentences about columns that are not used."""
-
-    @abstractmethod
     def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
-        """Predictions, part by part; a file without rows has one part, without rows.
-
-        Args:
-            path: The file.
-            keep: Columns to carry over.
-        """
+        """Predictions, part by part, with the columns `keep`; a file without rows has one part, without rows."""
 
     @abstractmethod
-    def examples(self, path: Path) -> tuple[Iterator[Predictive], Any]:
-        """Predictions of held-out rows in a file, and their labels."""
+    def held_out(self, path: Path) -> tuple[Any, Any]:
+        """Rows in a file, and their targets."""
 
     @abstractmethod
-    def held_out(self, path: Path) -> tuple[tuple[Any, Any], dict[str, Any]]:
-        """Rows with their targets, and how `fsvi.diagnose` measures a fitted model on them."""
+    def predictions(self, x: Any) -> Iterator[Predictive]:
+        """Predictions of held-out rows, part by part."""
 
     def check_keep(self, keep: Collection[str]) -> None:
         """Refuse to carry over columns with the name of a prediction."""
@@ -150,18 +115,13 @@ class Scorer(ABC):
             raise InvalidInputError(f"the column {taken!r} cannot be kept: predictions have one of that name.")
 
     def choose_referral(self, path: Path, target_accuracy: float, confidence: float) -> None:
-        """Choose the threshold for referral on held-out rows with labels.
-
-        Args:
-            path: The file: a table with the target, or a .npz file with x and y.
-            target_accuracy: The accuracy that the kept predictions should have.
-            confidence: The confidence with which they have it.
-        """
+        """Refer as many predictions as held-out rows in a file require; see `fsvi.Referral`."""
         with building_from(path):
-            predictions, labels = self.examples(path)
-            parts = [p.summary() for p in predictions]
+            x, y = self.held_out(path)
+            parts = [p.summary() for p in self.predictions(x)]
             if parts[0].is_numeric:
                 raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
+            labels = self.model._as_indices(y) if hasattr(self.model, "classes_") else y
             self.referral = Referral(concatenate(parts), labels, target_accuracy, confidence)
 
     def rows_at_once(self, width: int) -> int:
@@ -186,22 +146,14 @@ class Scorer(ABC):
 class TableScorer(Scorer):
     """An estimator, for rows of CSV and Parquet files."""
 
-    def check(self, path: Path, keep: Collection[str]) -> list[str]:
-        """Look at the columns' names and the first rows."""
-        used = self.model.encoder_.names
-        names = [name for name in column_names(path) if name in used or name not in keep]
-        unknown = [name for name in self.model.encoder_.check_names(names) if name != self.model.target_name_]
-        for file in self._chunks(path, keep, _FIRST):
-            self.model.encoder_.examine(file.table)
-            break
-        return [f"Columns that the model does not know are not used: {', '.join(map(repr, unknown))}."] * bool(unknown)
-
     def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
         """Predictions of rows; `line` says where in the file they are. A last part says how the rows have drifted."""
         seen, scored = Seen(self.model.sketch_, self.model.encoder_), None
-        self.model.encoder_.check_names(column_names(path))
+        unknown = set(self.model.encoder_.check_names(column_names(path))) - {*keep, self.model.target_name_}
+        unused = [f"Columns that the model does not know are not used: {', '.join(map(repr, sorted(unknown)))}."]
+        told = unused * bool(unknown)
         for file in self._chunks(path, keep, self.rows_at_once(len(self.model.encoder_.outputs))):
-            told = [sentence] if (sentence := file.skipped_sentence()) is not None else []
+            told += [sentence] if (sentence := file.skipped_sentence()) is not None else []
             if not len(file.table):
                 yield ScoredRows({**file.kept, **self.without_rows()}, 0, told)
                 continue
@@ -210,6 +162,7 @@ class TableScorer(Scorer):
             seen.add(file.table)
             scored = {**file.kept, "line": file.table.lines, **columns}
             yield ScoredRows(scored, len(file.table), told + surprises)
+            told = []
         drift = [finding.sentence for finding in seen.diagnosis() if finding.level != "ok"]
         if scored is not None and drift:
             yield ScoredRows({name: values[:0] for name, values in scored.items()}, 0, drift)
@@ -219,21 +172,8 @@ class TableScorer(Scorer):
         columns = self._columns(torch.zeros(1, len(self.model.encoder_.outputs), dtype=torch.float64))
         return {name: values[:0] for name, values in {"line": np.zeros(1, dtype=np.int64), **columns}.items()}
 
-    def examples(self, path: Path) -> tuple[Iterator[Predictive], Any]:
-        """Rows with the target column."""
-        table = read_table(path).table
-        if self.model.target_name_ not in table.names:
-            raise InvalidInputError(f"the column {self.model.target_name_!r} with the right answers is missing.")
-        encoded, _ = self.model.encoder_.examine(table)
-        parts = self.model._standardized(encoded).split(self.rows_at_once(encoded.shape[1]))
-        predictions = (self.model._calibrated(self._raw(part)) for part in parts)
-        if not hasattr(self.model, "classes_"):
-            return predictions, None
-        labels = np.array([label(value) for value in table.columns[self.model.target_name_].tolist()])
-        return predictions, self.model._as_indices(labels)
-
-    def held_out(self, path: Path) -> tuple[tuple[Any, Any], dict[str, Any]]:
-        """Rows with the target column."""
+    def held_out(self, path: Path) -> tuple[Any, Any]:
+        """Rows without the target column, and that column."""
         table, name = read_table(path).table, self.model.target_name_
         if name not in table.names:
             raise InvalidInputError(f"{path} lacks the column {name!r} with the right answers.")
@@ -242,7 +182,13 @@ class TableScorer(Scorer):
             y = self.model.classes_[self.model._as_indices([label(value) for value in values.tolist()])]
         else:
             y = NumberColumn(name, 0.0, 0.0, 1.0, False).parse(values, table.lines)
-        return (table.without([name]), y), {"folds": 0}
+        return table.without([name]), y
+
+    def predictions(self, x: Any) -> Iterator[Predictive]:
+        """Calibrated predictions of a table."""
+        inputs = self.model._standardized(self.model.encoder_.examine(x)[0])
+        parts = inputs.split(self.rows_at_once(inputs.shape[1]))
+        return (self.model._calibrated(self._raw(part)) for part in parts)
 
     def _chunks(self, path: Path, keep: Collection[str], rows: int) -> Iterator[Any]:
         columns = self.model.encoder_.columns
@@ -272,19 +218,11 @@ class ArrayScorer(Scorer):
 
     model: Method | Calibrated
 
-    def check(self, path: Path, keep: Collection[str]) -> list[str]:
-        """Look at the first inputs."""
-        for x, _ in self._chunks(path, keep, _FIRST):
-            if len(x):
-                as_inputs(self.model, x, path)
-            break
-        return []
-
     def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
         """Predictions of inputs; `row` counts them from 1."""
         start, kept = 0, Columns()
         shape = self.model.input_shape if isinstance(self.model.input_shape, tuple) else ()
-        for x, kept in self._chunks(path, keep, self.rows_at_once(math.prod(shape))):
+        for x, kept in _read_parts(path, keep, self.rows_at_once(math.prod(shape))):
             if len(x):
                 columns = self._columns(as_inputs(self.model, x, path, start + 1))
                 row = np.arange(start + 1, start + len(x) + 1)
@@ -304,19 +242,16 @@ class ArrayScorer(Scorer):
         columns = self._columns(torch.zeros(1, *shape, dtype=self.model.dtype))
         return {name: values[:0] for name, values in {"row": np.zeros(1, dtype=np.int64), **columns}.items()}
 
-    def examples(self, path: Path) -> tuple[Iterator[Predictive], Any]:
+    def held_out(self, path: Path) -> tuple[Any, Any]:
         """The arrays x and y of a .npz file."""
         if path.suffix.lower() != ".npz":
             raise FileFormatError(f"{path} has no arrays with names: use numpy.savez and the names x and y.")
-        x, y = _joined(path, "x"), _joined(path, "y")
-        inputs = as_inputs(self.model, x, path)
-        parts = inputs.split(self.rows_at_once(math.prod(inputs.shape[1:])))
-        return (self.model.predict(part, self.samples, self.seed, self.batch_size) for part in parts), as_whole(y)
+        return as_inputs(self.model, _joined(path, "x"), path), torch.as_tensor(as_whole(_joined(path, "y")))
 
-    def held_out(self, path: Path) -> tuple[tuple[Any, Any], dict[str, Any]]:
-        """The arrays x and y of a .npz file."""
-        x, y = _joined(path, "x"), _joined(path, "y")
-        return (as_inputs(self.model, x, path), torch.as_tensor(as_whole(y))), {}
+    def predictions(self, x: Any) -> Iterator[Predictive]:
+        """Predictions of a tensor."""
+        parts = x.split(self.rows_at_once(math.prod(x.shape[1:])))
+        return (self.model.predict(part, self.samples, self.seed, self.batch_size) for part in parts)
 
     def _columns(self, inputs: Tensor) -> Columns:
         p = self.model.predict(inputs, self.samples, self.seed, self.batch_size)
@@ -324,24 +259,24 @@ class ArrayScorer(Scorer):
             raise InvalidInputError("a model with outputs at every position cannot score files part by part.")
         return self.columns_of(p)
 
-    def _chunks(self, path: Path, keep: Collection[str], rows: int) -> Iterator[tuple[NDArray[Any], Columns]]:
-        if path.name.lower().endswith(ARRAY_ENDINGS):
-            if keep:
-                raise InvalidInputError(f"{path} has no columns with names: leave --keep out.")
-            yield from ((x, {}) for x in read_arrays(path, rows))
-            return
-        names = column_names(path, needs_names=False)
-        for file in read_chunks(path, rows, None, keep, names, can_be_empty=True, needs_names=False):
-            if file.skipped:
-                raise FileFormatError(f"{path} has rows of the wrong length: {file.skipped_sentence()}")
-            for name, values in file.table.columns.items():
-                if values.dtype.kind == "M":
-                    raise FileFormatError(f"{path} is not a table of numbers: column {name!r} has dates.")
-            columns = [
-                NumberColumn(name, 0.0, 0.0, 1.0, False).parse(values, file.table.lines)
-                for name, values in file.table.columns.items()
-            ]
-            yield np.column_stack(columns), dict(file.kept)
+
+def _read_parts(path: Path, keep: Collection[str], rows: int) -> Iterator[tuple[NDArray[Any], Columns]]:
+    """The numbers in a file, and the columns to carry over, part by part."""
+    if path.name.lower().endswith(ARRAY_ENDINGS):
+        if keep:
+            raise InvalidInputError(f"{path} has no columns with names: leave --keep out.")
+        yield from ((x, {}) for x in read_arrays(path, rows))
+        return
+    names = column_names(path, needs_names=False)
+    for file in read_chunks(path, rows, None, keep, names, can_be_empty=True, needs_names=False):
+        if file.skipped:
+            raise FileFormatError(f"{path} has rows of the wrong length: {file.skipped_sentence()}")
+        columns = []
+        for name, values in file.table.columns.items():
+            if values.dtype.kind == "M":
+                raise FileFormatError(f"{path} is not a table of numbers: column {name!r} has dates.")
+            columns.append(NumberColumn(name, 0.0, 0.0, 1.0, False).parse(values, file.table.lines))
+        yield np.column_stack(columns), dict(file.kept)
 
 
 def make_net(name: str) -> nn.Module:
@@ -361,14 +296,7 @@ def make_net(name: str) -> nn.Module:
 
 
 def as_inputs(method: Method | Calibrated, x: np.ndarray, path: Path, first: int = 1) -> Tensor:
-    """Inputs in the shape and the type that the network takes; an error says why this is impossible.
-
-    Args:
-        method: The model.
-        x: The numbers that were read.
-        path: Their file, which errors name.
-        first: The row of the file that the first of them has, counted from 1.
-    """
+    """Inputs in the shape and the type that the network takes; `first` is the number of the first row in its file."""
     shape = method.input_shape
     flat = x.reshape(len(x), -1)
     bad = np.flatnonzero(~np.isfinite(flat).all(1))
@@ -396,14 +324,10 @@ def as_inputs(method: Method | Calibrated, x: np.ndarray, path: Path, first: int
 
 
 def read_inputs(path: Path) -> NDArray[Any]:
-    """All inputs of a method in a file, in memory.
-
-    Args:
-        path: A .npy, .npz (the array x), .csv or .parquet file.
-    """
+    """All inputs of a method in a .npy, .npz (the array x), .csv or .parquet file."""
     if path.name.lower().endswith(ARRAY_ENDINGS):
         return _joined(path, "x")
-    return np.concatenate([x for x, _ in ArrayScorer(None, 1, 0, 1)._chunks(path, (), ROWS)])
+    return np.concatenate([x for x, _ in _read_parts(path, (), ROWS)])
 
 
 def as_whole(values: NDArray[Any]) -> NDArray[Any]:
@@ -413,13 +337,7 @@ def as_whole(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def tell_once(surprises: Iterable[str], told: set[str], tell: Callable[[str], object]) -> None:
-    """Tell what is new; counts differ from part to part, so a column's first sentence stands for all.
-
-    Args:
-        surprises: Sentences.
-        told: What was told already; grows.
-        tell: A function that shows a line of text.
-    """
+    """Tell what is new; counts differ from part to part, so a column's first sentence stands for all."""
     for sentence in surprises:
         column = " ".join(sentence.split(" ")[:4])
         if column not in told and len(told) < _MOST_TOLD:

@@ -34,12 +34,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class CSVWriter:
-    """Text with a line of names; numbers have six digits.
-
-    Args:
-        file: The file, open for bytes.
-        compresses: Whether to compress it by gzip.
-    """
+    """Text with a line of names; numbers have six digits."""
 
     def __init__(self, file: BinaryIO, compresses: bool = False) -> None:
         # without a name and a time, the same rows give the same bytes
@@ -64,11 +59,7 @@ class CSVWriter:
 
 
 class ParquetWriter:
-    """Parquet in groups of about a hundred thousand rows.
-
-    Args:
-        file: The file, open for bytes.
-    """
+    """Parquet in groups of about a hundred thousand rows."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._parts = file, list[Any]()
@@ -95,12 +86,7 @@ class ParquetWriter:
 
 
 class JSONWriter:
-    """One object: the rows are its `predictions`, one per line, followed by what `summary` has when it is closed.
-
-    Args:
-        file: The file, open for bytes.
-        summary: Further values of the object.
-    """
+    """One object: the rows are its `predictions`, one per line, followed by what `summary` has when it is closed."""
 
     def __init__(self, file: BinaryIO, summary: Mapping[str, Any]) -> None:
         self._file, self._summary, self._mark = file, summary, b"\n"
@@ -121,17 +107,10 @@ class JSONWriter:
 Writer = CSVWriter | ParquetWriter | JSONWriter
 
 
-def make_writer(name: str, file: BinaryIO, summary: Mapping[str, Any]) -> Writer:
-    """The writer for a file's ending.
-
-    Args:
-        name: The file's name.
-        file: The file, open for bytes.
-        summary: Further values for a .json file, read when the writer is closed.
-    """
-    if name.lower().endswith(".parquet"):
+def _make_writer(name: str, file: BinaryIO, summary: Mapping[str, Any]) -> Writer:
+    if name.endswith(".parquet"):
         return ParquetWriter(file)
-    return JSONWriter(file, summary) if name.lower().endswith(".json") else CSVWriter(file, name.lower().endswith("gz"))
+    return JSONWriter(file, summary) if name.endswith(".json") else CSVWriter(file, name.endswith("gz"))
 
 
 @contextmanager
@@ -139,18 +118,14 @@ def new_file(path: Path, summary: Mapping[str, Any], before: Callable[[int], Non
     """A writer of a file that gets its name when everything is written, and is durable then.
 
     After an error or a kill there is no such file, or still the earlier one. A kill leaves a hidden temporary file,
-    which `fsvi.serialization.remove_leftovers` removes.
-
-    Args:
-        path: The file.
-        summary: Further values for a .json file.
-        before: Called with the number of bytes when all of them are on the disk, before the file gets its name.
+    which `fsvi.serialization.remove_leftovers` removes. `before` is called with the number of bytes when all of them
+    are on the disk; `summary` has further values for a .json file.
     """
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:
-            writer = make_writer(path.name, file, summary)
+            writer = _make_writer(path.name.lower(), file, summary)
             yield writer
             writer.close()
             file.flush()

@@ -3,8 +3,6 @@ import math
 import pytest
 import torch
 
-import fsvi
-from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import ShiftedRows
 
 NUM = 4000
@@ -59,25 +57,12 @@ def test_one_column_all_columns_and_subsets_have_their_shares():
     assert (alone - alone.float().mean()).abs().max() < 5 * math.sqrt(alone.float().mean())
 
 
-def test_half_of_the_shifts_of_all_columns_have_one_direction():
-    shifts = shifts_from_one_row()
-    together = shifts[(shifts != 0).all(1)].sign()
-    same = (together.sum(1).abs() == 6).float().mean().item()
-    assert same == pytest.approx(0.5 + 0.5 * 2 / 2**6, abs=0.06)
-    assert together.mean().abs() < 0.05
-
-
 def test_constant_columns_stay():
     x = normal_rows()
     x[:, 2] = 0.1
     points = drawn(x)
     assert (points[:, 2] == x[0, 2]).all()
     assert (points[:, 1] != 0).any() and points.isfinite().all()
-
-
-def test_a_table_of_constants_gives_its_own_rows():
-    x = torch.ones(10, 3)
-    assert torch.equal(drawn(x, 5, recombined=0.5), torch.ones(5, 3))
 
 
 def one_hot_table(num=600):
@@ -106,21 +91,6 @@ def test_standardized_groups_are_found_too():
     context = ShiftedRows()
     context.prepare(x)
     assert context._scales.groups == [[1, 2, 3, 4]]
-
-
-def test_flags_that_are_not_exclusive_are_no_group():
-    x = torch.randint(2, (200, 5), generator=torch.Generator().manual_seed(0)).float()
-    context = ShiftedRows()
-    context.prepare(x)
-    assert context._scales.groups == []
-
-
-def test_groups_may_be_given():
-    context = ShiftedRows(groups=[[0, 1]])
-    context.prepare(normal_rows())
-    assert context._scales.groups == [[0, 1]]
-    with pytest.raises(InvalidInputError, match="groups"):
-        ShiftedRows(groups=[[0, 9]]).prepare(normal_rows())
 
 
 def correlated_rows(num=1000):
@@ -171,41 +141,3 @@ def test_points_have_the_type_of_the_batch_and_follow_the_seed(dtype):
     first, again, other = drawn(x, 50), drawn(x, 50), drawn(x, 50, seed=1)
     assert first.dtype == dtype and first.shape == (50, 6)
     assert torch.equal(first, again) and not torch.equal(first, other)
-
-
-def test_the_batch_does_not_change():
-    x = normal_rows()
-    before = x.clone()
-    drawn(x, recombined=0.5)
-    assert torch.equal(x, before)
-
-
-def test_no_training_row_is_kept():
-    x = normal_rows(400)
-    context = ShiftedRows()
-    context.prepare(x)
-    assert all(len(v) <= 6 for v in vars(context._scales).values() if torch.is_tensor(v) and v.dim())
-
-
-def test_it_can_be_described_and_built_again():
-    context = ShiftedRows(1.0, 2.0, 5.0, 0.2, [[0, 1]])
-    again = fsvi.contexts.Context.from_config(context.config())
-    assert vars(again) == vars(context)
-
-
-def test_without_preparation_the_minibatch_gives_the_scales():
-    assert ShiftedRows().sample(20, normal_rows()).shape == (20, 6)
-
-
-@pytest.mark.parametrize(
-    ("settings", "word"),
-    [({"largest": 1.0}, "largest"), ({"smallest": -1.0}, "smallest"), ({"recombined": 2.0}, "recombined")],
-)
-def test_wrong_settings_are_refused(settings, word):
-    with pytest.raises(InvalidInputError, match=word):
-        ShiftedRows(**settings)
-
-
-def test_images_are_refused():
-    with pytest.raises(InvalidInputError, match="table"):
-        ShiftedRows().prepare(torch.zeros(4, 3, 8, 8))

@@ -1,11 +1,9 @@
 import pytest
 import torch
 
-import fsvi
 from fsvi.errors import InvalidInputError
 from fsvi.functions import contexts
 from fsvi.inputs import Bundle, bundle
-from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor
 
 IDS = torch.arange(1, 13).reshape(2, 6)
@@ -28,11 +26,6 @@ def test_shuffled_tokens_are_the_texts_tokens_in_another_order():
     assert len({tuple(row) for row in points["input_ids"].tolist()}) > 20
 
 
-def test_first_tokens_can_stay():
-    points = contexts.ShuffledTokens(keep_first=2).sample(50, text())["input_ids"]
-    assert torch.equal(points[:, :2], IDS[(points.amax(1) > 6).long()][:, :2])
-
-
 @pytest.mark.parametrize("token", [0, None])
 def test_replaced_tokens(token):
     torch.manual_seed(0)
@@ -47,11 +40,6 @@ def test_replaced_tokens(token):
     assert set(points["input_ids"][changed].tolist()) <= known
 
 
-def test_ids_may_be_the_only_input():
-    assert contexts.ShuffledTokens().sample(3, IDS).shape == (3, 6)
-    assert bool((contexts.ReplacedTokens(1.0, 9).sample(3, IDS) == 9).all())
-
-
 @pytest.mark.parametrize(
     ("batch", "said"),
     [
@@ -64,35 +52,6 @@ def test_inputs_without_token_ids_are_refused(batch, said):
     batch = batch if torch.is_tensor(batch) else bundle(batch, as_tensor)
     with pytest.raises(InvalidInputError, match=said):
         contexts.ShuffledTokens().sample(2, batch)
-
-
-def test_a_mask_of_another_shape_is_refused():
-    batch = bundle({"ids": IDS, "mask": MASK[:, :4]}, as_tensor)
-    with pytest.raises(InvalidInputError, match="mask"):
-        contexts.ReplacedTokens(ids="ids", mask="mask").sample(2, batch)
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.1])
-def test_fractions_are_checked(fraction):
-    with pytest.raises(InvalidInputError, match="fraction"):
-        contexts.ReplacedTokens(fraction)
-
-
-def test_settings_survive_a_file():
-    for context in (contexts.ShuffledTokens("ids", keep_first=1), contexts.ReplacedTokens(0.3, 5)):
-        assert Configurable.from_config(context.config()).config() == context.config()
-
-
-@pytest.mark.parametrize("batch", [IDS, text()])
-def test_uniform_refuses_token_ids(batch):
-    with pytest.raises(InvalidInputError, match="token ids"):
-        fsvi.contexts.Uniform().sample(3, batch)
-
-
-@pytest.mark.parametrize("context", [fsvi.contexts.Monochrome(), fsvi.contexts.Corrupted()])
-def test_contexts_of_images_refuse_structures(context):
-    with pytest.raises(InvalidInputError, match="images"):
-        context.sample(3, text())
 
 
 ROWS = [{"input_ids": IDS[i % 2] + i, "attention_mask": MASK[i % 2], "labels": i} for i in range(5)]
@@ -115,9 +74,3 @@ def test_other_texts_as_context(data):
     mixed = contexts.Mixture([contexts.Batch(), contexts.Dataset(data)], [0.5, 0.5]).sample(4, batch)
     assert mixed["input_ids"].shape == (4, 6)
     assert {tuple(row) for row in mixed["input_ids"][:2].tolist()} <= {tuple(row) for row in IDS.tolist()}
-
-
-def test_checksums_see_structured_data():
-    one, other = ({"input_ids": IDS + i, "attention_mask": MASK} for i in (0, 1))
-    assert contexts.Dataset(one).fingerprint() != contexts.Dataset(other).fingerprint()
-    assert contexts.Dataset(one).fingerprint() == contexts.Dataset(dict(one)).fingerprint()

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from paper.methods import METHODS
+from paper.methods import method_title
 from paper.records import Result
-from paper.report import report_values
+from paper.report import collect
 
 DOCS = Path(__file__).resolve().parent
 
@@ -128,10 +128,7 @@ DEVIATIONS = """## What differs from the paper
 
 def title(result: Result) -> str:
     """A method's name, with its context if it has one."""
-    kind, _, member = result.method.rpartition(":")
-    name = METHODS[member].title
-    if kind:
-        name = "Deep ensemble" if member == "map" else f"{name} ensemble"
+    name = method_title(result.method)
     return f"{name} ({result.context})" if result.context else name
 
 
@@ -189,8 +186,7 @@ def joined(results: list[Result], tasks: dict[str, str], metric: str, factor: fl
 
 def all_results() -> list[Result]:
     """Every result in paper/results."""
-    found: list[Result] = report_values(DOCS.parent / "paper" / "results")["results"]
-    return found
+    return list(collect(DOCS.parent / "paper" / "results")[0].values())
 
 
 def results_page() -> str:

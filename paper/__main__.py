@@ -55,8 +55,8 @@ def run(given: Namespace) -> None:
         value = column.value(result) if column.task == order.task else None
         if value is not None:
             # A table with one column per task, like those of UCI, is named after the measure.
-            name = table.title if len(table.tasks) > 1 else column.metric.label
-            print(f"{name}: {column.metric.show(value)}")
+            name = table.title if len(table.tasks) > 1 else column.label
+            print(f"{name}: {column.show(value)}")
 
 
 def reproduce(given: Namespace) -> None:

@@ -6,54 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import numpy as np
-
 from paper.records import Result
 
 Better: TypeAlias = Literal["higher", "lower", ""]
-
-
-@dataclass(frozen=True)
-class MeanOverSeeds:
-    """A mean over seeds.
-
-    Attributes:
-        mean: The mean.
-        error: Its standard error; None for a single seed.
-        count: The number of seeds; None for the paper's values, whose number differs between its tables.
-    """
-
-    mean: float
-    error: float | None
-    count: int | None = None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> MeanOverSeeds:
-        """Mean x̄ and standard error s/√n, where s² = Σ(x − x̄)²/(n − 1)."""
-        with np.errstate(invalid="ignore"):
-            error = None if len(values) == 1 else float(np.std(values, ddof=1) / np.sqrt(len(values)))
-            return cls(float(np.mean(values)), error, len(values))
-
-
-@dataclass(frozen=True)
-class Metric:
-    """How a table shows a number.
-
-    Attributes:
-        label: Its name.
-        meaning: An explanation for first-time readers.
-        decimals: Digits after the point.
-        unit: Text after the number.
-    """
-
-    label: str
-    meaning: str
-    decimals: int = 2
-    unit: str = ""
-
-    def show(self, value: float) -> str:
-        """The number as text."""
-        return f"{value:.{self.decimals}f}{self.unit}".replace("-", "−")
 
 
 @dataclass(frozen=True)
@@ -63,61 +18,46 @@ class Column:
     Attributes:
         task: The task's name.
         name: The measure's name in the paper's table, and in results unless `recorded` is given.
-        metric: How it is shown.
+        label: Its name in tables.
+        meaning: An explanation for first-time readers.
         better: Which values are better; "" if neither.
+        decimals: Digits after the point.
         scale: Factor from the number in a result to the unit of the table.
+        unit: Text after the number.
         recorded: Names of the measure in results; the first name that a result has is used.
         by_entropy: Names of the same measure computed from the predictive entropy, if `recorded` uses another score.
     """
 
     task: str
     name: str
-    metric: Metric
+    label: str
+    meaning: str = ""
     better: Better = ""
+    decimals: int = 3
     scale: float = 1.0
+    unit: str = ""
     recorded: tuple[str, ...] = ()
     by_entropy: tuple[str, ...] = ()
 
-    def value(self, result: Result) -> float | None:
+    @property
+    def heading(self) -> str:
+        """The label, with an arrow toward better values."""
+        return self.label + {"higher": " ↑", "lower": " ↓", "": ""}[self.better]
+
+    def value(self, result: Result, names: Sequence[str] = ()) -> float | None:
         """The measure of one result in the table's unit; None if the result does not have it."""
-        return self._first(result, self.recorded or (self.name,))
-
-    def mean(self, results: Iterable[Result]) -> MeanOverSeeds | None:
-        """The mean over those results of this task that have the measure."""
-        return self._mean(results, self.recorded or (self.name,))
-
-    def mean_by_entropy(self, results: Iterable[Result]) -> MeanOverSeeds | None:
-        """The same mean computed from the predictive entropy; None if the column has no such variant."""
-        return self._mean(results, self.by_entropy)
-
-    def show(self, estimate: MeanOverSeeds) -> str:
-        """The mean as text, with its standard error if there is one."""
-        mean = self.metric.show(estimate.mean)
-        return mean if estimate.error is None else f"{mean} ± {self.metric.show(estimate.error)}"
-
-    def rounded(self, value: float) -> float:
-        """The value with the digits that are shown."""
-        return round(value, self.metric.decimals)
-
-    def _mean(self, results: Iterable[Result], names: Sequence[str]) -> MeanOverSeeds | None:
-        found = (self._first(result, names) for result in results if result.task == self.task)
-        values = [value for value in found if value is not None]
-        return MeanOverSeeds.of(values) if values else None
-
-    def _first(self, result: Result, names: Sequence[str]) -> float | None:
-        found = (result.metrics.get(name) for name in names)
+        found = (result.metrics.get(name) for name in names or self.recorded or (self.name,))
         return next((self.scale * value for value in found if value is not None), None)
+
+    def show(self, value: float, error: float | None = None) -> str:
+        """The number as text, with its standard error if there is one."""
+        text = f"{value:.{self.decimals}f}{self.unit}".replace("-", "−")
+        return text if error is None else f"{text} ± {self.show(error)}"
 
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The columns of a table.
-
-    Attributes:
-        title: Its name.
-        columns: The measures.
-        notes: Differences from the paper that concern every row.
-    """
+    """A table: its title, its columns, and differences from the paper that concern every row."""
 
     title: str
     columns: tuple[Column, ...]
@@ -131,7 +71,7 @@ class TableLayout:
 
 def percent(task: str, name: str, label: str, meaning: str, decimals: int = 2) -> Column:
     """A share of 1, shown in percent; higher is better."""
-    return Column(task, name, Metric(label, meaning, decimals), "higher", scale=100.0)
+    return Column(task, name, label, meaning, "higher", decimals, 100.0)
 
 
 def detection(task: str, dataset: str, label: str) -> Column:
@@ -140,28 +80,22 @@ def detection(task: str, dataset: str, label: str) -> Column:
     Results hold it as `auroc_own_…` and `auroc_…`; in early ones `auroc_…` is the AUROC by entropy.
     """
     meaning = "percent; by the score that the method's authors use, which is the entropy unless noted"
-    return Column(
-        task,
-        f"auroc_{dataset}",
-        Metric(f"AUROC {label}", meaning),
-        "higher",
-        scale=100.0,
-        recorded=(f"auroc_own_{dataset}", f"auroc_{dataset}"),
-        by_entropy=(f"auroc_entropy_{dataset}", f"auroc_{dataset}"),
-    )
+    own = (f"auroc_own_{dataset}", f"auroc_{dataset}")
+    by_entropy = (f"auroc_entropy_{dataset}", f"auroc_{dataset}")
+    return Column(task, own[1], f"AUROC {label}", meaning, "higher", 2, 100.0, "", own, by_entropy)
 
 
-def calibration_error(task: str) -> Column:
+def calibration_error(task: str, ending: str = "") -> Column:
     """The expected calibration error."""
-    return Column(task, "ece_15", Metric("ECE", "expected calibration error, 15 bins", 3), "lower")
+    return Column(task, f"ece_15{ending}", "ECE", "expected calibration error, 15 bins", "lower")
 
 
-def negative_log_likelihood(task: str) -> Column:
+def negative_log_likelihood(task: str, ending: str = "") -> Column:
     """The mean negative log probability of the right class."""
-    return Column(task, "nll", Metric("NLL", "mean −log probability of the right class", 3), "lower")
+    return Column(task, f"nll{ending}", "NLL", "mean −log probability of the right class", "lower")
 
 
 def plain_layout(task: str, results: Iterable[Result]) -> TableLayout:
     """All metrics of a task that is not registered."""
     names = dict.fromkeys(name for r in results if r.task == task for name in r.metrics)
-    return TableLayout(task, tuple(Column(task, name, Metric(name.replace("_", " "), "", 3)) for name in names))
+    return TableLayout(task, tuple(Column(task, name, name.replace("_", " ")) for name in names))

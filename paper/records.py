@@ -131,3 +131,10 @@ def read_results(folder: Path) -> Iterator[tuple[Path, Result | FileFormatError]
             yield path, read_result(path)
         except FileFormatError as error:
             yield path, error
+
+
+def duration(seconds: float) -> str:
+    """A wall time that is easy to read."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -29,14 +29,13 @@ import fsvi
 from fsvi.diagnosis import diagnose
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.methods import Method, load
-from fsvi.methods.registry import check_method
+from fsvi.methods.registry import check_method, find_method
 from fsvi.serialization import check_writable, plain
 from fsvi.training import History
 from fsvi.validation import check_choice, check_seed, check_type
 from paper import data
 from paper.data import DataSplit
 from paper.experiment import CPU, PROFILES, Compute, Experiment, Order, Outcome, thin
-from paper.methods import takes_context
 from paper.records import DIAGNOSIS, Result, model_path, read_result, result_path, write_document, write_result
 from paper.tasks.image_contexts import GENERATED, check_unseen
 from paper.tasks.registry import TASKS
@@ -91,7 +90,7 @@ def checked(order: Order) -> Order:
         raise InvalidInputError(f"profile={order.profile!r} is not one of {order.task}'s, only of {known}.")
     check_seed(order.seed)
     check_method(order.method)
-    if task.context is not None and takes_context(order.method):
+    if task.context is not None and find_method(order.method).takes_context:
         contexts = task.contexts or [*GENERATED, *data.names()]
         return replace(order, context=check_choice("context", order.context or task.context, contexts))
     if order.context is not None:

@@ -17,7 +17,7 @@ import torch
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.validation import check_choice, check_count, check_seed, first_line
 from paper.experiment import CPU, Compute, Order, Profile
-from paper.records import Result
+from paper.records import Result, duration
 from paper.runs import BusyError, checked, describe, run, state
 from paper.task import Sweep
 from paper.tasks.registry import TASKS
@@ -213,15 +213,8 @@ def _summary(result: Result) -> str:
     """The time, and the first columns of the task's first table."""
     columns = [each for each in TASKS[result.task].section.tables[0].columns if each.task == result.task]
     shown = [(each, value) for each in columns if (value := each.value(result)) is not None]
-    texts = [f"{each.metric.label} {each.metric.show(value)}" for each, value in shown[:3]]
+    texts = [f"{each.label} {each.show(value)}" for each, value in shown[:3]]
     return ", ".join([f"{result.seconds['train']:.0f} s", *texts])
-
-
-def duration(seconds: float) -> str:
-    """A wall time that is easy to read."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _quiet(_: str) -> None:

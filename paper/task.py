@@ -11,7 +11,6 @@ from typing import Any
 
 from paper.columns import TableLayout
 from paper.experiment import DESK, PROFILES, Experiment, Order, Recipe
-from paper.methods import METHODS
 from paper.schedules import AveragingSchedule
 
 MethodAndContext = tuple[str, str | None]
@@ -95,7 +94,7 @@ class Task:
 
 def _method_schedule(order: Order) -> Mapping[str, Any]:
     """Methods that average parameters do so at a constant learning rate; all others use the default schedule."""
-    if not METHODS[order.member].averages:
+    if order.member != "swag":
         return {}
     start = order.settings.get("start")
     return {"schedule": AveragingSchedule() if start is None else AveragingSchedule(start)}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import optuna
 import torch
@@ -25,18 +25,43 @@ from torch import Tensor
 
 from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, SingularCovarianceError
 from fsvi.functions.priors import GaussianProcess
-from fsvi.methods import Ensemble, Method
+from fsvi.methods import Method
 from fsvi.serialization import Configurable, check_writable, write_bytes
 from fsvi.training.callbacks import Callback, TrainingState
 from fsvi.validation import check_count, check_seed
 from paper import data
 from paper.experiment import CPU, Compute, Experiment, Order
-from paper.methods import GAMMA, METHODS, VARIANCE, Choice, Range, Space
 from paper.records import result_path
 from paper.runs import checked, recorded
 from paper.tasks.registry import TASKS
 
-_PARTS = {VARIANCE: ("prior", "variance"), GAMMA: ("divergence", "gamma")}
+Space: TypeAlias = Mapping[str, tuple[float, float] | list[Any]]
+"""Settings by name: a range, searched on a logarithmic scale, or a list of choices."""
+_WIDE: Space = {"prior_variance": (1e-3, 1e3)}
+_PARAMETER_SPACE: Space = {"prior_variance": (1e-3, 10.0), "num_samples": [1, 5]}
+_CONTEXT: Space = {"num_context": [4, 8, 16, 32, 64], "kl_weight": (1e-5, 1e-1)}
+_FUNCTION_SPACE: Space = {"prior_variance": (0.1, 100.0), **_CONTEXT, "num_samples": [1, 5]}
+SPACES: dict[str, Space] = {
+    "map": _WIDE,
+    "swag": _WIDE,
+    "laplace": _WIDE,
+    "vbll": {"prior_variance": (1e-3, 1e2)},
+    "mc-dropout": {"rate": (0.01, 0.5)},
+    "mfvi": _PARAMETER_SPACE,
+    "mfvi-tempered": _PARAMETER_SPACE,
+    "mfvi-radial": _PARAMETER_SPACE,
+    "vogn": {"prior_variance": (1e-3, 10.0), "damping": (1e-4, 1e-1)},
+    "ivon": {"prior_variance": (1e-3, 10.0), "initial_scale": (1e-2, 1.0)},
+    "rank1": {**_WIDE, "prior_std": (0.01, 1.0)},
+    "duq": {"length_scale": (0.05, 1.0), "gradient_penalty": (0.005, 0.5)},
+    "spg": _CONTEXT,
+    "fbnn": _CONTEXT,
+    "fs-eb": {"prior_variance": (1e-2, 1e3), **_CONTEXT},
+    "gfsvi": {**_FUNCTION_SPACE, "gamma": (1e-5, 1e-1)},
+    "fsvi": _FUNCTION_SPACE,
+}
+"""What is searched, by method; the learning rate, too, between a quarter and four times the recipe's."""
+_PARTS = {"prior_variance": ("prior", "variance"), "gamma": ("divergence", "gamma")}
 """Settings of objects that a method is given: the method's argument, and the setting of the object."""
 _HEARTBEAT = 60
 _STARTUP, _WARMUP, _REPORTS = 5, 3, 10
@@ -126,12 +151,11 @@ def _open(search: _Search, name: str, storage: str) -> optuna.Study:
         )
     except Exception as error:
         raise FSVIError(f"the study at {storage} cannot be used: {error}") from error
-    recipe = search.fixed()
-    if study.user_attrs.get("recipe", recipe) != recipe:
+    if study.user_attrs.get("recipe", search.fixed) != search.fixed:
         raise FSVIError(f"the study {name} belongs to another version of the recipe: choose another --out.")
     if "recipe" not in study.user_attrs:
-        study.set_user_attr("recipe", recipe)
-        study.enqueue_trial(search.recipe_params(), skip_if_exists=True)
+        study.set_user_attr("recipe", search.fixed)
+        study.enqueue_trial(search.first, skip_if_exists=True)
     return study
 
 
@@ -140,54 +164,46 @@ def _ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 class _Search:
-    """A search space, and how a choice is evaluated."""
+    """A search space that holds the recipe's own settings, and how a choice is evaluated.
+
+    Attributes:
+        space: What is searched.
+        first: The recipe's own values of it.
+        fixed: The settings that all trials share, such as the length of training; they make trials comparable.
+    """
 
     def __init__(self, order: Order, contexts: tuple[str, ...], splits: int, compute: Compute) -> None:
         self.order, self.contexts, self.splits, self.compute = order, contexts, splits, compute
-        listed = METHODS[order.member].search
-        if not listed:
-            known = ", ".join(name for name, entry in METHODS.items() if entry.search)
-            raise InvalidInputError(f"{order.method!r} has no search space: choose one of {known}.")
-        self.experiment = TASKS[order.task].experiment(order).computed(compute)
-        if not self.experiment.is_diagnosed or self.experiment.starts:
+        if order.member not in SPACES:
+            raise InvalidInputError(f"{order.method!r} has no search space: choose one of {', '.join(SPACES)}.")
+        experiment = TASKS[order.task].experiment(order).computed(compute)
+        if not experiment.is_diagnosed or experiment.starts:
             raise InvalidInputError(
                 f"{order.task!r} with {order.method!r} cannot be tuned at profile={order.profile!r}: it is a sequence "
                 "of tasks, or starts from a network that has seen the data that would be held out."
             )
-        made = self.experiment.build(order.seed)
-        self.method: Any = made.members[0] if isinstance(made, Ensemble) else made
-        rate = self.experiment.fit_settings.get("lr")
-        rates = {} if rate is None else {"lr": Range(rate / 4, rate * 4)}
-        own = self._own()
-        space = {name: each.holding(own[name]) for name, each in {**listed, **rates}.items() if name in own}
-        self.space: Space = {**space, **({"context": Choice(contexts)} if contexts else {})}
-
-    def _own(self) -> dict[str, Any]:
-        """The recipe's own settings by name."""
-        own = {
-            name: getattr(self.method, name) for name in METHODS[self.order.member].search if hasattr(self.method, name)
-        }
+        made: Any = experiment.build(order.seed)
+        self.method: Any = made.members[0] if order.method != order.member else made
+        searched = SPACES[order.member]
+        own = {name: getattr(self.method, name) for name in searched if hasattr(self.method, name)}
+        own |= _part_values(self.method) | {"lr": experiment.fit_settings.get("lr"), "context": order.context}
         if own.get("kl_weight", 0) is None:
-            own["kl_weight"] = 1 / len(self.experiment.data[0])
-        own |= {"lr": self.experiment.fit_settings.get("lr"), "context": self.order.context}
-        return own | _part_values(self.method)
-
-    def recipe_params(self) -> dict[str, Any]:
-        """The searched settings with the recipe's own values, where a trial can have them."""
-        own = self._own()
-        return {name: own[name] for name, each in self.space.items() if name in own and each.has(own[name])}
-
-    def fixed(self) -> dict[str, Any]:
-        """The settings that all trials share, such as the length of training; they make trials comparable."""
-        searched = {*self.space, *(argument for argument, _ in _PARTS.values())}
-        settings = {name: value for name, value in _settings_of(self.method).items() if name not in searched}
-        fit = {name: value for name, value in self.experiment.fit_settings.items() if name not in searched}
-        fixed: dict[str, Any] = json.loads(json.dumps({"method": recorded(settings), "fit": recorded(fit)}))
-        return fixed
+            own["kl_weight"] = 1 / len(experiment.data[0])
+        rate = own["lr"]
+        listed = {**searched, **({} if rate is None else {"lr": (rate / 4, rate * 4)})}
+        self.space = {name: _holding(each, own[name]) for name, each in listed.items() if name in own}
+        self.space |= {"context": list(contexts)} if contexts else {}
+        self.first = {name: own[name] for name, each in self.space.items() if _has(each, own[name])}
+        varied = {*self.space, *(argument for argument, _ in _PARTS.values())}
+        settings = {
+            "method": {name: value for name, value in _settings_of(self.method).items() if name not in varied},
+            "fit": {name: value for name, value in experiment.fit_settings.items() if name not in varied},
+        }
+        self.fixed = json.loads(json.dumps({name: recorded(each) for name, each in settings.items()}))
 
     def value(self, trial: Trial) -> float:
         """The mean log-likelihood of the held-out data, over splits."""
-        params = {name: choices.suggest(trial, name) for name, choices in self.space.items()}
+        params = {name: _suggest(trial, name, each) for name, each in self.space.items()}
         context = params.pop("context", self.order.context)
         rate = {"lr": params.pop("lr")} if "lr" in params else {}
         scores: list[float] = []
@@ -253,28 +269,44 @@ class _Watch(Callback):
         if moment <= self.reported or state.epoch >= state.epochs:
             return
         self.reported = moment
-        with (
-            suppress(InvalidInputError),
-            torch.random.fork_rng(devices=[]),
-        ):  # some methods cannot predict before training has ended
+        # Some methods cannot predict before training has ended.
+        with suppress(InvalidInputError), torch.random.fork_rng(devices=[]):
             self.trial.report(self.score(), self.first + moment)
             if self.trial.should_prune():
                 raise TrialPruned(f"at {moment / _REPORTS:.0%} of training it was worse than the median of the others")
 
 
-# Settings of parts --------------------------------------------------------------------------------------------------
+# Settings -------------------------------------------------------------------------------------------------------------
+
+
+def _suggest(trial: Trial, name: str, each: tuple[float, float] | list[Any]) -> Any:
+    return (
+        trial.suggest_float(name, *each, log=True) if isinstance(each, tuple) else trial.suggest_categorical(name, each)
+    )
+
+
+def _has(each: tuple[float, float] | list[Any], value: Any) -> bool:
+    if isinstance(each, tuple):
+        return isinstance(value, (int, float)) and each[0] <= value <= each[1]
+    return value in each
+
+
+def _holding(each: tuple[float, float] | list[Any], value: Any) -> tuple[float, float] | list[Any]:
+    """The range or the choices, widened to include the value if it is on their scale."""
+    if isinstance(each, tuple):
+        is_on_scale = isinstance(value, (int, float)) and value > 0
+        return (min(each[0], value), max(each[1], value)) if is_on_scale else each
+    return each if value is None or value in each else sorted([*each, value])
 
 
 def _part_values(method: Method) -> dict[str, Any]:
-    """The settings of a method's parts by their names in a search.
-
-    Left out are parts that cannot be rebuilt, the variance of a Gaussian process that is fitted to the targets, and
-    names that are arguments of the method itself, such as the `prior_variance` of `FSEB`.
-    """
-    own = {
-        name: _part_settings(method, argument) for name, (argument, _) in _PARTS.items() if not hasattr(method, name)
+    """The settings of a method's parts by their names in a search; not of those it has as arguments of its own."""
+    own = {name: _part_settings(method, argument) for name, (argument, _) in _PARTS.items()}
+    return {
+        name: settings[_PARTS[name][1]]
+        for name, settings in own.items()
+        if not hasattr(method, name) and _PARTS[name][1] in settings
     }
-    return {name: settings[_PARTS[name][1]] for name, settings in own.items() if _PARTS[name][1] in settings}
 
 
 def _with_parts(method: Method, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,11 +321,10 @@ def _with_parts(method: Method, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part_settings(method: Method, argument: str) -> dict[str, Any]:
+    """The settings of a part; none if it cannot be rebuilt, or is a Gaussian process that is fitted to the targets."""
     part = getattr(method, argument, None)
     is_fitted = isinstance(part, GaussianProcess) and part.learn
-    if not isinstance(part, Configurable) or part._transient or is_fitted:
-        return {}
-    return _settings_of(part)
+    return {} if not isinstance(part, Configurable) or part._transient or is_fitted else _settings_of(part)
 
 
 def _settings_of(part: Configurable) -> dict[str, Any]:

@@ -1,24 +1,25 @@
-"""The report: all results of a folder next to the paper's, as one HTML page and as Markdown tables."""
+"""The report: all results of a folder next to the paper's, as one HTML page and as Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.serialization import check_writable, write_bytes
-from paper.names import full_name, split_label
-from paper.published import SOURCE
+from paper.columns import Column, TableLayout, negative_log_likelihood, percent, plain_layout
+from paper.experiment import PROFILES
+from paper.methods import full_name
 from paper.records import DIAGNOSIS, Result, read_document, read_results
 from paper.report.figures import build_figures
-from paper.report.standing import CONFIDENCE, Comparison, build_standings, count_verdicts, decisive_errors
-from paper.report.tables import build_sections
-from paper.sweeps import duration
+from paper.report.tables import Table, compare_like_with_like, fill
+from paper.task import Section
+from paper.tasks.registry import TASKS
 
-_TEMPLATES = Path(__file__).parent
+SOURCE = "Rudner, Chen, Teh and Gal 2022"
 _PROFILES = {
     "paper": "The paper's protocol, except for what the notes below say.",
     "desk": "All data, with a network for computers without a GPU: compare with the paper's values with care.",
@@ -29,50 +30,45 @@ _LEVELS = {"fault": "no", "warning": "care"}
 """The names of a finding's levels in committed results."""
 
 
+class Part(NamedTuple):
+    """A section at one profile: its tables, and the results behind them."""
+
+    section: Section
+    profile: str
+    tables: Sequence[Table]
+    results: Sequence[Result]
+
+
 def write_report(folder: Path, out: Path, tell: Callable[[str], None] = print, is_demo: bool = False) -> Path:
     """Write `report.html` and `report.md` about all results below a folder; returns the path of the page."""
-    values = report_values(folder)
-    page = check_writable(out) / "report.html"
-    for path in (page, page.with_suffix(".md")):
-        text = render(path.name, **values, is_demo=is_demo, figures=build_figures)
-        write_bytes(path, text.encode())
-    for problem in values["problems"]:
-        tell(f"Left out: {problem}")
-    tell(f"{len(values['results'])} results. The report: {page}")
-    return page
-
-
-def report_values(folder: Path) -> dict[str, Any]:
-    """What the templates of reports show: results, tables, comparisons, and functions that write them as text."""
-    found, problems = _collect(folder)
-    sections = build_sections(list(found.values()))
-    standings = build_standings(sections)
-    return {
-        "sections": sections,
-        "standings": standings,
-        "compared": [each.title for each in sections if any(each.title in of.by_section for of in standings)],
-        "results": list(found.values()),
-        "diagnoses": [(found[path], each) for path in found if (each := _findings(path))],
+    found, problems = collect(folder)
+    results = list(found.values())
+    values = {
+        "parts": build_parts(results),
+        "first": None if is_demo else compare_like_with_like(results),
+        "diagnoses": [(each, findings) for path, each in found.items() if (findings := _findings(path))],
+        "num_results": len(results),
         "problems": problems,
         "profiles": _PROFILES,
         "source": SOURCE,
-        "confidence": CONFIDENCE,
-        "decisive": decisive_errors,
-        "count_verdicts": count_verdicts,
-        "short_profile": short_profile,
-        "errors_range": errors_range,
-        "duration": duration,
+        "is_demo": is_demo,
+        "figures": build_figures,
         "full_name": full_name,
-        "split_label": split_label,
-        "seed_range": seed_range,
     }
+    page = check_writable(out) / "report.html"
+    for path in (page, page.with_suffix(".md")):
+        write_bytes(path, render(path.name, values).encode())
+    for problem in problems:
+        tell(f"Left out: {problem}")
+    tell(f"{len(results)} results. The report: {page}")
+    return page
 
 
-def render(template: str, folder: Path | None = None, **values: Any) -> str:
+def render(template: str, values: Mapping[str, Any]) -> str:
     """The template filled with values; text in HTML is escaped, and Markdown can hold no tags of values."""
     is_page = template.endswith(".html")
     environment = Environment(
-        loader=ChoiceLoader([FileSystemLoader(each) for each in (_TEMPLATES, folder) if each is not None]),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=is_page,
         finalize=None if is_page else lambda value: value.replace("<", "&lt;") if isinstance(value, str) else value,
         undefined=StrictUndefined,
@@ -83,7 +79,7 @@ def render(template: str, folder: Path | None = None, **values: Any) -> str:
     return environment.get_template(template).render(values)
 
 
-def _collect(folder: Path) -> tuple[dict[Path, Result], list[str]]:
+def collect(folder: Path) -> tuple[dict[Path, Result], list[str]]:
     """The results below `folder`, each run once, and the reasons why files are left out."""
     runs: dict[tuple[str, str, str, int], tuple[Path, Result]] = {}
     problems = []
@@ -99,6 +95,42 @@ def _collect(folder: Path) -> tuple[dict[Path, Result], list[str]]:
     return dict(runs.values()), problems
 
 
+def build_parts(results: Sequence[Result]) -> list[Part]:
+    """Sections in the order of tasks, each at every profile that has results."""
+    sections = list(dict.fromkeys([*(task.section for task in TASKS.values()), *map(_posthoc, ("20", "56"))]))
+    known = {task for section in sections for layout in section.tables for task in layout.tasks}
+    others = sorted({each.task for each in results} - known)
+    sections += [Section(task, "", (plain_layout(task, results),)) for task in others]
+    parts = []
+    for section in sections:
+        tasks = {task for layout in section.tables for task in layout.tasks}
+        for profile in PROFILES:
+            filled = [table for layout in section.tables if (table := fill(layout, profile, results))]
+            own = [each for each in results if each.task in tasks and each.profile == profile]
+            if filled:
+                own.sort(key=lambda each: (each.task, each.label, each.seed))
+                parts.append(Part(section, profile, filled, own))
+    return parts
+
+
+def _posthoc(depth: str) -> Section:
+    """The section of `paper.posthoc`."""
+    task = f"posthoc-resnet{depth}"
+    columns: Iterable[Column] = (
+        percent(task, "accuracy", "Accuracy", "percent of test images"),
+        negative_log_likelihood(task),
+        Column(task, "ece_15", "ECE", "expected calibration error, 15 bins", "lower", 4),
+        *(
+            Column(task, f"{name}_rotated_{angle}", f"{name.upper()}, ±{angle}°", "rotated images", "lower")
+            for angle in (30, 90, 180)
+            for name in ("nll", "ece")
+        ),
+    )
+    about = "Uncertainty for a trained CIFAR-10 network whose features stay fixed; test images turned by random angles."
+    title = f"After training: ResNet-{depth}"
+    return Section(title, about, (TableLayout(title, tuple(columns)),))
+
+
 def _findings(path: Path) -> list[Mapping[str, Any]]:
     """What the diagnosis next to a result advises to change."""
     try:
@@ -107,30 +139,3 @@ def _findings(path: Path) -> list[Mapping[str, Any]]:
         return []
     levels = [{**each, "level": each.get("level") or _LEVELS.get(each["severity"], "ok")} for each in found]
     return sorted((each for each in levels if each["level"] != "ok"), key=lambda each: each["level"] == "care")
-
-
-def short_profile(comparisons: Sequence[Comparison]) -> str:
-    """The profiles with less effort than the paper's that comparisons were made at; "" if there are none."""
-    return ", ".join(dict.fromkeys(each.profile for each in comparisons if each.profile != "paper"))
-
-
-def errors_range(errors: Sequence[float]) -> str:
-    """The smallest and the largest of several numbers of standard errors."""
-    low, high = _errors_text(min(errors)), _errors_text(max(errors))
-    return low if low == high else f"{low} to {high}"
-
-
-def _errors_text(errors: float) -> str:
-    """A signed number of standard errors; beyond a hundred, only that."""
-    sign = "+" if errors > 0 else "−" if errors < 0 else ""
-    if abs(errors) < 100:
-        return f"{sign}{abs(errors):.1f}"
-    return f"{'≥' if errors > 0 else '≤'} {sign}100"
-
-
-def seed_range(seeds: Sequence[int]) -> str:
-    """`0`, `0–9`, or all seeds if some between them are missing."""
-    seeds = sorted(set(seeds))
-    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]}–{seeds[-1]}"
-    return ", ".join(map(str, seeds))

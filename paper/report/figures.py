@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from paper.names import dataset_name, full_name
+from paper.methods import dataset_name, full_name
 from paper.records import Result
 
 Curves = Mapping[str, Mapping[str, Any]]

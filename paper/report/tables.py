@@ -1,233 +1,154 @@
-"""Tables that compare our results with the paper's: one row per method, one column per measure.
-
-A cell holds the paper's value, ours, and the difference. If one side lacks a value, its place stays empty.
-"""
+"""Tables of results next to published ones: frames of text with one row per method."""
 
 from __future__ import annotations
 
-import math
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
+import pandas as pd
+from markupsafe import Markup
 
-from paper.columns import Column, MeanOverSeeds, TableLayout, plain_layout
-from paper.experiment import PROFILES
-from paper.published import PAPER
-from paper.records import Result
-from paper.task import Section
+from paper.columns import Column, TableLayout, calibration_error, detection, negative_log_likelihood, percent
+from paper.methods import full_name, method_title
+from paper.records import Result, duration
 from paper.tasks.registry import TASKS
-from paper.tasks.uci_regression import PREFIX
+
+PUBLISHED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "published.json").read_text("utf-8"))
+"""The tables of Rudner, Chen, Teh and Gal (NeurIPS 2022), of S-FSVI's and of FMGP's authors, in their printed units."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A method by a measure.
+class Table(NamedTuple):
+    """A table of the report: texts by method, where the published values are from, and notes."""
 
-    Attributes:
-        column: The measure.
-        paper: The paper's value; None if it has none.
-        ours: Our value; None if there is no result.
-        by_entropy: Our value computed from predictive entropy, if the method's own score gives another value.
-        best: Whether none of our values is better.
-    """
-
-    column: Column
-    paper: MeanOverSeeds | None
-    ours: MeanOverSeeds | None
-    by_entropy: MeanOverSeeds | None = None
-    best: bool = False
-
-    @property
-    def difference(self) -> float | None:
-        """Ours minus the paper's, rounded as shown."""
-        if self.paper is None or self.ours is None:
-            return None
-        return self.column.rounded(self.ours.mean - self.paper.mean)
-
-    @property
-    def difference_text(self) -> str:
-        """The difference with its sign."""
-        if self.difference is None:
-            return ""
-        return ("+" if self.difference > 0 else "") + self.column.metric.show(self.difference + 0.0)
-
-    @property
-    def verdict(self) -> str:
-        """`better` or `worse` than the paper, or "" if they are equal or cannot be compared."""
-        if not self.difference or math.isnan(self.difference) or not self.column.better:
-            return ""
-        return "better" if (self.difference > 0) == (self.column.better == "higher") else "worse"
-
-
-@dataclass(frozen=True)
-class TableRow:
-    """A method, with its context if it has one: its cells, and the results behind them."""
-
-    label: str
-    cells: tuple[Cell, ...]
-    results: tuple[Result, ...]
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds of the results."""
-        return sorted({result.seed for result in self.results})
-
-    @property
-    def seconds(self) -> float | None:
-        """Mean wall time per run, training and evaluation; None without results."""
-        times = [sum(result.seconds.values()) for result in self.results]
-        return float(np.mean(times)) if times else None
-
-    @property
-    def notes(self) -> list[str]:
-        """Differences from the paper that a reader of the numbers must know."""
-        tasks: dict[str, dict[str, None]] = {}
-        for result in self.results:
-            members = result.settings.get("method", {}).get("settings", {}).get("members")
-            for note in (*([f"{len(members)} members"] if members else []), *result.notes):
-                tasks.setdefault(note, {})[result.task] = None
-        everywhere = len({result.task for result in self.results})
-        names = {note: ", ".join(task.removeprefix(PREFIX) for task in of) for note, of in tasks.items()}
-        notes = [note if len(of) == everywhere else f"{names[note]}: {note}" for note, of in tasks.items()]
-        first: dict[str, Mapping[str, Any]] = {}
-        same = all(_same(first.setdefault(each.task, each.settings), each.settings) for each in self.results)
-        return notes if same else [*notes, "settings differ between seeds"]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A layout filled with the results of one profile and the values of the paper."""
-
-    layout: TableLayout
-    profile: str
-    columns: tuple[Column, ...]
-    rows: tuple[TableRow, ...]
-
-    @property
-    def source(self) -> str:
-        """Where the published values are from; "" if there are none."""
-        printed = ((PAPER.get(column.task), column.name) for column in self.layout.columns)
-        return next((table.source for table, name in printed if table and table.has(name)), "")
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Differences from the paper that concern every row."""
-        return self.layout.notes
-
-    @property
-    def notes(self) -> list[str]:
-        """The notes of the rows, each once."""
-        return list(dict.fromkeys(note for row in self.rows for note in row.notes))
-
-
-@dataclass(frozen=True)
-class ProfilePart:
-    """One profile of a section: its tables and results."""
-
-    profile: str
-    tables: Sequence[Table]
-    results: Sequence[Result]
-
-
-@dataclass(frozen=True)
-class FilledSection:
-    """A section of the report with its results by profile; `name` is its anchor on the page."""
-
-    name: str
     title: str
-    about: str
-    parts: Sequence[ProfilePart]
+    source: str
+    frame: pd.DataFrame
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        rows = [[self.frame.index.name, *self.frame.columns], ["---", *["--:"] * self.frame.shape[1]]]
+        rows += [[name, *row] for name, *row in self.frame.itertuples()]
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+    def html(self) -> Markup:
+        """The table as HTML, with everything in it escaped."""
+        named = self.frame.rename_axis(None).rename_axis(self.frame.index.name, axis=1)
+        text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", named.to_html(border=0, escape=True))
+        return Markup(text)
 
 
-def build_sections(results: Sequence[Result]) -> list[FilledSection]:
-    """Tables by task, then by profile."""
-    sections = []
-    for section, group in groupby(build_tables(results), _section_of):
-        tables = sorted(group, key=lambda table: PROFILES.index(table.profile))
-        parts = [_part(list(part)) for _, part in groupby(tables, lambda table: table.profile)]
-        tasks = [task for task in TASKS.values() if task.section == section]
-        name = section.title if not tasks else tasks[0].name if len(tasks) == 1 else tasks[0].sweep.name
-        sections.append(FilledSection(name, section.title, section.about, parts))
-    return sections
+def published_row(task: str, label: str) -> str | None:
+    """The published row to compare a label with: the same label, or its method if that row names no context."""
+    rows = PUBLISHED.get(task, {}).get("rows", {})
+    return next((name for name in (label, label.partition(" (")[0]) if name in rows), None)
 
 
-def _section_of(table: Table) -> Section:
-    """The section of the table's task; a plain one if the task is not registered."""
-    task = table.layout.tasks[0]
-    return TASKS[task].section if task in TASKS else Section(task, "", (table.layout,))
+def published(task: str, label: str, name: str) -> tuple[float, float | None] | None:
+    """The published mean and standard error; None if there is none."""
+    table, row = PUBLISHED.get(task), published_row(task, label)
+    if table is None or row is None or name not in table["columns"]:
+        return None
+    cell = table["rows"][row][table["columns"].index(name)]
+    return None if cell is None else (cell[0], cell[1])
 
 
-def _part(tables: Sequence[Table]) -> ProfilePart:
-    found = {id(result): result for table in tables for row in table.rows for result in row.results}
-    results = sorted(found.values(), key=lambda result: (result.task, result.label, result.seed))
-    return ProfilePart(tables[0].profile, tables, results)
+def fill(layout: TableLayout, profile: str, results: Iterable[Result]) -> Table | None:
+    """The table of one profile; None without results."""
+    ours = [each for each in results if each.task in layout.tasks and each.profile == profile]
+    if not ours:
+        return None
+    groups = {label: [each for each in ours if each.label == label] for label in _labels(layout, ours)}
+    tasks = [each for each in layout.columns if each.name in PUBLISHED.get(each.task, {}).get("columns", ())]
+    source = PUBLISHED[tasks[0].task]["source"] if tasks else ""
+    frame = pd.DataFrame(index=pd.Index(map(full_name, groups), name="Method"))
+    is_filled = False
+    for column in layout.columns:
+        means, by_entropy = column_means(column, ours), column_means(column, ours, column.by_entropy)
+        cells = [_cell(column, label, of, means, by_entropy, bool(source)) for label, of in groups.items()]
+        is_filled |= len(means) > 0
+        if len(means) or any(published(column.task, label, column.name) for label in groups):
+            frame[column.heading] = cells
+    frame["Seeds"] = [seed_range([each.seed for each in of]) for of in groups.values()]
+    frame["Time"] = [duration(_seconds(of)) if of else "–" for of in groups.values()]
+    notes = [*layout.notes, *(f"{full_name(label)}: {text}" for label, of in groups.items() if (text := _notes(of)))]
+    return Table(layout.title, source, frame, notes) if is_filled else None
 
 
-def build_tables(results: Sequence[Result]) -> list[Table]:
-    """Every table with results: by layout, then by profile, the paper's first."""
-    tasks = {result.task for result in results}
-    known = list(dict.fromkeys(layout for task in TASKS.values() for layout in task.section.tables))
-    laid_out = {task for layout in known for task in layout.tasks}
-    layouts = [layout for layout in known if tasks.intersection(layout.tasks)]
-    layouts += [plain_layout(task, results) for task in sorted(tasks - laid_out)]
-    tables = (_table(layout, profile, results) for layout in layouts for profile in PROFILES)
-    return [table for table in tables if any(cell.ours for row in table.rows for cell in row.cells)]
+def column_means(column: Column, results: Iterable[Result], names: Sequence[str] = ()) -> pd.DataFrame:
+    """Mean, standard error and number of seeds by label, for results of the column's task that have the measure."""
+    rows = [(each.label, column.value(each, names)) for each in results if each.task == column.task]
+    values = pd.DataFrame([row for row in rows if row[1] is not None], columns=["label", "value"])
+    return values.groupby("label")["value"].agg(["mean", "sem", "count"])
 
 
-def _table(layout: TableLayout, profile: str, results: Iterable[Result]) -> Table:
-    ours: dict[str, list[Result]] = {}
-    for result in results:
-        if result.task in layout.tasks and result.profile == profile:
-            ours.setdefault(result.label, []).append(result)
-    found = {label: ours.get(label, []) for label in _labels(layout, list(ours))}
-    cells = {label: [_cell(column, label, of) for column in layout.columns] for label, of in found.items()}
-    kept = [i for i in range(len(layout.columns)) if any(row[i].ours or row[i].paper for row in cells.values())]
-    for i in kept:
-        best = _best(layout.columns[i], [row[i].ours for row in cells.values()])
-        for row in cells.values():
-            ours_here = row[i].ours
-            row[i] = replace(row[i], best=ours_here is not None and row[i].column.rounded(ours_here.mean) == best)
-    rows = tuple(TableRow(label, tuple(cells[label][i] for i in kept), tuple(of)) for label, of in found.items())
-    return Table(layout, profile, tuple(layout.columns[i] for i in kept), rows)
+def _cell(
+    column: Column,
+    label: str,
+    results: Sequence[Result],
+    means: pd.DataFrame,
+    by_entropy: pd.DataFrame,
+    compared: bool,
+) -> str:
+    paper = published(column.task, label, column.name)
+    ours, difference = "not run" if paper and not results else "–", "–"
+    if label in means.index:
+        mean, error, count = means.loc[label]
+        ours = column.show(mean, error if count > 1 else None)
+        ours = f"**{ours}**" if round(mean, column.decimals) == _best(column, means) else ours
+        other = column.show(by_entropy.loc[label, "mean"]) if column.by_entropy else column.show(mean)
+        ours += f" (by entropy {other})" if other != column.show(mean) else ""
+        ours += f" (n={count:.0f})" if count != len({each.seed for each in results}) else ""
+        if paper:
+            gain = round(mean - paper[0], column.decimals) + 0.0
+            difference = ("+" if gain > 0 else "") + column.show(gain)
+    return f"{ours} / {column.show(*paper) if paper else '–'} / {difference}" if compared else ours
 
 
-def _cell(column: Column, label: str, results: Sequence[Result]) -> Cell:
-    ours, by_entropy = column.mean(results), column.mean_by_entropy(results)
-    if ours is None or by_entropy is None or column.rounded(ours.mean) == column.rounded(by_entropy.mean):
-        by_entropy = None
-    table = PAPER.get(column.task)
-    row = table and table.row(label)
-    return Cell(column, table.rows[row].get(column.name) if table and row else None, ours, by_entropy)
-
-
-def _labels(layout: TableLayout, ours: Sequence[str]) -> list[str]:
-    """Our rows in the paper's order, and the paper's other rows; ensembles last."""
-    papers = [PAPER[task] for task in layout.tasks if task in PAPER]
-    order = [name for paper in papers for name in paper.rows]
-    missing = [name for paper in papers[:1] for name in paper.rows_without(ours)]
-
-    def place(label: str) -> tuple[bool, int]:
-        row = next((name for paper in papers if (name := paper.row(label))), None)
-        return label.startswith("ensemble:"), order.index(row) if row else len(order)
-
-    return sorted([*sorted(ours), *missing], key=place)
-
-
-def _best(column: Column, estimates: Iterable[MeanOverSeeds | None]) -> float | None:
-    """The best of the values as they are shown; None if all are equal."""
-    values = [column.rounded(each.mean) for each in estimates if each and math.isfinite(each.mean)]
-    if len(set(values)) < 2 or not column.better:
+def _best(column: Column, means: pd.DataFrame) -> float | None:
+    """The best mean as it is shown; None if all are equal or neither direction is better."""
+    values = {round(each, column.decimals) for each in means["mean"]}
+    if len(values) < 2 or not column.better:
         return None
     return max(values) if column.better == "higher" else min(values)
 
 
+def _labels(layout: TableLayout, ours: Iterable[Result]) -> list[str]:
+    """Our rows in the published order, and the other published rows; ensembles last."""
+    labels = sorted({each.label for each in ours})
+    tasks = [task for task in layout.tasks if task in PUBLISHED]
+    order = [row for task in tasks for row in PUBLISHED[task]["rows"]]
+    taken = {published_row(task, label) for task in tasks[:1] for label in labels}
+    missing = [row for task in tasks[:1] for row in PUBLISHED[task]["rows"] if row not in taken]
+
+    def place(label: str) -> tuple[bool, int]:
+        row = next((name for task in tasks if (name := published_row(task, label))), None)
+        return label.startswith("ensemble:"), order.index(row) if row else len(order)
+
+    return sorted([*labels, *missing], key=place)
+
+
+def _notes(results: Sequence[Result]) -> str:
+    """Differences from the paper that a reader of the numbers must know."""
+    tasks: dict[str, dict[str, None]] = {}
+    for each in results:
+        members = each.settings.get("method", {}).get("settings", {}).get("members")
+        for note in (*([f"{len(members)} members"] if members else []), *each.notes):
+            tasks.setdefault(note, {})[each.task.removeprefix("uci-")] = None
+    everywhere = len({each.task for each in results})
+    notes = [note if len(of) == everywhere else f"{', '.join(of)}: {note}" for note, of in tasks.items()]
+    first: dict[str, Mapping[str, Any]] = {}
+    same = all(_same(first.setdefault(each.task, each.settings), each.settings) for each in results)
+    return "; ".join(notes if same else [*notes, "settings differ between seeds"])
+
+
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two results have the same settings; files of earlier versions name fewer method settings."""
-    rest = ({name: value for name, value in each.items() if name != "method"} for each in (one, other))
-    return next(rest) == next(rest) and _agree(one.get("method"), other.get("method"))
+    """Whether two results have the same settings; files of earlier versions name fewer settings of methods."""
+    names = {*one, *other} - {"method"}
+    return all(one.get(name) == other.get(name) for name in names) and _agree(one.get("method"), other.get("method"))
 
 
 def _agree(one: Any, other: Any) -> bool:
@@ -237,3 +158,77 @@ def _agree(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_agree, one, other))
     return bool(one == other)
+
+
+# The first table ------------------------------------------------------------------------------------------------------
+
+_COMPARED: dict[str, tuple[str, tuple[Column, ...]]] = {
+    "fashion-mnist": (
+        "paper",
+        (detection("fashion-mnist", "mnist", "MNIST"), detection("fashion-mnist", "notmnist", "notMNIST")),
+    ),
+    "cifar10": (
+        "desk",
+        (percent("cifar10", "accuracy_corrupted", "Accuracy, corrupted", ""), detection("cifar10", "svhn", "SVHN")),
+    ),
+    "rotated-mnist": ("paper", (Column("rotated-mnist", "nll_45plus", "NLL, > 45°", "", "lower"),)),
+    "retina": ("desk", (percent("retina", "accuracy_referred_50", "Accuracy, 50% referred", ""),)),
+    "reviews": ("paper", (Column("reviews", "nll_shifted", "NLL, shifted", "", "lower"),)),
+}
+_GROUPS = (("fsvi", "map", "mc-dropout"), ("ensemble:fsvi", "ensemble:map"))
+
+
+def compare_like_with_like(results: Sequence[Result]) -> Table | None:
+    """One FSVI network against one network of MAP and MC dropout, and an ensemble against an ensemble.
+
+    FSVI has the context with the most seeds; of several, the task's default.
+    """
+    rows, contexts = {}, []
+    for task, (profile, further) in _COMPARED.items():
+        ours = [each for each in results if (each.task, each.profile) == (task, profile)]
+        labels = {method: _most_seeds(ours, method, TASKS[task].context) for group in _GROUPS for method in group}
+        name = TASKS[task].section.title
+        contexts += [f"{name}: {full_name(labels[each])}" for each in labels if "fsvi" in each and labels[each]]
+        accuracy = percent(task, "accuracy", "Accuracy", "")
+        for column in (accuracy, negative_log_likelihood(task), calibration_error(task), *further) if ours else ():
+            means = column_means(column, ours)
+            rows[f"{name}, {column.heading}"] = [
+                _compared_cell(column, labels[method], means.loc[means.index.intersection([*map(labels.get, group)])])
+                for group in _GROUPS
+                for method in group
+            ]
+    if not rows:
+        return None
+    columns = [method_title(method) for group in _GROUPS for method in group]
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("Task, measure")
+    return Table("Like with like", "", frame, contexts)
+
+
+def _most_seeds(results: Sequence[Result], method: str, default: str | None) -> str:
+    found = pd.Series([each.label for each in results if each.method == method], dtype=object).value_counts()
+    return min(found.index, key=lambda label: (-found[label], label != f"{method} ({default})", label), default="")
+
+
+def _compared_cell(column: Column, label: str, means: pd.DataFrame) -> str:
+    if label not in means.index:
+        return "not run"
+    mean, error, count = means.loc[label]
+    text = column.show(mean, error if count > 1 else None)
+    text = f"**{text}**" if round(mean, column.decimals) == _best(column, means) else text
+    return f"{text} ({count:.0f})"
+
+
+# Numbers as text ------------------------------------------------------------------------------------------------------
+
+
+def _seconds(results: Sequence[Result]) -> float:
+    """Mean wall time per run, training and evaluation."""
+    return sum(sum(each.seconds.values()) for each in results) / len(results)
+
+
+def seed_range(seeds: Iterable[int]) -> str:
+    """`0`, `0–9`, or all seeds if some between them are missing; `–` without any."""
+    found = sorted(set(seeds))
+    if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
+        return f"{found[0]}–{found[-1]}"
+    return ", ".join(map(str, found)) or "–"

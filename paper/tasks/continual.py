@@ -18,13 +18,13 @@ from fsvi.functions.divergences import KL
 from fsvi.functions.priors import Induced
 from fsvi.likelihoods import Categorical, Likelihood, MultiHead
 from fsvi.methods import Method, make_method
+from fsvi.methods.registry import find_method
 from fsvi.networks import mlp
 from fsvi.training import History
 from fsvi.training.tasks import fit_tasks, start_task
 from paper import data
-from paper.columns import Column, Metric, TableLayout, percent
+from paper.columns import Column, TableLayout, percent
 from paper.experiment import Experiment, Order, Outcome
-from paper.methods import takes_context
 from paper.task import Section, Sweep, Task
 from paper.tasks.image_classifier import predict
 from paper.tasks.image_effort import ImageEffort
@@ -216,7 +216,7 @@ def _method_settings(sequence: TaskSequence, order: Order) -> Mapping[str, Any]:
         prior = Induced(1e-3 if _draws_noise(sequence, order) else 100.0)
         coreset = sequence.coreset if order.context == CORESET else 0
         return {**_SETTINGS, "prior": prior, **sequence.settings, "coreset": coreset}
-    if takes_context(order.method):
+    if find_method(order.method).takes_context:
         raise InvalidInputError(
             f"{order.method!r} has no coreset, which the contexts of {order.task!r} are about: run 's-fsvi', or a "
             "method without a context, such as 'map'."
@@ -279,8 +279,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _forgetting(sequence: TaskSequence) -> Column:
-    metric = Metric(sequence.title, "percent; accuracy lost since a task was learned, mean without the last task")
-    return Column(sequence.name, "forgetting", metric, "lower", scale=100.0)
+    meaning = "percent; accuracy lost since a task was learned, mean without the last task"
+    return Column(sequence.name, "forgetting", sequence.title, meaning, "lower", 2, 100.0)
 
 
 _SECTION = Section(

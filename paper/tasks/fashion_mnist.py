@@ -11,7 +11,7 @@ from paper import data
 from paper.columns import TableLayout, calibration_error, detection, negative_log_likelihood, percent
 from paper.data import Normalize
 from paper.experiment import Experiment, Order, Outcome
-from paper.names import dataset_name
+from paper.methods import dataset_name
 from paper.task import Section, Sweep, Task
 from paper.tasks.image_classifier import CNN_SETTINGS, evaluate_test_sets, make_classifier
 from paper.tasks.image_contexts import context_notes, make_context

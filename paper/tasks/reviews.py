@@ -18,10 +18,10 @@ from fsvi.likelihoods import CategoricalPredictive
 from fsvi.methods import Method
 from fsvi.networks import text_encoder
 from paper import data
-from paper.columns import Column, Metric, TableLayout, detection, percent
+from paper.columns import Column, TableLayout, calibration_error, detection, negative_log_likelihood, percent
 from paper.data import TextSplit, Vocabulary
 from paper.experiment import Experiment, Order, Outcome, thin
-from paper.names import dataset_name
+from paper.methods import dataset_name
 from paper.task import Section, Sweep, Task
 from paper.tasks.image_classifier import entropy_histogram, make_classifier, predict, reliability_curve
 
@@ -180,9 +180,9 @@ def _columns(domain: str) -> tuple[Column, ...]:
     return (
         percent(NAME, f"accuracy{domain}", "Accuracy", "percent of texts", 1),
         percent(NAME, f"accuracy_referred_{_REFERRED}{domain}", "Accuracy, 50% referred", "percent of kept texts", 1),
-        Column(NAME, f"nll{domain}", Metric("NLL", "mean −log probability of the right verdict", 3), "lower"),
-        Column(NAME, f"ece_15{domain}", Metric("ECE", "expected calibration error, 15 bins", 3), "lower"),
-        Column(NAME, f"aurc{domain}", Metric("AURC", "area under the risk-coverage curve", 3), "lower"),
+        negative_log_likelihood(NAME, domain),
+        calibration_error(NAME, domain),
+        Column(NAME, f"aurc{domain}", "AURC", "area under the risk-coverage curve", "lower"),
     )
 
 

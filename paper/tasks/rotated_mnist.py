@@ -5,7 +5,7 @@ from __future__ import annotations
 from fsvi.methods import Method
 from fsvi.networks import cnn
 from paper import data
-from paper.columns import Column, Metric, TableLayout, percent
+from paper.columns import Column, TableLayout, percent
 from paper.data import Normalize
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task
@@ -88,10 +88,10 @@ TASK = Task(
                 "Rotated MNIST",
                 (
                     percent(NAME, "accuracy", "Accuracy", "percent of upright test images"),
-                    Column(NAME, "brier", Metric("Brier, 0°", "of upright digits", 3), "lower"),
-                    Column(NAME, "brier_45plus", Metric("Brier, > 45°", "mean beyond 45°", 3), "lower"),
-                    Column(NAME, "entropy_45plus", Metric("Entropy, > 45°", "mean beyond 45°", 3), "higher"),
-                    Column(NAME, "entropy_rise", Metric("Entropy rise", "from 0° to beyond 45°", 3), "higher"),
+                    Column(NAME, "brier", "Brier, 0°", "of upright digits", "lower"),
+                    Column(NAME, "brier_45plus", "Brier, > 45°", "mean beyond 45°", "lower"),
+                    Column(NAME, "entropy_45plus", "Entropy, > 45°", "mean beyond 45°", "higher"),
+                    Column(NAME, "entropy_rise", "Entropy rise", "from 0° to beyond 45°", "higher"),
                 ),
             ),
         ),

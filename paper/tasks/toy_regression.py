@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Gaussian, Predictive
 from fsvi.methods import Method, Stds, make_method
 from fsvi.networks import mlp
-from paper.columns import Better, Column, Metric, TableLayout
+from paper.columns import Column, TableLayout
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Task
 from paper.tasks.toys import TOY_SWEEP, as_lists, mean, predict, toy_fit_settings
@@ -148,19 +149,19 @@ def _noise_variance(p: Predictive) -> Tensor:
     return p.variance - _function_std(p).square()
 
 
-_COLUMNS: tuple[tuple[str, Metric, Better], ...] = (
-    ("rmse", Metric("RMSE", "typical error of the mean at the data", 3), "lower"),
-    ("log_likelihood", Metric("log-likelihood", "mean log density of the data", 3), "higher"),
-    ("noise", Metric("noise", "learned standard deviation of the observations around the function", 3), ""),
-    ("data_std", Metric("σ on the data", "median standard deviation of the function at the data", 3), ""),
-    ("gap_std_ratio", Metric("σ in the gap", "divided by σ on the data", 1, " ×"), ""),
-    ("left_std_ratio", Metric("σ 4 left of the data", "divided by σ on the data", 1, " ×"), ""),
-    ("right_std_ratio", Metric("σ 4 right of the data", "divided by σ on the data", 1, " ×"), ""),
+_COLUMNS: tuple[tuple[Any, ...], ...] = (
+    ("rmse", "RMSE", "typical error of the mean at the data", "lower"),
+    ("log_likelihood", "log-likelihood", "mean log density of the data", "higher"),
+    ("noise", "noise", "learned standard deviation of the observations around the function"),
+    ("data_std", "σ on the data", "median standard deviation of the function at the data"),
+    ("gap_std_ratio", "σ in the gap", "divided by σ on the data", "", 1, 1.0, " ×"),
+    ("left_std_ratio", "σ 4 left of the data", "divided by σ on the data", "", 1, 1.0, " ×"),
+    ("right_std_ratio", "σ 4 right of the data", "divided by σ on the data", "", 1, 1.0, " ×"),
 )
 
 
 def _task(name: str, described: _Regression) -> Task:
-    columns = tuple(Column(name, measure, metric, better) for measure, metric, better in _COLUMNS)
+    columns = tuple(Column(name, *each) for each in _COLUMNS)
     section = Section(described.title, described.about, (TableLayout(described.title, columns),))
     return Task(name, toy_regression_recipe, section, TOY_SWEEP, threads=1)
 

@@ -13,7 +13,7 @@ from fsvi.functions.contexts import Uniform
 from fsvi.likelihoods import Categorical, Predictive
 from fsvi.methods import Method, make_method
 from fsvi.networks import mlp
-from paper.columns import Column, Metric, TableLayout
+from paper.columns import Column, TableLayout
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Task
 from paper.tasks.toys import TOY_SWEEP, as_lists, mean, predict, toy_fit_settings
@@ -69,20 +69,11 @@ def _entropies(x: Tensor, grid: Tensor, p: Predictive) -> dict[str, float]:
 
 
 _COLUMNS = (
-    Column(NAME, "accuracy", Metric("accuracy", "share of 1,000 held-out points with the right class", 3), "higher"),
-    Column(NAME, "nll", Metric("NLL", "mean −log probability of the right class on held-out points", 3), "lower"),
-    Column(
-        NAME,
-        "far_entropy",
-        Metric("entropy far away", "mean at distance 3 or more from every training point; 1 is a coin toss", 3),
-        "higher",
-    ),
-    Column(NAME, "far_entropy_min", Metric("lowest entropy far away", "at the most confident such place", 3), "higher"),
-    Column(
-        NAME,
-        "near_entropy",
-        Metric("entropy near the data", "mean within 0.3 of a training point; 0 is certainty", 3),
-    ),
+    Column(NAME, "accuracy", "accuracy", "share of 1,000 held-out points with the right class", "higher"),
+    Column(NAME, "nll", "NLL", "mean −log probability of the right class on held-out points", "lower"),
+    Column(NAME, "far_entropy", "entropy far away", "mean at distance 3 or more from the data; 1 is a toss", "higher"),
+    Column(NAME, "far_entropy_min", "lowest entropy far away", "at the most confident such place", "higher"),
+    Column(NAME, "near_entropy", "entropy near the data", "mean within 0.3 of a training point; 0 is certainty"),
 )
 
 TASK = Task(

@@ -15,7 +15,7 @@ from fsvi.likelihoods import Gaussian, GaussianPredictive
 from fsvi.methods import Method, Stds, make_method
 from fsvi.networks import mlp
 from paper import data
-from paper.columns import Better, Column, Metric, TableLayout
+from paper.columns import Better, Column, TableLayout
 from paper.data import Standardize
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task
@@ -160,7 +160,7 @@ _CONTEXT_NOTE = (
 
 
 def _layout(title: str, name: str, meaning: str, better: Better) -> TableLayout:
-    columns = (Column(PREFIX + each, name, Metric(each.capitalize(), meaning, 3), better) for each in TABLES)
+    columns = (Column(PREFIX + each, name, each.capitalize(), meaning, better) for each in TABLES)
     return TableLayout(title, tuple(columns), notes=(_CONTEXT_NOTE,))
 
 

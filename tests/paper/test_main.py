@@ -35,11 +35,10 @@ def test_the_help_of_reproduce_names_the_sweeps(run):
 
 def test_bench_measures_what_it_is_asked_for(run, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(bench, "run_peer_bench", lambda *args: asked.append(("peers", *args)))
-    monkeypatch.setattr(bench, "run_bench", lambda *args: asked.append(("steps", *args)))
+    monkeypatch.setattr(bench, "run_bench", lambda *args, others: asked.append((*args, others)))
     assert run("bench", "--peers", "--only", "cnn", "--out", str(tmp_path))[0] == 0
     assert run("bench", "--quick", "--out", str(tmp_path))[0] == 0
-    assert asked == [("peers", tmp_path, False, "cnn"), ("steps", tmp_path, True, None)]
+    assert asked == [(tmp_path, False, "cnn", True), (tmp_path, True, None, False)]
 
 
 def test_demo_writes_a_report(run, tmp_path):

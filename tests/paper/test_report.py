@@ -1,81 +1,129 @@
-"""The report: tables next to the paper's, figures, and files that cannot be read."""
+"""The report: tables next to published ones, like with like, figures, and files that cannot be read."""
 
 import re
 
 import numpy as np
 import pytest
+from scipy import stats
 
+import fsvi
 from fsvi.errors import InvalidInputError
+from fsvi.methods.registry import check_method
 from made_results import make_result
-from paper.columns import MeanOverSeeds
-from paper.records import result_path, write_document, write_result
-from paper.report import duration, errors_range, render, seed_range, write_report
+from paper.__main__ import HERE
+from paper.columns import Column, detection
+from paper.experiment import Order
+from paper.methods import TITLES, full_name
+from paper.records import Result, duration, read_results, result_path, write_document, write_result
+from paper.report import build_parts, write_report
 from paper.report.figures import _FIGURES, build_figures
-from paper.report.standing import build_standings, decisive_errors
-from paper.report.tables import build_sections, build_tables
+from paper.report.tables import PUBLISHED, column_means, compare_like_with_like, published, published_row, seed_range
+
+
+def table_of(results):
+    ((table,),) = [part.tables for part in build_parts(results)]
+    return table
 
 
 def test_a_cell_holds_ours_the_papers_and_the_difference():
-    (table,) = build_tables([make_result(metrics={"accuracy": 0.9}, seed=seed) for seed in (0, 1)])
-    row = next(row for row in table.rows if row.label == "map")
-    cell = row.cells[0]
-    assert cell.ours == MeanOverSeeds(90.0, 0.0, 2) and cell.paper is not None and table.source.startswith("Table 1")
-    assert cell.difference == pytest.approx(90.0 - cell.paper.mean, abs=0.005)
-    assert cell.difference_text.startswith("−") and cell.verdict == "worse" and row.seeds == [0, 1]
-    assert row.seconds == 120.0
-    assert any(not row.results for row in table.rows)  # the paper's other rows
+    table = table_of([make_result(metrics={"accuracy": 0.9}, seed=seed) for seed in (0, 1)])
+    assert table.frame.loc["MAP", "Accuracy ↑"] == "90.00 ± 0.00 / 91.73 ± 0.08 / −1.73"
+    assert table.frame.loc["MAP", ["Seeds", "Time"]].tolist() == ["0, 1", "2 min"] and table.source.startswith(
+        "Table 1"
+    )
+    assert table.frame.loc["SWAG", "Accuracy ↑"] == "not run / 92.56 ± 0.05 / –"
+    assert "| MAP | 90.00 ± 0.00 / 91.73" in table.markdown() and "<td>90.00 ± 0.00 / 91.73" in table.html()
 
 
 def test_the_best_is_by_the_digits_shown_and_neither_of_equals():
     results = [make_result("map", metrics={"accuracy": 0.9}), make_result("mfvi", metrics={"accuracy": 0.9000001})]
-    assert not any(row.cells[0].best for row in build_tables(results)[0].rows)
+    assert not table_of(results).frame["Accuracy ↑"].str.contains("*", regex=False).any()
     results.append(make_result("swag", metrics={"accuracy": 0.91}))
-    assert [row.label for row in build_tables(results)[0].rows if row.cells[0].best] == ["swag"]
+    best = table_of(results).frame["Accuracy ↑"].str.contains("**", regex=False)
+    assert best.index[best].tolist() == ["SWAG"] and "<b>91.00</b>" in table_of(results).html()
 
 
 def test_detection_by_the_methods_own_score_and_by_entropy():
-    metrics = {"accuracy": 0.5, "auroc_own_mnist": 0.7, "auroc_entropy_mnist": 0.6}
-    (table,) = build_tables([make_result("duq", metrics=metrics)])
-    row = next(row for row in table.rows if row.label == "duq")
-    cell = next(cell for cell in row.cells if cell.column.name == "auroc_mnist")
-    assert cell.ours.mean == pytest.approx(70) and cell.by_entropy.mean == pytest.approx(60)
+    metrics = {"auroc_mnist": 0.6, "auroc_own_mnist": 0.7, "auroc_entropy_mnist": 0.6}
+    shown = table_of([make_result("duq", metrics=metrics)]).frame.loc["DUQ", "AUROC MNIST ↑"]
+    assert shown.startswith("70.00 (by entropy 60.00) / 95.50")
+    assert detection("fashion-mnist", "mnist", "").value(make_result(metrics={"auroc_mnist": 0.7})) == pytest.approx(70)
+
+
+def test_means_and_standard_errors_are_scipys_and_of_one_task():
+    values = np.random.default_rng(0).normal(size=7)
+    results = [make_result(task="snelson", metrics={"rmse": value}) for value in values]
+    results += [make_result(task="oat1d", metrics={"rmse": 9.0}), make_result(task="snelson", metrics={"rmse": None})]
+    found = column_means(Column("snelson", "rmse", "RMSE"), results).loc["map"]
+    assert found.tolist() == pytest.approx([values.mean(), stats.sem(values), 7])
 
 
 def test_notes_name_members_tasks_and_differing_settings():
     settings = {"method": {"settings": {"members": [1, 2, 3]}}, "fit": {"epochs": 30}}
     other = {"method": {"settings": {"members": [1, 2, 3], "new": 1}}, "fit": {"epochs": 20}}
-    rows = [make_result("ensemble:map", settings=settings, notes=["a note"]) for _ in range(1)]
-    rows += [make_result("ensemble:map", settings=other, seed=1, notes=["a note"])]
-    (table,) = build_tables(rows)
-    row = next(row for row in table.rows if row.label == "ensemble:map")
-    assert row.notes == ["3 members", "a note", "settings differ between seeds"]
+    results = [
+        make_result("ensemble:map", settings=each, seed=seed, notes=["a note"])
+        for seed, each in enumerate((settings, other))
+    ]
+    assert table_of(results).notes == ["Deep ensemble: 3 members; a note; settings differ between seeds"]
+    assert table_of(results[:1]).notes == ["Deep ensemble: 3 members; a note"]
 
 
-def test_sections_hold_their_own_results():
+def test_parts_hold_their_own_results():
     results = [make_result(), make_result(profile="smoke"), make_result(task="retina"), make_result(task="my-task")]
-    sections = {section.name: section for section in build_sections(results)}
-    assert list(sections) == ["fashion-mnist", "retina", "my-task"]
-    assert [part.profile for part in sections["fashion-mnist"].parts] == ["paper", "smoke"]
-    assert [len(part.results) for part in sections["fashion-mnist"].parts] == [1, 1]
+    parts = [(part.section.title, part.profile, len(part.results)) for part in build_parts(results)]
+    names = [
+        ("FashionMNIST", "paper"),
+        ("FashionMNIST", "smoke"),
+        ("Diabetic retinopathy", "paper"),
+        ("my-task", "paper"),
+    ]
+    assert parts == [(*each, 1) for each in names]
 
 
-def results_of(method, values, **changes):
-    return [make_result(method, seed=seed, metrics={"accuracy": value}, **changes) for seed, value in enumerate(values)]
+def test_like_is_compared_with_like():
+    """The best of single networks is not that of ensembles; a missing run is named, and FSVI has the most seeds."""
+    results = [
+        make_result(method, context, seed, metrics={"accuracy": value})
+        for method, context, values in (
+            ("fsvi", "monochrome", [0.99]),
+            ("fsvi", "kmnist", [0.93, 0.95]),
+            ("map", None, [0.92]),
+            ("ensemble:map", None, [0.98]),
+        )
+        for seed, value in enumerate(values)
+    ]
+    table = compare_like_with_like(results)
+    row = table.frame.loc["FashionMNIST, Accuracy ↑"]
+    assert row.tolist() == ["**94.00 ± 1.00** (2)", "92.00 (1)", "not run", "not run", "98.00 (1)"]
+    assert table.notes == ["FashionMNIST: FSVI (KMNIST)"] and compare_like_with_like([]) is None
 
 
-def test_standings_pair_seeds_and_use_students_t():
-    """Paired differences of 1, 1 and 1.3 points: 11 standard errors, beyond the 4.3 that 3 seeds need."""
-    results = results_of("fsvi", [0.91, 0.81, 0.713], context="kmnist") + results_of("map", [0.90, 0.80, 0.70])
-    (standing,) = build_standings(build_sections(results))
-    (each,) = standing.comparisons
-    assert standing.label == "map" and each.gain == pytest.approx(1.1) and each.errors == pytest.approx(11.0)
-    assert each.verdict == "win" and decisive_errors(3) == pytest.approx(4.3027, abs=1e-4)
+@pytest.mark.parametrize(
+    "task, label, metric, mean, error",
+    [
+        ("fashion-mnist", "fsvi (kmnist)", "accuracy", 93.48, 0.12),
+        ("fashion-mnist", "ensemble:map", "auroc_notmnist", 83.17, 0.91),
+        ("cifar10", "ensemble:fsvi (monochrome)", "accuracy_corrupted", 81.35, 0.48),
+        ("retina", "fsvi (monochrome)", "auroc", 88.5, 0.1),
+        ("retina", "ensemble:rank1", "auroc_referred_50_shifted", 94.9, 0.4),
+        ("uci-protein", "fsvi", "log_likelihood", -2.866, 0.009),
+        ("posthoc-resnet20", "fmgp", "nll_rotated_90", 2.348, None),
+    ],
+)
+def test_published_figures(task, label, metric, mean, error):
+    assert published(task, label, metric) == (mean, error)
 
 
-def test_one_seed_only_says_who_is_ahead():
-    results = results_of("fsvi", [0.91], context="kmnist") + results_of("map", [0.92]) + results_of("mfvi", [0.91])
-    verdicts = {each.label: each.comparisons[0].verdict for each in build_standings(build_sections(results))}
-    assert verdicts == {"map": "behind", "mfvi": "even"}
+def test_published_rows():
+    assert (
+        published("fashion-mnist", "duq", "ece_15") is None and published_row("fashion-mnist", "fsvi (batch)") is None
+    )
+    for task, table in PUBLISHED.items():
+        for label, cells in table["rows"].items():
+            assert len(cells) == len(table["columns"])
+            if not task.startswith("posthoc"):
+                check_method(label.partition(" (")[0])
 
 
 CURVES = {
@@ -113,8 +161,6 @@ def test_every_curve_is_drawn():
 
 
 def test_a_report_of_a_folder(tmp_path):
-    from paper.experiment import Order
-
     result = make_result(notes=["<script>alert(1)</script>"], curves={"forgetting": CURVES["forgetting"]})
     path = result_path(tmp_path, Order("fashion-mnist", "map"))
     write_result(path, result)
@@ -126,7 +172,7 @@ def test_a_report_of_a_folder(tmp_path):
     page = write_report(tmp_path, tmp_path / "out", said.append)
     html, markdown = page.read_text(), page.with_suffix(".md").read_text()
     for text in (html, markdown):
-        assert "<script>alert" not in text and "alert(1)" in text
+        assert "<script>alert" not in text and "alert(1)" in text and "Like with like" in text
         assert "It is off. Train longer." in text and "FashionMNIST" in text
     assert html.count("data:image/svg+xml") == 1 and not re.search(r'(src|href)="(?!#|data:|https://arxiv)', html)
     assert sum("same run" in line for line in said) == 1 and sum("damaged.json" in line for line in said) == 1
@@ -138,20 +184,15 @@ def test_an_empty_folder_is_one_sentence(tmp_path):
         write_report(tmp_path, tmp_path)
 
 
-def test_markdown_templates_can_be_elsewhere(tmp_path):
-    (tmp_path / "page.md.jinja").write_text('{% import "tables.md" as tables with context %}{{ "<b>" }} {{ number }}')
-    assert render("page.md.jinja", tmp_path, number=2) == "&lt;b> 2"
-
-
-def test_numbers_as_text():
-    assert (seed_range([0, 1, 2]), seed_range([3]), seed_range([0, 2])) == ("0–2", "3", "0, 2")
-    assert (duration(30), duration(600), duration(7200)) == ("30 s", "10 min", "2.0 h")
-    assert (errors_range([1.0, -2.0]), errors_range([1000.0])) == ("−2.0 to +1.0", "≥ +100")
+def test_numbers_and_names_as_text():
+    assert [seed_range(each) for each in ([0, 1, 2], [3], [0, 2], [])] == ["0–2", "3", "0, 2", "–"]
+    assert [duration(each) for each in (30, 600, 7200)] == ["30 s", "10 min", "2.0 h"]
+    labels = ("map", "ensemble:map", "fsvi (kmnist)", "ensemble:fsvi (monochrome)", "something-new")
+    names = ["MAP", "Deep ensemble", "FSVI (KMNIST)", "FSVI ensemble (monochrome)", "something-new"]
+    assert [full_name(label) for label in labels] == names
+    assert set(TITLES) >= set(fsvi.methods.registry.METHODS)
 
 
 def test_committed_results_can_be_read():
-    from paper.__main__ import HERE
-    from paper.records import Result, read_results
-
     found = dict(read_results(HERE / "results"))
-    assert len(found) >= 472 and all(isinstance(each, Result) for each in found.values())
+    assert len(found) >= 502 and all(isinstance(each, Result) for each in found.values())

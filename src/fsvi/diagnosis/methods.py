@@ -25,7 +25,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
 from fsvi.likelihoods import Predictive
 from fsvi.methods import MAP, Method
-from fsvi.methods.kl_weight import temperature
+from fsvi.methods.common import temperature
 from fsvi.networks.calls import evaluating
 from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.mean_field import MeanField

@@ -120,13 +120,11 @@ def test_released_corruptions_take_the_block_of_their_severity(root):
     images_of = np.zeros((50_000, 32, 32, 3), np.uint8)
     images_of[:, 0, 0, 0] = np.arange(50_000) // 10_000
     labels = np.arange(50_000) % 10
-    folder = root / "cifar10-c" / "CIFAR-10-C"
-    folder.mkdir(parents=True)
-    for name, array in (("frost", images_of), ("labels", labels)):
-        (folder / f"{name}.npy").write_bytes(npy(array))
+    path, members = root / "cifar10-c" / "CIFAR-10-C.tar", {"c/frost.npy": npy(images_of), "c/labels.npy": npy(labels)}
+    write_tar(path, members)
     found = data.load("cifar10-c/frost/4", "test")
     assert found.x.shape == (10_000, 3, 32, 32) and set(found.x[:, 0, 0, 0].tolist()) == {3} and found.note == ""
-    (folder / "frost.npy").write_bytes(npy(images_of[:20_000]))
+    write_tar(path, {**members, "c/frost.npy": npy(images_of[:20_000])})
     refused("CIFAR-10-C", "cifar10-c/frost/4", "test")
 
 

@@ -7,7 +7,6 @@ process is, sums over processes, and the refusal of processes that differ.
 from __future__ import annotations
 
 import atexit
-import hashlib
 import importlib
 import os
 import warnings
@@ -143,11 +142,6 @@ def run_name() -> str | None:
 def was_restarted() -> bool:
     """Whether torchrun has started this process again after a failure."""
     return int(os.environ.get(_RESTARTS, 0)) > 0
-
-
-def mixed_seed(*parts: Any) -> int:
-    """A seed that depends on all parts."""
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "little")
 
 
 def _is_open() -> bool:

@@ -1,6 +1,7 @@
 """Inference methods, one file each, behind one protocol."""
 
 from fsvi.methods.base import Method
+from fsvi.methods.common import Tempered
 from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
@@ -11,7 +12,6 @@ from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.gfsvi import GFSVI
 from fsvi.methods.ivon import IVON
-from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
 from fsvi.methods.mc_dropout import MCDropout

@@ -14,8 +14,16 @@ from fsvi.functions.stein import spectral_score
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Functions, Method, network_functions
-from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
-from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.common import (
+    KLWeight,
+    begin_function_space,
+    check_kl_weight,
+    context_points,
+    examined,
+    kl_weight_value,
+    own_context,
+    own_prior,
+)
 from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64
 from fsvi.networks.network import Network

@@ -13,7 +13,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods.base import Functions, Method
-from fsvi.methods.function_space import context_points, own_context
+from fsvi.methods.common import context_points, own_context
 from fsvi.networks.devices import normal
 from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.network import Network

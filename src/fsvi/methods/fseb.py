@@ -12,8 +12,16 @@ from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Induced, Prior
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method, network_functions
-from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
-from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.common import (
+    KLWeight,
+    begin_function_space,
+    check_kl_weight,
+    context_points,
+    examined,
+    kl_weight_value,
+    own_context,
+    own_prior,
+)
 from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64

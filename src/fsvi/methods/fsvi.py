@@ -21,9 +21,17 @@ from fsvi.functions.linearize import (
 )
 from fsvi.functions.priors import Constant, Prior
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Functions, Method, mean_of, network_functions
-from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
-from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.common import (
+    KLWeight,
+    begin_function_space,
+    check_kl_weight,
+    context_points,
+    examined,
+    kl_weight_value,
+    own_context,
+    own_prior,
+)
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Draw, Stds, Stochastic, check_stds, check_stochastic, mean_field
 from fsvi.validation import check_choice, check_count, check_type
@@ -101,6 +109,7 @@ class FSVI(Method):
             )
         super().build(network)
         self.posterior = mean_field(network, self.stds, self.stochastic)
+        self._has_random_features = has_stochastic_features(network, self.posterior)
         self.prior.bind(network, self.linearize)
 
     @classmethod
@@ -142,8 +151,12 @@ class FSVI(Method):
         draws = [self.posterior.draw() for _ in range(self.num_samples)] if self._has_random_features else []
         nll = self.likelihood.nll(self._values_at(x, draws), y)
         sets = [self._points(x) for _ in range(self.num_context_sets)]
+        shared, worst = self._feature_draws(draws), 0
+        if len(sets) > 1:  # only the largest divergence needs a gradient
+            with torch.no_grad():
+                worst = int(torch.stack([self._divergence_at(points, shared) for points in sets]).argmax())
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
-        return {"nll": nll, "kl": weight * self._largest_divergence(sets, draws)}
+        return {"nll": nll, "kl": weight * self._divergence_at(sets[worst], shared)}
 
     def _values_at(self, x: Any, draws: Sequence[Draw]) -> Tensor:
         """Function values of the likelihood, (M, n, outputs): those of the real network under the draws.
@@ -164,43 +177,31 @@ class FSVI(Method):
         """A set of K context points for the minibatch `x`."""
         return context_points(self.network, self.context, self.num_context, x)
 
-    def _largest_divergence(self, sets: Sequence[Any], draws: Sequence[Draw]) -> Tensor:
-        """The largest divergence over the sets; only this one needs a gradient."""
-        shared = self._feature_draws(draws)
-        priors = [[self._prior_at(x, draw) for draw in shared] for x in sets]
-        worst = 0
-        if len(sets) > 1:
-            with torch.no_grad():
-                values = [self._divergence_at(x, shared, p) for x, p in zip(sets, priors, strict=True)]
-            worst = int(torch.stack(values).argmax())
-        return self._divergence_at(sets[worst], shared, priors[worst])
-
     def _feature_draws(self, draws: Sequence[Draw]) -> Sequence[Draw | None]:
         """The draws for the divergence, the likelihood's first; nothing is drawn if all layers are linearized."""
         if self.linearize == "exact" or not self._has_random_features:
             return [None]
-        num = self.divergence.num_draws
-        return [*draws[:num], *(self.posterior.draw() for _ in range(num - len(draws)))]
+        drawn = list(draws[: self.divergence.num_draws])
+        while len(drawn) < self.divergence.num_draws:
+            drawn.append(self.posterior.draw())
+        return drawn
 
-    def _prior_at(self, x: Any, draw: Draw | None) -> FunctionGaussian:
-        """The prior at `x`. One that is random is drawn with the posterior's noise: by the joint convexity of the KL,
-        the average over common draws bounds that between the mixtures, and it is zero where the two agree.
+    def _divergence_at(self, x: Any, draws: Sequence[Draw | None]) -> Tensor:
+        """The divergence at one context set, averaged over draws of the feature layers.
+
+        A prior that is random is drawn with the posterior's noise: by the joint convexity of the KL, the average over
+        common draws bounds that between the mixtures, and it is zero where the two agree.
         """
-        noise = None if draw is None or not self.prior.is_random else self.posterior.layout.views(draw.noise)
-        return self.prior.gaussian(x, noise)
-
-    def _divergence_at(self, x: Any, draws: Sequence[Draw | None], priors: Sequence[FunctionGaussian]) -> Tensor:
-        """The divergence at one context set, averaged over draws of the feature layers."""
-        linearized = [LINEARIZERS[self.linearize](self.network, self.posterior, x, draw) for draw in draws]
-        return mean_of([self._divergence(q, p) for q, p in zip(linearized, priors, strict=True)])
+        values = []
+        for draw in draws:
+            noise = None if draw is None or not self.prior.is_random else self.posterior.layout.views(draw.noise)
+            q = LINEARIZERS[self.linearize](self.network, self.posterior, x, draw)
+            p = self.prior.gaussian(x, noise)
+            values.append(self._divergence(q, p if p.mean.shape == q.mean.shape else p.joint()))
+        return torch.stack(values).mean()
 
     def _divergence(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
-        return self.divergence.between(q, p if p.mean.shape == q.mean.shape else p.joint())
-
-    @property
-    def _has_random_features(self) -> bool:
-        """Whether layers before the last are stochastic."""
-        return has_stochastic_features(self.network, self.posterior)
+        return self.divergence.between(q, p)
 
     def function_kl(self, x_context: Any) -> Tensor:
         """The divergence of q(f(X)) from p(f(X)), summed over outputs.
@@ -212,8 +213,7 @@ class FSVI(Method):
         """
         x = self.check_inputs(x_context)  # may find another last layer, so the network is looked up after it
         x = self.network.at_positions(self.network.arranged(x), self.num_context)
-        draws = self._feature_draws([])
-        return self._divergence_at(x, draws, [self._prior_at(x, draw) for draw in draws])
+        return self._divergence_at(x, self._feature_draws([]))
 
     # Training and prediction ----------------------------------------------------------------------------------------
 

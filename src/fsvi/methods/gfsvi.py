@@ -15,8 +15,8 @@ from fsvi.functions.linearize import linearized_outputs
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Functions
+from fsvi.methods.common import KLWeight
 from fsvi.methods.fsvi import FSVI
-from fsvi.methods.kl_weight import KLWeight
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Draw, Stds, Stochastic
 

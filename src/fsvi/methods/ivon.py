@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method, network_functions
-from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.natural_gradient import NaturalGradient
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Stds, mean_field, normal_kl

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method, network_functions
-from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Stds, check_stds, mean_field, negative_log_normal
 from fsvi.posteriors.radial import Radial

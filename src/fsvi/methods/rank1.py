@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method
-from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.calls import repeatable
 from fsvi.networks.network import Network

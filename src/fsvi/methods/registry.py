@@ -14,6 +14,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
+from fsvi.methods.common import Tempered
 from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN
@@ -23,7 +24,6 @@ from fsvi.methods.fseb import FSEB
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.gfsvi import GFSVI
 from fsvi.methods.ivon import IVON
-from fsvi.methods.kl_weight import Tempered
 from fsvi.methods.laplace import Laplace
 from fsvi.methods.map import MAP
 from fsvi.methods.mc_dropout import MCDropout

@@ -17,8 +17,8 @@ from fsvi.functions.linearize import Linearization
 from fsvi.functions.priors import Empirical, Prior
 from fsvi.inputs import Inputs
 from fsvi.likelihoods import Likelihood, MultiHead
+from fsvi.methods.common import KLWeight
 from fsvi.methods.fsvi import FSVI
-from fsvi.methods.kl_weight import KLWeight
 from fsvi.networks.devices import moved
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Stds, Stochastic
@@ -127,7 +127,6 @@ class SFSVI(FSVI):
         """One divergence per head, at the points that concern it."""
         if not isinstance(self.likelihood, MultiHead):
             return super()._divergence(q, p)
-        p = p if p.mean.shape == q.mean.shape else p.joint()
         heads: list[list[int]] = self.likelihood.heads[: max(1, self.num_tasks)]
         parts = zip(self._points_of_heads(q.num_points, len(heads)), heads, strict=True)
         indices = [[torch.tensor(each, device=q.mean.device) for each in part] for part in parts]

@@ -15,8 +15,16 @@ from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method
-from fsvi.methods.function_space import begin_function_space, context_points, examined, own_context, own_prior
-from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.common import (
+    KLWeight,
+    begin_function_space,
+    check_kl_weight,
+    context_points,
+    examined,
+    kl_weight_value,
+    own_context,
+    own_prior,
+)
 from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import in_float64, normal
 from fsvi.networks.network import Network

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods.base import Functions, Method
-from fsvi.methods.kl_weight import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Stds, check_stds, negative_log_normal, prior_names

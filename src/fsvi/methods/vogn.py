@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method, mean_of, network_functions
-from fsvi.methods.kl_weight import KLWeight, Tempered, check_kl_weight, temperature
+from fsvi.methods.common import KLWeight, Tempered, check_kl_weight, temperature
 from fsvi.methods.natural_gradient import KnownGradient, NaturalGradient
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import MeanField, normal_kl

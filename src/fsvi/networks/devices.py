@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,11 @@ def set_random_state(device: torch.device, state: Tensor | None) -> None:
         return
     module: Any = torch.get_device_module(device)
     module.set_rng_state(state) if device.type == "mps" else module.set_rng_state(state, device)
+
+
+def mixed_seed(*parts: Any) -> int:
+    """A seed that depends on all parts."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "little")
 
 
 def seed_random(seed: int, device: torch.device) -> None:

@@ -101,6 +101,7 @@ class TensorBatches(Batches):
         self, method: Method, x: Any, y: Any, batch_size: int, num_data: int | None = None, weights: Any = None
     ) -> None:
         self.x, self.y = method.check_batch(x, y)
+        self._rank, self._ranks = ranks.rank(), ranks.size()
         self.num_examples = len(self.x)
         total: float = self.num_examples
         self.weights: Tensor | None = None
@@ -109,12 +110,12 @@ class TensorBatches(Batches):
             total = float(given.sum())
             self.weights = (given / given.mean()).to(self.x.device, method.dtype)
         self.num_data = max(1, round(total)) if num_data is None else num_data
-        least = ranks.size() * (2 if batch_size > 1 and batch_norms(method) else 1)
-        self.num_batches = math.ceil(self.num_examples / (batch_size * ranks.size()))
+        least = self._ranks * (2 if batch_size > 1 and batch_norms(method) else 1)
+        self.num_batches = math.ceil(self.num_examples / (batch_size * self._ranks))
         self.num_batches = max(1, min(self.num_batches, self.num_examples // least))
-        if self.num_examples < ranks.size():
+        if self.num_examples < self._ranks:
             raise InvalidInputError(
-                f"{self.num_examples} examples cannot be shared by {ranks.size()} processes: start fewer processes."
+                f"{self.num_examples} examples cannot be shared by {self._ranks} processes: start fewer processes."
             )
         self._arranged = method.network.arranged
 
@@ -134,14 +135,14 @@ class TensorBatches(Batches):
 
     def one_pass(self, seed: int) -> Iterator[Batch]:
         """Every example once."""
-        if self.num_batches == ranks.size() == 1:
+        if self.num_batches == self._ranks == 1:
             return iter([self.examples()])
         order = torch.randperm(self.num_examples, generator=torch.Generator().manual_seed(seed))
         return self._parts(order, self.num_batches)
 
     def _parts(self, order: Tensor, num: int) -> Iterator[Batch]:
         for step in order.tensor_split(num):
-            index = step.tensor_split(ranks.size())[ranks.rank()].to(self.y.device)
+            index = step.tensor_split(self._ranks)[self._rank].to(self.y.device)
             if len(index):
                 weights = None if self.weights is None else self.weights[index]
                 yield Batch(self._arranged(self.x[index]), self.y[index], weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -43,9 +42,3 @@ class History:
         """The newest values, by name."""
         columns = {"loss": self.loss, **self.terms, "val": self.validation}
         return {name: values[-1] for name, values in columns.items() if values}
-
-    def record(self, means: Mapping[str, float]) -> None:
-        """Add an epoch."""
-        self.loss.append(sum(means.values()))
-        for name, value in means.items():
-            self.terms.setdefault(name, []).append(value)

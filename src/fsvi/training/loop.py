@@ -15,7 +15,7 @@ from fsvi import ranks
 from fsvi.errors import InvalidInputError, NonFiniteLossError
 from fsvi.methods.base import Method
 from fsvi.methods.files import load_tensors
-from fsvi.networks.devices import seed_random
+from fsvi.networks.devices import mixed_seed, seed_random
 from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import building_from, digest
 from fsvi.training.batches import Batch, Batches, with_targets
@@ -54,7 +54,9 @@ class Run:
         self.generators = [generator for source in sources for generator in source.generators]
         self.steps_per_epoch = math.ceil(self.batches.num_batches / self.accumulate)
         self.state = TrainingState(self.method, self.stepper.optimizer, self.history, self.epochs)
-        self._called = [callback for callback in self.callbacks if ranks.rank() == 0 or callback.every_process]
+        self._rank, self._ranks = ranks.rank(), ranks.size()
+        self._total = ranks.total if ranks.size() > 1 else float
+        self._called = [callback for callback in self.callbacks if self._rank == 0 or callback.every_process]
 
     def train(self, progress: bool | None, checkpoints: Checkpoints | None, settings: dict[str, Any]) -> History:
         """Train to the end. The method is ready to predict afterwards, even after an error."""
@@ -82,7 +84,7 @@ class Run:
 
     def _epoch(self) -> None:
         started, totals, seen = time.perf_counter(), dict[str, float](), 0.0
-        learners, before = self.method.learners(), self.history.epochs
+        learners, before = self.method.learners(), len(self.history.loss)
         self._seed("noise")
         for step, (batches, observed) in enumerate(self._steps(), start=1):
             done = (before + min(1.0, step / self.steps_per_epoch)) / self.epochs
@@ -98,11 +100,13 @@ class Run:
             seen += observed
         if not seen:
             raise InvalidInputError("no target is present in an epoch of the data: at least one is needed.")
-        if ranks.size() > 1:
+        if self._ranks > 1:
             self._agree()
         for learner in learners:
             learner.after_epoch(self._again)
-        self.history.record({name: total / seen for name, total in totals.items()})
+        for name, total in totals.items():
+            self.history.terms.setdefault(name, []).append(total / seen)
+        self.history.loss.append(sum(totals.values()) / seen)
         if self.validation is not None:
             self._validate(self.validation)
         self.rates.after_epoch(-self.history.validation[-1] if self.history.validation else self.history.loss[-1])
@@ -110,7 +114,7 @@ class Run:
         self.state.epoch = before + 1
         for callback in self._called:
             callback.on_epoch_end(self.state)
-        if ranks.size() > 1:
+        if self._ranks > 1:
             self.state.stopped = ranks.from_first(self.state.stopped)
 
     def _steps(self) -> Iterator[tuple[list[Batch], float]]:
@@ -122,7 +126,7 @@ class Run:
         spare: list[Batch] = []
         while True:
             step = list(islice(batches, self.accumulate))
-            observed = ranks.total(sum(batch.observed or 0 for batch in step))
+            observed = self._total(sum([batch.observed or 0 for batch in step]))
             if not observed:
                 break
             if not (step or spare):
@@ -146,10 +150,10 @@ class Run:
         return ((batch.x, batch.y) for batch in batches)
 
     def _mixed(self, purpose: str) -> int:
-        return ranks.mixed_seed(self.seed, purpose, self.history.epochs)
+        return mixed_seed(self.seed, purpose, len(self.history.loss))
 
     def _seed(self, purpose: str) -> None:
-        seed_random(ranks.mixed_seed(self._mixed(purpose), ranks.rank()), self.method.device)
+        seed_random(mixed_seed(self._mixed(purpose), self._rank), self.method.device)
 
     def _validate(self, validation: Batches) -> None:
         total = num = 0.0

@@ -312,3 +312,11 @@ def test_the_report_says_everything_and_hides_nothing(tmp_path):
     assert 'class="care"' in page and "<script>" not in page and "&lt;script&gt;" in page and "'&lt;b&gt;'" not in page
     assert page.index("Leak") < page.index("Useful") < page.index("1.234") < page.index("t.csv")
     assert "src=" not in page and "href=" not in page
+
+
+@pytest.mark.parametrize("counts", [[1, 2], [1, None, 2, 3], 5, [1, -1, 2, 3]])
+def test_forged_counts_are_refused_when_they_are_read(counts):
+    good = {"name": "a", "edges": [0.0, 1.0], "counts": [1, 2, 3, 4]}
+    Sketch([good], 10)
+    with pytest.raises(fsvi.errors.InvalidInputError, match="counts of column 'a'"):
+        Sketch([{**good, "counts": counts}], 10)

@@ -10,7 +10,7 @@ from command import invoke
 from fsvi.errors import FSVIError
 from fsvi.estimators.base import Estimator
 
-FAST = ["--epochs", "3"]
+FAST = ["--epochs", "1"]
 HEADER = ["row", "name", "visit", "city", "smoker", "age", "dose", "version", "risk", "price"]
 
 

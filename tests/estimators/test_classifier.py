@@ -4,7 +4,7 @@ import pytest
 from fsvi.calibration import APS, TemperatureScaling
 from fsvi.estimators import FSVIClassifier
 
-FAST = {"epochs": 40, "lr": 0.05, "batch_size": 32, "num_samples": 10, "random_state": 0}
+FAST = {"epochs": 20, "lr": 0.05, "batch_size": 32, "num_samples": 10, "random_state": 0}
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def regressor(diabetes):
 @pytest.mark.parametrize("kind", [FSVIClassifier, FSVIRegressor])
 def test_scikit_learn_accepts_it(kind):
     """Every one of scikit-learn's own checks passes; those skipped are named above with the reason."""
-    settings = {**FAST, "num_samples": 5, "random_state": None}
+    settings = {**FAST, "epochs": 5, "batch_size": 64, "num_samples": 3, "random_state": None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = check_estimator(kind(**settings, settings=CHEAP), on_fail=None, on_skip=None)

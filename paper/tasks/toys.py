@@ -105,9 +105,7 @@ def _entropies(x: Tensor, grid: Tensor, p: Predictive) -> dict[str, float]:
 _MOON_COLUMNS = (
     Column(_MOONS, "accuracy", "accuracy", "share of 1,000 held-out points with the right class", "higher"),
     Column(_MOONS, "nll", "NLL", "mean −log probability of the right class on held-out points", "lower"),
-    Column(
-        _MOONS, "far_entropy", "entropy far away", "mean at distance 3 or more; 1 is a coin toss", "higher"
-    ),
+    Column(_MOONS, "far_entropy", "entropy far away", "mean at distance 3 or more; 1 is a coin toss", "higher"),
     Column(_MOONS, "far_entropy_min", "lowest entropy far away", "at the most confident such place", "higher"),
     Column(_MOONS, "near_entropy", "entropy near the data", "mean within 0.3 of a training point; 0 is certainty"),
 )

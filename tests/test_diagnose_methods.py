@@ -5,13 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from scipy.stats import spearmanr
 from torch import nn
 
 import fsvi
 import scenarios
 from fsvi.diagnosis import diagnose
-from fsvi.diagnosis.methods import Evidence, check_promises, rank_correlation
+from fsvi.diagnosis.methods import Evidence, check_promises
 from fsvi.networks import mlp
 from moons import MOONS, faults, moons_method, trained
 
@@ -107,14 +106,6 @@ def test_batch_norm_without_statistics(tracked: bool) -> None:
 
 
 # Away from the data ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("levels", [3, 1000])
-def test_rank_correlation_is_spearmans_with_ties(levels: int) -> None:
-    a = torch.randint(levels, (50,)).double()
-    b = a + torch.randint(levels, (50,)).double()
-    assert rank_correlation(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
-    assert rank_correlation(torch.arange(5.0), torch.ones(5)) == 0.0
 
 
 def test_context_inside_the_data() -> None:

@@ -26,8 +26,7 @@ from paper import data
 from paper.columns import Column, TableLayout, percent
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task
-from paper.tasks.image_classifier import predict
-from paper.tasks.image_effort import ImageEffort
+from paper.tasks.images import ImageEffort, predict
 
 CORESET, NO_CORESET = "coreset", "no-coreset"
 _PIXELS, _CLASSES = 28 * 28, 10

@@ -47,12 +47,7 @@ class Sketch(Configurable):
 
     @classmethod
     def learn(cls, encoder: Any, table: Any) -> Sketch:
-        """Count the training rows.
-
-        Args:
-            encoder: The encoder of the model, which parses columns.
-            table: The training rows.
-        """
+        """Count the training rows."""
         columns = []
         for column in encoder.columns:
             values = column.parse(table.columns[column.name], table.lines)
@@ -84,11 +79,7 @@ class Seen:
         self.num = self.num_outside = 0
 
     def add(self, table: Any) -> None:
-        """Count some rows.
-
-        Args:
-            table: The rows.
-        """
+        """Count some rows."""
         outside = np.zeros(len(table), dtype=bool)
         for at, (column, sketch) in enumerate(zip(self.encoder.columns, self.sketch.columns, strict=True)):
             values = column.parse(table.columns[column.name], table.lines)

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from scipy import ndimage
 
-from fsvi.data import Normalize, augment, rotate, splits
 from fsvi.errors import InvalidInputError
+from paper.data import Normalize, augment, rotate, splits
 
 
 def pictures(n=6, channels=3, height=9, width=12, seed=0):

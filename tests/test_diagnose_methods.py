@@ -95,16 +95,6 @@ def test_variance_blown_up(spoiled: fsvi.FSVI) -> None:
     assert "blown up: 2.weight" in diagnosis["variance"].sentence
 
 
-@pytest.mark.parametrize("tracked", [True, False])
-def test_batch_norm_without_statistics(tracked: bool) -> None:
-    net = scenarios.normalised()
-    if not tracked:
-        net[1] = nn.BatchNorm2d(3, track_running_stats=False)
-    finding = diagnose(fsvi.MAP(net, fsvi.Categorical()), scenarios.images())["batch_norm"]
-    assert finding.level == "no"
-    assert ("were made with" if tracked else "no statistics") in finding.sentence
-
-
 # Away from the data ---------------------------------------------------------------------------------------------------
 
 
@@ -130,7 +120,7 @@ def test_one_network_is_uncertain_nowhere() -> None:
 def test_the_monte_carlo_error_falls_with_the_root_of_the_draws(
     healthy: tuple[fsvi.FSVI, fsvi.training.History],
 ) -> None:
-    errors = [diagnose(healthy[0], MOONS, num_samples=num)["samples"].numbers["error"] for num in (4, 64)]
+    errors = [diagnose(healthy[0], MOONS, num_samples=num)["samples"].numbers["error"] for num in (32, 512)]
     assert 2.5 < errors[0] / errors[1] < 6.5
 
 

@@ -9,7 +9,7 @@ import fsvi
 from paper import data
 from paper.experiment import Experiment, Order
 from paper.runs import run
-from paper.tasks.image_contexts import context_notes
+from paper.tasks.images import context_notes
 from paper.tasks.registry import TASKS
 from pictures import pretend
 

@@ -79,20 +79,6 @@ def test_data_that_cannot_be_learned_from(make, data, message):
     assert same_bits(copied(method), before)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        (X.double(), Y.int()),
-        (X.numpy(), Y.numpy()[:, None]),
-        (X.requires_grad_(False)[:1], Y[:1]),
-    ],
-    ids=["float64 and int32", "a column of labels", "one example"],
-)
-@pytest.mark.filterwarnings("ignore:all 1 labels")
-def test_data_of_other_types_is_welcome(data):
-    assert fsvi.fit(classifier(), data, **FAST_FIT).epochs == 2
-
-
 def test_one_class_is_warned_of_once():
     for data in ((X, 0 * Y + 1), DataLoader(TensorDataset(X, 0 * Y + 1), batch_size=5)):
         with warnings.catch_warnings(record=True) as caught:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -71,33 +70,6 @@ def test_nothing_is_changed_by_a_diagnosis() -> None:
     diagnose(method, data)
     assert scenarios.same_bits(before, method.state_dict())
     assert torch.equal(random, torch.get_rng_state())
-
-
-def test_a_loaded_method_is_diagnosed_without_its_context(tmp_path: Path) -> None:
-    method = moons_method(context=fsvi.contexts.Dataset(MOONS[0]))
-    trained(method, epochs=2)
-    method.save(tmp_path / "m.fsvi")
-    loaded = fsvi.load(tmp_path / "m.fsvi", mlp(2, (30, 30), 2, nn.Tanh))
-    names = {finding.name for finding in diagnose(loaded, MOONS)}
-    assert "variance" in names
-    assert not names & {"context", "kl_balance"}
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "outputs"),
-    [(fsvi.Bernoulli(), 1), (fsvi.Bernoulli(), 2), (fsvi.StudentT(), 1)],
-    ids=["bernoulli", "labels", "student"],
-)
-def test_every_likelihood_is_diagnosed(likelihood: fsvi.likelihoods.Likelihood, outputs: int) -> None:
-    x, y = MOONS
-    torch.manual_seed(0)
-    targets = torch.stack([y, 1 - y], 1)[:, :outputs]
-    method = fsvi.MAP(mlp(2, (30,), outputs), likelihood)
-    trained(method, (x, targets), epochs=30)
-    diagnosis = diagnose(method, (x, targets))
-    names = [finding.name for finding in diagnosis]
-    assert "learning" in names and ("calibration" in names) == (outputs == 1)
-    assert diagnosis["learning"].level == "ok"
 
 
 # Learning and the posterior -------------------------------------------------------------------------------------------

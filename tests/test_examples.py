@@ -35,14 +35,6 @@ def test_a_loop_written_by_hand():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_accelerate():
-    pytest.importorskip("accelerate")
-    method, losses = load("accelerate_loop").train(epochs=15)
-    check(method)
-    assert losses[-1] < losses[0] - 0.2
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_ray_data_scores_like_the_estimator(tmp_path):
     pytest.importorskip("ray.data")
     import ray
@@ -63,15 +55,6 @@ def test_ray_data_scores_like_the_estimator(tmp_path):
         ray.shutdown()
     assert found["id"].tolist() == list(range(60))
     np.testing.assert_allclose(found["probability"], estimator.predict_proba(frame.drop(columns="id")).max(1))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_lightning(tmp_path, monkeypatch):
-    pytest.importorskip("lightning")
-    monkeypatch.chdir(tmp_path)
-    method, terms = load("lightning_loop").train(epochs=15)
-    check(method)
-    assert set(terms) == {"nll", "kl"} and terms["nll"] < 0.5
 
 
 def quiet_method():

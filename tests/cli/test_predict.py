@@ -131,18 +131,6 @@ def test_referral_is_that_of_the_library(predict, trained):
     assert f"{kept} to keep, {NUM - kept} to refer" in err and err.endswith(f"{referral}\n")
 
 
-def test_a_file_predicted_part_by_part_is_the_same(predict, monkeypatch):
-    whole = table(predict("x.npy", *REFER, "--batch-size", "4")[1])
-    asked = []
-    monkeypatch.setattr("fsvi.scoring.scorers.ROWS", 8)
-    predictive = fsvi.FSVI.predictive
-    monkeypatch.setattr(fsvi.FSVI, "predictive", lambda method, f: asked.append(f.shape[1]) or predictive(method, f))
-    parts = table(predict("x.npy", *REFER, "--batch-size", "4")[1])
-    assert asked == [*[8] * 37, 4, 8, 8, 8, 6]
-    assert parts["label"] == whole["label"] and parts["decision"] == whole["decision"]
-    assert np.array(parts["entropy"], float) == pytest.approx(np.array(whole["entropy"], float), rel=1e-4)
-
-
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
 def test_a_file_is_written_and_nothing_printed(predict, suffix):
     code, out, _ = predict("x.csv", *REFER, "--out", f"new/p.{suffix}")
@@ -196,19 +184,6 @@ def test_a_network_of_ones_own_is_named(predict, own):
     code, out, _ = predict("two.npy", "--net", "own_nets:Own", model="own.fsvi")
     assert code == 0 and len(out.splitlines()) == 4
     assert sys.path == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ((), 1, "network"),
-        (("--net", "nowhere:Own"), 1, "'nowhere'"),
-        (("--net", "own_nets"), 2, "module:function"),
-    ],
-)
-def test_what_is_wrong_with_a_network_is_said(predict, own, arguments, code, message):
-    got, out, err = predict("two.npy", *arguments, model="own.fsvi")
-    assert (got, out) == (code, "") and message in err.splitlines()[-1]
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------

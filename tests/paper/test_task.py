@@ -4,7 +4,7 @@ import pytest
 
 from fsvi.training.rates import cosine
 from paper.experiment import Order
-from paper.schedules import AveragingSchedule
+from paper.task import AveragingSchedule
 from paper.tasks.registry import TASKS
 from pictures import pretend
 

@@ -68,17 +68,6 @@ def test_interrupted_at_any_step_and_resumed_it_ends_in_the_same_bits(name, tmp_
         assert history_of(again) == history_of(history)
 
 
-def test_resuming_after_early_stopping_brings_the_best_back(tmp_path):
-    x, y = points()
-    results = []
-    for _ in range(2):
-        settings = {**RUN, "epochs": 50, "lr": 0.1, "validation": (x, 1 - y), "patience": 2}
-        method = fsvi.MAP(dense(), fsvi.Categorical())
-        history = fsvi.fit(method, (x, y), checkpoint=tmp_path, resume=True, **settings)
-        results.append({"tensors": copied(method), **asdict(history)})
-    assert history.epochs == 3 and same_bits(*results)
-
-
 @pytest.mark.parametrize("place", ["loader", "sampler"])
 def test_a_loaders_own_random_state_is_kept(place, tmp_path):
     def loader():

@@ -1,6 +1,5 @@
 import math
 import random
-import sys
 from functools import partial
 
 import numpy as np
@@ -24,16 +23,6 @@ def test_a_seed_decides_every_bit(name):
         runs.append({"tensors": copied(method), "loss": history.loss, "terms": history.terms})
     assert same_bits(runs[0], runs[1])
     assert not same_bits(runs[0], runs[2])
-
-
-def test_tensors_arrays_and_a_tensor_dataset_give_the_same_bits():
-    x, y = points()
-    runs = []
-    for data in ((x, y), (x.numpy(), y.numpy()), TensorDataset(x, y), (x.double(), y.int()[:, None])):
-        method = classifier()
-        fsvi.fit(method, data, epochs=2, batch_size=8)
-        runs.append(copied(method))
-    assert all(same_bits(runs[0], run) for run in runs[1:])
 
 
 @pytest.mark.parametrize("bad", [False, True])
@@ -95,16 +84,6 @@ def test_the_kl_is_weighed_by_what_the_sampler_can_deliver():
     fsvi.fit(full, DataLoader(data, batch_size=5), epochs=1)
     fsvi.fit(third, DataLoader(data, batch_size=5, sampler=RandomSampler(range(10))), epochs=1)
     assert (full.num_data, third.num_data) == (30, 10)
-
-
-def test_epochs_without_a_number_are_bounded_by_steps(monkeypatch):
-    module = sys.modules["fsvi.training.fit"]  # the package has a function of this name
-    monkeypatch.setattr(module, "DEFAULT_EPOCHS", 10)
-    monkeypatch.setattr(module, "MOST_STEPS", 15)
-    method = fsvi.MAP(dense(), fsvi.Categorical())
-    assert fsvi.fit(method, points(), batch_size=20).epochs == 10
-    assert fsvi.fit(method, TensorDataset(*points()), batch_size=10).epochs == 7
-    assert fsvi.fit(method, points(), batch_size=1).epochs == 1
 
 
 @pytest.mark.parametrize("name", ["fsvi", "gfsvi", "laplace", "vogn", "spg"])

@@ -4,11 +4,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import fsvi
-from fsvi.training import optimizers
-from fsvi.training.optimizers import check_optimizer, make_optimizer
 from scenarios import build, classifier, copied, points
 
 OPTIMIZERS = [
@@ -61,12 +58,3 @@ def test_the_learning_rate_follows_the_schedule_step_by_step(schedule, factor):
     fsvi.fit(method, points(), epochs=2, batch_size=5, lr=0.1, optimizer=Spy, schedule=schedule)
     expected = [[0.1 * factor(step / 8), 0.3 * factor(step / 8)] for step in range(8)]
     np.testing.assert_allclose(rates, expected, rtol=1e-12)
-
-
-def test_named_optimizers_are_what_they_say():
-    method = fsvi.MAP(nn.Linear(2, 2), fsvi.Categorical())
-    made = make_optimizer(check_optimizer("sgd"), method, 0.5)
-    assert isinstance(made, torch.optim.SGD) and made.param_groups[0]["momentum"] == 0.9
-    assert isinstance(make_optimizer(check_optimizer("adam"), method, 0.5), torch.optim.Adam)
-    for name in optimizers._OPTIMIZERS:
-        assert isinstance(make_optimizer(check_optimizer(name), method, 0.5), torch.optim.Optimizer)

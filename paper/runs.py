@@ -37,7 +37,7 @@ from paper import data
 from paper.data import DataSplit
 from paper.experiment import CPU, PROFILES, Compute, Experiment, Order, Outcome, thin
 from paper.records import DIAGNOSIS, Result, model_path, read_result, result_path, write_document, write_result
-from paper.tasks.image_contexts import GENERATED, check_unseen
+from paper.tasks.images import GENERATED, check_unseen
 from paper.tasks.registry import TASKS
 
 _EPOCHS = 60

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +22,14 @@ from paper.tasks.registry import TASKS
 
 SWEEPS: dict[str, Sweep] = {task.sweep.name: task.sweep for task in TASKS.values()}
 """Every sweep by its name."""
-BACKENDS = ("loky", "ray", "dask")
-"""joblib's backends: processes on this machine; Ray or Dask here or on a cluster."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """How many runs are made at the same time, where, and with how many threads each.
+    """How many runs are made at the same time, by which of joblib's backends, and with how many threads each.
 
-    A Ray cluster is found by the environment variable `RAY_ADDRESS`, a Dask scheduler by `DASK_SCHEDULER_ADDRESS`;
-    without it, workers are started on this machine.
-
-    Attributes:
-        jobs: The number of runs at the same time.
-        backend: One of `BACKENDS`.
-        threads: Threads per run; None leaves them as they are.
+    `loky` starts processes on this machine. `ray` and `dask` use the cluster that RAY_ADDRESS or
+    DASK_SCHEDULER_ADDRESS names, or start workers here.
     """
 
     jobs: int = 1
@@ -47,7 +38,7 @@ class Workers:
 
     def __post_init__(self) -> None:
         check_count("jobs", self.jobs)
-        check_choice("backend", self.backend, BACKENDS)
+        check_choice("backend", self.backend, ("loky", "ray", "dask"))
 
 
 def plan(
@@ -67,13 +58,35 @@ def plan(
         shard: A part of the sweep such as "1/4", for the jobs of a batch system; None for all of it.
     """
     check_choice("name", name, [*SWEEPS, "all"])
-    orders = list(_orders(name, methods, seeds, profile))
+    sweeps = [sweep for sweep in SWEEPS.values() if name in (sweep.name, "all") and sweep.rows_at(profile)]
+    if not sweeps:
+        have = " and ".join(sweep.name for sweep in SWEEPS.values() if sweep.rows_at(profile))
+        raise InvalidInputError(f"{name} has no runs at profile={profile!r}, only {have}.")
+    known = sorted({method for sweep in sweeps for method, _ in sweep.rows_at(profile)})
+    for method in methods:
+        check_choice("methods", method, known)
+    orders = [order for sweep in sweeps for order in _orders(sweep, methods, seeds, profile)]
     if shard is None:
         return orders
     index, _, count = shard.partition("/")
     if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
         raise InvalidInputError(f"shard={shard!r} must be i/n with i from 1 to n, such as 1/4.")
     return orders[int(index) - 1 :: int(count)]
+
+
+def _orders(
+    sweep: Sweep, methods: Sequence[str], seeds: int | Sequence[int] | None, profile: Profile
+) -> Iterator[Order]:
+    """Seed by seed, so that the first results cover all tasks and methods."""
+    rows = [row for row in sweep.rows_at(profile) if not methods or row[0] in methods]
+    if isinstance(seeds, int):
+        seeds = range(check_count("seeds", seeds))
+    chosen = {row: range(sweep.seeds_of(row, profile)) if seeds is None else seeds for row in rows}
+    for seed in dict.fromkeys(check_seed(seed) for each in chosen.values() for seed in each):
+        for task in (task.name for task in TASKS.values() if task.sweep == sweep):
+            for row in rows:
+                if seed in chosen[row]:
+                    yield checked(Order(task, row[0], profile, seed, row[1]))
 
 
 def reproduce(
@@ -120,23 +133,17 @@ def _each_made(
 ) -> Iterator[tuple[Order, Result | str]]:
     """Each order with its result or the reason why there is none, as they come.
 
-    If a worker is killed, joblib gives up all its jobs. Those that were under way resume from their checkpoints, now
-    one at a time, so that the one that is killed again costs only itself.
+    If a worker is killed, joblib gives up all its jobs. Those left are then made one at a time, from their
+    checkpoints, until the run that is killed again is found; it costs only itself.
     """
-    left, suspects, wait = list(orders), list[Order](), False
-    while left or suspects:
-        batch, alone = (list(left), False) if left else (suspects[:1], True)
-        started, busy = list[Order](), list[Order]()
-
-        def calls(batch: Sequence[Order] = batch, started: list[Order] = started, wait: bool = wait) -> Iterator[Any]:
-            for order in batch:
-                started.append(order)
-                yield joblib.delayed(_made)(order, out, compute, workers, wait)
-
+    left, busy, alone, wait = list(orders), list[Order](), False, False
+    while left or busy:
+        if not left:
+            tell(f"Waiting for other processes that make {len(busy)} runs.")
+            left, busy, wait = busy, [], True
         try:
-            for order, outcome in _parallel(workers, calls()):
-                started.remove(order)
-                (suspects if alone else left).remove(order)
+            for order, outcome in _parallel(left[:1] if alone else left, out, compute, workers, wait):
+                left.remove(order)
                 if isinstance(outcome, BusyError):
                     busy.append(order)
                 else:
@@ -144,54 +151,37 @@ def _each_made(
         except FSVIError:
             raise
         except Exception as error:  # joblib's backends raise their own when a worker is lost
-            if alone or not started:
-                suspects = [order for order in suspects if order not in batch]
-                for order in batch if alone else left:
-                    yield order, f"its process was lost ({type(error).__name__}: {first_line(error)})"
-                left = []
+            if workers.jobs == 1:
+                raise
+            if alone:
+                yield left.pop(0), f"its process was lost ({type(error).__name__}: {first_line(error)})"
             else:
-                tell(f"A worker was lost; {len(started)} runs that were under way are resumed later, one at a time.")
-                suspects += started
-                left = [order for order in left if order not in started]
-        if busy:
-            tell(f"Waiting for other processes that make {len(busy)} runs.")
-            left, wait = busy, True
+                tell("A worker was lost; runs are made one at a time until it is known which one it was.")
+            alone = not alone
 
 
-def _parallel(workers: Workers, calls: Iterator[Any]) -> Iterator[tuple[Order, Any]]:
-    with _backend(workers):
+def _parallel(
+    orders: Sequence[Order], out: Path, compute: Compute, workers: Workers, wait: bool
+) -> Iterator[tuple[Order, Any]]:
+    with ExitStack() as stack:
+        try:
+            settings = {"inner_max_num_threads": workers.threads} if workers.backend == "loky" else {}
+            if workers.backend == "ray":
+                from ray.util.joblib import register_ray
+
+                register_ray()
+            elif workers.backend == "dask":
+                from distributed import Client
+
+                stack.enter_context(Client())
+            stack.enter_context(joblib.parallel_config(workers.backend, **settings))
+        except Exception as error:
+            name = {"ray": "ray", "dask": "distributed"}.get(workers.backend, "joblib")
+            raise FSVIError(f"{workers.backend} cannot be used ({first_line(error)}): pip install {name}?") from error
         # Ray's backend cannot return results as they come.
         form = "list" if workers.backend == "ray" else "generator_unordered"
         parallel = joblib.Parallel(n_jobs=workers.jobs, return_as=form, batch_size=1, pre_dispatch=workers.jobs)
-        yield from parallel(calls)
-
-
-def _backend(workers: Workers) -> AbstractContextManager[Any]:
-    """joblib's own backend, started on this machine unless an address is given."""
-    if workers.backend == "loky":
-        return joblib.parallel_config("loky", inner_max_num_threads=workers.threads)
-    stack = ExitStack()
-    try:
-        if workers.backend == "ray":
-            import ray
-            from ray.util.joblib import register_ray
-
-            if not ray.is_initialized():
-                local = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers.jobs, "include_dashboard": False}
-                ray.init(log_to_driver=False, logging_level="ERROR", **local)
-                stack.callback(ray.shutdown)
-            register_ray()
-        else:
-            from distributed import Client
-
-            address = os.environ.get("DASK_SCHEDULER_ADDRESS")
-            own: dict[str, Any] = {"n_workers": workers.jobs, "threads_per_worker": 1, "dashboard_address": None}
-            stack.enter_context(Client(address, timeout=10) if address else Client(**own))
-    except Exception as error:
-        name = {"ray": "ray", "dask": "distributed"}[workers.backend]
-        raise FSVIError(f"{workers.backend} cannot be used ({first_line(error)}): pip install {name}?") from error
-    stack.enter_context(joblib.parallel_config(workers.backend))
-    return stack
+        yield from parallel(joblib.delayed(_made)(order, out, compute, workers, wait) for order in list(orders))
 
 
 def _made(order: Order, out: Path, compute: Compute, workers: Workers, wait: bool) -> tuple[Order, Any]:
@@ -219,30 +209,3 @@ def _summary(result: Result) -> str:
 
 def _quiet(_: str) -> None:
     pass
-
-
-def _orders(name: str, methods: Sequence[str], seeds: int | Sequence[int] | None, profile: Profile) -> Iterator[Order]:
-    sweeps = [sweep for sweep in SWEEPS.values() if name in (sweep.name, "all") and sweep.rows_at(profile)]
-    if not sweeps:
-        have = " and ".join(sweep.name for sweep in SWEEPS.values() if sweep.rows_at(profile))
-        raise InvalidInputError(f"{name} has no runs at profile={profile!r}, only {have}.")
-    known = sorted({method for sweep in sweeps for method, _ in sweep.rows_at(profile)})
-    for method in methods:
-        check_choice("methods", method, known)
-    for sweep in sweeps:
-        tasks = [task.name for task in TASKS.values() if task.sweep == sweep]
-        rows = [row for row in sweep.rows_at(profile) if not methods or row[0] in methods]
-        chosen = {row: _seeds(seeds, sweep.seeds_of(row, profile)) for row in rows}
-        for seed in dict.fromkeys(chain.from_iterable(chosen.values())):
-            for task in tasks:
-                for method, context in rows:
-                    if seed in chosen[method, context]:
-                        yield checked(Order(task, method, profile, seed, context))
-
-
-def _seeds(seeds: int | Sequence[int] | None, own: int) -> Sequence[int]:
-    if seeds is None:
-        return range(own)
-    if isinstance(seeds, int):
-        return range(check_count("seeds", seeds))
-    return [check_seed(seed) for seed in seeds]

@@ -2,17 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-from scipy.stats import spearmanr
 from torch import nn
 
 import fsvi
 import scenarios
 from fsvi.diagnosis import diagnose
-from fsvi.diagnosis.methods import Evidence, check_promises, rank_correlation
+from fsvi.diagnosis.methods import Evidence, check_promises
 from fsvi.networks import mlp
 from moons import MOONS, faults, moons_method, trained
 
@@ -74,33 +72,6 @@ def test_nothing_is_changed_by_a_diagnosis() -> None:
     assert torch.equal(random, torch.get_rng_state())
 
 
-def test_a_loaded_method_is_diagnosed_without_its_context(tmp_path: Path) -> None:
-    method = moons_method(context=fsvi.contexts.Dataset(MOONS[0]))
-    trained(method, epochs=2)
-    method.save(tmp_path / "m.fsvi")
-    loaded = fsvi.load(tmp_path / "m.fsvi", mlp(2, (30, 30), 2, nn.Tanh))
-    names = {finding.name for finding in diagnose(loaded, MOONS)}
-    assert "variance" in names
-    assert not names & {"context", "kl_balance"}
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "outputs"),
-    [(fsvi.Bernoulli(), 1), (fsvi.Bernoulli(), 2), (fsvi.StudentT(), 1)],
-    ids=["bernoulli", "labels", "student"],
-)
-def test_every_likelihood_is_diagnosed(likelihood: fsvi.likelihoods.Likelihood, outputs: int) -> None:
-    x, y = MOONS
-    torch.manual_seed(0)
-    targets = torch.stack([y, 1 - y], 1)[:, :outputs]
-    method = fsvi.MAP(mlp(2, (30,), outputs), likelihood)
-    trained(method, (x, targets), epochs=30)
-    diagnosis = diagnose(method, (x, targets))
-    names = [finding.name for finding in diagnosis]
-    assert "learning" in names and ("calibration" in names) == (outputs == 1)
-    assert diagnosis["learning"].level == "ok"
-
-
 # Learning and the posterior -------------------------------------------------------------------------------------------
 
 
@@ -124,25 +95,7 @@ def test_variance_blown_up(spoiled: fsvi.FSVI) -> None:
     assert "blown up: 2.weight" in diagnosis["variance"].sentence
 
 
-@pytest.mark.parametrize("tracked", [True, False])
-def test_batch_norm_without_statistics(tracked: bool) -> None:
-    net = scenarios.normalised()
-    if not tracked:
-        net[1] = nn.BatchNorm2d(3, track_running_stats=False)
-    finding = diagnose(fsvi.MAP(net, fsvi.Categorical()), scenarios.images())["batch_norm"]
-    assert finding.level == "no"
-    assert ("were made with" if tracked else "no statistics") in finding.sentence
-
-
 # Away from the data ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("levels", [3, 1000])
-def test_rank_correlation_is_spearmans_with_ties(levels: int) -> None:
-    a = torch.randint(levels, (50,)).double()
-    b = a + torch.randint(levels, (50,)).double()
-    assert rank_correlation(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
-    assert rank_correlation(torch.arange(5.0), torch.ones(5)) == 0.0
 
 
 def test_context_inside_the_data() -> None:
@@ -167,7 +120,7 @@ def test_one_network_is_uncertain_nowhere() -> None:
 def test_the_monte_carlo_error_falls_with_the_root_of_the_draws(
     healthy: tuple[fsvi.FSVI, fsvi.training.History],
 ) -> None:
-    errors = [diagnose(healthy[0], MOONS, num_samples=num)["samples"].numbers["error"] for num in (4, 64)]
+    errors = [diagnose(healthy[0], MOONS, num_samples=num)["samples"].numbers["error"] for num in (32, 512)]
     assert 2.5 < errors[0] / errors[1] < 6.5
 
 

@@ -19,7 +19,7 @@ import fsvi
 from fsvi import metrics
 from fsvi.machine import keep_memory
 from paper.experiment import Compute, Order
-from paper.tasks.image_classifier import predict
+from paper.tasks.images import predict
 from paper.tasks.registry import TASKS
 from paper.tuning import held_out
 

@@ -21,7 +21,7 @@ from fsvi.machine import keep_memory
 from paper import data
 from paper.experiment import Compute, Experiment, Order
 from paper.tasks.cifar10 import NAME
-from paper.tasks.image_classifier import predict
+from paper.tasks.images import predict
 from paper.tasks.registry import TASKS
 from paper.tuning import held_out
 

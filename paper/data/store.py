@@ -11,7 +11,6 @@ import hashlib
 import os
 import sys
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -191,30 +190,14 @@ def _locate(folder: Path, file: File) -> Path | None:
 # Downloading --------------------------------------------------------------------------------------------------------
 
 
-def fetch(name: str, tell: Callable[[str], None] = print) -> list[Path]:
-    """Download all missing splits of a dataset into the cache; returns the paths of its files.
-
-    Local substitutes do not count if the published files can be downloaded.
-
-    Args:
-        name: The dataset's name.
-        tell: Called with one line per split that is present and per file that is downloaded.
-    """
-    entry, paths = entry_of(name), dict[Path, None]()
-    for split, sources in entry.splits.items():
-        plain = tuple(source for source in sources if not source.note)
-        wanted = {split: plain} if any(source.downloadable for source in plain) else {split: sources}
-        published = Entry(entry.name, entry.description, entry.license, entry.page, wanted)
-        if find(published, split):
-            _, found, _ = _located(published, split)
-            tell(f"{name} {split}: already present, {', '.join(map(str, found))}")
-        else:
-            _, found = _download(published, split, tell)
-        paths |= dict.fromkeys(found)
-    return list(paths)
+def fetch(name: str) -> None:
+    """Download what is missing of a dataset into the cache, and check everything that is here."""
+    for split in entry_of(name).splits:
+        _, paths, _ = _located(entry_of(name), split)
+        print(f"{name} {split}: {', '.join(map(str, paths))}")
 
 
-def _download(entry: Entry, split: Split, tell: Callable[[str], None] | None = None) -> tuple[Source, list[Path]]:
+def _download(entry: Entry, split: Split) -> tuple[Source, list[Path]]:
     source = next((source for source in entry.splits[split] if source.downloadable), None)
     if source is None:
         choices = " or ".join(" and ".join(map(_describe, source.files)) for source in entry.splits[split])
@@ -222,9 +205,7 @@ def _download(entry: Entry, split: Split, tell: Callable[[str], None] | None = N
             f"{entry.name} {split} is missing and cannot be downloaded automatically: get it from {entry.page} and put "
             f"{choices} into {cache()} or a folder that FSVI_DATA names."
         )
-    return source, [
-        _retrieve(file, source, tell or (lambda line: print(line, file=sys.stderr))) for file in source.files
-    ]
+    return source, [_retrieve(file) for file in source.files]
 
 
 def _describe(file: File) -> str:
@@ -232,7 +213,7 @@ def _describe(file: File) -> str:
     return f"{name} ({file.holds})" if file.holds else name
 
 
-def _retrieve(file: File, source: Source, tell: Callable[[str], None]) -> Path:
+def _retrieve(file: File) -> Path:
     """Download a file; it appears under its name when it is complete and has passed the check."""
     path = cache() / file.name
     part = path.with_name(f"{path.name}.part")
@@ -242,14 +223,14 @@ def _retrieve(file: File, source: Source, tell: Callable[[str], None]) -> Path:
         with FileLock(f"{path}.lock"):
             if path.exists():  # another process was faster
                 return path
-            tell(f"{file.name}: downloading {file.url}")
+            print(f"{file.name}: downloading {file.url}", file=sys.stderr)
             part.unlink(missing_ok=True)
             pooch.retrieve(file.url, known_hash=None, fname=part.name, path=part.parent)
-            if fault := _fault(part, file, source):
+            if check_file(part, file) != "ok":
                 part.unlink()
                 raise FileFormatError(
-                    f"{file.url} did not deliver the published {path.name} ({fault}), so it was deleted: try again, or "
-                    f"put the right file at {path}."
+                    f"{file.url} did not deliver the published {path.name} (its hash differs), so it was deleted: try "
+                    f"again, or put the right file at {path}."
                 )
             os.replace(part, path)
     except FileFormatError:
@@ -260,17 +241,6 @@ def _retrieve(file: File, source: Source, tell: Callable[[str], None]) -> Path:
             f"elsewhere and put it at {path} or at {file.name} in a folder that FSVI_DATA names."
         ) from error
     return path
-
-
-def _fault(part: Path, file: File, source: Source) -> str:
-    """The problem with a complete download, or nothing. Without a known hash, its reader must understand it."""
-    if file.digest is not None:
-        return "" if check_file(part, file) == "ok" else "its hash differs"
-    try:
-        source.read([part])
-    except FileFormatError:
-        return "it cannot be read as this dataset"
-    return ""
 
 
 # Checking -----------------------------------------------------------------------------------------------------------

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from fsvi.functions.priors import Constant, Induced
 from fsvi.methods import Method
@@ -19,20 +17,20 @@ from paper.columns import TableLayout, calibration_error, detection, percent
 from paper.data import DataSplit, Normalize
 from paper.data.store import content_hash
 from paper.experiment import PROFILES, Experiment, Order, Outcome
-from paper.schedules import TriangularSchedule
-from paper.task import Section, Sweep, Task
-from paper.tasks.augmented_images import AugmentedImages
-from paper.tasks.image_classifier import (
+from paper.task import Section, Sweep, Task, TriangularSchedule
+from paper.tasks.images import (
+    AugmentedImages,
+    ImageEffort,
     as_columns,
     average,
+    context_notes,
     evaluate_test_sets,
     make_classifier,
+    make_context,
     predict,
     shift_scores,
+    warm_started,
 )
-from paper.tasks.image_contexts import context_notes, make_context
-from paper.tasks.image_effort import ImageEffort
-from paper.tasks.warm_starts import warm_started
 
 NAME = "cifar10"
 OOD = ("svhn",)
@@ -47,42 +45,13 @@ ABSENT = ("frost", "spatter")
 _A_FEW = ("gaussian_noise", "defocus_blur", "fog", "contrast", "pixelate")
 
 
-_SGD = {"lr": 5e-3, "optimizer": "sgd"}
-_FAST_SGD = {
-    "lr": 0.7,
-    "optimizer": partial(torch.optim.SGD, momentum=0.85, nesterov=True),
-    "schedule": TriangularSchedule(),
-}
-"""The compact network's: high rates for few epochs."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _CifarEffort(ImageEffort):
-    """Adds the network, how it is trained, and how test images are corrupted.
+    """Adds a note about a network that is not the paper's, and which corruptions of how many test images are tested."""
 
-    Attributes:
-        batch_size: Images per step.
-        network: Makes the network from training images.
-        about_network: A note about a network that is not the paper's.
-        kinds: The kinds of corruption.
-        corrupted_images: The number of test images that are corrupted in each way; None for all.
-        shift: The largest random shift of training images, in pixels.
-        edges: What fills the pixels that a shift uncovers.
-        fit: Settings of `fit`.
-        settings: Settings of methods.
-        fine_tuning: Settings of `fit` for methods that start from MAP's network, by method; empty if none does.
-    """
-
-    batch_size: int
-    network: Callable[[Tensor], nn.Module]
-    about_network: str
-    kinds: tuple[str, ...]
-    corrupted_images: int | None
-    shift: int = 4
-    edges: Literal["zeros", "reflect"] = "zeros"
-    fit: Mapping[str, Any] = field(default_factory=lambda: _SGD)
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _SETTINGS)
-    fine_tuning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    about_network: str = ""
+    kinds: tuple[str, ...] = data.CORRUPTIONS
+    corrupted_images: int | None = None
 
     def notes(self) -> list[str]:
         """Adds what is smaller than in the paper, and the corruptions that the mean leaves out."""
@@ -96,7 +65,6 @@ class _CifarEffort(ImageEffort):
         return [*super().notes(), *network, kinds]
 
 
-_SETTINGS: dict[str, dict[str, Any]] = {"fsvi": {"prior": Induced(0.1), "num_context": 32, "stochastic": "last_layer"}}
 _DECAYED = {"prior_variance": 1 / (50_000 * 1.2e-3)}
 """Weight decay of 1.2e-3 as a prior: 1 / (N · variance)."""
 _DESK_SETTINGS: dict[str, dict[str, Any]] = {
@@ -113,33 +81,55 @@ _DESK_SETTINGS: dict[str, dict[str, Any]] = {
         "stochastic": "last_layer",
     },
 }
-
 _FINE_TUNING: dict[str, dict[str, Any]] = {
     "fsvi": {"epochs": 3, "lr": 1.25e-4, "optimizer": "adam", "schedule": "cosine"},
     "mc-dropout": {"epochs": 3, "lr": 0.05, "schedule": "cosine"},
     "swag": {"epochs": 3, "lr": 0.05, "schedule": None},
 }
-
-_PLAIN = "ResNet-18 with a 7×7 stem and max-pool, for speed"
-_COMPACT = "a compact network with a fixed whitening layer instead of the paper's ResNet-18"
-
-
-def _resnet(small_images: bool) -> Callable[[Tensor], nn.Module]:
-    return lambda _: resnet18(small_images=small_images)
-
-
+_PAPER = _CifarEffort(
+    *(None, None, 200, 5),
+    network=lambda _: resnet18(small_images=True),
+    shift=4,
+    fit={"lr": 5e-3, "optimizer": "sgd"},
+    settings={"fsvi": {"prior": Induced(0.1), "num_context": 32, "stochastic": "last_layer"}},
+)
+_SMALL = replace(
+    _PAPER,
+    network=lambda _: resnet18(small_images=False),
+    about_network="ResNet-18 with a 7×7 stem and max-pool, for speed",
+)
 _EFFORTS = {
-    "paper": _CifarEffort(None, None, 200, 5, 128, _resnet(True), "", data.CORRUPTIONS, None),
+    "paper": _PAPER,
     "desk": _CifarEffort(
-        *(None, None, 16, 5, 512, whitened_cnn, _COMPACT, data.CORRUPTIONS, 1_000),
+        *(None, None, 16, 5),
+        network=whitened_cnn,
+        about_network="a compact network with a fixed whitening layer instead of the paper's ResNet-18",
+        batch_size=512,
+        corrupted_images=1_000,
         shift=2,
         edges="reflect",
-        fit=_FAST_SGD,
+        # High rates for few epochs.
+        fit={
+            "lr": 0.7,
+            "optimizer": partial(torch.optim.SGD, momentum=0.85, nesterov=True),
+            "schedule": TriangularSchedule(),
+        },
         settings=_DESK_SETTINGS,
         fine_tuning=_FINE_TUNING,
     ),
-    "quick": _CifarEffort(4_000, 1_000, 6, 5, 64, _resnet(False), _PLAIN, _A_FEW, 200),
-    "smoke": _CifarEffort(48, 16, 1, 2, 24, _resnet(False), _PLAIN, _A_FEW[:1], 4),
+    "quick": replace(
+        _SMALL, images=4_000, test_images=1_000, epochs=6, batch_size=64, kinds=_A_FEW, corrupted_images=200
+    ),
+    "smoke": replace(
+        _SMALL,
+        images=48,
+        test_images=16,
+        epochs=1,
+        num_samples=2,
+        batch_size=24,
+        kinds=_A_FEW[:1],
+        corrupted_images=4,
+    ),
 }
 
 
@@ -163,10 +153,10 @@ def cifar10(order: Order) -> Experiment:
     normalize = Normalize.of(train.x)
     context, sources = make_context(order.context, normalize, (*OOD, CORRUPTED))
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
-    make = make_classifier(order, lambda: effort.network(x), context, effort.settings)
+    make = make_classifier(order, partial(effort.network, x), context, effort.settings)
 
     def evaluate(method: Method) -> Outcome:
-        found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort, sources)
+        found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort)
         rows, corrupted = _measure_corrupted(method, tests[NAME], normalize, effort)
         found |= {f"accuracy_corrupted_{severity}": row["accuracy"] for severity, row in rows.items()}
         found["accuracy_corrupted"] = rows[_REPORTED]["accuracy"]
@@ -174,12 +164,16 @@ def cifar10(order: Order) -> Experiment:
         return Outcome(found, curves, [*tests.values(), corrupted])
 
     notes = [*effort.notes(), *context_notes(order.context)]
-    own = {"epochs": effort.epochs, "batch_size": effort.batch_size, **effort.fit}
-    fit_settings = {**own, **effort.fine_tuning.get(order.method, {}), **order.fit_settings}
-    augmented = partial(AugmentedImages, shift=effort.shift, edges=effort.edges)
-    tests = (NAME, *OOD, *(() if effort.corrupted_images else (CORRUPTED,)))
     experiment = Experiment(
-        make, (x, y), fit_settings, evaluate, [train, *sources], notes, augmented, tests=tests, context=sources
+        make,
+        (x, y),
+        effort.fit_settings(order),
+        evaluate,
+        [train, *sources],
+        notes,
+        partial(AugmentedImages, shift=effort.shift, edges=effort.edges),
+        tests=(NAME, *OOD, *(() if effort.corrupted_images else (CORRUPTED,))),
+        context=sources,
     )
     return warm_started(experiment, order) if effort.fine_tuning else experiment
 
@@ -194,7 +188,7 @@ def _measure_corrupted(
         for kind in effort.kinds:
             corrupted = _corrupt(test, kind, severity, effort.corrupted_images)
             scores.append(shift_scores(predict(method, normalize(corrupted.x), effort.num_samples), corrupted.y))
-            records.append(_without_images(corrupted))
+            records.append(replace(corrupted, x=corrupted.x.new_empty(len(corrupted), 0)))
         rows[severity] = average(scores)
     return rows, _joined(records)
 
@@ -205,10 +199,6 @@ def _corrupt(test: DataSplit, kind: str, severity: int, num: int | None) -> Data
     x, y = data.corrupt(test.x[:num], kind, severity), test.y[:num]
     note = "corrupted images regenerated from the published definitions"
     return replace(test, x=x, y=y, note=note, sha256=content_hash(x.numpy(), y.numpy()))
-
-
-def _without_images(dataset: DataSplit) -> DataSplit:
-    return replace(dataset, x=dataset.x.new_empty(len(dataset), 0))
 
 
 def _joined(records: list[DataSplit]) -> DataSplit:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -26,8 +27,7 @@ from paper import data
 from paper.columns import Column, TableLayout, percent
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task
-from paper.tasks.image_classifier import predict
-from paper.tasks.image_effort import ImageEffort
+from paper.tasks.images import ImageEffort, predict
 
 CORESET, NO_CORESET = "coreset", "no-coreset"
 _PIXELS, _CLASSES = 28 * 28, 10
@@ -120,7 +120,7 @@ _SEQUENCES = (
     TaskSequence("split-mnist-single", "Split MNIST, one head", "mnist", _PAIRS, False, (256, 256), 200, 3, (80, 80)),
 )
 
-_QUICK, _SMOKE = ImageEffort(12_000, 2_000, 1, 1), ImageEffort(500, 200, 1, 1)
+_SMALLER = {"quick": ImageEffort(12_000, 2_000, 1, 1), "smoke": ImageEffort(500, 200, 1, 1)}
 _SETTINGS: Mapping[str, Any] = {
     "divergence": KL(1e-4, covariance="diagonal"),
     "stochastic": "last_layer",
@@ -153,17 +153,12 @@ class SequenceExperiment(Experiment):
             after_task=lambda trained, _: self.learned.append(copy.deepcopy(trained)),
             **{**self.fit_settings, **settings},
         )
-        return _joined(histories)
-
-
-def _joined(histories: Sequence[History]) -> History:
-    """The epochs of all tasks in one history."""
-    joined = History(seconds=sum(history.seconds for history in histories))
-    for history in histories:
-        joined.loss.extend(history.loss)
-        for name, values in history.terms.items():
-            joined.terms.setdefault(name, []).extend(values)
-    return joined
+        joined = History(seconds=sum(history.seconds for history in histories))
+        for history in histories:
+            joined.loss.extend(history.loss)
+            for name, values in history.terms.items():
+                joined.terms.setdefault(name, []).extend(values)
+        return joined
 
 
 def continual(sequence: TaskSequence, order: Order) -> Experiment:
@@ -177,7 +172,7 @@ def continual(sequence: TaskSequence, order: Order) -> Experiment:
     `accuracy_learned` is the mean of each task's accuracy when it had just been learned, and `forgetting` the mean loss
     of accuracy since then, without the last task.
     """
-    effort = _efforts(sequence)[order.profile]
+    effort = _SMALLER.get(order.profile, ImageEffort(None, None, sequence.epochs, 1))
     train = data.load(sequence.dataset, "train")
     tasks = sequence.divided(train.x[: effort.images], train.y[: effort.images])
     settings = {**_method_settings(sequence, order), **order.settings}
@@ -192,23 +187,22 @@ def continual(sequence: TaskSequence, order: Order) -> Experiment:
         parts = sequence.divided(test.x[: effort.test_images], test.y[: effort.test_images])
         return Outcome(*_measured(method, learned[:-1], parts, effort.num_samples), [test])
 
+    published = sequence.published[order.context == NO_CORESET]
+    coreset = [f"coreset: {sequence.coreset} images per task"] if order.context == CORESET else []
+    notes = [*effort.notes(), f"epochs per task: {effort.epochs}; S-FSVI's authors: {published}", *coreset]
     experiment = SequenceExperiment(
         make,
         tasks[-1],
         {"epochs": effort.epochs, **_FIT, **sequence.fit_settings, **order.fit_settings},
         evaluate,
         [train],
-        [*effort.notes(), *_notes(sequence, order, effort)],
+        notes,
         tests=(sequence.dataset,),
         is_diagnosed=False,
         tasks=tasks,
     )
     learned = experiment.learned
     return experiment
-
-
-def _efforts(sequence: TaskSequence) -> dict[str, ImageEffort]:
-    return {"paper": ImageEffort(None, None, sequence.epochs, 1), "quick": _QUICK, "smoke": _SMOKE}
 
 
 def _method_settings(sequence: TaskSequence, order: Order) -> Mapping[str, Any]:
@@ -234,19 +228,13 @@ def _draws_noise(sequence: TaskSequence, order: Order) -> bool:
     return order.context == CORESET and not sequence.is_multi_head
 
 
-def _notes(sequence: TaskSequence, order: Order, effort: ImageEffort) -> list[str]:
-    epochs = sequence.published[order.context == NO_CORESET]
-    notes = [f"epochs per task: {effort.epochs}; S-FSVI's authors: {epochs}"]
-    return [*notes, f"coreset: {sequence.coreset} images per task"] if order.context == CORESET else notes
-
-
 def _measured(
     method: Method, earlier: Sequence[Method], tests: Sequence[Pair], num_samples: int
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Metrics and curves of the trained method, and of what it was after each task before the last, if it is known."""
     scores = _scores(method, tests, len(tests), num_samples)
     final = [each["accuracy"] for each in scores]
-    found = {name: _mean([each[name] for each in scores]) for name in scores[0]}
+    found = {name: fmean([each[name] for each in scores]) for name in scores[0]}
     found |= {f"accuracy_task_{number}": value for number, value in enumerate(final, 1)}
     if not earlier:
         return found, {}
@@ -256,11 +244,11 @@ def _measured(
     lost = [before - after for before, after in zip(learned[:-1], final[:-1], strict=True)]
     curve = {
         "task": list(range(1, len(accuracies) + 1)),
-        "mean": [round(_mean(row), 5) for row in accuracies],
+        "mean": [round(fmean(row), 5) for row in accuracies],
         "first": [round(row[0], 5) for row in accuracies],
         "each": [[round(value, 5) for value in row] for row in accuracies],
     }
-    return {**found, "accuracy_learned": _mean(learned), "forgetting": _mean(lost)}, {"forgetting": curve}
+    return {**found, "accuracy_learned": fmean(learned), "forgetting": fmean(lost)}, {"forgetting": curve}
 
 
 def _scores(method: Method, tests: Sequence[Pair], seen: int, num_samples: int) -> list[dict[str, float]]:
@@ -274,15 +262,7 @@ def _scores(method: Method, tests: Sequence[Pair], seen: int, num_samples: int) 
     return found
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _forgetting(sequence: TaskSequence) -> Column:
-    meaning = "percent; accuracy lost since a task was learned, mean without the last task"
-    return Column(sequence.name, "forgetting", sequence.title, meaning, "lower", 2, 100.0)
-
-
+_LOST = "percent; accuracy lost since a task was learned, mean without the last task"
 _SECTION = Section(
     "Continual learning",
     "A network learns one task after the other and never sees earlier images again, except for a small coreset. How "
@@ -295,15 +275,15 @@ _SECTION = Section(
                 for each in _SEQUENCES
             ),
         ),
-        TableLayout("Forgetting", tuple(map(_forgetting, _SEQUENCES))),
+        TableLayout(
+            "Forgetting",
+            tuple(Column(each.name, "forgetting", each.title, _LOST, "lower", 2, 100.0) for each in _SEQUENCES),
+        ),
     ),
 )
 _SWEEP = Sweep("continual", (("s-fsvi", CORESET), ("s-fsvi", NO_CORESET), ("map", None)), seeds=10)
 
 
-def _task(sequence: TaskSequence) -> Task:
-    recipe: Callable[[Order], Experiment] = partial(continual, sequence)
-    return Task(sequence.name, recipe, _SECTION, _SWEEP, CORESET, (CORESET, NO_CORESET))
-
-
-CONTINUAL_TASKS = tuple(map(_task, _SEQUENCES))
+CONTINUAL_TASKS = tuple(
+    Task(each.name, partial(continual, each), _SECTION, _SWEEP, CORESET, (CORESET, NO_CORESET)) for each in _SEQUENCES
+)

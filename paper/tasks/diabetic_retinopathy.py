@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fsvi import metrics
 from fsvi.functions.priors import Constant
@@ -23,13 +22,18 @@ from paper.columns import percent as percent_column
 from paper.data import DataSplit, Normalize
 from paper.data.store import content_hash
 from paper.experiment import PROFILES, Experiment, Order, Outcome, thin
-from paper.schedules import TriangularSchedule
-from paper.task import Section, Sweep, Task
-from paper.tasks.augmented_images import AugmentedImages
-from paper.tasks.image_classifier import entropy_histogram, make_classifier, predict, reliability_curve
-from paper.tasks.image_contexts import context_notes, make_context
-from paper.tasks.image_effort import ImageEffort
-from paper.tasks.warm_starts import warm_started
+from paper.task import Section, Sweep, Task, TriangularSchedule
+from paper.tasks.images import (
+    AugmentedImages,
+    ImageEffort,
+    context_notes,
+    entropy_histogram,
+    make_classifier,
+    make_context,
+    predict,
+    reliability_curve,
+    warm_started,
+)
 
 NAME = "retina"
 SHIFTED = "aptos"
@@ -41,32 +45,16 @@ _TABULATED = (50, 70)
 """Shares of referred images in percent: those of the curves, and those of the paper's table."""
 
 _IMITATED = "shifted images are the test images as an imitated poorer camera takes them, not APTOS: the same patients"
+_STAND_IN_BATCH = 64
+"""The largest batch if a small set of photographs replaces EyePACS, so that an epoch has enough steps."""
+_ENSEMBLE = {"size": 3}
 
 
-_SGD = {"lr": 0.02, "optimizer": partial(torch.optim.SGD, momentum=0.9, nesterov=True)}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _PhotographEffort(ImageEffort):
-    """Adds the size of the photographs, the network, and how it is trained.
+    """Adds the height and width of the photographs."""
 
-    Attributes:
-        size: Height and width of the photographs.
-        batch_size: Photographs per step.
-        network: Makes the network from training photographs.
-        shift: The largest random shift of training photographs, in pixels; None does not augment them.
-        fit: Settings of `fit`.
-        settings: Settings of methods.
-        fine_tuning: Settings of `fit` for methods that start from MAP's network, by method; empty if none does.
-    """
-
-    size: int
-    batch_size: int
-    network: Callable[[Tensor], nn.Module]
-    shift: int | None = None
-    fit: Mapping[str, Any] = field(default_factory=lambda: _SGD)
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _SETTINGS)
-    fine_tuning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    size: int = 128
 
     def notes(self) -> list[str]:
         """Says what is smaller than in the paper."""
@@ -76,51 +64,36 @@ class _PhotographEffort(ImageEffort):
         return [*most, f"photographs at {self.size}×{self.size}, the paper's are 512×512"]
 
 
-_STAND_IN_BATCH = 64
-"""The largest batch if a small set of photographs replaces EyePACS, so that an epoch has enough steps."""
-
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "fsvi": {"prior": Constant(15.36), "num_context": 10, "num_samples": 5, "stochastic": "last_layer"}
-}
-_ENSEMBLE = {"size": 3}
-
-_DESK_SETTINGS: dict[str, dict[str, Any]] = {
-    "fsvi": {"prior": Constant(10.0), "num_context": 16, "num_samples": 5, "stochastic": "last_layer"},
-    **{name: {"prior_variance": 0.1} for name in ("map", "mc-dropout")},
-}
-_DESK_FIT = {
-    "lr": 0.1,
-    "optimizer": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
-    "schedule": TriangularSchedule(),
-}
+_SGD = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
+_RANDOM = {"num_samples": 5, "stochastic": "last_layer"}
 _FINE_TUNING: dict[str, dict[str, Any]] = {
     "fsvi": {"epochs": 5, "lr": 1e-3, "optimizer": "adam", "schedule": "cosine"},
     "mc-dropout": {"epochs": 5, "lr": 0.01, "schedule": "cosine"},
 }
-
-
-def _small(_: Tensor) -> nn.Module:
-    return resnet18(num_classes=2, small_images=False)
-
-
-def _compact(images: Tensor) -> nn.Module:
-    return whitened_cnn(images, num_classes=2, widths=(8, 16, 32, 64, 128))
-
-
+_PAPER = _PhotographEffort(
+    *(None, None, 90, 5),
+    network=lambda _: resnet50(),
+    batch_size=256,
+    fit={"lr": 0.02, "optimizer": _SGD},
+    settings={"fsvi": {"prior": Constant(15.36), "num_context": 10, **_RANDOM}},
+)
+_SMALL = replace(_PAPER, network=lambda _: resnet18(num_classes=2, small_images=False))
 _EFFORTS = {
-    "paper": _PhotographEffort(None, None, 90, 5, size=128, batch_size=256, network=lambda _: resnet50()),
+    "paper": _PAPER,
     "desk": _PhotographEffort(
         *(None, None, 30, 5),
-        size=128,
+        network=lambda images: whitened_cnn(images, num_classes=2, widths=(8, 16, 32, 64, 128)),
         batch_size=32,
-        network=_compact,
         shift=8,
-        fit=_DESK_FIT,
-        settings=_DESK_SETTINGS,
+        fit={"lr": 0.1, "optimizer": _SGD, "schedule": TriangularSchedule()},
+        settings={
+            "fsvi": {"prior": Constant(10.0), "num_context": 16, **_RANDOM},
+            **{name: {"prior_variance": 0.1} for name in ("map", "mc-dropout")},
+        },
         fine_tuning=_FINE_TUNING,
     ),
-    "quick": _PhotographEffort(1_200, 400, 10, 5, size=64, batch_size=32, network=_small),
-    "smoke": _PhotographEffort(32, 24, 1, 2, size=32, batch_size=16, network=_small),
+    "quick": replace(_SMALL, images=1_200, test_images=400, epochs=10, size=64, batch_size=32),
+    "smoke": replace(_SMALL, images=32, test_images=24, epochs=1, num_samples=2, size=32, batch_size=16),
 }
 
 
@@ -148,7 +121,7 @@ def retina(order: Order) -> Experiment:
     normalize = Normalize.of(train.x)
     context, sources = make_context(order.context, normalize, (SHIFTED, NAME))
     x, y = normalize(train.x), train.y
-    make = make_classifier(order, lambda: effort.network(x), context, effort.settings, _ENSEMBLE)
+    make = make_classifier(order, partial(effort.network, x), context, effort.settings, _ENSEMBLE)
     stands_in = bool(train.note)
 
     def validation() -> tuple[Tensor, Tensor]:
@@ -166,22 +139,16 @@ def retina(order: Order) -> Experiment:
         figures |= {figure: {name: each[figure] for name, each in curves.items()} for figure in curves["shifted"]}
         return Outcome({**found["in_domain"], **shifted}, figures, list(sets.values()))
 
-    fit_settings = {
-        "epochs": effort.epochs,
-        "batch_size": min(effort.batch_size, _STAND_IN_BATCH) if stands_in else effort.batch_size,
-        **effort.fit,
-        **effort.fine_tuning.get(order.method, {}),
-        **order.fit_settings,
-    }
-    notes = [*effort.notes(), *context_notes(order.context)]
+    if stands_in:
+        effort = replace(effort, batch_size=min(effort.batch_size, _STAND_IN_BATCH))
     experiment = Experiment(
         make,
         (x, y),
-        fit_settings,
+        effort.fit_settings(order),
         evaluate,
         [train, *sources],
-        notes,
-        None if effort.shift is None else partial(AugmentedImages, shift=effort.shift),
+        [*effort.notes(), *context_notes(order.context)],
+        partial(AugmentedImages, shift=effort.shift) if effort.shift else None,
         validation if stands_in else None,
         tests=(NAME,),
         context=sources,

@@ -13,10 +13,15 @@ from paper.data import Normalize
 from paper.experiment import Experiment, Order, Outcome
 from paper.methods import dataset_name
 from paper.task import Section, Sweep, Task
-from paper.tasks.image_classifier import CNN_SETTINGS, evaluate_test_sets, make_classifier
-from paper.tasks.image_contexts import context_notes, make_context
-from paper.tasks.image_effort import ImageEffort
-from paper.tasks.warm_starts import joined
+from paper.tasks.images import (
+    CNN_SETTINGS,
+    ImageEffort,
+    context_notes,
+    evaluate_test_sets,
+    joined,
+    make_classifier,
+    make_context,
+)
 
 NAME = "fashion-mnist"
 OOD = ("mnist", "notmnist")
@@ -57,11 +62,11 @@ def fashion_mnist(order: Order) -> Experiment:
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
     def evaluate(method: Method) -> Outcome:
-        found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort, sources)
+        found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort)
         return Outcome(found, curves, list(tests.values()))
 
     steps = _SGD if order.member in _WITH_SGD else _ADAM
-    fit_settings = {"epochs": effort.epochs, "batch_size": 128, **steps, **order.fit_settings}
+    fit_settings = {**steps, **effort.fit_settings(order)}
     dropped = f", dropout {dropout}" if dropout else ""
     protocol = f"{fit_settings['optimizer']} at {fit_settings['lr']}{dropped}; the paper's: sgd at 0.005"
     notes = [*effort.notes(), *context_notes(order.context), protocol]

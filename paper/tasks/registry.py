@@ -9,8 +9,7 @@ from paper.tasks.diabetic_retinopathy import TASK as RETINA
 from paper.tasks.fashion_mnist import TASK as FASHION_MNIST
 from paper.tasks.reviews import TASK as REVIEWS
 from paper.tasks.rotated_mnist import TASK as ROTATED_MNIST
-from paper.tasks.toy_regression import TOY_REGRESSION_TASKS
-from paper.tasks.two_moons import TASK as TWO_MOONS
+from paper.tasks.toys import TOY_REGRESSION_TASKS, TWO_MOONS
 from paper.tasks.uci_regression import UCI_TASKS
 
 TASKS: dict[str, Task] = {

@@ -23,7 +23,7 @@ from paper.data import TextSplit, Vocabulary
 from paper.experiment import Experiment, Order, Outcome, thin
 from paper.methods import dataset_name
 from paper.task import Section, Sweep, Task
-from paper.tasks.image_classifier import entropy_histogram, make_classifier, predict, reliability_curve
+from paper.tasks.images import entropy_histogram, make_classifier, predict, reliability_curve
 
 NAME = "reviews"
 IN_DOMAIN, SHIFTED = "imdb", "rotten-tomatoes"

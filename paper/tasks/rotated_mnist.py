@@ -9,17 +9,18 @@ from paper.columns import Column, TableLayout, percent
 from paper.data import Normalize
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task
-from paper.tasks.image_classifier import (
+from paper.tasks.images import (
     CNN_SETTINGS,
+    ImageEffort,
     as_columns,
     average,
+    context_notes,
     evaluate_images,
     make_classifier,
+    make_context,
     predict,
     shift_scores,
 )
-from paper.tasks.image_contexts import context_notes, make_context
-from paper.tasks.image_effort import ImageEffort
 
 NAME = "rotated-mnist"
 DEGREES = tuple(range(0, 181, 15))
@@ -67,7 +68,7 @@ def rotated_mnist(order: Order) -> Experiment:
         return Outcome({**found, **_summarize(rows)}, {**curves, "rotation": rotation}, [test])
 
     notes = [*effort.notes(), *context_notes(order.context), f"dropout {_DROPOUT}"]
-    fit_settings = {"epochs": effort.epochs, "batch_size": 128, "lr": 1e-3, **order.fit_settings}
+    fit_settings = {"lr": 1e-3, **effort.fit_settings(order)}
     return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=("mnist",), context=sources)
 
 

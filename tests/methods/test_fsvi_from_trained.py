@@ -55,6 +55,23 @@ def test_from_trained_makes_the_context_uncertain_and_keeps_the_data():
     assert (method.predict(x).mean.argmax(1) == y).float().mean() >= 0.9
 
 
+def test_training_on_features_is_training_with_a_frozen_backbone():
+    source, x, y = trained_map()
+    away = x + 5
+    frozen = fsvi.FSVI.from_trained(source, context=contexts.Dataset(away), freeze=True)
+    body = source.net[:-1]
+    with torch.no_grad():
+        features, context = body(x), contexts.Dataset(body(away))
+    alone = fsvi.FSVI.from_trained(nn.Sequential(nn.Identity(), source.net[-1]), source.likelihood, context)
+    for method, inputs in ((frozen, x), (alone, features)):
+        fsvi.fit(method, (inputs, y), epochs=5, batch_size=20, progress=False)
+    torch.testing.assert_close(alone.predict(features).mean, frozen.predict(x).mean, rtol=0, atol=1e-5)
+    again = fsvi.FSVI.from_trained(source, context=contexts.Dataset(away), freeze=True)
+    again.network.linear.load_state_dict(alone.network.linear.state_dict())
+    again.posterior.load_state_dict(alone.posterior.state_dict())
+    torch.testing.assert_close(again.predict(x).mean, frozen.predict(x).mean, rtol=0, atol=1e-5)
+
+
 def test_from_trained_names_a_layer_that_is_not_there():
     source, x, _ = trained_map()
     with pytest.raises(InvalidInputError, match="freeze='conv'"):

@@ -78,33 +78,22 @@ def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
     assert [state(order, tmp_path) for order in ORDERS].count("done") == 3
 
 
-def test_workers_make_the_same_results(tmp_path):
-    alone = reproduce(ORDERS[:2], tmp_path / "alone", lambda _: None, Workers(threads=1))
-    shared = reproduce(ORDERS[:2], tmp_path / "shared", lambda _: None, Workers(2, threads=1))
-    key = lambda result: result.task  # noqa: E731
-    for one, other in zip(sorted(alone, key=key), sorted(shared, key=key), strict=True):
-        assert replace(one, seconds={}) == replace(other, seconds={})
-
-
-def deadly(order, out, *_):
-    """Stands in for `run` in a worker: it kills the process of one task."""
+def killing(order, out, compute, workers, wait):
+    """Stands in for making a run in a worker: it kills the process of one task."""
     if order.task == "snelson":
         os.kill(os.getpid(), signal.SIGKILL)
-    return run(order, out, lambda _: None, progress=False)
+    return order, run(order, out, lambda _: None, progress=False)
 
 
-def test_a_killed_worker_costs_only_its_own_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("paper.sweeps.run", deadly)
+def test_a_killed_worker_costs_only_its_own_run_and_workers_make_the_same_results(tmp_path, monkeypatch):
+    (alone,) = reproduce(ORDERS[:1], tmp_path / "alone", lambda _: None, Workers(threads=1))
     monkeypatch.setattr("paper.sweeps._made", killing)
     said = []
-    with pytest.raises(FSVIError, match=r"1 of 4 runs failed: snelson"):
-        reproduce(ORDERS, tmp_path, said.append, Workers(2, threads=1))
+    with pytest.raises(FSVIError, match=r"1 of 2 runs failed: snelson"):
+        reproduce(ORDERS[:2], tmp_path, said.append, Workers(2, threads=1))
     assert any("A worker was lost" in line for line in said) and any("its process was lost" in line for line in said)
-    assert [order.task for order in ORDERS if state(order, tmp_path) != "done"] == ["snelson"]
-
-
-def killing(order, out, compute, workers, wait):
-    return order, deadly(order, out)
+    assert [order.task for order in ORDERS[:2] if state(order, tmp_path) != "done"] == ["snelson"]
+    assert replace(run(ORDERS[0], tmp_path, lambda _: None), seconds={}) == replace(alone, seconds={})
 
 
 def test_runs_of_other_processes_come_last(tmp_path, monkeypatch):

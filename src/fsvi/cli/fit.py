@@ -43,12 +43,7 @@ class Examples(NamedTuple):
 
 
 def fit_file(options: Options, tell: Tell) -> Diagnosis:
-    """Train on the table in a file, and write the model and its report. Everything is checked before training.
-
-    Args:
-        options: The options of `fsvi fit`.
-        tell: A function that shows a line of text.
-    """
+    """Train on the table in a file, and write the model and its report. Everything is checked before training."""
     path = options.table
     _check_outputs((options.out, options.report), options.force)
     file = read_table(path, options.max_rows, options.seed)

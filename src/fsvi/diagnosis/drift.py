@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fsvi.diagnosis.findings import Diagnosis, Finding, Level
+from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
+from fsvi.validation import check_count
 
 ALPHA = 0.01
 """The false-alarm rate of one check of new rows, all columns together."""
@@ -35,16 +37,17 @@ class Sketch(Configurable):
     """
 
     def __init__(self, columns: Sequence[Mapping[str, Any]], num: int) -> None:
-        self.columns, self.num = [dict(column) for column in columns], num
+        self.columns, self.num = [dict(column) for column in columns], check_count("num", num, least=0)
+        for column in self.columns:
+            values = column["levels"] if "levels" in column else np.asarray(column["edges"], dtype=np.float64)
+            counts = np.asarray(column["counts"], dtype=np.float64)
+            if counts.shape != (len(values) + 2,) or not (counts >= 0).all():
+                raise InvalidInputError(f"the counts of column {column['name']!r} do not fit its values.")
+            check_count("singles", column.get("singles", 0), least=0)
 
     @classmethod
     def learn(cls, encoder: Any, table: Any) -> Sketch:
-        """Count the training rows.
-
-        Args:
-            encoder: The encoder of the model, which parses columns.
-            table: The training rows.
-        """
+        """Count the training rows."""
         columns = []
         for column in encoder.columns:
             values = column.parse(table.columns[column.name], table.lines)
@@ -76,11 +79,7 @@ class Seen:
         self.num = self.num_outside = 0
 
     def add(self, table: Any) -> None:
-        """Count some rows.
-
-        Args:
-            table: The rows.
-        """
+        """Count some rows."""
         outside = np.zeros(len(table), dtype=bool)
         for at, (column, sketch) in enumerate(zip(self.encoder.columns, self.sketch.columns, strict=True)):
             values = column.parse(table.columns[column.name], table.lines)

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from fsvi.diagnosis.findings import Finding, Level
@@ -201,7 +202,7 @@ def _scale(means: dict[str, Tensor], name: str) -> float:
     """The root mean square of the layer's weights, but at least that of PyTorch's initialization."""
     layer = name.rpartition(".")[0]
     weight = max((means[other] for other in means if other.rpartition(".")[0] == layer), key=Tensor.numel)
-    return max(float(weight.double().square().mean().sqrt()), (3 * weight[0].numel()) ** -0.5)
+    return max(float(weight.detach().double().square().mean().sqrt()), (3 * weight[0].numel()) ** -0.5)
 
 
 def check_batch_norm(seen: Evidence) -> Finding | None:
@@ -251,7 +252,7 @@ def check_distance(seen: Evidence) -> Finding | None:
     away = seen.pushed if seen.context is None else torch.cat([seen.context, seen.pushed])
     near, far = (seen.method.predict(x, _DRAWS).score.double().cpu() for x in (seen.few, away))
     lengths = torch.cat([distances(seen.few, seen.few, own=True), distances(away, seen.few)]).cpu()
-    rank = rank_correlation(lengths, torch.cat([near, far]))
+    rank = _rank_correlation(lengths, torch.cat([near, far]))
     numbers = {"near": float(near.mean()), "far": float(far.mean()), "rank": rank}
     sentence = (
         f"Uncertainty is {numbers['near']:.3g} at the data and {numbers['far']:.3g} away from them; its rank "
@@ -275,17 +276,10 @@ def distances(points: Tensor, data: Tensor, own: bool = False) -> Tensor:
     return table.kthvalue(2 if own else 1, dim=1).values
 
 
-def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's correlation, with average ranks for ties; 0 if one of them is constant."""
-    a, b = (ranks - ranks.mean() for ranks in (_ranks(a), _ranks(b)))
-    norm = float(a.norm() * b.norm())
-    return float(a @ b) / norm if norm > 0 else 0.0
-
-
-def _ranks(values: Tensor) -> Tensor:
-    _, index, counts = values.unique(return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    return (ends - 0.5 * (counts - 1))[index]
+def _rank_correlation(a: Tensor, b: Tensor) -> float:
+    """Spearman's; 0 if one of them is constant."""
+    is_constant = bool((a == a[0]).all() or (b == b[0]).all())
+    return 0.0 if is_constant else float(stats.spearmanr(a, b).statistic)
 
 
 # Predictions ----------------------------------------------------------------------------------------------------------

@@ -37,14 +37,7 @@ td { min-width: 4rem }
 
 
 def write_report(path: Path, diagnosis: Diagnosis, title: str, facts: Mapping[str, Any]) -> None:
-    """Write the page: the verdict with its findings, the metrics, and the tables of the diagnosis.
-
-    Args:
-        path: The HTML file.
-        diagnosis: The diagnosis.
-        title: The title of the page.
-        facts: Where the model comes from, by name; empty values are left out.
-    """
+    """Write the page: the verdict with its findings, the metrics, and the tables of the diagnosis."""
     worst_first = sorted(diagnosis, key=lambda finding: LEVELS.index(finding.level))
     metrics = [{"measured on held-out rows": name, "value": shown(value)} for name, value in diagnosis.metrics.items()]
     origin = [{"fact": name, "value": value} for name, value in facts.items() if value not in (None, "")]

@@ -58,11 +58,7 @@ class Promise:
     num: int
 
     def interval(self, alpha: float) -> tuple[float, float]:
-        """The Clopper–Pearson interval of the true probability.
-
-        Args:
-            alpha: The probability that it misses.
-        """
+        """The Clopper–Pearson interval of the true probability."""
         kept, missed = self.kept, self.num - self.kept
         low = stats.beta.ppf(alpha / 2, kept, missed + 1) if kept > 0 else 0.0
         high = stats.beta.isf(alpha / 2, kept + 1, missed) if missed > 0 else 1.0
@@ -76,12 +72,7 @@ class Promise:
 
 
 def class_promises(confidence: Array, hits: Array) -> list[Promise]:
-    """Rows in groups of similar confidence, with the number of hits of each.
-
-    Args:
-        confidence: The probability of the predicted class.
-        hits: Whether it was right.
-    """
+    """Rows in groups of similar confidence, with the number of hits of each."""
     groups = np.array_split(np.argsort(confidence, kind="stable"), max(1, min(_BINS, len(hits) // _ROWS_PER_BIN)))
     found = [Promise("predicted classes", float(confidence.mean()), float(hits.sum()), len(hits))]
     for group in groups if len(groups) > 1 else []:
@@ -92,11 +83,7 @@ def class_promises(confidence: Array, hits: Array) -> list[Promise]:
 
 
 def interval_promises(kept: dict[float, Array]) -> list[Promise]:
-    """How often intervals hold the truth.
-
-    Args:
-        kept: For each level, whether the interval holds the target, (n,) or (n, targets).
-    """
+    """How often intervals hold the truth."""
     return [
         Promise(f"{level:.0%} intervals", level, float(held.reshape(len(held), -1).mean(1).sum()), len(held))
         for level, held in kept.items()
@@ -157,11 +144,6 @@ def check_useful(seen: HeldOut, relation: Relation | None, score: str) -> Findin
 
     If the columns say nothing about the target, the second comparison cannot be won in expectation, whatever shape the
     predictive distribution has (Jensen's inequality). Both must be won.
-
-    Args:
-        seen: Held-out predictions.
-        relation: The strongest linear relation between a column and the target.
-        score: What the point predictions achieve, in words.
     """
     constant, own, loss = (
         Paired.test(gain)
@@ -192,13 +174,7 @@ def check_useful(seen: HeldOut, relation: Relation | None, score: str) -> Findin
 
 
 def strongest_relation(x: Array, y: Array, names: Sequence[str]) -> Relation | None:
-    """Plain linear tests of every column by itself and, with enough rows, next to all others.
-
-    Args:
-        x: Encoded rows, (n, columns).
-        y: Targets (n, targets), or classes as zeros and ones (n, classes).
-        names: The names of the columns of `x`.
-    """
+    """Plain linear tests of every column by itself and, with enough rows, next to all others."""
     kept = np.flatnonzero(x.std(0) > 0)
     if not len(kept) or len(x) < 8:
         return None
@@ -219,13 +195,7 @@ def strongest_relation(x: Array, y: Array, names: Sequence[str]) -> Relation | N
 
 
 def check_order(seen: HeldOut, order: Array, y: Array) -> Finding | None:
-    """Test whether neighboring rows resemble each other beyond what the columns explain, as rows in time order do.
-
-    Args:
-        seen: Held-out predictions.
-        order: The place of each held-out row in the file.
-        y: The targets of the held-out rows, (n,) or (n, targets).
-    """
+    """Test whether neighboring rows resemble each other beyond what the columns explain, as rows in time order do."""
     order = np.argsort(order)
     if _is_sorted(y[order]):
         return None

@@ -97,15 +97,7 @@ def diagnose_table(
 
 
 def train(model: Any, table: Table, y: Array, weights: Array | None, calibrate: float = 0.0) -> Any:
-    """Fit a model and calibrate it with a share of the rows.
-
-    Args:
-        model: The classifier or regressor.
-        table: The rows.
-        y: Their labels or targets.
-        weights: How many times each row counts, or None.
-        calibrate: The share of rows that are not for training but for `model.calibrate`; 0 leaves that out.
-    """
+    """Fit a model and calibrate it with a share of the rows."""
     num = round(calibrate * len(y))
     held_out, kept = np.split(np.random.default_rng(0).permutation(len(y)), [num * (num >= _FEWEST_CALIBRATION)])
     if hasattr(model, "predict_proba"):

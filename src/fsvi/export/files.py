@@ -42,13 +42,7 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 def write_graph(path: Path, graph: Graph, metadata: Mapping[str, str]) -> None:
-    """Replace the file at `path`; an interruption leaves the old one.
-
-    Args:
-        path: A file that ends in .onnx or .pt2.
-        graph: The graph.
-        metadata: What the file says about itself, by name.
-    """
+    """Replace the file at `path`; an interruption leaves the old one."""
     write_bytes(path, (_onnx if path.suffix.lower() == ".onnx" else _pt2)(graph, metadata))
 
 

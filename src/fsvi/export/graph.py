@@ -44,14 +44,7 @@ class Graph:
 
 
 def trace(function: Summarize, x: Inputs, module: nn.Module, names: list[str]) -> Graph:
-    """The graph of `function`, for any number of examples, and for texts of any length if the model allows it.
-
-    Args:
-        function: From inputs to named outputs. It must not draw random numbers.
-        x: Example inputs, at least two.
-        module: The model, whose layers errors name.
-        names: The names of the inputs' tensors.
-    """
+    """The graph of `function`, for any number of examples, and for texts of any length if the model allows it."""
     program = _exported(_Traced(function), x, module)
     with quiet_torch():
         program = program.run_decompositions({})  # without operations in place, so that equal nodes are equal values

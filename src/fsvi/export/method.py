@@ -40,17 +40,7 @@ def export_method(
     labels: Sequence[str] | None,
     adjust: Adjust | None = None,
 ) -> None:
-    """Write a method as one graph; see `Method.export`.
-
-    Args:
-        method: The trained method.
-        path: The file.
-        num_samples: The number of draws.
-        seed: The seed of the draws.
-        example: Example inputs; None makes some of the known shape.
-        labels: The names of the classes.
-        adjust: A change of the predictions.
-    """
+    """Write a method as one graph; see `Method.export`."""
     check_count("num_samples", num_samples)
     target, seed = check_path(path), check_seed(seed)
     method = copy.deepcopy(method).cpu().eval().requires_grad_(False)

@@ -54,8 +54,10 @@ class FMGP(FixedMean):
 
     def kernel(self, a: Tensor, b: Tensor) -> Tensor:
         """k(a, b), (..., rows of a, rows of b)."""
-        squares = torch.cdist(a, b).square()
-        product = (1 + a @ b.mT) / (1 + a.shape[-1])
+        inner = a @ b.mT
+        lengths = a.square().sum(-1)[..., :, None] + b.square().sum(-1)[..., None, :]
+        squares = (lengths - 2 * inner).clamp_min(0)  # not `cdist`, which chooses its formula by the number of rows
+        product = (1 + inner) / (1 + a.shape[-1])
         return (self.log_amplitude - 0.5 * squares * (-2 * self.log_scale).exp()).exp() * product
 
     def prior_variances(self, features: Tensor) -> Tensor:
@@ -63,21 +65,20 @@ class FMGP(FixedMean):
         return self.log_amplitude.exp() * (1 + features.square().sum(1)) / (1 + features.shape[1])
 
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """L, K_Z and the Cholesky factor of H, for each output."""
+        """K_Z, the Cholesky factor R of H, and R⁻¹Lᵀ, for each output."""
         low, gram = self.factor.tril(), self.kernel(self.inducing, self.inducing)
         eye = torch.eye(self.num_inducing, dtype=gram.dtype, device=gram.device)
-        return low, gram, torch.linalg.cholesky(eye + low.mT @ gram @ low)
+        root = torch.linalg.cholesky(eye + low.mT @ gram @ low)
+        return gram, root, torch.linalg.solve_triangular(root, low.mT, upper=False)
 
     def variances(self, features: Tensor) -> Tensor:
         """cov(x, x) for each output, (n, outputs)."""
-        low, _, root = self._parts()
-        explained = torch.linalg.solve_triangular(root, low.mT @ self.kernel(self.inducing, features), upper=False)
+        explained = self._parts()[2] @ self.kernel(self.inducing, features)
         return (self.prior_variances(features) - explained.square().sum(1)).T.clamp_min(0)
 
     def divergence(self) -> Tensor:
         """½ log|H| − ½ tr(K_Z L H⁻¹ Lᵀ), summed over outputs: the part of the KL that depends on the covariance."""
-        low, gram, root = self._parts()
-        half = torch.linalg.solve_triangular(root, low.mT, upper=False)
+        gram, root, half = self._parts()
         return root.diagonal(dim1=1, dim2=2).log().sum() - 0.5 * (half @ gram @ half.mT).diagonal(0, 1, 2).sum()
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:

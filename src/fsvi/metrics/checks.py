@@ -38,12 +38,7 @@ class Labeled(NamedTuple):
 
 
 def check_predictions(p: Any, y: Any) -> Labeled:
-    """Class probabilities with their labels.
-
-    Args:
-        p: Predictions, or class probabilities.
-        y: Labels.
-    """
+    """Class probabilities with their labels."""
     probabilities = check_probabilities(p)
     y, observed = as_labels(as_tensor("y", y).cpu(), probabilities, p if isinstance(p, Predictive) else None)
     if not bool(observed.any()):
@@ -66,12 +61,7 @@ def check_probabilities(p: Any) -> Tensor:
 
 
 def check_scores(name: str, scores: Any) -> Tensor:
-    """Finite scores (n,), n ≥ 1.
-
-    Args:
-        name: The argument's name, for the error.
-        scores: What the user gave.
-    """
+    """Finite scores (n,), n ≥ 1."""
     values = as_tensor(name, scores, torch.float64).detach().cpu()
     if values.dim() != 1 or len(values) == 0:
         raise InvalidInputError(f"{name} has shape {tuple(values.shape)}; one score per input is needed, (n,), n ≥ 1.")
@@ -97,12 +87,7 @@ def check_numeric(p: Any) -> None:
 
 
 def check_numbers(p: Any, y: Any) -> tuple[Predictive, Tensor]:
-    """Predictions of numbers in float64 at inputs or positions with any target, and these targets (rows, targets).
-
-    Args:
-        p: Predictions.
-        y: Targets; NaN where they are missing.
-    """
+    """Predictions of numbers in float64 at inputs or positions with any target, and these targets (rows, targets)."""
     check_numeric(p)
     p = p.detach().to("cpu", torch.float64)
     y = as_numbers(as_tensor("y", y, torch.float64).detach().cpu(), p.mean[None])

@@ -169,17 +169,17 @@ class _Shift(torch.autograd.Function):
         ctx.layout = layout
         ctx.set_materialize_grads(False)
         views = layout.views(shift).values()
-        return *(mean + view for mean, view in zip(means, views, strict=True)), *layout.views(shift.clone()).values()
+        return *map(torch.add, means, views), *layout.views(shift.clone()).values()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         (shift,), layout, num = ctx.saved_tensors, ctx.layout, len(gradients) // 2
-        total = shift.new_zeros(())
-        for half in (gradients[:num], gradients[num:]):
-            if any(each is not None for each in half):
-                pairs = zip(half, layout.shapes.values(), strict=True)
-                total = total + layout.join(shift.new_zeros(s) if g is None else g for g, s in pairs)
-        return total * shift, None, None, *gradients[:num]
+        total = torch.zeros_like(shift)
+        places = list(layout.views(total).values())
+        for place, gradient in zip(places + places, gradients, strict=True):
+            if gradient is not None:
+                place.add_(gradient)
+        return total.mul_(shift), None, None, *gradients[:num]
 
 
 class Stds(Configurable):

@@ -388,7 +388,7 @@ def _score_all(jobs: Sequence[_Job], num: int, tell: Tell, progress: bool) -> li
                 continue
             del left[outcome.name]
             outcomes.append(outcome)
-            watched.finish(0 if num == 1 and outcome.is_new else outcome.rows)
+            watched.finish(outcome.rows if num > 1 and outcome.is_new else 0)
             tell_once([f"{outcome.name}: {sentence}" for sentence in outcome.told], told, tell)
     return outcomes
 
@@ -442,7 +442,7 @@ class _Progress:
         if now - self._said >= _LINE_EVERY:
             self._said = now
             speed = self._rows / (now - self._begun)
-            self._tell(f"{self._rows:,} rows, {self._done} of {self._files} files, {speed:,.0f} rows per second.")
+            self._tell(f"{self._rows:,} new rows, {self._done} of {self._files} files, {speed:,.0f} rows per second.")
 
     def finish(self, rows: int) -> None:
         self._done += 1

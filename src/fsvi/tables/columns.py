@@ -248,6 +248,8 @@ class CategoryColumn(Column):
 
     def __init__(self, name: str, levels: Sequence[str], rare: Sequence[str], has_missing: bool) -> None:
         self.name, self.levels, self.rare, self.has_missing = name, list(levels), list(rare), has_missing
+        if not all(isinstance(level, str) for level in (*self.levels, *self.rare)):
+            raise InvalidInputError(f"column {name!r} has a category that is not text.")
         self._index = {level: index for index, level in enumerate(self.levels)}
         self._index |= dict.fromkeys(self.rare, len(self.levels))
 

@@ -54,6 +54,7 @@ class Run:
         self.generators = [generator for source in sources for generator in source.generators]
         self.steps_per_epoch = math.ceil(self.batches.num_batches / self.accumulate)
         self.state = TrainingState(self.method, self.stepper.optimizer, self.history, self.epochs)
+        self._device = self.method.device
         self._rank, self._ranks = ranks.rank(), ranks.size()
         self._total = ranks.total if ranks.size() > 1 else float
         self._called = [callback for callback in self.callbacks if self._rank == 0 or callback.every_process]
@@ -153,7 +154,7 @@ class Run:
         return mixed_seed(self.seed, purpose, len(self.history.loss))
 
     def _seed(self, purpose: str) -> None:
-        seed_random(mixed_seed(self._mixed(purpose), self._rank), self.method.device)
+        seed_random(mixed_seed(self.seed, purpose, len(self.history.loss), self._rank), self._device)
 
     def _validate(self, validation: Batches) -> None:
         total = num = 0.0
@@ -175,8 +176,8 @@ class Run:
 
     def _is_done(self) -> bool:
         best = self.history.best_epoch
-        waited = self.patience is not None and best is not None and self.history.epochs - best >= self.patience
-        return waited or self.state.stopped or self.history.epochs >= self.epochs
+        waited = self.patience is not None and best is not None and len(self.history.loss) - best >= self.patience
+        return waited or self.state.stopped or len(self.history.loss) >= self.epochs
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from torch import nn
 import fsvi
 import paper.data
 from paper.experiment import Order
-from paper.tasks.augmented_images import AugmentedImages
 from paper.tasks.cifar10 import cifar10
+from paper.tasks.images import AugmentedImages
 from paper.tuning import held_out
 from pictures import pretend
 from scenarios import images

@@ -9,7 +9,7 @@ import fsvi
 from fsvi.likelihoods import CategoricalPredictive
 from fsvi.networks import mlp
 from paper.experiment import Order
-from paper.tasks.image_classifier import (
+from paper.tasks.images import (
     as_columns,
     average,
     entropy_histogram,

@@ -1,4 +1,4 @@
-from paper.tasks.image_effort import ImageEffort
+from paper.tasks.images import ImageEffort
 
 
 def test_a_subset_says_so():

@@ -9,7 +9,7 @@ import torch
 from fsvi import data
 from known_predictions import Known, logits
 from paper.experiment import Order
-from paper.tasks.two_moons import two_moons_recipe
+from paper.tasks.toys import two_moons_recipe
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from paper.experiment import Order
 from paper.records import result_path
 from paper.runs import model_path, run
 from paper.tasks import cifar10 as recipe
+from paper.tasks.images import warm_started
 from paper.tasks.registry import TASKS
-from paper.tasks.warm_starts import warm_started
 from paper.tuning import tune
 from pictures import pretend
 

@@ -1,0 +1,335 @@
+"""What the image tasks share: efforts, contexts, classifiers, their evaluation, and starts from trained networks."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset as TorchDataset
+
+from fsvi import metrics
+from fsvi.errors import InvalidInputError
+from fsvi.functions import contexts
+from fsvi.functions.contexts import Context
+from fsvi.functions.priors import Constant
+from fsvi.inputs import Inputs
+from fsvi.likelihoods import Categorical, CategoricalPredictive
+from fsvi.methods import FSVI, MAP, Ensemble, Laplace, Method, make_method
+from fsvi.networks import cnn
+from fsvi.validation import check_choice
+from paper import data
+from paper.data import DataSplit, Normalize
+from paper.data.catalog import Split, entry_of
+from paper.experiment import Experiment, Order
+
+_MEMBERS = 3
+"""The number of runs that an ensemble joins."""
+_BATCH = 1000
+_ONE_PASS = 10
+_BINS = 30
+
+CNN_SETTINGS = MappingProxyType(
+    {
+        "prior": Constant(10.0),
+        "num_context": 8,
+        "num_samples": 5,
+        "kl_weight": 1 / 128,
+        "stochastic": "last_layer",
+    }
+)
+"""FSVI's settings for the paper's CNN on gray images, chosen on FashionMNIST."""
+
+
+@dataclass(frozen=True)
+class ImageEffort:
+    """What a profile spends on an image task, and with which network and settings it does.
+
+    Attributes:
+        images: The number of training images, taken from the front; None for all.
+        test_images: The number of images of each test set, taken from the front; None for all.
+        epochs: Passes over the training images.
+        num_samples: Draws of the function in prediction.
+        network: Makes the network from training images, for tasks whose network depends on the profile.
+        batch_size: Images per step.
+        shift: The largest random shift of training images, in pixels; 0 does not augment them.
+        edges: What fills the pixels that a shift uncovers.
+        fit: Settings of `fit`.
+        settings: Settings of methods.
+        fine_tuning: Settings of `fit` for methods that start from MAP's network, by method; empty if none does.
+    """
+
+    images: int | None
+    test_images: int | None
+    epochs: int
+    num_samples: int
+    network: Callable[..., nn.Module] = cnn
+    batch_size: int = 128
+    shift: int = 0
+    edges: Literal["zeros", "reflect"] = "zeros"
+    fit: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fine_tuning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def notes(self) -> list[str]:
+        """Says which part of the data was used, if not all."""
+        parts = {"training": self.images, "test": self.test_images}
+        counts = [f"{number:,} {name} images" for name, number in parts.items() if number is not None]
+        return [f"subset: the first {' and '.join(counts)}"] if counts else []
+
+    def fit_settings(self, order: Order) -> dict[str, Any]:
+        """The settings of `fit` for an order."""
+        own = {"epochs": self.epochs, "batch_size": self.batch_size, **self.fit}
+        return {**own, **self.fine_tuning.get(order.method, {}), **order.fit_settings}
+
+
+class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
+    """Images and labels. A batch fetched by a DataLoader is cropped and mirrored at random.
+
+    A single item is returned unchanged, so that what a method learns about the data before training comes from the
+    true images. Random numbers come from torch's global generator, whose state checkpoints keep.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, shift: int = 4, edges: Literal["zeros", "reflect"] = "zeros") -> None:
+        self.x, self.y, self.shift, self.edges = x, y, shift, edges
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        augmented = data.augment(self.x[indices], padding=self.shift, mode=self.edges)
+        return list(zip(augmented, self.y[indices], strict=True))
+
+
+# Contexts ------------------------------------------------------------------------------------------------------------
+
+GENERATED: dict[str, Callable[[], contexts.Context]] = {
+    "monochrome": lambda: _half_batch(contexts.Monochrome()),
+    "batch": contexts.Batch,
+    "corrupted": contexts.Corrupted,
+}
+"""Contexts that are generated from the training images."""
+
+
+def make_context(
+    name: str | None, normalize: Normalize, ood: Sequence[str]
+) -> tuple[contexts.Context | None, list[DataSplit]]:
+    """A context and the data it was made from; None for a method without a context.
+
+    In a dataset context and in the monochrome context, half of the points come from the minibatch.
+
+    A dataset in `ood`, the test sets of out-of-distribution detection, is refused: images seen in training cannot test
+    detection.
+    """
+    if name is None:
+        return None, []
+    if name in ood:
+        raise InvalidInputError(
+            f"context {name!r} is also a test set of this task, so its results would be meaningless: "
+            f"choose another context, such as {next(iter(GENERATED))!r}."
+        )
+    if name in GENERATED:
+        return GENERATED[name](), []
+    check_choice("context", name, [*GENERATED, *(each for each in data.names() if each not in ood)])
+    source = data.load(name, _context_split(name))
+    try:
+        points = normalize(source.x)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"context {name!r} does not fit this task: {error}") from error
+    return _half_batch(contexts.Dataset(points)), [source]
+
+
+def context_notes(name: str | None) -> list[str]:
+    """Notes for readers about the context called `name`."""
+    is_mixed = name is not None and (name not in GENERATED or isinstance(GENERATED[name](), contexts.Mixture))
+    return ["half of the context points are from the minibatch"] if is_mixed else []
+
+
+def check_unseen(tests: Iterable[DataSplit], context: Iterable[DataSplit]) -> None:
+    """Refuse test images that are also in the context, under any name of their dataset."""
+    seen = {image for each in context for image in _digests(each)}
+    for test in tests if seen else ():
+        shared = sum(image in seen for image in _digests(test))
+        if shared:
+            raise InvalidInputError(
+                f"{shared:,} test images of {test.name} are also context points, so its results would be meaningless: "
+                f"choose another context, such as {next(iter(GENERATED))!r}, or check the files in the data folders."
+            )
+
+
+def _digests(split: DataSplit) -> Iterator[bytes]:
+    """A hash of each image, which takes less memory than the images."""
+    return (hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in split.x.numpy())
+
+
+def _context_split(name: str) -> Split:
+    """The training split, unless there is none or only the test split is available locally."""
+    has_train = "train" in entry_of(name).splits
+    only_test = data.available(name, "test") and not data.available(name, "train")
+    return "train" if has_train and not only_test else "test"
+
+
+def _half_batch(other: contexts.Context) -> contexts.Context:
+    """Half of the points come from the minibatch. There the prior bounds the logits of the data, too, which keeps a
+    classifier calibrated late in training."""
+    return contexts.Mixture([contexts.Batch(), other], [0.5, 0.5])
+
+
+# Making -------------------------------------------------------------------------------------------------------------
+
+
+def make_classifier(
+    order: Order,
+    network: Callable[[], nn.Module],
+    context: Context | None,
+    own: Mapping[str, Mapping[str, Any]],
+    ensemble: Mapping[str, Any] = MappingProxyType({}),
+) -> Callable[..., Method]:
+    """A function that makes the ordered method, from a new network or from the trained method that it is given."""
+    shared = {} if order.member == order.method else ensemble
+    settings = {**own.get(order.member, {}), **shared, **order.settings}
+
+    def make(*trained: Method) -> Method:
+        net = trained[0].network.module if trained else network
+        return make_method(order.method, net, Categorical(), context=context, **settings)
+
+    return make
+
+
+# Predicting ---------------------------------------------------------------------------------------------------------
+
+
+def predict(method: Method, x: Inputs, num_samples: int) -> CategoricalPredictive:
+    """The predictive distribution of a classifier; ten times as many draws if one network pass serves all of them."""
+    draws = num_samples * (_ONE_PASS if _has_random_last_layer_only(method) else 1)
+    p = method.predict(x, num_samples=draws, batch_size=_BATCH)
+    assert isinstance(p, CategoricalPredictive)
+    return p
+
+
+def _has_random_last_layer_only(method: Method) -> bool:
+    if isinstance(method, Laplace):
+        return method.structure == "last_layer"
+    return isinstance(method, FSVI) and method.stochastic == "last_layer"
+
+
+# Evaluating ---------------------------------------------------------------------------------------------------------
+
+
+def evaluate_images(
+    method: Method, x: Tensor, y: Tensor, ood: Mapping[str, Tensor], num_samples: int
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Metrics and curves of a classifier on test images, and how well it detects images of other kinds.
+
+    `auroc_own_…`, also called `auroc_…`, ranks images by the score that the method's authors use, `auroc_entropy_…` by
+    predictive entropy.
+    """
+    p = predict(method, x, num_samples)
+    found = metrics.evaluate_classification(p, y)
+    curves: dict[str, Any] = {"reliability": reliability_curve(p, y), "entropy": {"test": entropy_histogram(p)}}
+    for name, images in ood.items():
+        other = predict(method, images, num_samples)
+        found |= {f"{key}_{name}": value for key, value in metrics.evaluate_ood(p, other).items()}
+        found[f"auroc_{name}"] = found[f"auroc_own_{name}"]
+        curves["entropy"][name] = entropy_histogram(other)
+    return found, curves
+
+
+def evaluate_test_sets(
+    method: Method, name: str, ood: Sequence[str], normalize: Normalize, effort: ImageEffort
+) -> tuple[dict[str, float], dict[str, Any], dict[str, DataSplit]]:
+    """`evaluate_images` on the test splits of datasets, which are loaded here and returned, too."""
+    tests = {each: data.load(each, "test") for each in (name, *ood)}
+    images = {each: normalize(test.x[: effort.test_images]) for each, test in tests.items()}
+    labels = tests[name].y[: effort.test_images]
+    return *evaluate_images(method, images.pop(name), labels, images, effort.num_samples), tests
+
+
+def shift_scores(p: CategoricalPredictive, y: Tensor) -> dict[str, float]:
+    """The scores that are drawn over growing shifts of the test images."""
+    return {
+        "accuracy": metrics.accuracy(p, y),
+        "nll": metrics.nll(p, y),
+        "brier": metrics.brier(p, y),
+        "ece": metrics.ece(p, y),
+        "entropy": float(p.entropy().mean()),
+    }
+
+
+def as_columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """The values of each name in the order of the rows."""
+    return {name: [round(float(row[name]), 5) for row in rows] for name in rows[0]}
+
+
+def average(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of the values of each name."""
+    listed = list(rows)
+    return {name: sum(row[name] for row in listed) / len(listed) for name in listed[0]}
+
+
+def reliability_curve(p: CategoricalPredictive, y: Tensor) -> dict[str, list[float]]:
+    """The reliability diagram with 15 bins of equal width."""
+    diagram = asdict(metrics.reliability(p, y, bins=15))
+    return {name: [round(float(v), 5) for v in torch.as_tensor(value)] for name, value in diagram.items()}
+
+
+def entropy_histogram(p: CategoricalPredictive) -> list[float]:
+    """The share of predictions in equal bins of entropy between 0 and log C; rounding can exceed these limits."""
+    most = math.log(p.mean.shape[-1])
+    entropy = p.entropy().double().clamp(0.0, most)
+    counts = torch.histc(entropy, _BINS, 0.0, most)
+    return [round(float(value), 5) for value in counts / len(entropy)]
+
+
+# Starts from trained networks ----------------------------------------------------------------------------------------
+
+
+def warm_started(experiment: Experiment, order: Order) -> Experiment:
+    """The experiment with a warm start, as far as its method can have one.
+
+    MAP is trained from a new network. An ensemble joins three runs of its members' method, with seeds of their own.
+    Laplace approximates the posterior around the MAP of the same seed. Every other method starts from the network of
+    that MAP, and is trained with the experiment's settings of `fit`.
+    """
+    if order.method == "map":
+        return experiment
+    if order.member != order.method:
+        return joined(experiment, order)
+    start = [Order(order.task, "map", order.profile, order.seed)]
+    if order.method == "laplace":
+        data = experiment.data
+        structure: dict[str, Any] = dict(order.settings)
+        return _ready(experiment, start, lambda mode: _approximated(mode, data, structure), "around the trained MAP")
+    notes = [*experiment.notes, "starts from the trained network of MAP, whose time is not part of the training time"]
+    return replace(experiment, starts=start, notes=notes)
+
+
+def joined(experiment: Experiment, order: Order) -> Experiment:
+    """An ensemble of three runs of its members' method, with seeds of their own; nothing else is trained."""
+    if order.member == order.method:
+        return experiment
+    seeds = range(_MEMBERS * order.seed, _MEMBERS * (order.seed + 1))
+    starts = [replace(order, method=order.member, seed=seed) for seed in seeds]
+    return _ready(experiment, starts, lambda *members: Ensemble.of(members), "an ensemble of runs of its own seeds")
+
+
+def _ready(experiment: Experiment, starts: list[Order], make: Any, note: str) -> Experiment:
+    """An experiment whose method is ready once it is made of trained models."""
+
+    def made(*trained: Method) -> Method:
+        return make(*trained) if trained else experiment.make()
+
+    return replace(experiment, make=made, starts=starts, trains=False, notes=[*experiment.notes, note])
+
+
+def _approximated(mode: Method, data: Any, settings: dict[str, Any]) -> Laplace:
+    assert isinstance(mode, MAP)
+    return Laplace.from_trained(mode, data, **settings)

@@ -96,16 +96,6 @@ def test_variance_blown_up(spoiled: fsvi.FSVI) -> None:
     assert "blown up: 2.weight" in diagnosis["variance"].sentence
 
 
-@pytest.mark.parametrize("tracked", [True, False])
-def test_batch_norm_without_statistics(tracked: bool) -> None:
-    net = scenarios.normalised()
-    if not tracked:
-        net[1] = nn.BatchNorm2d(3, track_running_stats=False)
-    finding = diagnose(fsvi.MAP(net, fsvi.Categorical()), scenarios.images())["batch_norm"]
-    assert finding.level == "no"
-    assert ("were made with" if tracked else "no statistics") in finding.sentence
-
-
 # Away from the data ---------------------------------------------------------------------------------------------------
 
 

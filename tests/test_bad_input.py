@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
-from fsvi.errors import FSVIError, HeadError, InvalidInputError, SingularCovarianceError
+from fsvi.errors import FSVIError, InvalidInputError, SingularCovarianceError
 from scenarios import box, classifier, copied, curve, dense, points, regressor, same_bits
 
 contexts, priors = fsvi.contexts, fsvi.priors
@@ -158,24 +158,6 @@ def test_a_context_that_does_not_fit_the_data(context, message):
 
 
 # Networks
-
-
-@pytest.mark.parametrize(
-    ("net", "message"),
-    [
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), r"nn\.Linear"),
-        (nn.Sequential(*dense(), nn.Softmax(-1)), "softmax.*'3'.*logits"),
-        (nn.Sequential(*dense(), nn.LogSoftmax(-1)), "log-softmax.*'3'"),
-        (nn.Sequential(*dense(), nn.ReLU()), "'3'"),
-    ],
-    ids=["no linear layer", "softmax", "log-softmax", "relu"],
-)
-def test_a_network_without_a_linear_head(net, message):
-    with refused(message, HeadError):
-        fsvi.FSVI(net, fsvi.Categorical(), context=box())
-    if len(net) > 1:
-        with refused(message, HeadError):
-            fsvi.fit(fsvi.MAP(net, fsvi.Categorical()), (X, Y), **FAST_FIT)
 
 
 # Singular covariances

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -95,16 +96,6 @@ def test_variance_blown_up(spoiled: fsvi.FSVI) -> None:
     assert "blown up: 2.weight" in diagnosis["variance"].sentence
 
 
-@pytest.mark.parametrize("tracked", [True, False])
-def test_batch_norm_without_statistics(tracked: bool) -> None:
-    net = scenarios.normalised()
-    if not tracked:
-        net[1] = nn.BatchNorm2d(3, track_running_stats=False)
-    finding = diagnose(fsvi.MAP(net, fsvi.Categorical()), scenarios.images())["batch_norm"]
-    assert finding.level == "no"
-    assert ("were made with" if tracked else "no statistics") in finding.sentence
-
-
 # Away from the data ---------------------------------------------------------------------------------------------------
 
 
@@ -130,8 +121,11 @@ def test_one_network_is_uncertain_nowhere() -> None:
 def test_the_monte_carlo_error_falls_with_the_root_of_the_draws(
     healthy: tuple[fsvi.FSVI, fsvi.training.History],
 ) -> None:
-    errors = [diagnose(healthy[0], MOONS, num_samples=num)["samples"].numbers["error"] for num in (4, 64)]
-    assert 2.5 < errors[0] / errors[1] < 6.5
+    """The slope of the logarithms is −1/2; an error from five sets of draws is itself uncertain by about a third."""
+    nums = [2, 4, 8, 16, 32, 64]
+    errors = [diagnose(healthy[0], MOONS, num_samples=num)["samples"].numbers["error"] for num in nums]
+    slope = np.polyfit(np.log(nums), np.log(errors), 1)[0]
+    assert -0.75 < slope < -0.25, slope
 
 
 @pytest.mark.parametrize(

@@ -32,28 +32,6 @@ class Own(nn.Module):
         return self.fc(torch.sin(x))
 
 
-class Words(nn.Module):
-    """A network that takes whole numbers below 5."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.fc = nn.Embedding(5, 3), nn.Linear(6, 2)
-
-    def forward(self, x):
-        return self.fc(self.embed(x).flatten(1))
-
-
-class Mixed(nn.Module):
-    """A network that takes a whole number below 5 and a real one."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.fc = nn.Embedding(5, 3), nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.fc(torch.cat([self.embed(x[:, 0].long()), x[:, 1:]], 1))
-
-
 @pytest.fixture(scope="module")
 def trained():
     """A classifier of pictures that has learned them."""
@@ -172,7 +150,7 @@ def test_real_numbers_have_a_mean_and_an_interval(predict, targets):
 def own(files, monkeypatch):
     fsvi.MAP(Own(), fsvi.Categorical()).save("own.fsvi")
     np.save("two.npy", np.ones((3, 2)))
-    module = "import torch\nfrom test_cli_predict_nets import Mixed, Own, Words\n"
+    module = "import torch\nfrom test_cli_predict_nets import Own\n"
     monkeypatch.setitem(sys.modules, "test_cli_predict_nets", sys.modules[__name__])
     (files / "own_nets.py").write_text(module)
     yield
@@ -245,26 +223,3 @@ def test_bad_options_are_named(predict, arguments, code, message):
     got, out, err = predict("x.csv", *arguments)
     assert (got, out) == (code, "") and message in err.splitlines()[-1]
     assert code == 2 or err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "columns"),
-    [
-        (fsvi.Bernoulli(), CLASSES),
-        (fsvi.Poisson(), ["mean", "std", "lower", "upper"]),
-        (fsvi.StudentT(), ["mean", "std", "lower", "upper"]),
-    ],
-    ids=["bernoulli", "poisson", "student"],
-)
-def test_every_likelihood_has_a_table(likelihood, columns, run, tmp_path):
-    x = torch.randn(12, 2)
-    method = fsvi.MFVI(dense(1), likelihood)
-    fsvi.fit(method, (x, (x[:, 0] > 0).float()), epochs=1)
-    method.save(tmp_path / "model")
-    np.savez(tmp_path / "x.npz", x=x.numpy())
-    code, _, said = run("predict", str(tmp_path / "model"), str(tmp_path / "x.npz"), "--out", str(tmp_path / "out.csv"))
-    assert code == 0, said
-    table = polars.read_csv(tmp_path / "out.csv")
-    assert table.columns == ["row", *columns] and len(table) == 12
-    expected = method.predict(x).columns()
-    np.testing.assert_allclose(table[columns[1]].to_numpy(), expected[columns[1]].numpy(), rtol=1e-4)

@@ -33,16 +33,6 @@ def test_two_moons_noise_is_the_distance_from_the_half_circles():
     assert ((x - centre).norm(dim=1) - 1).std().item() == pytest.approx(0.1, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("make", "low", "high"),
-    [(snelson, [-8], [8]), (oat1d, [-10], [10]), (subspace, [-5, 0], [5, 25])],
-)
-def test_context_bounds_in_network_units(make, low, high):
-    bounds = make().context_bounds
-    assert bounds[0] == pytest.approx(low, abs=1e-5)
-    assert bounds[1] == pytest.approx(high, abs=1e-5)
-
-
 def test_oat1d_is_two_clusters_on_one_function():
     toy = oat1d(num=500)
     assert toy.x_raw.abs().min() >= 3 and toy.x_raw.abs().max() <= 7

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.model_selection import GridSearchCV
 
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 
@@ -87,18 +86,3 @@ def test_a_weight_of_two_is_the_row_twice(method):
     assert one.method_.num_data == other.method_.num_data
     plain = FSVIRegressor(method, **FAST).fit(x, y)
     assert not np.array_equal(plain.predict(x), one.predict(x))
-
-
-# Parameters -----------------------------------------------------------------------------------------------------------
-
-
-def test_settings_can_be_searched_one_by_one():
-    model = FSVIRegressor(settings={"num_context": 8})
-    assert model.get_params()["settings__num_context"] == 8
-    assert "settings__num_context" not in model.get_params(deep=False)
-    given = model.settings
-    model.set_params(settings__num_context=4, settings__stochastic="last_layer", epochs=3)
-    assert model.settings == {"num_context": 4, "stochastic": "last_layer"} and given == {"num_context": 8}
-    x = np.random.default_rng(0).normal(size=(40, 2))
-    search = GridSearchCV(FSVIRegressor("map", **FAST), {"settings__prior_variance": [0.1, 1.0]}, cv=2)
-    assert search.fit(x, x[:, 0]).best_params_.keys() == {"settings__prior_variance"}

@@ -130,16 +130,6 @@ def test_all_outputs_jointly_are_the_independent_outputs(make, prior):
         torch.testing.assert_close(blocks[:, q, :, 1 - q], torch.zeros(4, 4, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("prior", [Induced(), Induced(feature_variance=0.1), Empirical(None)])
-def test_a_last_layer_tied_to_an_earlier_one(make, prior):
-    """The shared weight is one parameter, with the last layer's variance, that moves both layers."""
-    net, x = make("tied_head", 3)
-    _, prior = bound(prior, net, x, "exact")
-    values = prior.gaussian(x)
-    torch.testing.assert_close(values.mean.reshape(3, 3), prior.net.eval()(x))
-    assert float(prior.q.stds()["body.weight"].min()) == 1.0
-
-
 def test_a_prior_of_ones_own_needs_gaussian_alone(make):
     """A Gaussian process with a squared-exponential kernel, against torch.distributions."""
 

@@ -182,16 +182,6 @@ def test_a_head_that_is_not_a_plain_linear_layer_is_refused(name):
 # Modules that cannot be used -----------------------------------------------------------------------------------------
 
 
-def test_a_compiled_network_is_unwrapped(tmp_path):
-    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
-    method, x = fsvi.MAP(torch.compile(net), fsvi.Categorical()), torch.randn(4, 3)
-    assert list(dict(method.net.named_parameters())) == ["0.weight", "0.bias", "2.weight", "2.bias"]
-    method.save(tmp_path / "file")
-    expected = method.predict(x).mean
-    for given in (None, net, torch.compile(net)):
-        assert torch.equal(fsvi.load(tmp_path / "file", given).predict(x).mean, expected)
-
-
 # Outputs that are part of what the model returns ---------------------------------------------------------------------
 
 

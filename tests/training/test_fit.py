@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
 from fsvi.methods.registry import make_method
@@ -78,14 +78,6 @@ def test_a_bad_argument_is_named_before_anything_happens(settings, message):
     assert same_bits(copied(method), before)
 
 
-def test_the_kl_is_weighed_by_what_the_sampler_can_deliver():
-    data = TensorDataset(*points(30))
-    full, third = (classifier(kl_weight=None) for _ in range(2))
-    fsvi.fit(full, DataLoader(data, batch_size=5), epochs=1)
-    fsvi.fit(third, DataLoader(data, batch_size=5, sampler=RandomSampler(range(10))), epochs=1)
-    assert (full.num_data, third.num_data) == (30, 10)
-
-
 @pytest.mark.parametrize("name", ["fsvi", "gfsvi", "laplace", "vogn", "spg"])
 def test_methods_train_in_bf16_and_keeps_its_own_type(name):
     method = make_method(name, dense(), fsvi.Categorical(), context=fsvi.contexts.Uniform(widen=0.5))
@@ -96,19 +88,6 @@ def test_methods_train_in_bf16_and_keeps_its_own_type(name):
         torch.float32,
         torch.float64,
     }
-
-
-def test_accumulation_makes_fewer_steps_and_the_last_one_takes_what_is_left():
-    steps = []
-
-    class Count(fsvi.training.Callback):
-        def on_step_end(self, state):
-            steps.append(state.step)
-
-    method = classifier()
-    fsvi.fit(method, points(20), epochs=2, batch_size=4, accumulate=2, callbacks=[Count()])
-    assert steps == [1, 2, 3, 4, 5, 6]
-    assert method.progress == 1.0
 
 
 @pytest.mark.parametrize("make", [fsvi.training.adamw, partial(fsvi.training.sgd, 0.8, nesterov=True)])

@@ -23,19 +23,6 @@ def test_any_optimizer_trains_every_parameter(optimizer):
     assert unchanged == set()
 
 
-def test_a_function_may_make_the_optimizer_and_gets_the_methods_groups():
-    seen = []
-
-    def make(groups):
-        seen.extend(groups)
-        return torch.optim.SGD(groups)
-
-    method = classifier(stds=fsvi.posteriors.Stds(lr_scale=4.0))
-    fsvi.fit(method, points(), epochs=1, lr=0.1, optimizer=make, schedule=None)
-    assert [group["lr"] for group in seen] == [0.1, 0.4]
-    assert seen[1]["params"] == [method.posterior.log_std]
-
-
 @pytest.mark.parametrize(
     ("schedule", "factor"),
     [

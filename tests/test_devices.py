@@ -153,6 +153,7 @@ LIKELIHOODS = {
     "class weights": (lambda: C(class_weight=[1.0, 2.0], label_smoothing=0.1), 2, points),
     "bernoulli": (fsvi.Bernoulli, 1, points),
     "poisson": (fsvi.Poisson, 1, points),
+    "student": (fsvi.StudentT, 1, curve),
 }
 WAITS = {"gaussian process": 1, "gfsvi": 1, "fbnn": 2, "two sets": 1, "vogn": 2, "swag, steps": 1}
 """Cases that wait more often in a step: `torch.linalg.eigh` checks its own success, the worst set is chosen, VOGN's

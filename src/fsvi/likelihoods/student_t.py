@@ -121,8 +121,8 @@ class StudentTPredictive(NumericPredictive):
 
     @property
     def variance(self) -> Tensor:
-        """df/(df − 2)·scale² + that of the draws; torch's own distribution checks values, which a graph cannot."""
-        return (self.scale.square() * self.df / (self.df - _LEAST_DF)).mean(0) + self.function_variance
+        """Var[y] = E[scale²·df/(df − 2)] + Var[f], (n, targets), in operations that export and every device have."""
+        return (self.scale.square() * self.df / (self.df - 2)).mean(0) + self.function_variance
 
     def cdf(self, y: Any, below: bool = False) -> Tensor:
         """1/S Σₛ T((y − fₛ)/scale), (n, targets), with T the t distribution's own."""

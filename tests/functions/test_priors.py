@@ -118,13 +118,12 @@ def test_empirical_from_a_network(make, name):
 
 
 @pytest.mark.parametrize("stochastic", ["all", "last_layer"])
-@pytest.mark.parametrize("channels_last", [True, False])
-def test_empirical_from_a_method_is_its_posterior(make, stochastic, channels_last):
+def test_empirical_from_a_method_is_its_posterior(make, stochastic):
     """The previous task's posterior: the function KL of a method to itself as the prior is zero."""
     net, x = make("batch_norm", 5)
     context = fsvi.contexts.Dataset(x)
     settings = dict(stochastic=stochastic, linearize="exact", context=context)
-    source = fsvi.FSVI(Network(net, channels_last=channels_last), fsvi.Categorical(), **settings)
+    source = fsvi.FSVI(Network(net), fsvi.Categorical(), **settings)
     source.net.train()(x + 1)
     with torch.no_grad():
         for mean in source.posterior.means().values():

@@ -322,7 +322,6 @@ def forgeries(tree):
         ("network", []),
         ("network", {"head": []}),
         ("network", {**config["settings"]["network"], "output": {}}),
-        ("network", {**config["settings"]["network"], "channels_last": "no"}),
     ):
         yield {**tree, "config": {**config, "settings": {**config["settings"], name: value}}}
     yield {**tree, "tensors": {**tree["tensors"], "posterior.mean": 3.0}}

@@ -119,6 +119,11 @@ class StudentTPredictive(NumericPredictive):
         """The t distribution of each draw."""
         return D.StudentT(self.df, self.samples, self.scale, validate_args=False)
 
+    @property
+    def variance(self) -> Tensor:
+        """E[scale² df / (df − 2)] + Var[f], (n, targets)."""
+        return (self.scale.square() * self.df / (self.df - 2)).mean(0) + self.function_variance
+
     def cdf(self, y: Any, below: bool = False) -> Tensor:
         """1/S Σₛ T((y − fₛ)/scale), (n, targets), with T the t distribution's own."""
         from scipy.special import stdtr  # takes long to import

@@ -217,6 +217,14 @@ def fit_fmgp(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
     return method, WIDTH
 
 
+def fit_sngp(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
+    """SNGP's head in place of the trained last layer, on training images; the backbone stays as it was trained."""
+    x, y = sets["train"]
+    method = fsvi.SNGP(head(net, WIDTH), fsvi.Categorical())
+    fsvi.fit(method, (x[:, :WIDTH], y), epochs=10, batch_size=512, lr=1e-2, seed=seed, progress=False)
+    return method, WIDTH
+
+
 METHODS = {
     "map": (fit_map, None),
     "temperature": (fit_temperature, None),
@@ -224,6 +232,7 @@ METHODS = {
     "laplace": (fit_laplace, None),
     "mfvi": (fit_mfvi, None),
     "fmgp": (fit_fmgp, None),
+    "sngp": (fit_sngp, None),
 }
 
 

@@ -97,7 +97,7 @@ def same_bits(first: Any, second: Any) -> bool:
 def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         dense = value.detach().clone(memory_format=torch.contiguous_format)
-        return [str(value.dtype), list(value.shape), dense.reshape(-1).view(torch.uint8).tolist()]
+        return [str(value.dtype), list(value.shape), dense.reshape(-1).view(torch.uint8).numpy().tobytes().hex()]
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
-from fsvi.errors import FSVIError, HeadError, InvalidInputError, SingularCovarianceError
+from fsvi.errors import FSVIError, InvalidInputError, SingularCovarianceError
 from scenarios import box, classifier, copied, curve, dense, points, regressor, same_bits
 
 contexts, priors = fsvi.contexts, fsvi.priors
@@ -77,20 +77,6 @@ def test_data_that_cannot_be_learned_from(make, data, message):
     with refused(message):
         fsvi.fit(method, data, **FAST_FIT)
     assert same_bits(copied(method), before)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        (X.double(), Y.int()),
-        (X.numpy(), Y.numpy()[:, None]),
-        (X.requires_grad_(False)[:1], Y[:1]),
-    ],
-    ids=["float64 and int32", "a column of labels", "one example"],
-)
-@pytest.mark.filterwarnings("ignore:all 1 labels")
-def test_data_of_other_types_is_welcome(data):
-    assert fsvi.fit(classifier(), data, **FAST_FIT).epochs == 2
 
 
 def test_one_class_is_warned_of_once():
@@ -172,24 +158,6 @@ def test_a_context_that_does_not_fit_the_data(context, message):
 
 
 # Networks
-
-
-@pytest.mark.parametrize(
-    ("net", "message"),
-    [
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), r"nn\.Linear"),
-        (nn.Sequential(*dense(), nn.Softmax(-1)), "softmax.*'3'.*logits"),
-        (nn.Sequential(*dense(), nn.LogSoftmax(-1)), "log-softmax.*'3'"),
-        (nn.Sequential(*dense(), nn.ReLU()), "'3'"),
-    ],
-    ids=["no linear layer", "softmax", "log-softmax", "relu"],
-)
-def test_a_network_without_a_linear_head(net, message):
-    with refused(message, HeadError):
-        fsvi.FSVI(net, fsvi.Categorical(), context=box())
-    if len(net) > 1:
-        with refused(message, HeadError):
-            fsvi.fit(fsvi.MAP(net, fsvi.Categorical()), (X, Y), **FAST_FIT)
 
 
 # Singular covariances

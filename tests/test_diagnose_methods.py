@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -73,33 +73,6 @@ def test_nothing_is_changed_by_a_diagnosis() -> None:
     assert torch.equal(random, torch.get_rng_state())
 
 
-def test_a_loaded_method_is_diagnosed_without_its_context(tmp_path: Path) -> None:
-    method = moons_method(context=fsvi.contexts.Dataset(MOONS[0]))
-    trained(method, epochs=2)
-    method.save(tmp_path / "m.fsvi")
-    loaded = fsvi.load(tmp_path / "m.fsvi", mlp(2, (30, 30), 2, nn.Tanh))
-    names = {finding.name for finding in diagnose(loaded, MOONS)}
-    assert "variance" in names
-    assert not names & {"context", "kl_balance"}
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "outputs"),
-    [(fsvi.Bernoulli(), 1), (fsvi.Bernoulli(), 2), (fsvi.StudentT(), 1)],
-    ids=["bernoulli", "labels", "student"],
-)
-def test_every_likelihood_is_diagnosed(likelihood: fsvi.likelihoods.Likelihood, outputs: int) -> None:
-    x, y = MOONS
-    torch.manual_seed(0)
-    targets = torch.stack([y, 1 - y], 1)[:, :outputs]
-    method = fsvi.MAP(mlp(2, (30,), outputs), likelihood)
-    trained(method, (x, targets), epochs=30)
-    diagnosis = diagnose(method, (x, targets))
-    names = [finding.name for finding in diagnosis]
-    assert "learning" in names and ("calibration" in names) == (outputs == 1)
-    assert diagnosis["learning"].level == "ok"
-
-
 # Learning and the posterior -------------------------------------------------------------------------------------------
 
 
@@ -121,16 +94,6 @@ def test_variance_blown_up(spoiled: fsvi.FSVI) -> None:
     diagnosis = diagnose(spoiled, MOONS)
     assert "variance" in faults(diagnosis)
     assert "blown up: 2.weight" in diagnosis["variance"].sentence
-
-
-@pytest.mark.parametrize("tracked", [True, False])
-def test_batch_norm_without_statistics(tracked: bool) -> None:
-    net = scenarios.normalised()
-    if not tracked:
-        net[1] = nn.BatchNorm2d(3, track_running_stats=False)
-    finding = diagnose(fsvi.MAP(net, fsvi.Categorical()), scenarios.images())["batch_norm"]
-    assert finding.level == "no"
-    assert ("were made with" if tracked else "no statistics") in finding.sentence
 
 
 # Away from the data ---------------------------------------------------------------------------------------------------
@@ -158,8 +121,11 @@ def test_one_network_is_uncertain_nowhere() -> None:
 def test_the_monte_carlo_error_falls_with_the_root_of_the_draws(
     healthy: tuple[fsvi.FSVI, fsvi.training.History],
 ) -> None:
-    errors = [diagnose(healthy[0], MOONS, num_samples=num)["samples"].numbers["error"] for num in (4, 64)]
-    assert 2.5 < errors[0] / errors[1] < 6.5
+    """The slope of the logarithms is −1/2; an error from five sets of draws is itself uncertain by about a third."""
+    nums = [2, 4, 8, 16, 32, 64]
+    errors = [diagnose(healthy[0], MOONS, num_samples=num)["samples"].numbers["error"] for num in nums]
+    slope = np.polyfit(np.log(nums), np.log(errors), 1)[0]
+    assert -0.75 < slope < -0.25, slope
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import importlib.util
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -32,46 +30,6 @@ def test_a_loop_written_by_hand():
     method, losses = load("hand_written_loop").train(epochs=15)
     check(method)
     assert losses[-1] < losses[0] - 0.2
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_accelerate():
-    pytest.importorskip("accelerate")
-    method, losses = load("accelerate_loop").train(epochs=15)
-    check(method)
-    assert losses[-1] < losses[0] - 0.2
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_ray_data_scores_like_the_estimator(tmp_path):
-    pytest.importorskip("ray.data")
-    import ray
-
-    frame = pd.DataFrame({"id": range(60), "size": np.linspace(-2, 2, 60), "color": ["red", "blue"] * 30})
-    estimator = fsvi.FSVIClassifier(epochs=3, num_samples=10, random_state=0)
-    estimator.fit(frame.drop(columns="id"), np.where(frame["size"] > 0, "big", "small"))
-    estimator.save(tmp_path / "m.fsvi")
-    (tmp_path / "data").mkdir()
-    for part in range(2):
-        frame[part::2].to_parquet(tmp_path / "data" / f"{part}.parquet")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        name = "score_with_ray_data"
-        scored = load(name).score(str(tmp_path / "m.fsvi"), str(tmp_path / "data"), str(tmp_path / "out"), actors=1)
-        found = scored.to_pandas().sort_values("id")
-    finally:
-        ray.shutdown()
-    assert found["id"].tolist() == list(range(60))
-    np.testing.assert_allclose(found["probability"], estimator.predict_proba(frame.drop(columns="id")).max(1))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_lightning(tmp_path, monkeypatch):
-    pytest.importorskip("lightning")
-    monkeypatch.chdir(tmp_path)
-    method, terms = load("lightning_loop").train(epochs=15)
-    check(method)
-    assert set(terms) == {"nll", "kl"} and terms["nll"] < 0.5
 
 
 def quiet_method():

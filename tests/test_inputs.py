@@ -1,6 +1,3 @@
-from collections import UserDict
-
-import numpy as np
 import pytest
 import torch
 
@@ -11,7 +8,6 @@ from fsvi.inputs import (
     Graphs,
     bundle,
     concatenate,
-    is_structured,
 )
 from fsvi.validation import as_tensor, check_inputs
 
@@ -21,22 +17,6 @@ def made(x) -> Bundle:
 
 
 NESTED = {"b": torch.arange(6).reshape(3, 2), "a": (torch.randn(3), {"c": torch.ones(3, 2, 2)})}
-
-
-@pytest.mark.parametrize(
-    ("x", "expected"),
-    [
-        ({"a": torch.ones(2)}, True),
-        (UserDict(a=torch.ones(2)), True),
-        ((torch.ones(2), torch.ones(2)), True),
-        ([torch.ones(2), np.ones(2)], True),
-        (torch.ones(2), False),
-        ([[1.0, 2.0], [3.0, 4.0]], False),
-        ([torch.tensor(1.0), torch.tensor(2.0)], False),
-    ],
-)
-def test_what_is_structured(x, expected):
-    assert is_structured(x) is expected
 
 
 def test_examples_of_all_tensors_are_taken_together():

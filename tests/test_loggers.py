@@ -1,5 +1,4 @@
 import csv
-import importlib.util
 
 import pytest
 
@@ -24,17 +23,3 @@ def test_csv_has_a_row_per_epoch(tmp_path):
     assert [float(row["val"]) for row in written] == history.validation
     rates = [0.5 * fsvi.training.cosine()(done / 3) for done in (1, 2, 3)]  # for the steps that follow
     assert [float(row["lr"]) for row in written] == pytest.approx(rates)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_has_the_epochs_and_the_steps(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    logger = fsvi.loggers.TensorBoard(tmp_path, every=2)
-    history = fsvi.fit(classifier(), points(), epochs=2, batch_size=10, callbacks=[logger])
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert set(events.Tags()["scalars"]) == {"epoch/loss", "epoch/nll", "epoch/kl", "epoch/lr", "step/nll", "step/kl"}
-    assert [event.step for event in events.Scalars("epoch/loss")] == [2, 4]
-    assert [event.value for event in events.Scalars("epoch/loss")] == pytest.approx(history.loss, rel=1e-6)
-    assert [event.step for event in events.Scalars("step/kl")] == [2, 4]

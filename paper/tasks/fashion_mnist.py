@@ -62,7 +62,7 @@ def fashion_mnist(order: Order) -> Experiment:
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
     def evaluate(method: Method) -> Outcome:
-        found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort, sources)
+        found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort)
         return Outcome(found, curves, list(tests.values()))
 
     steps = _SGD if order.member in _WITH_SGD else _ADAM

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.calibration import APS, Calibrated, Calibration, ConformalIntervals, TemperatureScaling, VarianceScaling
+from fsvi.calibration import APS, Calibrated, Calibration, TemperatureScaling
 from fsvi.serialization import read_tree, write_tree
-from scenarios import classifier, curve, dense, points, regressor
+from scenarios import classifier, dense, points
 
 KIND = "fsvi method"
 
@@ -40,16 +40,6 @@ def test_classes_come_back_from_a_file(calibrated, net, tmp_path):
     assert not loaded.method.training
 
 
-def test_intervals_come_back_from_a_file(tmp_path):
-    x, y = curve(60)
-    calibrated = Calibrated.fit(regressor(), [VarianceScaling(), ConformalIntervals()], x, y, num_samples=5)
-    calibrated.save(tmp_path / "file")
-    loaded = fsvi.load(tmp_path / "file")
-    for first, second in zip(loaded.intervals(x, 0.2), calibrated.intervals(x, 0.2), strict=True):
-        assert torch.equal(first, second)
-    assert torch.equal(loaded.predict(x).variance, calibrated.predict(x).variance)
-
-
 def forgeries(config):
     yield 3
     yield {}
@@ -70,11 +60,3 @@ def test_a_forged_calibration_raises_only_errors_of_fsvi(calibrated, tmp_path):
         write_tree(path, {**tree, "calibrated": forged}, KIND)
         with pytest.raises(fsvi.errors.FSVIError, match=r"forged\.fsvi"):
             fsvi.load(path)
-
-
-def test_batches_and_summaries_are_calibrated(calibrated):
-    x, _ = points(80)
-    whole = calibrated.predict(x)
-    parts = list(calibrated.predict_batches([x[:30], x[30:]]))
-    torch.testing.assert_close(fsvi.likelihoods.concatenate(parts).samples, whole.samples)
-    torch.testing.assert_close(calibrated.predict(x, batch_size=30, summary=True).mean, whole.mean)

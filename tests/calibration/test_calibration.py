@@ -31,14 +31,6 @@ REAL = {
 }
 
 
-def test_steps_are_applied_in_their_order():
-    p, y = class_predictions(300)
-    calibration = Calibration([TemperatureScaling(), VectorScaling()]).fit(p, y)
-    first = TemperatureScaling().fit(p, y)
-    second = VectorScaling().fit(first(p), y)
-    assert torch.equal(calibration(p).log_probs, second(first(p)).log_probs)
-
-
 def test_scaling_and_conformal_get_rows_of_their_own():
     p, y = class_predictions(200)
     calibration = Calibration([TemperatureScaling(), LAC()], scaling_share=0.25).fit(p, y, seed=3)
@@ -126,16 +118,6 @@ def test_written_and_read_without_pickle(name, tmp_path):
         assert torch.equal(again.intervals(fresh).upper, calibration.intervals(fresh).upper)
     elif calibration.conformal is not None:
         assert torch.equal(again.sets(fresh), calibration.sets(fresh))
-
-
-@pytest.mark.parametrize(
-    "steps", [3, [], [3], [{"class": "Nothing", "settings": {}}], [{"class": "LAC", "settings": {"scores": [[1.0]]}}]]
-)
-def test_forged_settings_raise_only_errors_of_fsvi(steps):
-    config = Calibration([LAC()]).config()
-    config["settings"]["steps"] = steps
-    with pytest.raises(FSVIError):
-        Configurable.from_config(config)
 
 
 def test_rows_that_do_not_fit_are_refused():

@@ -92,16 +92,3 @@ def test_intervals_are_mapies(num):
     step = ConformalIntervals().fit(p, y)
     for index, alpha in enumerate(LEVELS):
         np.testing.assert_allclose(torch.cat(step.intervals(fresh, alpha), 1), expected[:, :, index], rtol=1e-12)
-
-
-@pytest.mark.parametrize("num", [100, 237])
-def test_upper_ends_are_those_of_mapies_score_for_standard_deviations(num):
-    """At the lower end MAPIE 1.6 takes the ⌊(n + 1)(1 − α)⌋-th residual with this score, one less than the theory."""
-    from mapie.conformity_scores import StdConformityScore
-
-    p, y = real_predictions(num)
-    fresh, _ = real_predictions(300, seed=1)
-    expected = mapie_intervals(StdConformityScore(), p, y, fresh)
-    step = ConformalIntervals().fit(p, y)
-    for index, alpha in enumerate(LEVELS):
-        np.testing.assert_allclose(step.intervals(fresh, alpha).upper.squeeze(1), expected[:, 1, index], rtol=1e-12)

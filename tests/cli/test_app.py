@@ -9,10 +9,6 @@ import fsvi
 from fsvi import cli
 
 
-def test_version(run):
-    assert run("--version") == (0, f"fsvi {fsvi.__version__}\n", "")
-
-
 def test_the_package_runs_as_a_module():
     said = subprocess.run([sys.executable, "-m", "fsvi", "--version"], capture_output=True, text=True, check=True)
     assert said.stdout == f"fsvi {fsvi.__version__}\n"
@@ -35,14 +31,6 @@ def raising(error):
 def test_ctrl_c_is_130(run, monkeypatch):
     monkeypatch.setattr("fsvi.scoring.scorers.ModelFile.load", raising(KeyboardInterrupt()))
     assert run("predict", "model.fsvi", "x.npy")[0] == 130
-
-
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_several_processes_cannot_share_a_command(run, monkeypatch, rank):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", rank)
-    code, _, err = run("predict", "absent.fsvi", "x.npy")
-    assert code == 1 and ("2 processes" in err) == (rank == "0")
 
 
 def test_an_error_is_one_sentence_without_colour(run, tmp_path):

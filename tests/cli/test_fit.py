@@ -99,37 +99,12 @@ def test_types_and_task_can_be_given(table):
     assert "regression" in fit(path, "--force", "--task", "regression", target="stars").output
 
 
-def test_weights_and_balanced_classes(table):
-    rows = make_rows()
-    for index, row in enumerate(rows):
-        row["count"] = index % 3
-    path = write(table.parent / "weighted.csv", rows)
-    result = fit(path, "--weight", "count", "--class-weight", "balanced", target="risk")
-    assert result.exit_code == 0, result.exception
-    assert "count" not in Estimator.load(table.parent / "model.fsvi").encoder_.names
-
-
-def test_with_enough_rows_the_model_is_calibrated(tmp_path):
-    path = write(tmp_path / "t.csv", make_rows(400))
-    result = invoke("fit", str(path), "--target", "price", "--out", str(tmp_path / "m.fsvi"), "--epochs", "3")
-    assert result.exit_code == 0, result.exception
-    assert Estimator.load(tmp_path / "m.fsvi").calibration_ is not None
-
-
 def test_the_verdict_is_one_json_object(table):
     result = fit(table, "--json")
     found = json.loads(result.stdout)
     assert found["verdict"] in ("trust", "care", "no") and found["metrics"]["rmse"] > 0
     assert {"useful", "calibration", "time"} <= {finding["name"] for finding in found["findings"]}
     assert "'visit'" in next(f["sentence"] for f in found["findings"] if f["name"] == "time")
-
-
-def test_a_class_that_occurs_once_is_named_and_kept(table):
-    rows = make_rows()
-    rows[7]["risk"] = "unique"
-    result = fit(write(table, rows), target="risk")
-    assert result.exit_code == 0 and "'unique' occurs once (line 9)" in result.output
-    assert "unique" in Estimator.load(table.parent / "model.fsvi").classes_
 
 
 def test_files_are_not_replaced_unless_asked(table):
@@ -166,11 +141,6 @@ def test_bad_tables_and_options_are_named(table, tmp_path):
     assert "did you mean" in refused(table, "--method", "fsvy")
     table.write_text("")
     assert "empty" in refused(table)
-
-
-def test_a_sample_of_a_large_file(table):
-    result = fit(table, "--max-rows", "60")
-    assert result.exit_code == 0 and "120 rows" in result.output and "sample of 60" in result.output
 
 
 def test_a_model_of_numeric_columns_predicts_arrays_and_frames(run, tmp_path):

@@ -32,28 +32,6 @@ class Own(nn.Module):
         return self.fc(torch.sin(x))
 
 
-class Words(nn.Module):
-    """A network that takes whole numbers below 5."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.fc = nn.Embedding(5, 3), nn.Linear(6, 2)
-
-    def forward(self, x):
-        return self.fc(self.embed(x).flatten(1))
-
-
-class Mixed(nn.Module):
-    """A network that takes a whole number below 5 and a real one."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.fc = nn.Embedding(5, 3), nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.fc(torch.cat([self.embed(x[:, 0].long()), x[:, 1:]], 1))
-
-
 @pytest.fixture(scope="module")
 def trained():
     """A classifier of pictures that has learned them."""
@@ -131,18 +109,6 @@ def test_referral_is_that_of_the_library(predict, trained):
     assert f"{kept} to keep, {NUM - kept} to refer" in err and err.endswith(f"{referral}\n")
 
 
-def test_a_file_predicted_part_by_part_is_the_same(predict, monkeypatch):
-    whole = table(predict("x.npy", *REFER, "--batch-size", "4")[1])
-    asked = []
-    monkeypatch.setattr("fsvi.scoring.scorers.ROWS", 8)
-    predictive = fsvi.FSVI.predictive
-    monkeypatch.setattr(fsvi.FSVI, "predictive", lambda method, f: asked.append(f.shape[1]) or predictive(method, f))
-    parts = table(predict("x.npy", *REFER, "--batch-size", "4")[1])
-    assert asked == [*[8] * 37, 4, 8, 8, 8, 6]
-    assert parts["label"] == whole["label"] and parts["decision"] == whole["decision"]
-    assert np.array(parts["entropy"], float) == pytest.approx(np.array(whole["entropy"], float), rel=1e-4)
-
-
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
 def test_a_file_is_written_and_nothing_printed(predict, suffix):
     code, out, _ = predict("x.csv", *REFER, "--out", f"new/p.{suffix}")
@@ -184,7 +150,7 @@ def test_real_numbers_have_a_mean_and_an_interval(predict, targets):
 def own(files, monkeypatch):
     fsvi.MAP(Own(), fsvi.Categorical()).save("own.fsvi")
     np.save("two.npy", np.ones((3, 2)))
-    module = "import torch\nfrom test_cli_predict_nets import Mixed, Own, Words\n"
+    module = "import torch\nfrom test_cli_predict_nets import Own\n"
     monkeypatch.setitem(sys.modules, "test_cli_predict_nets", sys.modules[__name__])
     (files / "own_nets.py").write_text(module)
     yield
@@ -196,19 +162,6 @@ def test_a_network_of_ones_own_is_named(predict, own):
     code, out, _ = predict("two.npy", "--net", "own_nets:Own", model="own.fsvi")
     assert code == 0 and len(out.splitlines()) == 4
     assert sys.path == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ((), 1, "network"),
-        (("--net", "nowhere:Own"), 1, "'nowhere'"),
-        (("--net", "own_nets"), 2, "module:function"),
-    ],
-)
-def test_what_is_wrong_with_a_network_is_said(predict, own, arguments, code, message):
-    got, out, err = predict("two.npy", *arguments, model="own.fsvi")
-    assert (got, out) == (code, "") and message in err.splitlines()[-1]
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------
@@ -270,26 +223,3 @@ def test_bad_options_are_named(predict, arguments, code, message):
     got, out, err = predict("x.csv", *arguments)
     assert (got, out) == (code, "") and message in err.splitlines()[-1]
     assert code == 2 or err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "columns"),
-    [
-        (fsvi.Bernoulli(), CLASSES),
-        (fsvi.Poisson(), ["mean", "std", "lower", "upper"]),
-        (fsvi.StudentT(), ["mean", "std", "lower", "upper"]),
-    ],
-    ids=["bernoulli", "poisson", "student"],
-)
-def test_every_likelihood_has_a_table(likelihood, columns, run, tmp_path):
-    x = torch.randn(12, 2)
-    method = fsvi.MFVI(dense(1), likelihood)
-    fsvi.fit(method, (x, (x[:, 0] > 0).float()), epochs=1)
-    method.save(tmp_path / "model")
-    np.savez(tmp_path / "x.npz", x=x.numpy())
-    code, _, said = run("predict", str(tmp_path / "model"), str(tmp_path / "x.npz"), "--out", str(tmp_path / "out.csv"))
-    assert code == 0, said
-    table = polars.read_csv(tmp_path / "out.csv")
-    assert table.columns == ["row", *columns] and len(table) == 12
-    expected = method.predict(x).columns()
-    np.testing.assert_allclose(table[columns[1]].to_numpy(), expected[columns[1]].numpy(), rtol=1e-4)

@@ -4,7 +4,6 @@ import io
 import numpy as np
 import pytest
 
-import fsvi.scoring.scorers as scorers
 from command import invoke
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
@@ -64,19 +63,6 @@ def test_intervals_are_conformal_after_calibration(folder):
     assert rows[0]["mean"] == plain[0]["mean"] and rows[0]["lower"] != plain[0]["lower"]
 
 
-def test_order_of_columns_and_parts_do_not_matter(folder, tmp_path, monkeypatch):
-    lines = [line.split(",") for line in (folder / "held_out.csv").read_text().splitlines()]
-    path = tmp_path / "other.csv"
-    path.write_text(
-        "\n".join(",".join([cells[2], "0", cells[0], cells[1]]) for cells in lines).replace(",0,", ",z,", 1)
-    )
-    expected = predict(folder, "classes.fsvi", folder / "held_out.csv")
-    monkeypatch.setattr(scorers, "ROWS", 64)
-    result = predict(folder, "classes.fsvi", path)
-    assert [row["label"] for row in rows_of(result)] == [row["label"] for row in rows_of(expected)]
-    assert "'z'" in result.stderr and "'label'" not in result.stderr
-
-
 def test_a_folder_gets_the_predictions_of_many_files(folder, tmp_path):
     (tmp_path / "new").mkdir()
     for index in range(2):
@@ -91,26 +77,6 @@ def test_a_folder_gets_the_predictions_of_many_files(folder, tmp_path):
     )
     again = predict(folder, "classes.fsvi", tmp_path / "new" / "0*.csv", *arguments)
     assert "2 of them before" in again.stderr and again.exit_code == 0
-
-
-def test_the_folder_and_files_that_failed_are_told(folder, tmp_path):
-    make(tmp_path / "good.csv", num=5)
-    make(tmp_path / "late.csv", num=300)
-    with open(tmp_path / "late.csv", "a") as file:
-        file.write("large,red,2024-01-01,big,1\n")
-    result = predict(folder, "classes.fsvi", tmp_path, "--out", str(tmp_path / "scored"))
-    with pytest.raises(FSVIError, match=r"1 of 2 files.*late.csv.*'size' has 'large'"):
-        raise result.exception
-    assert (tmp_path / "scored" / "good.csv").exists()
-
-
-def test_parquet_predicts_the_same(folder, tmp_path):
-    polars = pytest.importorskip("polars")
-    frame = polars.read_csv(folder / "held_out.csv", try_parse_dates=True)
-    frame.write_parquet(tmp_path / "t.parquet")
-    expected = rows_of(predict(folder, "numbers.fsvi", folder / "held_out.csv"))
-    found = rows_of(predict(folder, "numbers.fsvi", tmp_path / "t.parquet"))
-    assert [row["mean"] for row in found] == [row["mean"] for row in expected] and found[0]["line"] == "1"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import torch
 
 from fsvi.data import oat1d, snelson, subspace, two_moons
 
-TOY1D = {"snelson": (snelson, 148, 1), "oat1d": (oat1d, 100, 1), "subspace": (subspace, 400, 2)}
-
 
 @pytest.fixture
 def toy1d_folder() -> Path:
@@ -33,38 +31,6 @@ def test_two_moons_noise_is_the_distance_from_the_half_circles():
     x, y = two_moons(4000, noise=0.1)
     centre = torch.tensor([[0.0, 0.0], [1.0, 0.5]])[y]
     assert ((x - centre).norm(dim=1) - 1).std().item() == pytest.approx(0.1, rel=0.05)
-
-
-@pytest.mark.parametrize("name", TOY1D)
-def test_shapes_ranges_and_determinism(name):
-    make, num, inputs = TOY1D[name]
-    toy = make()
-    assert toy.name == name
-    assert toy.x.shape == (num, inputs) and toy.y.shape == (num, 1)
-    assert {t.dtype for t in (toy.x, toy.y, toy.x_raw, toy.y_raw)} == {torch.float32}
-    assert torch.equal(toy.x, make().x) and torch.equal(toy.y, make().y)
-    data = (toy.x_raw.min().item(), toy.x_raw.max().item())
-    assert toy.wide[0] < toy.zoomed[0] < data[0] < data[1] < toy.zoomed[1] < toy.wide[1]
-    assert toy.context_range[0] < data[0] < data[1] < toy.context_range[1]
-    torch.testing.assert_close(toy.targets.inverse(toy.y), toy.y_raw)
-
-
-@pytest.mark.parametrize(
-    ("make", "low", "high"),
-    [(snelson, [-8], [8]), (oat1d, [-10], [10]), (subspace, [-5, 0], [5, 25])],
-)
-def test_context_bounds_in_network_units(make, low, high):
-    bounds = make().context_bounds
-    assert bounds[0] == pytest.approx(low, abs=1e-5)
-    assert bounds[1] == pytest.approx(high, abs=1e-5)
-
-
-def test_snelson_without_the_gap():
-    toy = snelson()
-    assert not ((toy.x_raw >= 1.5) & (toy.x_raw <= 3.0)).any()
-    for values in (toy.x, toy.y):
-        assert values.mean().item() == pytest.approx(0, abs=1e-5)
-        assert values.std(correction=0).item() == pytest.approx(1, abs=1e-5)
 
 
 def test_oat1d_is_two_clusters_on_one_function():

@@ -1,17 +1,9 @@
 """Data, weights and parameters of both estimators; scikit-learn's own checks are in test_estimators.py."""
 
-import warnings
-
 import numpy as np
-import pandas as pd
 import pytest
-import torch
-from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 
-from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
-from fsvi.tables import as_table
 
 FAST = {"epochs": 30, "lr": 0.05, "batch_size": 32, "num_samples": 10, "random_state": 0}
 pandas = pytest.importorskip("pandas")
@@ -79,17 +71,6 @@ def test_missing_numbers():
         model.predict([[np.inf, 1.0]])
 
 
-def test_text_is_left_out_with_a_warning(frame, labels):
-    named = frame.assign(name=[f"person {i}" for i in range(len(frame))])
-    with pytest.warns(UserWarning, match="'name' is left out"):
-        model = FSVIClassifier("map", **FAST).fit(named, labels)
-    assert "name" not in model.encoder_.names
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        again = clone(model).set_params(columns={"name": "ignore", "age": "category"}).fit(named, labels)
-    assert again.encoder_.columns[0].kind == "category"
-
-
 # Weights --------------------------------------------------------------------------------------------------------------
 
 
@@ -105,51 +86,3 @@ def test_a_weight_of_two_is_the_row_twice(method):
     assert one.method_.num_data == other.method_.num_data
     plain = FSVIRegressor(method, **FAST).fit(x, y)
     assert not np.array_equal(plain.predict(x), one.predict(x))
-
-
-@pytest.mark.parametrize("weights", [np.zeros(30), np.full(30, -1.0)])
-def test_weights_that_cannot_be_used(weights):
-    x = np.random.default_rng(0).normal(size=(30, 2))
-    with pytest.raises(ValueError, match="eight"):
-        FSVIRegressor("map", **FAST).fit(x, x[:, 0], sample_weight=weights)
-
-
-# Parameters -----------------------------------------------------------------------------------------------------------
-
-
-def test_settings_can_be_searched_one_by_one():
-    model = FSVIRegressor(settings={"num_context": 8})
-    assert model.get_params()["settings__num_context"] == 8
-    assert "settings__num_context" not in model.get_params(deep=False)
-    given = model.settings
-    model.set_params(settings__num_context=4, settings__stochastic="last_layer", epochs=3)
-    assert model.settings == {"num_context": 4, "stochastic": "last_layer"} and given == {"num_context": 8}
-    x = np.random.default_rng(0).normal(size=(40, 2))
-    search = GridSearchCV(FSVIRegressor("map", **FAST), {"settings__prior_variance": [0.1, 1.0]}, cv=2)
-    assert search.fit(x, x[:, 0]).best_params_.keys() == {"settings__prior_variance"}
-
-
-def test_device_is_used_and_a_wrong_one_is_named():
-    x = np.random.default_rng(0).normal(size=(30, 2))
-    assert FSVIRegressor("map", **FAST, device="cpu").fit(x, x[:, 0]).method_.device == torch.device("cpu")
-    with pytest.raises(InvalidInputError, match="nowhere"):
-        FSVIRegressor("map", **FAST, device="nowhere").fit(x, x[:, 0])
-
-
-def test_many_rows_are_predicted_part_by_part(monkeypatch):
-    x = np.random.default_rng(0).normal(size=(70, 2))
-    model = FSVIRegressor(**FAST).fit(x, x[:, 0])
-    whole = model.predict(x, return_std=True)
-    monkeypatch.setattr("fsvi.estimators.base._ROWS", 16)
-    np.testing.assert_allclose(model.predict(x, return_std=True), whole, rtol=1e-12)
-
-
-# As a new user would --------------------------------------------------------------------------------------------------
-
-
-def test_a_model_of_a_file_predicts_frames():
-    x = pd.DataFrame(np.random.RandomState(0).randn(40, 2), columns=["a", "b"])
-    model = FSVIRegressor("map", **FAST).fit(as_table(x), x.a.to_numpy())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert np.array_equal(model.predict(x), model.predict(as_table(x)))

@@ -31,13 +31,6 @@ def test_balanced_classes_count_the_same():
     np.testing.assert_allclose(given.predict_proba(x), balanced.predict_proba(x), atol=1e-6)
 
 
-def test_a_class_that_occurs_once_is_learned_from(data):
-    x, y = data
-    y = y.astype(object)
-    y[0] = "once"
-    assert FSVIClassifier("map", **FAST).fit(x, y).classes_.tolist() == ["a", "b", "c", "once"]
-
-
 def test_sets_without_calibration_hold_the_most_probable_classes(model, data):
     x = data[0][200:]
     probabilities, sets = model.predict_proba(x), model.predict_set(x, alpha=0.2)
@@ -55,11 +48,3 @@ def test_calibrated_sets_keep_their_promise(data, steps):
     hits = sets[np.arange(200), np.searchsorted(model.classes_, y[400:])].mean()
     assert 0.82 < hits <= 1 and sets.sum(1).mean() < 3  # 0.9, give or take three standard errors of both samples
     assert model.fit(x[:200], y[:200]).calibration_ is None
-
-
-def test_scalings_apply_to_all_predictions(model, data):
-    x, y = data
-    scaled = FSVIClassifier("map", **FAST).fit(x[:200], y[:200])
-    scaled.calibrate(x[200:], y[200:], [TemperatureScaling()])
-    np.testing.assert_allclose(scaled.predict_proba(x), scaled.predictive(x).mean)
-    assert not np.allclose(scaled.predict_proba(x), model.predict_proba(x))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, make_moons
-from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
@@ -64,15 +63,6 @@ def test_scikit_learn_accepts_it(kind):
 
 
 # Learning -----------------------------------------------------------------------------------------------------------
-
-
-def test_two_moons_and_far_away(moons):
-    settings = {**FAST, "epochs": 100, "num_samples": 50}
-    model = FSVIClassifier(**settings, settings={**CHEAP, "num_context": 24}).fit(*moons)
-    assert model.score(*make_moons(300, noise=0.15, random_state=1)) > 0.93
-    near = model.predictive(moons[0]).entropy().mean()
-    far = model.predictive([[6.0, 6.0], [-6.0, 6.0], [6.0, -6.0]]).entropy().mean()
-    assert far > 2 * near
 
 
 def test_diabetes_is_predicted_with_honest_intervals():
@@ -167,17 +157,6 @@ def test_a_given_network_is_copied(moons):
     assert clone(model).fit(*moons).score(*moons) > 0.8
 
 
-def test_a_function_makes_networks(moons):
-    sizes = []
-
-    def make(features, outputs):
-        sizes.append((features, outputs))
-        return nn.Sequential(nn.Linear(features, 8), nn.Tanh(), nn.Linear(8, outputs))
-
-    model = FSVIClassifier("ensemble:map", **FAST, module=make, settings={"size": 3}).fit(*moons)
-    assert sizes == [(2, 2)] * 3 and len(model.method_.members) == 3
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -189,17 +168,3 @@ def test_a_function_makes_networks(moons):
 def test_bad_settings(moons, settings, message):
     with pytest.raises(InvalidInputError, match=message):
         FSVIClassifier(**{**FAST, **settings}).fit(*moons)
-
-
-def test_bad_data(moons, diabetes, regressor):
-    X, y = moons
-    with pytest.raises(InvalidInputError, match="one class"):
-        FSVIClassifier(**FAST).fit(X, 0 * y)
-    with pytest.raises(ValueError, match="Unknown label type"):
-        FSVIClassifier(**FAST).fit(diabetes[0], diabetes[1] / 7)
-    with pytest.raises(InvalidInputError, match=r"DUQ.*classes"):
-        FSVIRegressor("duq", **FAST).fit(*diabetes)
-    with pytest.raises(NotFittedError):
-        FSVIRegressor().predict(X)
-    with pytest.raises(InvalidInputError, match="n_samples=0"):
-        regressor.sample_y(diabetes[0], 0)

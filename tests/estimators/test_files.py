@@ -81,14 +81,3 @@ def test_wrong_files_are_named(tmp_path):
     model.method_.save(tmp_path / "method.fsvi")
     with pytest.raises(FileFormatError, match="fsvi method"):
         FSVIRegressor.load(tmp_path / "method.fsvi")
-
-
-def test_a_users_class_does_not_take_the_place_of_ours(tmp_path):
-    x, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 2
-    fsvi.FSVIClassifier(epochs=1, random_state=0).fit(x, y).save(tmp_path / "file")
-
-    class FSVIClassifier(fsvi.FSVIClassifier):
-        """A user's class of the same name."""
-
-    loaded = fsvi.FSVIClassifier.load(tmp_path / "file")
-    assert type(loaded) is fsvi.FSVIClassifier is not FSVIClassifier

@@ -9,7 +9,7 @@ from torch import nn
 import fsvi
 from fsvi.estimators import FSVIRegressor
 from fsvi.estimators.base import reestimate_noise
-from fsvi.estimators.members import Rows, _Best, _calibrate, _folds, _Members, _noise, train_members
+from fsvi.estimators.members import Rows, _calibrate, _folds, _Members, _noise
 from fsvi.networks import TabularFeatures
 
 
@@ -40,23 +40,6 @@ def test_losses_are_the_likelihoods():
     logits = torch.randn(4, 10, 3)
     exact = -logits.log_softmax(-1)[:, torch.arange(10), labels]
     torch.testing.assert_close(members(True, 3).losses(logits, labels), exact)
-
-
-def test_the_best_step_of_each_member_is_kept():
-    parts = members()
-    rows = Rows(torch.randn(40, 3), torch.randn(40, 1), torch.ones(40))
-    held_out = _folds(40, 4)
-    best = _Best(parts)
-    best.look(parts, rows, held_out)
-    before = parts.last_weight.detach().clone()
-    with torch.no_grad():
-        parts.last_weight[0] += 100  # worse
-        parts.last_weight[1] *= 0.5
-    least = best.least.clone()
-    best.look(parts, rows, held_out)
-    best.restore(parts)
-    assert torch.equal(parts.last_weight[0], before[0]) and best.least[0] == least[0]
-    assert torch.equal(parts.last_weight[1], before[1]) == bool(best.least[1] == least[1])
 
 
 def test_the_noise_follows_the_row_where_held_out_rows_say_so():
@@ -98,16 +81,6 @@ def test_prices_have_no_negative_intervals():
     model = FSVIRegressor(random_state=0, epochs=20).fit(x, y)
     assert model.is_positive_ and model.predict_interval(x)[0].min() == 0.0
     assert not FSVIRegressor(random_state=0, epochs=2).fit(x, y - 5).is_positive_
-
-
-def test_training_is_repeatable_and_history_is_kept():
-    rows = Rows(torch.randn(60, 3), torch.randn(60, 1), torch.ones(60))
-    nets = []
-    for _ in range(2):
-        torch.manual_seed(1)
-        net, history = train_members(rows, 2, 3, 16, None)
-        nets.append(net(rows.x))
-    assert torch.equal(*nets) and len(history.loss) == len(history.validation) >= 1
 
 
 def test_a_learned_noise_is_that_of_held_out_rows():

@@ -78,16 +78,6 @@ def test_sums_and_products_are_those_of_matrices():
     assert len((a + b + c).kernels) == 3 and len((a * b * c).kernels) == 3 and len((a * (b + c)).kernels) == 2
 
 
-def test_every_column_can_have_its_hyperparameters():
-    x = inputs(columns=3)
-    kernel = RBF(0.7) * (Periodic(1.3) + Linear(0.4, columns=[0, 2])) + Matern(1.5, [1.0, 2.0, 3.0])
-    shared, own = kernel.start(x), kernel.start(x, each_column=True)
-    assert (len(shared), len(own)) == (kernel.size(None), kernel.size(3)) == (11, 16)
-    torch.testing.assert_close(kernel(x, own), kernel(x, shared))
-    kinds = kernel.kinds(3, len(own))
-    assert len(kinds) == 16 and kinds.count("lengthscale") == 9 and kinds.count("period") == 1
-
-
 def test_matrices_have_gradients_for_all_hyperparameters():
     x = inputs()
     kernel = (RBF() + Matern(0.5)) * Periodic() + Linear()

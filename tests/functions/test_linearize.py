@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from fsvi.functions import LINEARIZERS
-from fsvi.functions.linearize import features_jvp
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import deterministic_names
 from fsvi.posteriors.mean_field import MeanField
@@ -202,15 +201,6 @@ def test_a_train_mode_pass_before_backward_does_not_change_the_gradient(make, li
 
     for undisturbed, disturbed in zip(gradients(False), gradients(True), strict=True):
         assert (undisturbed is None and disturbed is None) or torch.equal(undisturbed, disturbed)
-
-
-def test_the_tangent_of_the_head_is_left_out(make):
-    """Only α moves: a tangent on the head alone changes nothing."""
-    net, x = make("mlp")
-    split, _, draw = posterior(net, x)
-    tangents = {n: t if n in split.head_names else torch.zeros_like(t) for n, t in draw.shift.items()}
-    _, change = features_jvp(split, tangents, x)
-    assert not change.any()
 
 
 # Layers whose fused kernels torch cannot differentiate twice ----------------------------------------------------------

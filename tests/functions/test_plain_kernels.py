@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.autograd.gradcheck import gradcheck
 from torch.func import jvp
 
@@ -62,12 +61,3 @@ def test_the_forward_derivative_is_that_of_finite_differences():
         step = 1e-6
         expected = (kernel(x + step * direction) - kernel(x - step * direction)) / (2 * step)
         torch.testing.assert_close(change, expected, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("net", [nn.Identity(), nn.LSTM(2, 2)])
-def test_global_switches_are_restored_after_an_error(net):
-    before = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled
-    with pytest.raises(ZeroDivisionError), plain_kernels():
-        assert not torch.backends.mha.get_fastpath_enabled()
-        raise ZeroDivisionError
-    assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled) == before

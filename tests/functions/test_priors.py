@@ -34,22 +34,6 @@ def test_constant_is_white_with_its_variance(make, joint):
     torch.testing.assert_close(p.covariance(), 2.5 * torch.eye(size, dtype=torch.float64)[None])
 
 
-@pytest.mark.parametrize(
-    "name", ["mlp", "transformer", "lstm", "depthwise", "batch_norm", "layer_norm", "tied_features"]
-)
-def test_induced_depends_on_its_seed_alone(make, name):
-    """The same for networks of other values, another for another seed, and torch's random state is left alone."""
-    (net, x), (other, _) = make(name), make(name, seed=1)
-    with torch.no_grad():
-        for p in other.parameters():
-            p.normal_()
-    state = torch.get_rng_state()
-    values = [bound(Induced(seed=seed), n, x)[1].gaussian(x) for n, seed in [(net, 3), (other, 3), (net, 4)]]
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(values[0].mean, values[1].mean) and torch.equal(values[0].covariance(), values[1].covariance())
-    assert not torch.allclose(values[0].mean, values[2].mean)
-
-
 @pytest.mark.parametrize("name", ["mlp", "no_bias", "batch_norm", "transformer"])
 def test_induced_is_the_linearised_random_network(make, name):
     net, x = make(name, 6)
@@ -59,14 +43,6 @@ def test_induced_is_the_linearised_random_network(make, name):
     torch.testing.assert_close(p.mean, mean)
     torch.testing.assert_close(p.covariance(), covariance.expand_as(p.covariance()))
     assert all(torch.equal(prior.net.get_parameter(n), value) for n, value in prior.q.means().items())
-
-
-def test_induced_draws_anew_what_can_be_trained_alone(make):
-    net, x = make("mlp", 4)
-    net[0].requires_grad_(False)
-    _, prior = bound(Induced(), net, x)
-    assert torch.equal(prior.net[0].weight, net[0].weight)
-    assert not torch.equal(prior.net[2].weight, net[2].weight)
 
 
 def test_feature_variance_makes_the_prior_random_and_wider(make):
@@ -123,7 +99,7 @@ def test_empirical_from_a_method_is_its_posterior(make, stochastic):
     net, x = make("batch_norm", 5)
     context = fsvi.contexts.Dataset(x)
     settings = dict(stochastic=stochastic, linearize="exact", context=context)
-    source = fsvi.FSVI(Network(net), fsvi.Categorical(), **settings)
+    source = fsvi.FSVI(net, fsvi.Categorical(), **settings)
     source.net.train()(x + 1)
     with torch.no_grad():
         for mean in source.posterior.means().values():
@@ -152,26 +128,6 @@ def test_all_outputs_jointly_are_the_independent_outputs(make, prior):
     for q in range(2):
         torch.testing.assert_close(blocks[:, q, :, q], apart.covariance().expand(2, -1, -1)[q])
         torch.testing.assert_close(blocks[:, q, :, 1 - q], torch.zeros(4, 4, dtype=torch.float64), atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("prior", [Induced(), Induced(feature_variance=0.1), Empirical(None)])
-def test_a_last_layer_tied_to_an_earlier_one(make, prior):
-    """The shared weight is one parameter, with the last layer's variance, that moves both layers."""
-    net, x = make("tied_head", 3)
-    _, prior = bound(prior, net, x, "exact")
-    values = prior.gaussian(x)
-    torch.testing.assert_close(values.mean.reshape(3, 3), prior.net.eval()(x))
-    assert float(prior.q.stds()["body.weight"].min()) == 1.0
-
-
-@pytest.mark.parametrize("prior", [Constant(), Induced(feature_variance=0.1), Empirical(None)])
-def test_a_prior_learns_nothing(make, prior):
-    net, x = make("mlp")
-    method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Dataset(x), prior=prior)
-    sum(method(x, torch.tensor([0, 1, 0, 1])).values()).backward()
-    assert all(p.grad is None and not p.requires_grad for p in method.prior.parameters())
-    trained = {id(p) for group in method.parameter_groups(0.1) for p in group["params"]}
-    assert trained.isdisjoint(id(p) for p in method.prior.parameters())
 
 
 def test_a_prior_of_ones_own_needs_gaussian_alone(make):

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.functions import gaussian_kl
 from fsvi.functions.hyperparameters import fit_hyperparameters
 from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, median_distance, rbf_kernel
 from fsvi.functions.priors import GaussianProcess
@@ -37,15 +36,6 @@ def test_the_prior_at_points_is_the_kernel_for_every_output(make):
     torch.testing.assert_close(joint.covariance()[0], torch.kron(kernel, torch.eye(2, dtype=torch.float64)))
 
 
-def test_a_singular_kernel_is_no_obstacle(make):
-    net, x = make("mlp", 3)
-    prior = GaussianProcess(lengthscale=50.0)
-    prior.bind(Network(net).examined(x))
-    p = prior.gaussian(torch.cat([x, x, x]))
-    assert bool((p.weight >= 0).all())
-    assert float(gaussian_kl(p, p, 1e-4)) == pytest.approx(0, abs=1e-6)
-
-
 def test_the_lengthscale_is_the_median_distance_unless_it_is_given():
     x = torch.tensor([[0.0], [1.0], [3.0]])
     found, given = GaussianProcess(variance=2.0), GaussianProcess(lengthscale=0.5)
@@ -76,14 +66,6 @@ def test_the_scale_of_targets_and_the_place_of_inputs_do_not_matter():
     torch.testing.assert_close(moved.hyperparameters, torch.stack([lengthscale, 1e10 * variance]), rtol=1e-2, atol=0)
 
 
-def test_columns_of_a_table_get_lengthscales_and_pictures_share_one():
-    x, y = draw(12, 0.5, 1.0, 0.1)
-    table, pictures = GaussianProcess(), GaussianProcess()
-    table.fit(torch.cat([x, x.flip(0)], 1), y, scalar([0.5]), learn_noise=True)
-    pictures.fit(x.expand(12, 4).reshape(12, 1, 2, 2), y, scalar([0.5]), learn_noise=True)
-    assert table.hyperparameters.shape == (3,) and pictures.hyperparameters.shape == (2,)
-
-
 def test_fsvi_takes_the_prior_and_a_file_keeps_what_it_found(make, tmp_path):
     net, x = make("mlp", 10)
     method = fsvi.FSVI(net, fsvi.Categorical(), context=fsvi.contexts.Batch(), prior=GaussianProcess(), num_context=5)
@@ -94,24 +76,9 @@ def test_fsvi_takes_the_prior_and_a_file_keeps_what_it_found(make, tmp_path):
     assert float(loaded.prior.hyperparameters[0]) == pytest.approx(float(median_distance(x)))
 
 
-def regression(learn):
-    net = fsvi.networks.mlp(2, (4,), 1)
-    context = fsvi.contexts.Uniform([-3.0, -3.0], [3.0, 3.0])
-    likelihood = fsvi.Gaussian(0.5, learn_noise=True)
-    return fsvi.FSVI(net, likelihood, context, prior=GaussianProcess(learn=learn), num_context=4)
-
-
 def table():
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
     return x, x[:, :1].sin()
-
-
-@pytest.mark.parametrize("learn", [False, True])
-def test_fsvi_fits_the_process_where_it_is_told_to(learn):
-    method = regression(learn)
-    fsvi.fit(method, table(), epochs=1)
-    assert method.prior.hyperparameters.shape == ((3,) if learn else (2,))
-    assert not learn or method.prior.hyperparameters[0] < method.prior.hyperparameters[1]
 
 
 # Kernels -------------------------------------------------------------------------------------------------------------

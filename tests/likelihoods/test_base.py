@@ -66,16 +66,6 @@ def test_a_weight_of_two_is_like_having_the_example_twice(likelihood):
     assert likelihood.weights is None
 
 
-@pytest.mark.parametrize("likelihood", [fsvi.Gaussian(0.5), fsvi.Categorical(ignore_index=-1)])
-def test_fit_counts_the_examples_that_have_a_target(likelihood):
-    x = torch.randn(10, 2)
-    y = torch.zeros(10, 1) if likelihood.is_numeric else torch.zeros(10).long()
-    y[:3] = torch.nan if likelihood.is_numeric else -1
-    method = fsvi.MAP(nn.Linear(2, 1 if likelihood.is_numeric else 2), likelihood)
-    fsvi.fit(method, (x, y), epochs=1, batch_size=5)
-    assert method.num_data == 7
-
-
 @pytest.mark.parametrize(
     ("likelihood", "outputs", "y"),
     [

@@ -3,7 +3,6 @@ import pytest
 import scipy.stats
 import torch
 from torch import distributions as D
-from torch import nn
 
 import fsvi
 from likelihood_cases import N, Q, S, expected_curvature, made, outputs, targets
@@ -48,35 +47,6 @@ def test_one_logit_is_a_categorical_with_two(draws):
     torch.testing.assert_close(*(torch.autograd.grad(loss, f)[0] for loss in (one, two)))
 
 
-def test_training_with_one_logit_equals_training_with_two():
-    """A head whose first row is held at zero is the same classifier."""
-    x = torch.randn(40, 2)
-    y = (x.sum(1) > 0).long()
-    torch.manual_seed(0)
-    single = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)).double()
-    one = fsvi.MAP(single, fsvi.Bernoulli(), prior_variance=None)
-
-    class Pair(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = (
-                nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)),
-                nn.Linear(1, 2, bias=False),
-            )
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.body(x))
-
-    pair = Pair().double()
-    pair.body.load_state_dict(single.state_dict())
-    pair.head.weight = nn.Parameter(torch.tensor([[0.0], [1.0]], dtype=torch.float64), requires_grad=False)
-    two = fsvi.MAP(pair, fsvi.Categorical(), prior_variance=None)
-    settings = dict(epochs=20, batch_size=40, lr=0.05)
-    first, second = fsvi.fit(one, (x, y), **settings), fsvi.fit(two, (x, y), **settings)
-    torch.testing.assert_close(torch.tensor(first.loss), torch.tensor(second.loss))
-    torch.testing.assert_close(one.predict(x).class_probabilities(), two.predict(x).class_probabilities())
-
-
 def test_the_root_of_the_fisher_information():
     f, likelihood = outputs(), fsvi.Bernoulli()
     root = likelihood.fisher_root(f)
@@ -111,20 +81,6 @@ def test_one_logit_predicts_as_two_do(pair):
     torch.testing.assert_close(one.constant_nll(y.double()[:, None]), two.constant_nll(y))
     for name, values in one.columns().items():
         torch.testing.assert_close(values, two.columns()[name])
-
-
-def test_metrics_calibration_and_referral_treat_both_the_same(pair):
-    one, two = (fsvi.likelihoods.concatenate([p] * 40) for p in pair)
-    y = one.sample(1, seed=1)[0, :, 0].long()
-    for p in (one, two):
-        p.evaluated = fsvi.metrics.evaluate_classification(p, y)
-        p.uncertain = fsvi.metrics.uncertainty(p, "mutual_information")
-        p.scaled = fsvi.calibration.TemperatureScaling().fit(p, y)(p).class_probabilities()
-        p.kept = fsvi.Referral(p, y, target_accuracy=0.6, confidence=0.5).decide(p)
-    assert one.evaluated == pytest.approx(two.evaluated)
-    torch.testing.assert_close(one.uncertain, two.uncertain)
-    torch.testing.assert_close(one.scaled, two.scaled)
-    assert torch.equal(one.kept, two.kept)
 
 
 def test_several_labels_against_scipy():

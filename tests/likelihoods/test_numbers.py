@@ -66,14 +66,6 @@ def test_targets_in_the_sample_are_covered_as_often_as_promised(kind):
     assert 0.78 < np.mean(shares) < (0.98 if kind == "counts" else 0.82)
 
 
-@every_kind
-def test_conformal_intervals_take_every_kind(kind):
-    p = fsvi.likelihoods.concatenate([made(kind)] * 30)
-    y = p.sample(1, seed=5)[0]
-    intervals = fsvi.calibration.ConformalIntervals().fit(p, y).intervals(p, alpha=0.2)
-    assert float(intervals.contains(y).double().mean()) >= 0.8
-
-
 def test_a_scaled_student_t_covers_what_it_should():
     """Targets three times as far from the mean than predicted give a factor of about three."""
     p = fsvi.likelihoods.concatenate([made("student", 1)] * 200)

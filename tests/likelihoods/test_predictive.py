@@ -37,16 +37,6 @@ def test_class_probabilities_are_averaged_not_logits(classes, logits):
     assert torch.equal(classes.labels(), classes.mean.argmax(-1)) and len(classes) == N
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_left_before_probabilities(dtype, logits):
-    """Else the probabilities of many classes do not add up to one."""
-    many = 2 * torch.randn(S, 50, 200, dtype=dtype)
-    assert (many.softmax(-1).mean(0).float().sum(-1) - 1).abs().max() > 1e-5
-    torch.testing.assert_close(CategoricalPredictive(many).mean.sum(-1), torch.ones(50))
-    p = GaussianPredictive(logits.to(dtype), torch.full((Q,), 1e-3, dtype=dtype))
-    assert p.mean.dtype == p.variance.dtype == p.log_prob(torch.zeros(N, Q)).dtype == torch.float32
-
-
 def test_entropies(classes):
     """H[E p], E H[p] and their difference, in nats."""
     total = scipy.stats.entropy(classes.mean.numpy(), axis=-1)

@@ -2,8 +2,7 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.errors import InvalidInputError
-from likelihood_cases import KINDS, N, made, targets
+from likelihood_cases import KINDS, N, made
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -29,16 +28,3 @@ def test_summaries_of_parts_are_joined(kind):
     torch.testing.assert_close(joined.score, p.score)
     assert torch.equal(p.summary()[[3, 0]].mean, p.mean[[3, 0]]) and len(p.summary()[2]) == 1
     assert p.summary().to(torch.float32).mean.dtype == torch.float32
-
-
-@every_kind
-def test_draws_are_not_kept(kind):
-    s = made(kind).summary()
-    for use in (lambda: s.samples, lambda: s.draws(slice(0, 1)), lambda: s.quantile(0.5), lambda: s.sample()):
-        with pytest.raises(InvalidInputError):
-            use()
-    if made(kind).is_numeric:
-        with pytest.raises(InvalidInputError, match="class probabilities"):
-            s.log_prob(targets(kind))
-        with pytest.raises(InvalidInputError, match="entropy"):
-            s.entropy()

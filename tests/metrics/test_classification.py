@@ -34,15 +34,6 @@ def test_against_other_implementations(probabilities, labels):
     assert brier(probabilities, labels) == pytest.approx(squared.sum(1).mean())
 
 
-def test_a_prediction_is_scored_by_its_mean_over_draws():
-    p = CategoricalPredictive(torch.randn(5, 30, CLASSES))
-    y = torch.arange(30) % CLASSES
-    for metric in (accuracy, nll, brier):
-        assert metric(p, y) == pytest.approx(metric(p.mean, y), rel=1e-5)
-    gibbs = -float(p.log_probs.gather(2, y.expand(5, 30)[..., None]).mean())
-    assert nll(p, y) < gibbs - 0.1
-
-
 @pytest.mark.parametrize(
     ("p", "y", "message"),
     [
@@ -193,13 +184,3 @@ def test_positions_with_a_label_are_rows(summary):
     assert accuracy(p.class_probabilities(), y.clamp_min(0)) == accuracy(p, y.clamp_min(0))
     with pytest.raises(InvalidInputError, match="no labels"):
         accuracy(p, torch.full((6, 7), -100))
-
-
-def test_labels_are_what_bernoulli_was_trained_with():
-    f, y = torch.randn(5, 30, 1), torch.randint(2, (30, 1)).float()
-    y[3] = math.nan
-    p = fsvi.Bernoulli().predictive(f)
-    kept = torch.arange(30) != 3
-    assert evaluate_classification(p, y) == pytest.approx(evaluate_classification(p[kept], y[kept, 0].long()))
-    with pytest.raises(InvalidInputError, match="type"):
-        accuracy(p, torch.full((30, 1), 0.5))

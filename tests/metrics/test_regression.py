@@ -6,10 +6,8 @@ import scipy.integrate
 import scipy.stats
 import torch
 
-from fsvi import metrics
 from fsvi.data import Standardize
-from fsvi.errors import InvalidInputError
-from fsvi.likelihoods import CategoricalPredictive, GaussianPredictive
+from fsvi.likelihoods import GaussianPredictive
 from fsvi.metrics import coverage, crps, evaluate_regression, log_likelihood, rmse, unstandardize
 
 S, N, Q = 5, 6, 2
@@ -122,26 +120,3 @@ def test_missing_targets_and_positions(prediction, targets):
     shaped = prediction.mapped(lambda values: values.unflatten(1, (2, 3)))
     assert evaluate_regression(shaped, y.unflatten(0, (2, 3))) == pytest.approx(evaluate_regression(prediction, y))
     assert coverage(prediction, torch.where(y.isnan(), y, prediction.mean), 0.9) == 1
-
-
-def test_bad_input(prediction, targets):
-    for p, y, message in (
-        (prediction, targets[:, 0], r"\(6,\)"),
-        (prediction, torch.full_like(targets, math.inf), "infinite"),
-        (prediction, torch.full_like(targets, math.nan), "at least one"),
-        (GaussianPredictive(torch.zeros(1, 0, 1), torch.ones(1)), torch.zeros(0), "at least one"),
-        (CategoricalPredictive(torch.zeros(1, 6, 2)), targets, "CategoricalPredictive"),
-    ):
-        with pytest.raises(InvalidInputError, match=message):
-            rmse(p, y)
-
-
-def test_regression():
-    p = GaussianPredictive(torch.randn(3, 20, 1), torch.ones(1))
-    scale = Standardize(2.0, 3.0)
-    y = scale.inverse(torch.randn(20, 1))
-    found = evaluate_regression(p, y, scale)
-    original = metrics.unstandardize(p, scale)
-    assert found == evaluate_regression(original, y)
-    assert list(found) == ["rmse", "log_likelihood", "crps", "coverage_50", "coverage_90", "coverage_95"]
-    assert found["rmse"] == metrics.rmse(original, y) and found["coverage_90"] == metrics.coverage(original, y, 0.9)

@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-import fsvi
-from fsvi.errors import HeadError, InvalidInputError
+from fsvi.errors import HeadError
 from fsvi.inputs import bundle
 from fsvi.networks import Network
-from fsvi.networks.calls import call, check_arguments, unwrap
+from fsvi.networks.calls import call, unwrap
 from fsvi.validation import as_tensor
 
 LOGITS, OTHER = torch.randn(2, 3), torch.randn(2, 4)
@@ -49,17 +48,6 @@ def test_dictionaries_become_named_arguments_or_the_only_one(net, x):
 def test_tuples_become_positional_arguments():
     net = Sum()
     assert torch.equal(call(net, bundle((A, B), as_tensor), None), net.fc(A + 2 * B))
-
-
-@pytest.mark.parametrize(
-    ("x", "said"),
-    [({"a": A}, "'b'"), ({"a": A, "b": B, "c": A}, "'c'"), ((A,), "'b'"), ((A, B, A), "3 parts")],
-)
-def test_arguments_that_do_not_fit_are_named(x, said):
-    with pytest.raises(InvalidInputError, match=said):
-        check_arguments(Sum(), bundle(x, as_tensor))
-    with pytest.raises(InvalidInputError, match=said):
-        fsvi.MAP(Sum(), fsvi.Gaussian()).predict(x)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 import fsvi
-from fsvi.networks import RandomFeatures, distance_head
-from fsvi.networks.description import build, describe
+from fsvi.networks import RandomFeatures
 
 
 def rbf(a, b, scale):
@@ -44,22 +43,6 @@ def test_training_inputs_give_the_median_distance_and_uncorrelated_features():
     features.axes.copy_(torch.eye(32))
     torch.testing.assert_close(rotated @ rotated.T, features(x) @ features(x).T, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(before, rotated @ rotated.T)
-
-
-def test_a_given_length_scale_stays_and_normalized_inputs_count_by_direction():
-    x = torch.randn(20, 3)
-    features = RandomFeatures(3, 16, 0.7, normalize=True)
-    features.see(x)
-    assert features.scale == torch.tensor(0.7)
-    torch.testing.assert_close(features(x), features(5 * x))
-
-
-def test_a_file_can_rebuild_the_head():
-    head = distance_head(nn.Linear(3, 2), torch.randn(10, 3), num_features=8)
-    rebuilt = build(describe(head))
-    rebuilt.load_state_dict(head.state_dict())
-    x = torch.randn(5, 3)
-    torch.testing.assert_close(rebuilt(x), head(x), rtol=0, atol=0)
 
 
 def test_laplace_on_the_features_is_gaussian_process_regression():

@@ -107,18 +107,6 @@ def test_a_network_without_linear_output_is_refused(net, said):
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
-    [
-        ("classifier", "head='classifier'.*'body', 'fc'"),
-        ("body", "head='body'.*'fc'"),
-    ],
-)
-def test_a_wrong_head_name_is_corrected(head, said):
-    with pytest.raises(HeadError, match=said):
-        Network(Net(lambda f: f), head=head).examined(torch.randn(5, 3))
-
-
-@pytest.mark.parametrize(
     "finish",
     [lambda f: f.clamp(-5, 5), nn.Hardtanh(-50, 50), nn.Dropout(0.5), nn.ReLU6()],
     ids=["clamp", "hardtanh", "dropout", "relu6"],
@@ -194,16 +182,6 @@ def test_a_head_that_is_not_a_plain_linear_layer_is_refused(name):
 # Modules that cannot be used -----------------------------------------------------------------------------------------
 
 
-def test_a_compiled_network_is_unwrapped(tmp_path):
-    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
-    method, x = fsvi.MAP(torch.compile(net), fsvi.Categorical()), torch.randn(4, 3)
-    assert list(dict(method.net.named_parameters())) == ["0.weight", "0.bias", "2.weight", "2.bias"]
-    method.save(tmp_path / "file")
-    expected = method.predict(x).mean
-    for given in (None, net, torch.compile(net)):
-        assert torch.equal(fsvi.load(tmp_path / "file", given).predict(x).mean, expected)
-
-
 # Outputs that are part of what the model returns ---------------------------------------------------------------------
 
 
@@ -238,16 +216,6 @@ def test_outputs_are_found_in_what_the_model_returns(name, tmp_path):
     methods[0].save(tmp_path / "file")
     again = Network(Net(finish), output=output) if callable(output) else Net(finish)
     assert torch.equal(fsvi.load(tmp_path / "file", again).predict(x, 3).mean, expected)
-
-
-def test_statements_about_the_network_survive_a_file(tmp_path):
-    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 2))
-    method = fsvi.MAP(Network(net, head="2"), fsvi.Categorical())
-    method.save(tmp_path / "file")
-    loaded = fsvi.load(tmp_path / "file")
-    assert loaded.network.settings()["head"] == "2"
-    x = torch.randn(3, 2, 4, 4)
-    assert torch.equal(loaded.predict(x).mean, method.predict(x).mean)
 
 
 class Strict(nn.Module):

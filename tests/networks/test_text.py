@@ -1,14 +1,11 @@
 """The transformer encoder: masks, order of words, files, and the methods that use it."""
 
-import json
-
 import pytest
 import torch
 from torch import nn
 
 import fsvi
 from fsvi.networks import text_encoder
-from fsvi.networks.description import build, describe
 
 
 def encoder(**settings):
@@ -41,15 +38,6 @@ def test_attention_is_that_of_pytorch():
     expected, _ = attention(tokens, tokens, tokens, key_padding_mask=~mask)
     bias = ((~mask).float() * torch.finfo(torch.float32).min)[:, None, None, :]
     torch.testing.assert_close(block._attend(tokens, bias)[mask], expected[mask])
-
-
-def test_files_describe_it():
-    net, x = encoder(layers=2, dropout=0.25), texts()
-    again = build(json.loads(json.dumps(describe(net)))).eval()
-    again.load_state_dict(net.state_dict())
-    assert torch.equal(net(**x), again(**x)) and again.dropout.p == 0.25
-    net.blocks[0].heads = 4
-    assert describe(net) is None
 
 
 @pytest.mark.parametrize("linearize", ["jvp", "conditional"])

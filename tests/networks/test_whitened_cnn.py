@@ -3,7 +3,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import fsvi
 from fsvi.networks import whitened_cnn
 from fsvi.networks.whitened_cnn import whitening_filters
 
@@ -45,22 +44,3 @@ def test_it_is_the_published_network():
     assert 2 * sum(work) / 1e6 == pytest.approx(236, abs=1)
     assert [m.out_channels for m in net.modules() if isinstance(m, nn.Conv2d)] == [24, 64, 64, 256, 256, 256, 256]
     assert sum(isinstance(m, nn.BatchNorm2d) for m in net.modules()) == 6
-
-
-def test_convolutions_start_as_the_identity_on_their_first_channels():
-    first, second = (
-        m for m in list(whitened_cnn(photographs(), widths=(30,)).modules())[3:] if isinstance(m, nn.Conv2d)
-    )
-    h = torch.randn(2, 30, 5, 5)
-    torch.testing.assert_close(first(h[:, :24])[:, :24], h[:, :24])
-    torch.testing.assert_close(second(h), h)
-
-
-def test_a_file_rebuilds_it(tmp_path):
-    x = photographs(8, size=16)
-    method = fsvi.MAP(whitened_cnn(x, num_classes=2, widths=(8, 12)), fsvi.Categorical())
-    fsvi.fit(method, (x, torch.arange(8) % 2), epochs=1, batch_size=4, lr=1e-3, progress=False)
-    method.save(tmp_path / "model.fsvi")
-    loaded = fsvi.load(tmp_path / "model.fsvi")
-    assert torch.equal(loaded.predict(x).mean, method.predict(x).mean)
-    assert not loaded.net[0].weight.requires_grad

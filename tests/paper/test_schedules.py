@@ -3,7 +3,7 @@
 import pytest
 
 from fsvi.methods import SWAG
-from paper.schedules import AveragingSchedule, TriangularSchedule
+from paper.task import AveragingSchedule, TriangularSchedule
 
 
 @pytest.mark.parametrize("start", [0.2, 0.5, 0.75])

@@ -4,7 +4,7 @@ import pytest
 
 from fsvi.training.rates import cosine
 from paper.experiment import Order
-from paper.schedules import AveragingSchedule
+from paper.task import AveragingSchedule
 from paper.tasks.registry import TASKS
 from pictures import pretend
 
@@ -15,7 +15,7 @@ def rates(task, method, **order):
     return [schedule(done) for done in (0.5, 0.75, 1.0)]
 
 
-@pytest.mark.parametrize("task", ["two-moons", "snelson", "fashion-mnist", "cifar10", "rotated-mnist", "retina"])
+@pytest.mark.parametrize("task", ["two-moons", "cifar10"])
 @pytest.mark.parametrize("method", ["swag", "ensemble:swag"])
 def test_swag_collects_at_a_constant_rate(monkeypatch, task, method):
     pretend(monkeypatch)

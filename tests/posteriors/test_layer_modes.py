@@ -106,16 +106,3 @@ def test_layers_of_other_kinds_use_the_draw_of_their_weights():
         local = functional_call(net, params, (x,))
     torch.testing.assert_close(local, functional_call(net, params, (x,)))
     assert not torch.allclose(local, net(x))
-
-
-def test_deterministic_layers_and_what_comes_after_the_context_are_as_they_were():
-    net = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
-    q = posterior(net, "0.weight", "0.bias")
-    x = torch.randn(4, 3)
-    params = q.draw().params
-    with LocalReparametrization(q, params):
-        inside = net[0](x)
-    assert torch.equal(inside, net[0](x))
-    before = net(x)
-    assert not torch.equal(local_draw(posterior(net), net, x), before)
-    assert torch.equal(net(x), before)

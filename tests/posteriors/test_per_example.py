@@ -101,19 +101,6 @@ def test_every_examples_gradient_is_that_of_its_own_backward_pass(make, name, nu
     assert rows.keys() == {name for layer in weight_layers(net) for name in layer.names}
 
 
-def test_activations_in_place_of_layers_over_positions():
-    class Positions(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.act, self.head = nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)
-
-        def forward(self, x):
-            return self.head(self.act(self.body(x)).mean(1))
-
-    rows = assert_same_rows(Positions().double(), torch.randn(3, 5, 4, dtype=torch.float64))
-    assert all(row.abs().sum() > 0 for row in rows.values())
-
-
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_of_every_kind_and_activations_in_place(name):

@@ -50,18 +50,6 @@ def test_tensors_are_independent(draws):
         assert (sample.corrcoef() - torch.eye(len(sample))).abs().max() < 5 / math.sqrt(NUM)
 
 
-def test_stds_are_those_of_single_parameters_and_are_set_as_such(q, draws):
-    for name, std in q.stds().items():
-        scale = q.layout.views(q.log_std.detach().exp())[name]
-        ratios = draws[name].std(0) * scale.reshape(-1) / std.reshape(-1)
-        assert (ratios - 1).abs().max() < 5 * math.sqrt(2 / NUM) * math.sqrt(3), "E[r⁴] = 3 E[r²]²"
-    given = {name: 0.1 * (i + 1) for i, name in enumerate(q.layout.names)}
-    made = Radial(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).double(), given)
-    assert {name: std.unique().tolist() for name, std in made.stds().items()} == {
-        name: [pytest.approx(std)] for name, std in given.items()
-    }
-
-
 @pytest.mark.parametrize("dimension, area", [(2, 2 * math.pi), (3, 4 * math.pi), (4, 2 * math.pi**2)])
 def test_the_entropy_is_the_integral_of_the_density(dimension, area):
     def integrand(radius):

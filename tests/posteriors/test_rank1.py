@@ -81,18 +81,6 @@ def test_gradients_are_those_of_the_outer_product(name):
     torch.testing.assert_close(mine, theirs)
 
 
-@torch.no_grad()
-def test_one_row_of_factors_serves_all_examples():
-    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    q = rank_one(net)
-    row, x = torch.randn(1, q.mean.shape[1]), torch.randn(5, 3)
-    with q.scaling(net, row):
-        shared = net(x)
-    with q.scaling(net, row.expand(5, -1)):
-        torch.testing.assert_close(net(x), shared)
-    assert not torch.allclose(net(x), shared), "the network itself stays as it was"
-
-
 def test_draws_have_the_moments_of_their_components():
     q = moved(rank_one(nn.Linear(2, 2)))
     components = torch.arange(3 * NUM) % 3
@@ -130,18 +118,6 @@ def test_the_kl_bounds_that_of_the_mixture():
         ratios = log_q - log_p.sum(1)
         bound = q.kl(0.1) + (3 * math.log(2) if random_signs else 0)
         assert 0 < ratios.mean() < bound + 5 * ratios.std() / math.sqrt(NUM)
-
-
-def test_factors_start_at_one_or_at_random_signs_of_their_seed():
-    net = nn.Linear(200, 200)
-    q, signs, same, other = (
-        rank_one(net, random_signs=random, seed=seed) for random, seed in [(False, 0), (True, 0), (True, 0), (True, 1)]
-    )
-    assert q.mean.unique().tolist() == [1.0]
-    assert signs.mean.unique().tolist() == [-1.0, 1.0]
-    assert signs.mean.mean().abs() < 5 / math.sqrt(signs.mean.numel())
-    assert torch.equal(signs.mean, same.mean) and not torch.equal(signs.mean, other.mean)
-    torch.testing.assert_close(q.log_std.exp(), torch.full_like(q.mean, 0.1))
 
 
 def test_frozen_layers_have_no_factors_and_tied_ones_share_theirs(make):

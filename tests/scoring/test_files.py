@@ -108,14 +108,6 @@ def test_predictions_of_another_model_are_refused(models, data, tmp_path, settin
     assert content(tmp_path / "out") == before
 
 
-def test_a_file_of_the_users_own_is_not_replaced(models, data, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "part-1.parquet").write_text("mine")
-    with pytest.raises(InvalidInputError, match=r"part-1.*not written by fsvi"):
-        score(models, data, tmp_path / "out")
-    assert content(tmp_path / "out") == {"part-1.parquet": b"mine"}
-
-
 def test_a_file_with_other_columns_costs_only_itself(models, data, tmp_path):
     frame(2).rename({"size": "sizes"}).write_parquet(data / "part-2.parquet")
     with pytest.raises(InvalidInputError, match=r"part-2.parquet.*'size' \(is it 'sizes'"):

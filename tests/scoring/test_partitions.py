@@ -31,14 +31,6 @@ def test_predictions_among_the_inputs_are_not_inputs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "output"),
-    [("a.tsv", "a.csv"), ("a.csv.gz", "a.csv.gz"), ("a.npy", "a.parquet"), ("A.Parquet", "A.parquet")],
-)
-def test_text_becomes_csv_and_the_rest_parquet(tmp_path, name, output):
-    assert names(make(tmp_path, name) / name, out=tmp_path / "out") == [output]
-
-
-@pytest.mark.parametrize(
     ("inputs", "keyword"),
     [(["*.parquet"], "matches no file"), (["a.csv", "a.tsv"], "would both become"), (["a.doc"], "'.doc'")],
 )

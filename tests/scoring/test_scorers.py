@@ -69,23 +69,3 @@ def test_arrays_are_read_in_parts(tmp_path, rows, dtype):
         parts = list(read_arrays(tmp_path / name, rows))
         assert max(map(len, parts)) <= rows
         np.testing.assert_array_equal(np.concatenate(parts), x.astype(float))
-
-
-@pytest.mark.parametrize(
-    ("content", "keyword"),
-    [
-        (b"not numpy", "whole numpy file"),
-        ("cut", "complete numpy file"),
-        (np.array(["text"]), "not rows of numbers"),
-    ],
-)
-def test_other_files_are_refused(tmp_path, content, keyword):
-    path = tmp_path / "x.npy"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        np.save(path, np.zeros((9, 2)) if isinstance(content, str) else content)
-    if isinstance(content, str):
-        path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(FSVIError, match=keyword):
-        list(read_arrays(path, 2))

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
 from fsvi.tables.columns import MOST_CATEGORIES, CategoryColumn, DateColumn, NumberColumn, detect_kind
 
@@ -29,22 +28,6 @@ def test_the_median_counts_rows_by_their_weights():
     weights = np.array([1.0, 1.0, 5.0])
     assert NumberColumn.learn("x", values, weights).middle == 3.0
     assert NumberColumn.learn("x", values.repeat(weights.astype(int)), np.ones(7)).middle == 3.0
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "words"),
-    [
-        (NumberColumn("age", 1, 0, 2, False), strings("1", "old"), "'age' has 'old' in line 3"),
-        (NumberColumn("age", 1, 0, 2, False), np.array([1, np.inf]), "infinite"),
-        (NumberColumn("age", 1, 0, 2, False), np.array(["2020-01-01"], dtype="datetime64[us]"), "dates"),
-        (DateColumn("day", "%d.%m.%Y", 0, 0, 1, False, []), strings("2020-01-01"), "31.03.2024"),
-        (DateColumn("day", None, 0, 0, 1, False, []), np.array([3.0]), "numbers"),
-        (CategoryColumn("color", ["red"], [], False), strings("red", "17"), "'color' has the number 17 in line 3"),
-    ],
-)
-def test_what_does_not_fit_is_named(column, values, words):
-    with pytest.raises(InvalidInputError, match=words):
-        encode(column, values)
 
 
 def test_categories_have_an_output_each():

@@ -29,29 +29,12 @@ def test_all_columns_side_by_side(table):
     assert encoder.groups == [[1, 2, 3]]
 
 
-def test_order_and_further_columns_do_not_matter(table):
-    encoder = TableEncoder.learn(table, read_numbers=True)
-    columns = dict(reversed(table.columns.items())) | {"other": table.columns["price"]}
-    other = Table(columns, table.lines)
-    np.testing.assert_array_equal(encoder.transform(other), encoder.transform(table))
-    assert encoder.check_names(other.names) == ["other"]
-
-
 def test_missing_columns_are_named_with_the_nearest(table):
     encoder = TableEncoder.learn(table, read_numbers=True)
     with pytest.raises(InvalidInputError, match=r"'price' \(is it 'prize'\?\)"):
         encoder.check_names(["prize", "color", "day"])
     with pytest.raises(InvalidInputError, match="PRICE in EUR"):
         encoder.check_names(["PRICE in EUR", "color", "day"])
-
-
-def test_types_can_be_given(table):
-    encoder = TableEncoder.learn(table, {"price": "category", "day": "ignore"})
-    assert [column.kind for column in encoder.columns] == ["category", "category"]
-    assert encoder.left_out == [("day", "ignored on request")]
-    for wrong, words in [({"price": "money"}, "money"), ({"prise": "number"}, "price")]:
-        with pytest.raises(InvalidInputError, match=words):
-            TableEncoder.learn(table, wrong)
 
 
 def test_surprises_are_warned_of(table):

@@ -1,5 +1,3 @@
-import datetime
-
 import numpy as np
 import pytest
 
@@ -30,18 +28,6 @@ def test_pandas_frames():
     assert np.isnat(table.columns["d"]).tolist() == [False, True]
     assert table.columns["z"][0] == np.datetime64("2024-01-01T01:00")
     np.testing.assert_array_equal(table.columns["i"], [1, np.nan])
-
-
-def test_polars_frames():
-    polars = pytest.importorskip("polars")
-    frame = polars.DataFrame(
-        {"n": [1.5, None], "c": ["red", None], "b": [True, None], "d": [datetime.date(2024, 1, 1), None]}
-    )
-    table = as_table(frame)
-    assert is_mixed(frame) and not is_mixed(frame.select("n"))
-    np.testing.assert_array_equal(table.columns["n"], [1.5, np.nan])
-    assert table.columns["c"].tolist() == ["red", None] and table.columns["b"].tolist() == ["true", None]
-    assert table.columns["d"][0] == np.datetime64("2024-01-01")
 
 
 def test_other_things_than_numbers_dates_and_text_are_refused():

@@ -7,8 +7,6 @@ from torch import nn
 from torch.utils.data import (
     DataLoader,
     Dataset,
-    IterableDataset,
-    SubsetRandomSampler,
     TensorDataset,
 )
 
@@ -28,11 +26,6 @@ class Points(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.x[index], self.y[index]
-
-
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return zip(*points(), strict=True)
 
 
 @pytest.fixture
@@ -91,21 +84,6 @@ def test_no_batch_of_one_reaches_batch_norm(num):
     assert sizes(as_batches(plain, DataLoader(Points(5), batch_size=2), 8)) == [2, 2, 1]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ((*points(), 1, 2), "tuple of 4"),
-        (Points(0), "Points.*empty"),
-        (DataLoader(Stream()), "Stream.*num_data"),
-        (DataLoader(Points(), batch_size=None), "batch_size=None"),
-        (DataLoader(Points(), sampler=SubsetRandomSampler([])), "sampler"),
-    ],
-)
-def test_data_that_cannot_be_used_is_named(method, data, message):
-    with pytest.raises(fsvi.errors.InvalidInputError, match=message):
-        as_batches(method, data, 8)
-
-
 def test_a_bad_batch_is_found_when_it_comes(method):
     data = Points(9_000)
     data.x[1, 0] = np.nan
@@ -162,10 +140,6 @@ def text_method(**settings):
     return fsvi.FSVI(Texts(), fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4, **settings)
 
 
-def without_stars(batch):
-    return {key: value for key, value in batch.items() if key != "stars"}
-
-
 def as_batch(rows):
     """Texts padded to the longest of the batch, with their labels."""
     return {**text([row[0] for row in rows]), "labels": torch.tensor([row[1] for row in rows])}
@@ -182,14 +156,6 @@ def test_batches_of_texts_of_different_lengths(settings):
     for batch in loader:
         x = {key: value for key, value in batch.items() if key != "labels"}
         assert method.predict(x, 3).mean.shape == (4, 2)
-
-
-@pytest.mark.parametrize("unpack", ["stars", lambda batch: (without_stars(batch), batch["stars"])])
-def test_unpack_says_where_the_targets_are(unpack):
-    x, stars = text([3, 4, 5, 2]), torch.arange(4) % 2
-    fsvi.fit(text_method(), {**x, "stars": stars}, unpack=unpack, epochs=1, progress=False)
-    with pytest.raises(fsvi.errors.InvalidInputError, match="unpack="):
-        fsvi.fit(text_method(), {**x, "stars": stars}, epochs=1, progress=False)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-import pytest
-
 import fsvi
 from scenarios import classifier, copied, points, same_bits
 
@@ -38,14 +36,3 @@ def test_a_callback_can_stop_training():
     fsvi.fit(short, points(), epochs=2, schedule=None)
     assert history.epochs == 2
     assert same_bits(copied(stopped), copied(short))
-
-
-def test_the_end_is_announced_after_an_error():
-    recorder = Recorder()
-
-    def fail(state):
-        raise KeyError("callback")
-
-    with pytest.raises(KeyError, match="callback"):
-        fsvi.fit(classifier(), points(), epochs=2, callbacks=[recorder, fail])
-    assert recorder.calls[-1] == "end"

@@ -68,17 +68,6 @@ def test_interrupted_at_any_step_and_resumed_it_ends_in_the_same_bits(name, tmp_
         assert history_of(again) == history_of(history)
 
 
-def test_resuming_after_early_stopping_brings_the_best_back(tmp_path):
-    x, y = points()
-    results = []
-    for _ in range(2):
-        settings = {**RUN, "epochs": 50, "lr": 0.1, "validation": (x, 1 - y), "patience": 2}
-        method = fsvi.MAP(dense(), fsvi.Categorical())
-        history = fsvi.fit(method, (x, y), checkpoint=tmp_path, resume=True, **settings)
-        results.append({"tensors": copied(method), **asdict(history)})
-    assert history.epochs == 3 and same_bits(*results)
-
-
 @pytest.mark.parametrize("place", ["loader", "sampler"])
 def test_a_loaders_own_random_state_is_kept(place, tmp_path):
     def loader():
@@ -146,22 +135,6 @@ def test_ctrl_c_keeps_the_last_checkpoint(tmp_path, interruptible):
     assert len(outcome(tmp_path)["state"]["history"]["loss"]) == 1
 
 
-def test_an_interrupted_write_keeps_the_last_checkpoint_and_no_debris(tmp_path, monkeypatch):
-    replace, calls = os.replace, []
-
-    def interrupted(*paths):
-        calls.append(paths)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        replace(*paths)
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        fsvi.fit(classifier(), points(), checkpoint=tmp_path, **RUN)
-    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.fsvi"]
-    assert len(outcome(tmp_path)["state"]["history"]["loss"]) == 2
-
-
 # Two trainings in one folder
 
 OTHER = """
@@ -213,19 +186,6 @@ def refuse(method, message, folder, data=None, kind=fsvi.errors.InvalidInputErro
 
 def test_an_earlier_run_is_not_overwritten(finished):
     refuse(classifier(), "resume=True", finished, resume=False)
-
-
-@pytest.mark.parametrize("wrap", [lambda context: context, lambda context: fsvi.contexts.Mixture([context], [1.0])])
-def test_other_data_of_the_context_are_refused(tmp_path, wrap):
-    def trained_on(x, **settings):
-        method = classifier(context=wrap(fsvi.contexts.Dataset(x)))
-        fsvi.fit(method, points(), checkpoint=tmp_path, **RUN, **settings)
-
-    context = points()[0]
-    trained_on(context)
-    trained_on(context.clone(), resume=True)
-    with pytest.raises(fsvi.errors.InvalidInputError, match="context_data"):
-        trained_on(context + 1, resume=True)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 import math
 import random
-import sys
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
 from fsvi.methods.registry import make_method
@@ -24,16 +23,6 @@ def test_a_seed_decides_every_bit(name):
         runs.append({"tensors": copied(method), "loss": history.loss, "terms": history.terms})
     assert same_bits(runs[0], runs[1])
     assert not same_bits(runs[0], runs[2])
-
-
-def test_tensors_arrays_and_a_tensor_dataset_give_the_same_bits():
-    x, y = points()
-    runs = []
-    for data in ((x, y), (x.numpy(), y.numpy()), TensorDataset(x, y), (x.double(), y.int()[:, None])):
-        method = classifier()
-        fsvi.fit(method, data, epochs=2, batch_size=8)
-        runs.append(copied(method))
-    assert all(same_bits(runs[0], run) for run in runs[1:])
 
 
 @pytest.mark.parametrize("bad", [False, True])
@@ -89,24 +78,6 @@ def test_a_bad_argument_is_named_before_anything_happens(settings, message):
     assert same_bits(copied(method), before)
 
 
-def test_the_kl_is_weighed_by_what_the_sampler_can_deliver():
-    data = TensorDataset(*points(30))
-    full, third = (classifier(kl_weight=None) for _ in range(2))
-    fsvi.fit(full, DataLoader(data, batch_size=5), epochs=1)
-    fsvi.fit(third, DataLoader(data, batch_size=5, sampler=RandomSampler(range(10))), epochs=1)
-    assert (full.num_data, third.num_data) == (30, 10)
-
-
-def test_epochs_without_a_number_are_bounded_by_steps(monkeypatch):
-    module = sys.modules["fsvi.training.fit"]  # the package has a function of this name
-    monkeypatch.setattr(module, "DEFAULT_EPOCHS", 10)
-    monkeypatch.setattr(module, "MOST_STEPS", 15)
-    method = fsvi.MAP(dense(), fsvi.Categorical())
-    assert fsvi.fit(method, points(), batch_size=20).epochs == 10
-    assert fsvi.fit(method, TensorDataset(*points()), batch_size=10).epochs == 7
-    assert fsvi.fit(method, points(), batch_size=1).epochs == 1
-
-
 @pytest.mark.parametrize("name", ["fsvi", "gfsvi", "laplace", "vogn", "spg"])
 def test_methods_train_in_bf16_and_keeps_its_own_type(name):
     method = make_method(name, dense(), fsvi.Categorical(), context=fsvi.contexts.Uniform(widen=0.5))
@@ -117,19 +88,6 @@ def test_methods_train_in_bf16_and_keeps_its_own_type(name):
         torch.float32,
         torch.float64,
     }
-
-
-def test_accumulation_makes_fewer_steps_and_the_last_one_takes_what_is_left():
-    steps = []
-
-    class Count(fsvi.training.Callback):
-        def on_step_end(self, state):
-            steps.append(state.step)
-
-    method = classifier()
-    fsvi.fit(method, points(20), epochs=2, batch_size=4, accumulate=2, callbacks=[Count()])
-    assert steps == [1, 2, 3, 4, 5, 6]
-    assert method.progress == 1.0
 
 
 @pytest.mark.parametrize("make", [fsvi.training.adamw, partial(fsvi.training.sgd, 0.8, nesterov=True)])

@@ -4,11 +4,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import fsvi
-from fsvi.training import optimizers
-from fsvi.training.optimizers import check_optimizer, make_optimizer
 from scenarios import build, classifier, copied, points
 
 OPTIMIZERS = [
@@ -24,19 +21,6 @@ def test_any_optimizer_trains_every_parameter(optimizer):
     fsvi.fit(method, data, epochs=3, lr=1e-2, optimizer=optimizer)
     unchanged = {name for name, value in copied(method).items() if value.numel() and torch.equal(value, before[name])}
     assert unchanged == set()
-
-
-def test_a_function_may_make_the_optimizer_and_gets_the_methods_groups():
-    seen = []
-
-    def make(groups):
-        seen.extend(groups)
-        return torch.optim.SGD(groups)
-
-    method = classifier(stds=fsvi.posteriors.Stds(lr_scale=4.0))
-    fsvi.fit(method, points(), epochs=1, lr=0.1, optimizer=make, schedule=None)
-    assert [group["lr"] for group in seen] == [0.1, 0.4]
-    assert seen[1]["params"] == [method.posterior.log_std]
 
 
 @pytest.mark.parametrize(
@@ -61,12 +45,3 @@ def test_the_learning_rate_follows_the_schedule_step_by_step(schedule, factor):
     fsvi.fit(method, points(), epochs=2, batch_size=5, lr=0.1, optimizer=Spy, schedule=schedule)
     expected = [[0.1 * factor(step / 8), 0.3 * factor(step / 8)] for step in range(8)]
     np.testing.assert_allclose(rates, expected, rtol=1e-12)
-
-
-def test_named_optimizers_are_what_they_say():
-    method = fsvi.MAP(nn.Linear(2, 2), fsvi.Categorical())
-    made = make_optimizer(check_optimizer("sgd"), method, 0.5)
-    assert isinstance(made, torch.optim.SGD) and made.param_groups[0]["momentum"] == 0.9
-    assert isinstance(make_optimizer(check_optimizer("adam"), method, 0.5), torch.optim.Adam)
-    for name in optimizers._OPTIMIZERS:
-        assert isinstance(make_optimizer(check_optimizer(name), method, 0.5), torch.optim.Optimizer)

@@ -77,19 +77,6 @@ def test_accumulating_unequal_minibatches_is_one_large_one(fixed_noise, name):
     close(parts, whole)
 
 
-def test_numbers_that_are_missing_count_in_no_minibatch():
-    """A minibatch with ten rows, three of them observed, has the weight of three."""
-    x = points(20)[0]
-    y = x[:, :1].sin()
-    y[:7] = math.nan
-    parts, whole = (fsvi.MAP(nn.Linear(2, 1), fsvi.Gaussian(0.3), prior_variance=None) for _ in range(2))
-    whole.load_state_dict(parts.state_dict())
-    steps = [fsvi.training.Stepper(each.train(), torch.optim.SGD(each.parameters(), 0.1)) for each in (parts, whole)]
-    steps[0]([(x[:10], y[:10]), (x[10:], y[10:])])
-    steps[1]([(x[7:], y[7:])])
-    close(parts, whole)
-
-
 def test_minibatches_without_a_target_are_left_out():
     x, y = points(30)
     nothing = torch.full_like(y[:5], -1)

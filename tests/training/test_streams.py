@@ -52,14 +52,3 @@ def test_a_stream_trains_like_its_examples_in_order():
 )
 def test_an_epoch_of_a_stream_ends(data, batches):
     assert len(list(as_batches(plain(), data, 8, num_data=20).one_pass(0))) == batches
-
-
-def test_a_stream_may_make_its_own_batches():
-    class Batched(IterableDataset):
-        def __iter__(self):
-            x, y = points(24)
-            return zip(x.split(6), y.split(6), strict=True)
-
-    batches = as_batches(plain(), DataLoader(Batched(), batch_size=None), 8, num_data=24)
-    assert batches.num_batches == 4
-    assert [len(batch.y) for batch in batches.one_pass(0)] == [6, 6, 6, 6]

@@ -74,7 +74,24 @@ def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
     return scores[rank - 1]
 
 
-class ConformalSets(Configurable, ABC):
+class _Scored(Configurable):
+    """A conformal step, which is fitted when it has the scores of held-out rows."""
+
+    scores: Tensor | None
+
+    def config(self) -> dict[str, Any]:
+        """The class and its settings; the scores stay a tensor."""
+        config = super().config()
+        config["settings"]["scores"] = self.scores
+        return config
+
+    def _quantile(self, alpha: float) -> Tensor:
+        if self.scores is None:
+            raise InvalidInputError(f"{type(self).__name__} is not fitted: call fit(p, y) with held-out rows first.")
+        return conformal_quantile(self.scores, alpha)
+
+
+class ConformalSets(_Scored, ABC):
     """Sets {c : score(x, c) ≤ q}, with q a quantile of the held-out rows' scores; see `fsvi.calibration.conformal`.
 
     Guaranteed: a new row's class is in its set with a chance of at least 1 − α, on average over held-out and new rows,
@@ -83,7 +100,6 @@ class ConformalSets(Configurable, ABC):
     """
 
     nonempty: bool
-    scores: Tensor | None
     num_classes: int | None
 
     @abstractmethod
@@ -109,20 +125,12 @@ class ConformalSets(Configurable, ABC):
             p: Predictions.
             alpha: The largest chance that a set misses the label.
         """
-        if self.scores is None:
-            raise InvalidInputError(f"{type(self).__name__} is not fitted: call fit(p, y) with held-out rows first.")
-        probabilities = check_probabilities(p)
+        bound, probabilities = self._quantile(alpha), check_probabilities(p)
         check_outputs(probabilities.shape[-1], self.num_classes, "classes")
-        chosen = self.class_scores(probabilities) <= conformal_quantile(self.scores, alpha)
+        chosen = self.class_scores(probabilities) <= bound
         if self.nonempty:
             chosen.scatter_(-1, probabilities.argmax(-1, keepdim=True), True)
         return chosen
-
-    def config(self) -> dict[str, Any]:
-        """The class and its settings; the scores stay a tensor."""
-        config = super().config()
-        config["settings"]["scores"] = self.scores
-        return config
 
     def _keep(self, nonempty: bool, scores: Any, num_classes: int | None) -> None:
         self.nonempty = bool(nonempty)
@@ -214,7 +222,7 @@ class Intervals(NamedTuple):
         return (self.lower <= y) & (y <= self.upper)
 
 
-class ConformalIntervals(Configurable):
+class ConformalIntervals(_Scored):
     """Intervals E[y] ± q √Var[y], with q a quantile of |y − E[y]| / √Var[y] over the held-out rows.
 
     They widen where the prediction is unsure. Guaranteed: each target of a new row lies in its interval with a chance
@@ -252,18 +260,10 @@ class ConformalIntervals(Configurable):
             p: Predictions.
             alpha: The largest chance that an interval misses its target.
         """
-        if self.scores is None:
-            raise InvalidInputError("ConformalIntervals is not fitted: call fit(p, y) with held-out rows first.")
-        mean, std = _moments(p)
-        check_outputs(mean.shape[-1], self.scores.shape[1], "targets")
-        reach = conformal_quantile(self.scores, alpha) * std
+        bound, (mean, std) = self._quantile(alpha), _moments(p)
+        check_outputs(mean.shape[-1], len(bound), "targets")
+        reach = bound * std
         return Intervals(mean - reach, mean + reach)
-
-    def config(self) -> dict[str, Any]:
-        """The class and its settings; the scores stay a tensor."""
-        config = super().config()
-        config["settings"]["scores"] = self.scores
-        return config
 
 
 def _moments(p: Any) -> tuple[Tensor, Tensor]:

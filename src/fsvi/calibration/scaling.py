@@ -87,12 +87,10 @@ class VectorScaling(Rescaling):
     """
 
     def __init__(self, scale: Any = None, bias: Any = None) -> None:
-        self.scale = None if scale is None else check_scores("scale", scale)
+        self.scale = _check_scales("scale", scale)
         self.bias = None if bias is None else check_scores("bias", bias)
         if (None if self.scale is None else len(self.scale)) != (None if self.bias is None else len(self.bias)):
             raise InvalidInputError(f"scale={scale} and bias={bias} must have one number per class each.")
-        if self.scale is not None and not bool((self.scale > 0).all()):
-            raise InvalidInputError(f"scale={self.scale.tolist()} must be above 0 for every class.")
 
     def fit(self, p: Predictive, y: Any) -> VectorScaling:
         """Minimize the mean negative log-likelihood of held-out labels `y`, starting at the best temperature."""
@@ -122,10 +120,8 @@ class VarianceScaling(Rescaling):
     """
 
     def __init__(self, factor: Any = None, noise_only: bool = False) -> None:
-        self.factor = None if factor is None else check_scores("factor", factor)
+        self.factor = _check_scales("factor", factor)
         self.noise_only = bool(noise_only)
-        if self.factor is not None and not bool((self.factor > 0).all()):
-            raise InvalidInputError(f"factor={self.factor.tolist()} must be above 0 for every target.")
 
     def fit(self, p: Predictive, y: Any) -> VarianceScaling:
         """Minimize the mean negative log-likelihood of held-out targets `y`, each target by itself."""
@@ -146,6 +142,13 @@ class VarianceScaling(Rescaling):
     def _scaled(self, p: Predictive, factor: Any) -> Predictive:
         samples = p.samples if self.noise_only else p.mean + factor * (p.samples - p.mean)
         return p.moved(samples, factor)
+
+
+def _check_scales(name: str, scales: Any) -> Tensor | None:
+    values = None if scales is None else check_scores(name, scales)
+    if values is not None and not bool((values > 0).all()):
+        raise InvalidInputError(f"{name}={values.tolist()} must be above 0.")
+    return values
 
 
 def _best_scale(loss: Callable[[float], float]) -> float:

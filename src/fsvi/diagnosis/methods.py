@@ -202,7 +202,7 @@ def _scale(means: dict[str, Tensor], name: str) -> float:
     """The root mean square of the layer's weights, but at least that of PyTorch's initialization."""
     layer = name.rpartition(".")[0]
     weight = max((means[other] for other in means if other.rpartition(".")[0] == layer), key=Tensor.numel)
-    return max(float(weight.double().square().mean().sqrt()), (3 * weight[0].numel()) ** -0.5)
+    return max(float(weight.detach().double().square().mean().sqrt()), (3 * weight[0].numel()) ** -0.5)
 
 
 def check_batch_norm(seen: Evidence) -> Finding | None:

@@ -121,7 +121,7 @@ class StudentTPredictive(NumericPredictive):
 
     @property
     def variance(self) -> Tensor:
-        """E[scale² df / (df − 2)] + Var[f], (n, targets)."""
+        """Var[y] = E[scale²·df/(df − 2)] + Var[f], (n, targets), in operations that export and every device have."""
         return (self.scale.square() * self.df / (self.df - 2)).mean(0) + self.function_variance
 
     def cdf(self, y: Any, below: bool = False) -> Tensor:

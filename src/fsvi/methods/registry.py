@@ -76,7 +76,6 @@ METHODS: dict[str, MethodEntry] = {
     "mc-dropout": MethodEntry(MCDropout, regression={"rate": 0.05}),  # its noise is hard to tell from the masks'
     "swag": MethodEntry(SWAG),
     "duq": MethodEntry(DUQ),
-    "sngp": MethodEntry(SNGP),
     "laplace": MethodEntry(Laplace),
     "vogn": MethodEntry(VOGN),
     "ivon": MethodEntry(IVON),
@@ -90,6 +89,7 @@ METHODS: dict[str, MethodEntry] = {
     "fsvi": MethodEntry(FSVI),
     "fsvi-fixed-mean": MethodEntry(FixedMeanFSVI),
     "s-fsvi": MethodEntry(SFSVI),
+    "sngp": MethodEntry(SNGP),
 }
 """Every method by its name; `ensemble:` before a name makes an ensemble of it."""
 

@@ -167,18 +167,6 @@ def column_names(path: Path, needs_names: bool = True) -> list[str]:
         return (_Parquet(path) if _is_parquet(path) else _Text(path, needs_names)).names
 
 
-def num_rows(path: Path) -> int | None:
-    """The number of rows, if the file says it without being read.
-
-    Args:
-        path: The file.
-    """
-    if not _is_parquet(path):
-        return None
-    with _reading(path):
-        return int(_Parquet(path).file.metadata.num_rows)
-
-
 # CSV ------------------------------------------------------------------------------------------------------------------
 
 

@@ -130,12 +130,6 @@ def _tiles(images):
     return torch.stack([patch[patch[:, 0].argsort()] for patch in patches])
 
 
-def test_corrupting_noise_is_in_units_of_the_images_own():
-    batch = 100 * torch.randn(1, 1, 50, 50)
-    noise = contexts.Corrupted(noise=2.0)._noisy(batch) - batch
-    assert noise.std() == pytest.approx(200, rel=5 / math.sqrt(2 * 2500))
-
-
 # Mixture --------------------------------------------------------------------------------------------------------------
 
 

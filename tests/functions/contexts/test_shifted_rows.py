@@ -85,14 +85,6 @@ def test_a_one_hot_group_is_found_and_can_show_no_category():
     assert abs(int(none.sum()) - expected) < 6 * math.sqrt(expected)
 
 
-def test_standardized_groups_are_found_too():
-    x = one_hot_table().double()
-    x = (x - x.mean(0)) / x.std(0)
-    context = ShiftedRows()
-    context.prepare(x)
-    assert context._scales.groups == [[1, 2, 3, 4]]
-
-
 def correlated_rows(num=1000):
     generator = torch.Generator().manual_seed(0)
     common = torch.randn(num, 1, generator=generator)
@@ -111,18 +103,6 @@ def test_recombined_rows_are_new_combinations_of_known_values():
     assert torch.corrcoef(points[known & is_new].T)[0, 1] < 0.5 < torch.corrcoef(x.T)[0, 1]
 
 
-def test_independent_columns_cannot_be_recombined_into_new_rows():
-    x = normal_rows(1000)
-    context = ShiftedRows(recombined=0.99)
-    context.prepare(x)
-    torch.manual_seed(0)
-    points = context.sample(NUM, x)
-    known = torch.stack([torch.isin(points[:, i], x[:, i]) for i in range(6)], 1).all(1)
-    # 1% of the recombined rows lie farther out than 99% of the rows. The others are shifted, and a subset of no columns
-    # gives a row itself.
-    assert known.float().mean() < 0.06
-
-
 def test_recombination_keeps_groups_together():
     x = torch.cat([one_hot_table(), correlated_rows(600)], 1)
     context = ShiftedRows(recombined=0.99, smallest=5, smallest_alone=5)
@@ -133,11 +113,3 @@ def test_recombination_keeps_groups_together():
     assert known.sum() > 100
     sums = points[known][:, 1:5].sum(1)
     assert ((sums == 1) | (sums == 0)).all() and (sums == 1).float().mean() > 0.95
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_points_have_the_type_of_the_batch_and_follow_the_seed(dtype):
-    x = normal_rows(dtype=dtype)
-    first, again, other = drawn(x, 50), drawn(x, 50), drawn(x, 50, seed=1)
-    assert first.dtype == dtype and first.shape == (50, 6)
-    assert torch.equal(first, again) and not torch.equal(first, other)

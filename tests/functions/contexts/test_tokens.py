@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from fsvi.errors import InvalidInputError
 from fsvi.functions import contexts
 from fsvi.inputs import Bundle, bundle
 from fsvi.validation import as_tensor
@@ -38,20 +37,6 @@ def test_replaced_tokens(token):
     assert share == pytest.approx(0.25 * (1 - drawn_alike), abs=0.02)
     known = {token} if token == 0 else set(IDS[MASK == 1].tolist())
     assert set(points["input_ids"][changed].tolist()) <= known
-
-
-@pytest.mark.parametrize(
-    ("batch", "said"),
-    [
-        (torch.randn(2, 6), "token ids"),
-        ({"ids": IDS}, "'input_ids'"),
-        ((IDS, MASK), "'input_ids'"),
-    ],
-)
-def test_inputs_without_token_ids_are_refused(batch, said):
-    batch = batch if torch.is_tensor(batch) else bundle(batch, as_tensor)
-    with pytest.raises(InvalidInputError, match=said):
-        contexts.ShuffledTokens().sample(2, batch)
 
 
 ROWS = [{"input_ids": IDS[i % 2] + i, "attention_mask": MASK[i % 2], "labels": i} for i in range(5)]

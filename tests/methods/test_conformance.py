@@ -1,4 +1,4 @@
-"""One suite for every method of the registry, and for two ensembles: what the protocol promises.
+"""One suite for every method of the registry, and for an ensemble: what the protocol promises.
 
 A property is tested for every method, but on one task only, another one for each property: `cases` goes around them.
 """
@@ -119,7 +119,7 @@ def is_defined(name: str, task: str) -> bool:
     return TASKS[task].is_categorical or member_name(name) not in refused
 
 
-NAMES = [*METHODS, "ensemble:mc-dropout", "ensemble:vogn"]
+NAMES = [*METHODS, "ensemble:vogn"]
 
 
 def cases(first: int, *tasks: str):

@@ -20,12 +20,6 @@ def plain(outputs: int = 2, activation: type[nn.Module] = nn.Tanh) -> nn.Sequent
     return nn.Sequential(nn.Linear(2, 6), activation(), nn.Linear(6, outputs))
 
 
-def frozen() -> nn.Sequential:
-    net = plain()
-    net[0].weight.requires_grad_(False)
-    return net
-
-
 def noise() -> fsvi.Gaussian:
     return fsvi.Gaussian(noise=0.5, learn_noise=True)
 
@@ -78,27 +72,6 @@ def test_members_learn_what_they_would_alone():
         fsvi.fit(lone, (X, Y), **SETTINGS)
         for name, value in lone.state_dict().items():
             torch.testing.assert_close(member.state_dict()[name], value, rtol=1e-4, atol=1e-6)
-
-
-# Training together ---------------------------------------------------------------------------------------------------
-
-TOGETHER = {
-    "map": MEMBERS["map"],
-    "learned_noise": MEMBERS["learned_noise"],
-    "frozen": (lambda: fsvi.MAP(frozen(), fsvi.Categorical()), (X, Y)),
-    "no_prior": (lambda: fsvi.MAP(plain(), fsvi.Categorical(), prior_variance=None), (X, Y)),
-    "strong_prior": (lambda: fsvi.MAP(plain(), fsvi.Categorical(), prior_variance=0.01), (X, Y)),
-    "relu": (lambda: fsvi.MAP(plain(activation=nn.ReLU), fsvi.Categorical()), (X, Y)),
-}
-
-
-APART = {
-    "one": (1, lambda: fsvi.MAP(plain(), fsvi.Categorical())),
-    "another method": (2, lambda: fsvi.SWAG(plain(), fsvi.Categorical())),
-    "dropout": (2, lambda: fsvi.MAP(nn.Sequential(nn.Linear(2, 4), nn.Dropout(), nn.Linear(4, 2)), fsvi.Categorical())),
-    "random slope": (2, lambda: fsvi.MAP(plain(activation=nn.RReLU), fsvi.Categorical())),
-    "batch norm": (2, lambda: fsvi.MAP(scenarios.normalised(torch.seed()), fsvi.Categorical())),
-}
 
 
 def test_progress_reaches_the_members():

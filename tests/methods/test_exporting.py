@@ -88,7 +88,7 @@ def test_functions_are_those_of_predict(name):
     torch.testing.assert_close(p.samples, method.predict(x, SAMPLES, SEED).samples, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [*METHODS, "ensemble:duq"])
+@pytest.mark.parametrize("name", sorted({*METHODS} - {"map", "mfvi", "mfvi-tempered", "mfvi-radial", "fbnn", "ivon"}))
 def test_the_graph_of_a_method_equals_predict_for_other_numbers_of_inputs(name, traced):
     method, (x, _) = trained(name), data()
     graph = traced(method, SAMPLES, SEED)

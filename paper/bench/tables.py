@@ -70,19 +70,19 @@ class Table:
     is_classification: bool
 
 
-def _file(path: str, target: str, is_classification: bool) -> tuple[pd.DataFrame, Array]:
-    frame = pd.read_csv(_find(path)).dropna(subset=[target])
+def _file(path: Path, target: str, is_classification: bool) -> tuple[pd.DataFrame, Array]:
+    frame = pd.read_csv(path).dropna(subset=[target])
     y = frame.pop(target)
     labels: Array = np.unique(y.astype(str), return_inverse=True)[1]
     return _some(frame, labels if is_classification else y.to_numpy(float))
 
 
-def _find(path: str) -> Path:
-    """A file in a folder that FSVI_DATA names."""
+def _stored(path: str, target: str, is_classification: bool) -> tuple[pd.DataFrame, Array]:
+    """A table in a folder that FSVI_DATA names."""
     folders = [Path(part).expanduser() for part in os.environ.get("FSVI_DATA", "").split(os.pathsep) if part]
     for folder in folders:
         if (folder / path).is_file():
-            return folder / path
+            return _file(folder / path, target, is_classification)
     raise DataNotFoundError(f"{path} is in no folder that FSVI_DATA names.")
 
 
@@ -97,10 +97,10 @@ def _builtin(load: Callable[..., Any]) -> tuple[pd.DataFrame, Array]:
 
 
 TABLES = (
-    *(Table(name, partial(_file, f"tables/{name}.csv.gz", y, True), True) for name, y in _CLASSES.items()),
+    *(Table(name, partial(_stored, f"tables/{name}.csv.gz", y, True), True) for name, y in _CLASSES.items()),
     *(Table(name, partial(_builtin, load), name != "diabetes") for name, load in _BUILTIN.items()),
-    *(Table(name, partial(_file, f"tables/{name}.csv.gz", y, False), False) for name, y in _NUMBERS.items()),
-    *(Table(name, partial(_file, f"uci/{name}.csv.gz", "y", False), False) for name in _UCI),
+    *(Table(name, partial(_stored, f"tables/{name}.csv.gz", y, False), False) for name, y in _NUMBERS.items()),
+    *(Table(name, partial(_stored, f"uci/{name}.csv.gz", "y", False), False) for name in _UCI),
 )
 
 
@@ -116,9 +116,7 @@ def file_table(spec: str) -> Table:
     frame = pd.read_csv(path)
     check_choice("target", target, [str(name) for name in frame.columns])
     is_classification = frame[target].dtype.kind not in "iuf"
-    return Table(
-        Path(path).stem, lambda: _file(str(Path(path).resolve()), target, is_classification), is_classification
-    )
+    return Table(Path(path).stem, partial(_file, Path(path), target, is_classification), is_classification)
 
 
 # Splits ---------------------------------------------------------------------------------------------------------------

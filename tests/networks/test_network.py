@@ -6,6 +6,7 @@ from torch.nn import functional as F
 import fsvi
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.networks import Network
+from fsvi.networks.heads import recording
 
 HEADS = {
     "mlp": "2",
@@ -245,3 +246,11 @@ def test_any_error_of_the_network_becomes_a_sentence(error):
         network.examined(torch.randn(2, 5))
     with pytest.raises(HeadError, match="not the output of a linear layer"):
         fsvi.Network(Strict(error, averages=True)).examined(torch.randn(2, 2))
+
+
+def test_images_of_one_channel_keep_convolutions_in_channels_last_order():
+    network = Network(nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(3 * 16, 2)))
+    x = network.arranged(torch.randn(5, 1, 6, 6))
+    with recording(network.module[1]) as seen:
+        network(x, {"0.weight": torch.randn(3, 1, 3, 3)})
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)

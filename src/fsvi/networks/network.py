@@ -188,8 +188,12 @@ class Network:
         return self._arrange(x)
 
     def _arrange(self, x: Tensor) -> Tensor:
-        layout = torch.channels_last if x.dim() == 4 else torch.contiguous_format
-        return moved(x, self.device).contiguous(memory_format=layout)
+        x = moved(x, self.device)
+        if x.dim() != 4:
+            return x.contiguous()
+        if x.shape[1] == 1:  # both layouts are the same bytes; convolutions look at the strides
+            return x.contiguous().squeeze(1).unsqueeze(-1).movedim(-1, 1)
+        return x.contiguous(memory_format=torch.channels_last)
 
     def _returned(self, x: Inputs, tensors: Mapping[str, Tensor] | None = None) -> Any:
         """The outputs in the order of dimensions in which the model returns them."""

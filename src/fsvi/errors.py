@@ -1,4 +1,12 @@
-"""The errors that fsvi raises. Each message is one sentence that names the value and says what to do."""
+"""The errors that fsvi raises. Each message is one sentence that names the value and says what to do.
+
+Examples:
+    >>> try:
+    ...     fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical(), prior_variance=-1.0)
+    ... except fsvi.errors.InvalidInputError as error:
+    ...     print(error)
+    prior_variance=-1.0 must be a finite number above 0.
+"""
 
 
 class FSVIError(Exception):

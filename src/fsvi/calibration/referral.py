@@ -47,6 +47,16 @@ class Referral:
         threshold: Inputs that are more uncertain than this are referred.
         referred: The expected fraction of inputs referred, measured on the held-out data.
         kept_accuracy: The accuracy among kept inputs of the data that tested the threshold.
+
+    Examples:
+        >>> y = torch.arange(400) % 2
+        >>> sure = torch.where(torch.arange(400) < 300, 4.0, 0.1)  # right about 300 labels, guessing the others
+        >>> right = torch.where(torch.arange(400) < 300, y, torch.arange(400) // 2 % 2)
+        >>> logits = sure[:, None] * torch.nn.functional.one_hot(right, 2)
+        >>> p = fsvi.likelihoods.CategoricalPredictive(logits[None])
+        >>> referral = fsvi.Referral(p, y, target_accuracy=0.95)
+        >>> int(referral.decide(p).sum())
+        300
     """
 
     def __init__(

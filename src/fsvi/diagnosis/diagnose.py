@@ -50,6 +50,15 @@ def diagnose(
 
     Returns:
         The findings, each with a level, a sentence and numbers; and the verdict: "trust", "care" or "no".
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Uniform(widen=1.0))
+        >>> history = fsvi.fit(method, (x, y), epochs=5, seed=0)
+        >>> found = fsvi.diagnose(method, fsvi.data.two_moons(100, noise=0.1, seed=1), history=history)
+        >>> found.verdict in ("trust", "care", "no")
+        True
     """
     if not isinstance(data, (tuple, list)) or len(data) < 2:
         raise InvalidInputError(f"data is a {type(data).__name__}; a pair (x, y) is needed.")

@@ -35,10 +35,13 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     Attributes:
         classes_: The labels, sorted.
 
-    >>> from sklearn.datasets import make_moons
-    >>> X, y = make_moons(200, noise=0.2, random_state=0)
-    >>> model = FSVIClassifier(random_state=0).fit(X, y)
-    >>> model.predict_proba([[20.0, 20.0]])  # far from all data: about one half each
+    Examples:
+        >>> from sklearn.datasets import make_moons
+        >>> X, y = make_moons(200, noise=0.2, random_state=0)
+        >>> model = fsvi.FSVIClassifier(epochs=30, random_state=0).fit(X, y)
+        >>> near, far = model.predict_proba([[1.0, 0.5], [-9.0, 9.0]]).max(axis=1)
+        >>> bool(near > far)  # surer among the data than away from them
+        True
     """
 
     def __init__(

@@ -33,9 +33,13 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
     Attributes:
         is_positive_: Whether no training target was negative.
 
-    >>> from sklearn.datasets import load_diabetes
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> mean, std = FSVIRegressor(random_state=0).fit(X, y).predict(X, return_std=True)
+    Examples:
+        >>> from sklearn.datasets import load_diabetes
+        >>> X, y = load_diabetes(return_X_y=True)
+        >>> model = fsvi.FSVIRegressor(epochs=5, random_state=0).fit(X, y)
+        >>> mean, std = model.predict(X, return_std=True)
+        >>> std.shape
+        (442,)
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FSVIRegressor:

@@ -1,4 +1,9 @@
-"""Divergences between distributions of function values: what pulls the posterior over functions to the prior."""
+"""Divergences between distributions of function values: what pulls the posterior over functions to the prior.
+
+Examples:
+    >>> net = fsvi.networks.mlp(2, (20,), 2)
+    >>> method = fsvi.GFSVI(net, fsvi.Categorical(), divergence=fsvi.divergences.RegularizedKL(gamma=0.1))
+"""
 
 from __future__ import annotations
 

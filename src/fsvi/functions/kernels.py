@@ -3,6 +3,11 @@
 Kernels add and multiply: `RBF(lengthscale=2.0) + Linear(columns=[0])`, `RBF() * Periodic(period=12.0)`. Their
 hyperparameters are positive numbers in one vector, which `fsvi.priors.GaussianProcess(kernel=..., learn=True)` fits to
 the targets of a regression.
+
+Examples:
+    >>> kernel = fsvi.kernels.RBF(lengthscale=2.0) + fsvi.kernels.Linear()
+    >>> kernel(torch.linspace(-1, 1, 3)[:, None]).shape  # the covariance of function values at three inputs
+    torch.Size([3, 3])
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Priors over functions: a Gaussian over function values at any context points."""
+"""Priors over functions: a Gaussian over function values at any context points.
+
+Examples:
+    >>> net = fsvi.networks.mlp(2, (20,), 2)
+    >>> method = fsvi.FSVI(net, fsvi.Categorical(), prior=fsvi.priors.Constant(1.0))
+"""
 
 from __future__ import annotations
 

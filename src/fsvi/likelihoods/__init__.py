@@ -1,4 +1,10 @@
-"""p(y|f), how targets arise from the network's outputs, and the predictions that they give: one file per family."""
+"""p(y|f), how targets arise from the network's outputs, and the predictions that they give: one file per family.
+
+Examples:
+    >>> p = fsvi.likelihoods.CategoricalPredictive(torch.randn(100, 5, 3))  # logits of 100 draws, 5 inputs, 3 classes
+    >>> p.mean.shape, p.entropy().shape
+    (torch.Size([5, 3]), torch.Size([5]))
+"""
 
 from fsvi.likelihoods.base import Likelihood, Predictive, Summary, concatenate, gathered, mixture, weighted
 from fsvi.likelihoods.bernoulli import Bernoulli, BernoulliPredictive

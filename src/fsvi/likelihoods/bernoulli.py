@@ -24,6 +24,15 @@ class Bernoulli(NumberLikelihood):
     With one output it is a classifier of two classes with the likelihood of `Categorical` and outputs (0, f). With
     several, labels are independent given the outputs, and any number of them may be present. Targets may be
     probabilities. NaN is a label that is unknown.
+
+    Examples:
+        >>> x = torch.linspace(-1, 1, 50)[:, None]
+        >>> net = fsvi.networks.mlp(1, (20,), 1)
+        >>> y = (x > 0).float()
+        >>> method = fsvi.MAP(net, fsvi.Bernoulli())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # the probability of 1
+        torch.Size([50, 1])
     """
 
     is_numeric = False

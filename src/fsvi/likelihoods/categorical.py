@@ -32,6 +32,12 @@ class Categorical(Likelihood):
         class_weight: One weight per class; None weighs all the same.
         label_smoothing: ε, from 0 to below 1.
         ignore_index: The label of examples without a target, which do not count; None if all have one.
+
+    Examples:
+        >>> likelihood = fsvi.Categorical()
+        >>> logits, labels = torch.zeros(4, 2), torch.tensor([0, 1, 1, 0])
+        >>> round(float(likelihood.nll(logits, labels)), 3)  # ln 2
+        0.693
     """
 
     takes_weights = True

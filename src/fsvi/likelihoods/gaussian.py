@@ -29,6 +29,15 @@ class Gaussian(NumberLikelihood):
             the log variances.
         least_noise: The least value of a learned noise. With few data, it could shrink to the errors that remain on the
             training data.
+
+    Examples:
+        >>> x = torch.linspace(-1, 1, 50)[:, None]
+        >>> net = fsvi.networks.mlp(1, (20,), 1)
+        >>> y = torch.sin(3 * x)
+        >>> method = fsvi.MAP(net, fsvi.Gaussian(noise=0.1, learn_noise=True))
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).variance.shape
+        torch.Size([50, 1])
     """
 
     log_noise: Tensor

@@ -24,6 +24,12 @@ class MultiHead(Categorical):
     Args:
         heads: The classes of each task, in the order of the tasks. Together they are 0..C−1, each once.
         task: The number of the present task, from 0.
+
+    Examples:
+        >>> likelihood = fsvi.MultiHead([[0, 1], [2, 3]])
+        >>> likelihood.task = 1
+        >>> likelihood.predictive(torch.zeros(1, 1, 4)).mean
+        tensor([[0.0000, 0.0000, 0.5000, 0.5000]])
     """
 
     has_probit = False

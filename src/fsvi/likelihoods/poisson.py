@@ -20,6 +20,15 @@ class Poisson(NumberLikelihood):
     """Counts 0, 1, 2, …, one per output of the network; the outputs are the logs of their means.
 
     NaN is a missing count.
+
+    Examples:
+        >>> x = torch.linspace(-1, 1, 50)[:, None]
+        >>> net = fsvi.networks.mlp(1, (20,), 1)
+        >>> y = torch.poisson((1 + x).exp())
+        >>> method = fsvi.MAP(net, fsvi.Poisson())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).quantile([0.05, 0.95]).shape
+        torch.Size([2, 50, 1])
     """
 
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:

@@ -32,6 +32,15 @@ class StudentT(NumberLikelihood):
             the noise is almost Gaussian.
         learn_scale: Whether the scale is learned.
         learn_df: Whether the degrees of freedom are learned, one value per output. It takes hundreds of examples.
+
+    Examples:
+        >>> x = torch.linspace(-1, 1, 50)[:, None]
+        >>> net = fsvi.networks.mlp(1, (20,), 1)
+        >>> y = torch.sin(3 * x)
+        >>> method = fsvi.MAP(net, fsvi.StudentT())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape
+        torch.Size([50, 1])
     """
 
     log_scale: Tensor

@@ -60,6 +60,14 @@ class Method(Configurable, nn.Module, ABC):
     Args:
         net: The network, an `nn.Module` or an `fsvi.Network`; it is copied, and the one passed in never changes.
         likelihood: The distribution of targets given the network's outputs; it is copied.
+
+    Examples:
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.MAP(net, fsvi.Categorical())
+        >>> method.num_data = 100
+        >>> terms = method(torch.randn(8, 2), torch.zeros(8, dtype=torch.long))
+        >>> sorted(terms)  # their sum is the loss
+        ['nll', 'prior']
     """
 
     _transient = ("net",)

@@ -35,6 +35,10 @@ class Tempered(Configurable):
 
     Args:
         temperature: The multiple of 1/N.
+
+    Examples:
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.MFVI(net, fsvi.Categorical(), kl_weight=fsvi.Tempered(0.1))
     """
 
     def __init__(self, temperature: float) -> None:

@@ -64,6 +64,14 @@ class DUQ(Method):
         gradient_penalty: The weight of the gradient penalty.
         momentum: The momentum of the centroids' moving averages.
         embedding_size: The size of the space in which distances are measured, m; None is the number of features.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.DUQ(net, fsvi.Categorical())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     _takes_weights = False

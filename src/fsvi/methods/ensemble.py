@@ -30,6 +30,13 @@ class Ensemble(Method):
     Args:
         make: A function that builds one member with its own network, such as `lambda: fsvi.MAP(net(), likelihood)`.
         size: The number of members.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> method = fsvi.Ensemble(lambda: fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical()), size=3)
+        >>> history = fsvi.fit(method, (x, y), epochs=5, seed=0)
+        >>> len(method.members)
+        3
     """
 
     def __init__(self, make: Callable[[], Method], size: int = 5) -> None:

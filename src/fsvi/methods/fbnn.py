@@ -57,6 +57,14 @@ class FBNN(Method):
         kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound; the authors' code
             has 1/B), or `fsvi.Tempered(t)` for t/N.
         stds: How the standard deviations start and learn; None is `Stds(0.05)`.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.FBNN(net, fsvi.Categorical(), fsvi.contexts.Uniform(widen=1.0))
+        >>> history = fsvi.fit(method, (x, y), epochs=2, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     def __init__(

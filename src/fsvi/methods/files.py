@@ -54,6 +54,13 @@ def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -
 
     Returns:
         The method; if it was saved with a calibration, the `fsvi.calibration.Calibrated` object that has both.
+
+    Examples:
+        >>> method = fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical())
+        >>> method.save("plain.fsvi")
+        >>> x = torch.randn(5, 2)
+        >>> torch.equal(fsvi.load("plain.fsvi").predict(x).mean, method.predict(x).mean)
+        True
     """
     return from_tree(read_tree(path, METHOD), path, net)
 

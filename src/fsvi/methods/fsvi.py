@@ -64,6 +64,15 @@ class FSVI(Method):
         kl_weight: The weight of the divergence in the loss: a number, None for 1/N (the evidence lower bound), or
             `fsvi.Tempered(t)` for t/N.
         stds: How the standard deviations start and learn; None is `Stds()`.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(200, noise=0.2, seed=0)
+        >>> net = fsvi.networks.mlp(2, (30, 30), 2, torch.nn.Tanh)
+        >>> method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Uniform(low=[-10, -10], high=[10, 10]))
+        >>> history = fsvi.fit(method, (x, y), epochs=50, seed=0)
+        >>> p = method.predict(torch.tensor([[1.0, 0.5], [8.0, -8.0]]))
+        >>> bool(p.entropy()[1] > p.entropy()[0])  # more doubt away from the data
+        True
     """
 
     _takes_positions = True

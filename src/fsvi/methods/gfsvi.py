@@ -49,6 +49,15 @@ class GFSVI(FSVI):
         kl_weight: The weight of the divergence in the loss: a number, None for 1/N (the evidence lower bound), or
             `fsvi.Tempered(t)` for t/N.
         stds: How the standard deviations start and learn; None is `Stds()`.
+
+    Examples:
+        >>> x = torch.linspace(-1, 1, 50)[:, None]
+        >>> net = fsvi.networks.mlp(1, (20,), 1)
+        >>> prior = fsvi.priors.GaussianProcess(kernel=fsvi.kernels.Matern(1.5))
+        >>> method = fsvi.GFSVI(net, fsvi.Gaussian(), fsvi.contexts.Uniform(widen=0.5), prior=prior)
+        >>> history = fsvi.fit(method, (x, torch.sin(3 * x)), epochs=5, seed=0)
+        >>> method.predict(x).variance.shape
+        torch.Size([50, 1])
     """
 
     def __init__(

@@ -49,6 +49,14 @@ class IVON(Method):
         clip: The largest step of a parameter, before it is multiplied by the learning rate; None does not limit it.
         kl_weight: The weight of the KL in the loss, 1/λ: a number, None for 1/N (the evidence lower bound), or
             `fsvi.Tempered(t)` for t/N.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.IVON(net, fsvi.Categorical())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     scale: Tensor

@@ -65,6 +65,13 @@ class Laplace(Method):
         integral: How probabilities are averaged: "mc" by draws f(x; θ*) + J (θ − θ*), functions that share θ over all
             inputs, or for classes "probit", by the closed form softmax(f / √(1 + π/8 · Var f)), as a single draw.
         optimize_prior: Whether δ is the one of the largest evidence.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> trained = fsvi.MAP(net, fsvi.Categorical())
+        >>> history = fsvi.fit(trained, (x, y), epochs=20, seed=0)
+        >>> method = fsvi.Laplace.from_trained(trained, (x, y))  # one pass over the data
     """
 
     _takes_weights = False

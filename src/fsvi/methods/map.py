@@ -23,6 +23,14 @@ class MAP(Method):
         net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
         likelihood: The distribution of targets given the network's outputs.
         prior_variance: The variance of the Gaussian prior; None leaves the prior out: maximum likelihood.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.MAP(net, fsvi.Categorical())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     _takes_positions = True

@@ -42,6 +42,14 @@ class MCDropout(Method):
         likelihood: The distribution of targets given the network's outputs.
         rate: The dropout rate for networks without dropout layers; with 0 this is `MAP`.
         prior_variance: The variance of the Gaussian prior over parameters; None leaves it out.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.MCDropout(net, fsvi.Categorical(), rate=0.1)
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     _takes_positions = True

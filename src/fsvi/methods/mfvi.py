@@ -39,6 +39,14 @@ class MFVI(Method):
             network costs about three times as much. Prediction draws weights.
         stds: How the standard deviations start and learn; None is `Stds(0.01, 0.3)`. They learn slowly, so that the
             means find the data before the KL has widened q.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.MFVI(net, fsvi.Categorical())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     _takes_positions = True

@@ -37,6 +37,14 @@ class RadialMFVI(Method):
         num_samples: The number of draws per step, M.
         stds: How the standard deviations of single parameters start, which in a tensor of D are exp(log_std)/√D, and
             how they learn; None is `Stds(0.01, 0.3)`.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.RadialMFVI(net, fsvi.Categorical())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     _takes_positions = True

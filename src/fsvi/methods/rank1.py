@@ -44,6 +44,14 @@ class Rank1(Method):
             half where a factor starts is an upper bound on the KL to both, up to a constant.
         seed: The seed of the random signs.
         stds: How the factors' standard deviations start and learn; None is `Stds(0.05)`.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.Rank1(net, fsvi.Categorical())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     def __init__(

@@ -97,7 +97,12 @@ _ENSEMBLE = "ensemble:"
 
 
 def method_names() -> list[str]:
-    """Every name that `make_method` knows."""
+    """Every name that `make_method` knows.
+
+    Examples:
+        >>> "fsvi" in fsvi.method_names() and "ensemble:fsvi" in fsvi.method_names()
+        True
+    """
     return [*METHODS, *(_ENSEMBLE + name for name in METHODS)]
 
 
@@ -116,6 +121,13 @@ def make_method(
         likelihood: Of the targets.
         context: Where functions are compared with the prior.
         settings: Arguments of the method's constructor; for an ensemble also `size`.
+
+    Examples:
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> type(fsvi.make_method("swag", net, fsvi.Categorical())).__name__
+        'SWAG'
+        >>> len(fsvi.make_method("ensemble:map", net, fsvi.Categorical(), size=3).members)
+        3
     """
     check_method(name)
     networks = _fresh(net)

@@ -52,6 +52,13 @@ class SFSVI(FSVI):
         kl_weight: The weight of the divergence in the loss: a number, None for 1/N (the evidence lower bound), or
             `fsvi.Tempered(t)` for t/N; N is the number of examples of the present task.
         stds: How the standard deviations start and learn; None is `Stds()`.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> tasks = [(x[x[:, 0] < 0.5], y[x[:, 0] < 0.5]), (x[x[:, 0] >= 0.5], y[x[:, 0] >= 0.5])]
+        >>> method = fsvi.SFSVI(net, fsvi.Categorical(), fsvi.contexts.Uniform(low=[-3, -3], high=[3, 3]), coreset=10)
+        >>> histories = fsvi.fit_tasks(method, tasks, epochs=5, seed=0)
     """
 
     _takes_positions = False

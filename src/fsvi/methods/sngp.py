@@ -44,6 +44,14 @@ class SNGP(Method):
             the features of training inputs when training starts.
         max_norm: The largest singular value that weight matrices may have.
         prior_variance: The variance of β's prior, which is the function's far from the data.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.SNGP(net, fsvi.Categorical(), num_features=64)
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     _takes_weights = False

@@ -72,6 +72,14 @@ class SPG(Method):
         kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
             `fsvi.Tempered(t)` for t/N.
         stds: How the latent's standard deviations start and learn; None is `Stds(1.0)`, the prior's.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.SPG(net, fsvi.Categorical(), fsvi.contexts.Uniform(widen=1.0), num_prior_steps=10)
+        >>> history = fsvi.fit(method, (x, y), epochs=2, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     is_fitted: Tensor

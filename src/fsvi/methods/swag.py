@@ -43,6 +43,14 @@ class SWAG(Method):
         collect_every: The number of steps between two collected networks; None collects after every epoch.
         num_models: The number of draws that predict where the network has BatchNorm.
         prior_variance: The variance of the Gaussian prior over parameters; None leaves it out.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.SWAG(net, fsvi.Categorical())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     gaussian: LowRank

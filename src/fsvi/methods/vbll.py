@@ -98,6 +98,14 @@ class VBLL(Method):
         kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
             `fsvi.Tempered(t)` for t/N.
         stds: How the last layer's standard deviations start and learn; None is `Stds()`.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.VBLL(net, fsvi.Categorical())
+        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     def __init__(

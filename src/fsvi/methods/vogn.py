@@ -47,6 +47,14 @@ class VOGN(Method):
         kl_weight: The weight of the KL in the loss, τ/(ρN): a number, None for 1/(ρN) (the evidence lower bound,
             τ = 1), or `fsvi.Tempered(t)` for τ = t.
         augmentation: ρ, how many times larger random augmentation makes the data.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.VOGN(net, fsvi.Categorical())
+        >>> history = fsvi.fit(method, (x, y), epochs=5, seed=0)
+        >>> method.predict(x).mean.shape  # probabilities
+        torch.Size([100, 2])
     """
 
     _takes_weights = False

@@ -1,4 +1,10 @@
-"""The quality of predictions: accuracy and proper scores, calibration, detection, referral, regression."""
+"""The quality of predictions: accuracy and proper scores, calibration, detection, referral, regression.
+
+Examples:
+    >>> p, y = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1])
+    >>> fsvi.metrics.accuracy(p, y), round(fsvi.metrics.nll(p, y), 3)
+    (1.0, 0.164)
+"""
 
 from fsvi.metrics.classification import (
     ReferralCurve,

@@ -1,4 +1,10 @@
-"""The user's network, and the networks of the paper, for tables and for texts."""
+"""The user's network, and the networks of the paper, for tables and for texts.
+
+Examples:
+    >>> net = fsvi.networks.mlp(2, (50, 50), 3, torch.nn.Tanh)
+    >>> net(torch.zeros(4, 2)).shape
+    torch.Size([4, 3])
+"""
 
 from fsvi.networks.cnn import cnn
 from fsvi.networks.distance import RandomFeatures, distance_head

@@ -64,6 +64,10 @@ class Network:
             attribute, an index of a tuple, or a function. None takes `logits` where there are any, the only entry of a
             dictionary, or the first of a tuple. Files record keys, attributes and indices. For a function, pass the
             wrapped model to `fsvi.load` again.
+
+    Examples:
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 20), torch.nn.ReLU(), torch.nn.Linear(20, 3))
+        >>> method = fsvi.MAP(fsvi.Network(net, head="2"), fsvi.Categorical())
     """
 
     def __init__(self, module: nn.Module, head: str | None = None, output: Output | None = None) -> None:

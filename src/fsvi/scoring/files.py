@@ -109,6 +109,14 @@ def predict_files(
 
     Returns:
         How many rows and files have predictions now, and which files have none and why.
+
+    Examples:
+        >>> import numpy as np
+        >>> fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical()).save("model.fsvi")
+        >>> np.save("points.npy", np.zeros((10, 2), dtype=np.float32))
+        >>> report = fsvi.predict_files("model.fsvi", "points.npy", "scored", tell=lambda line: None, progress=False)
+        >>> report.rows
+        10
     """
     begun = time.monotonic()
     given = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)

@@ -1,4 +1,15 @@
-"""One training loop for all methods: batches, optimizers, checkpoints, progress."""
+"""One training loop for all methods: batches, optimizers, checkpoints, progress.
+
+Examples:
+    >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+    >>> net = fsvi.networks.mlp(2, (20,), 2)
+    >>> class Printer(fsvi.training.Callback):
+    ...     def on_epoch_end(self, state):
+    ...         print("epoch", state.epoch)
+    >>> history = fsvi.fit(fsvi.MAP(net, fsvi.Categorical()), (x, y), epochs=2, seed=0, callbacks=[Printer()])
+    epoch 1
+    epoch 2
+"""
 
 from fsvi.training.callbacks import Callback, TrainingState
 from fsvi.training.fit import fit

@@ -114,6 +114,14 @@ def fit(
 
     Returns:
         The loss and its terms per epoch, and the validation results.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.MAP(net, fsvi.Categorical())
+        >>> history = fsvi.fit(method, (x, y), epochs=10, batch_size=32, seed=0)
+        >>> len(history.loss)
+        10
     """
     check_type("method", method, Method, "a method such as fsvi.FSVI(net, likelihood=..., context=...)")
     if epochs is not None:

@@ -46,6 +46,14 @@ def fit_tasks(
 
     Returns:
         The history of each task.
+
+    Examples:
+        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.MAP(net, fsvi.Categorical())
+        >>> histories = fsvi.fit_tasks(method, [(x[:50], y[:50]), (x[50:], y[50:])], epochs=5, seed=0)
+        >>> len(histories)
+        2
     """
     check_type("method", method, Method, "a method such as fsvi.SFSVI(net, likelihood=..., context=...)")
     _check_tasks(method, tasks, first, settings)

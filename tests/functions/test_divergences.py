@@ -20,7 +20,7 @@ def gaussian(seed):
 
 
 def dense(g, covariance, nugget):
-    matrix = g.covariance() + nugget * torch.eye(4, dtype=torch.float64)
+    matrix = g.covariance + nugget * torch.eye(4, dtype=torch.float64)
     matrix = matrix if covariance == "full" else torch.diag_embed(matrix.diagonal(dim1=1, dim2=2))
     return MultivariateNormal(g.mean.T, matrix)
 

@@ -111,7 +111,7 @@ def test_log_prob_equals_torch_distributions(rank, shared):
 def test_moments_equal_the_dense_ones(rank):
     g = gaussian(5, rank, 2, diagonal=0.3).prepared(NUGGET)
     expected = dense(g, 0.0)
-    torch.testing.assert_close(g.covariance(), expected.covariance_matrix)
+    torch.testing.assert_close(g.covariance, expected.covariance_matrix)
     torch.testing.assert_close(g.variance(), expected.variance)
     torch.testing.assert_close(g.log_determinant(), expected.covariance_matrix.logdet())
     torch.testing.assert_close(g.inverse(), expected.precision_matrix)

@@ -57,7 +57,7 @@ def joint_covariance(values):
     """Of (K, Q) values in point-by-point order, outputs independent."""
     points, outputs = values.mean.shape
     eye = torch.eye(outputs, dtype=torch.float64)
-    return torch.einsum("qij,qr->iqjr", values.covariance(), eye).reshape(points * outputs, -1)
+    return torch.einsum("qij,qr->iqjr", values.covariance, eye).reshape(points * outputs, -1)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -97,7 +97,7 @@ def test_exact_is_the_whole_jacobian(make, name):
     whole = jacobian(net, dict(net.named_parameters()), list(q.stds()), x)
     values = LINEARIZERS["exact"](split, q, x, None)
     torch.testing.assert_close(values.mean.reshape(3, -1), outputs_at(net, {}, x))
-    torch.testing.assert_close(values.covariance()[0], whole * flat(q.stds(), q.stds()).square() @ whole.T)
+    torch.testing.assert_close(values.covariance[0], whole * flat(q.stds(), q.stds()).square() @ whole.T)
 
 
 @pytest.mark.parametrize("name", ["mlp", "no_bias", "dropout", "batch_norm"])
@@ -151,7 +151,7 @@ def test_reverse_mode_through_the_linearisation(make, name, linearize):
 
     def value():
         g = LINEARIZERS[linearize](split, q, x, q.at(noise))
-        return g.mean.square().sum() + g.covariance().sin().sum()
+        return g.mean.square().sum() + g.covariance.sin().sum()
 
     value().backward()
     for parameters in ([q.log_std], list(net.parameters())):
@@ -196,7 +196,7 @@ def test_a_train_mode_pass_before_backward_does_not_change_the_gradient(make, li
         g = LINEARIZERS[linearize](split, q, x, q.at(noise))
         if disturb:
             net.train()(5 * torch.randn(20, *x.shape[1:], dtype=torch.float64))
-        value = g.mean.square().sum() + g.covariance().sum()
+        value = g.mean.square().sum() + g.covariance.sum()
         return torch.autograd.grad(value, [*net.parameters(), q.log_std], allow_unused=True)
 
     for undisturbed, disturbed in zip(gradients(False), gradients(True), strict=True):
@@ -245,8 +245,8 @@ def test_weight_norm_has_the_gradient_of_elementary_operations(linearize):
     noise = q.noise()
     values = LINEARIZERS[linearize](split, q, x, q.at(noise))
     expected = jvp_by_hand(q, x, noise) if linearize == "jvp" else exact_by_hand(q, x)
-    torch.testing.assert_close((values.mean, values.covariance()), expected)
-    torch.testing.assert_close(gradients(q, values.mean, values.covariance()), gradients(q, *expected))
+    torch.testing.assert_close((values.mean, values.covariance), expected)
+    torch.testing.assert_close(gradients(q, values.mean, values.covariance), gradients(q, *expected))
 
 
 def gradients(q, mean, covariance):
@@ -267,5 +267,5 @@ def test_hardsigmoid_has_the_gradient_of_a_clamped_line(linearize):
         x = 3 * torch.randn(6, 3, dtype=torch.float64)
         split, q, draw = posterior(net, x)
         values = LINEARIZERS[linearize](split, q, x, draw)
-        found.append((values.mean, *gradients(q, values.mean, values.covariance())))
+        found.append((values.mean, *gradients(q, values.mean, values.covariance)))
     torch.testing.assert_close(*found)

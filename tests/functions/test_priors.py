@@ -31,7 +31,7 @@ def test_constant_is_white_with_its_variance(make, joint):
     p = p.joint() if joint else p
     size = 10 if joint else 5
     assert p.mean.shape == ((10, 1) if joint else (5, 2)) and not p.mean.any()
-    torch.testing.assert_close(p.covariance(), 2.5 * torch.eye(size, dtype=torch.float64)[None])
+    torch.testing.assert_close(p.covariance, 2.5 * torch.eye(size, dtype=torch.float64)[None])
 
 
 @pytest.mark.parametrize("name", ["mlp", "no_bias", "batch_norm", "transformer"])
@@ -41,7 +41,7 @@ def test_induced_is_the_linearised_random_network(make, name):
     mean, covariance = last_layer_moments(prior.net, 0.7, x)
     p = prior.gaussian(x)
     torch.testing.assert_close(p.mean, mean)
-    torch.testing.assert_close(p.covariance(), covariance.expand_as(p.covariance()))
+    torch.testing.assert_close(p.covariance, covariance.expand_as(p.covariance))
     assert all(torch.equal(prior.net.get_parameter(n), value) for n, value in prior.q.means().items())
 
 
@@ -60,7 +60,7 @@ def test_feature_variance_makes_the_prior_random_and_wider(make):
     wide, narrow = (bound(Induced(feature_variance=v), net, x, "exact")[1].gaussian(x) for v in (0.1, 0.0))
     narrow = narrow.joint()
     torch.testing.assert_close(wide.mean, narrow.mean)
-    excess = wide.covariance()[0] - narrow.covariance()[0]
+    excess = wide.covariance[0] - narrow.covariance[0]
     assert torch.linalg.eigvalsh(excess).min() > -1e-9 and excess.trace() > 0.1
 
 
@@ -90,7 +90,7 @@ def test_empirical_from_a_network(make, name):
             p.zero_()
     p = prior.gaussian(x)
     torch.testing.assert_close(p.mean, mean)
-    torch.testing.assert_close(p.covariance(), covariance.expand_as(p.covariance()))
+    torch.testing.assert_close(p.covariance, covariance.expand_as(p.covariance))
 
 
 @pytest.mark.parametrize("stochastic", ["all", "last_layer"])
@@ -124,9 +124,9 @@ def test_all_outputs_jointly_are_the_independent_outputs(make, prior):
     _, prior = bound(prior, net, x, "exact")
     apart, joint = prior.gaussian(x), prior.gaussian(x).joint()
     torch.testing.assert_close(joint.mean.reshape(4, 2), apart.mean)
-    blocks = joint.covariance()[0].reshape(4, 2, 4, 2)
+    blocks = joint.covariance[0].reshape(4, 2, 4, 2)
     for q in range(2):
-        torch.testing.assert_close(blocks[:, q, :, q], apart.covariance().expand(2, -1, -1)[q])
+        torch.testing.assert_close(blocks[:, q, :, q], apart.covariance.expand(2, -1, -1)[q])
         torch.testing.assert_close(blocks[:, q, :, 1 - q], torch.zeros(4, 4, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
@@ -153,7 +153,7 @@ def test_a_prior_of_ones_own_needs_gaussian_alone(make):
     kernel = (-0.5 * torch.cdist(x, x).square()).exp() + (1e-6 + 0.1) * eye
     p = torch.distributions.MultivariateNormal(torch.zeros(2, 5, dtype=torch.float64), kernel)
     expected = torch.distributions.kl_divergence(
-        torch.distributions.MultivariateNormal(q.mean.T, q.covariance() + 0.1 * eye), p
+        torch.distributions.MultivariateNormal(q.mean.T, q.covariance + 0.1 * eye), p
     )
     torch.testing.assert_close(method.function_kl(x), expected.sum())
 

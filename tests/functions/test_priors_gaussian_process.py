@@ -30,10 +30,10 @@ def test_the_prior_at_points_is_the_kernel_for_every_output(make):
     prior.bind(split)
     p = prior.gaussian(x)
     assert p.mean.shape == (6, 2) and not p.mean.any()
-    torch.testing.assert_close(p.covariance(), kernel[None])
+    torch.testing.assert_close(p.covariance, kernel[None])
     joint = prior.gaussian(x).joint()
     assert joint.mean.shape == (12, 1)
-    torch.testing.assert_close(joint.covariance()[0], torch.kron(kernel, torch.eye(2, dtype=torch.float64)))
+    torch.testing.assert_close(joint.covariance[0], torch.kron(kernel, torch.eye(2, dtype=torch.float64)))
 
 
 def test_the_lengthscale_is_the_median_distance_unless_it_is_given():
@@ -98,7 +98,7 @@ def with_kernel(kernel, **settings):
 def test_a_kernel_of_ones_own_is_the_covariance_and_the_variance_is_its_factor():
     method = with_kernel(composed(), variance=0.6)
     x, _ = table()
-    torch.testing.assert_close(method.prior.gaussian(x[:5]).covariance()[0], 0.6 * composed()(x[:5]))
+    torch.testing.assert_close(method.prior.gaussian(x[:5]).covariance[0], 0.6 * composed()(x[:5]))
 
 
 @pytest.mark.parametrize("learn", [False, True])
@@ -109,7 +109,7 @@ def test_a_file_keeps_the_kernel_and_its_hyperparameters(tmp_path, learn):
     loaded = fsvi.load(tmp_path / "gp.fsvi")
     assert loaded.prior.kernel.config() == method.prior.kernel.config()
     x, _ = table()
-    assert torch.equal(loaded.prior.gaussian(x).covariance(), method.prior.gaussian(x).covariance())
+    assert torch.equal(loaded.prior.gaussian(x).covariance, method.prior.gaussian(x).covariance)
     assert torch.equal(loaded.prior.hyperparameters, composed().start(None)) is not learn
 
 
@@ -120,4 +120,4 @@ def test_a_kernel_is_fitted_as_it_is_scaled():
     for prior in (plain, scaled):
         prior.bind(Network(torch.nn.Linear(1, 1)))
         prior.fit(x, y, scalar([0.5]), learn_noise=True)
-    torch.testing.assert_close(plain.gaussian(x).covariance(), scaled.gaussian(x).covariance(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(plain.gaussian(x).covariance, scaled.gaussian(x).covariance, rtol=1e-3, atol=1e-3)

@@ -57,7 +57,7 @@ def test_a_network_approaches_the_process_s_posterior():
     settings = {"num_context": 8, "num_samples": 20, "injected_noise": 0.03}
     method = fsvi.FBNN(net, fsvi.Gaussian(0.1), LINE, prior=prior, **settings)
     fsvi.fit(method, (x, y), epochs=200, lr=0.05)
-    kernel = method.prior.gaussian(torch.cat([grid, x])).covariance()[0].float()
+    kernel = method.prior.gaussian(torch.cat([grid, x])).covariance[0].float()
     weights = torch.linalg.solve(kernel[13:, 13:] + 0.01 * torch.eye(7), kernel[13:, :13]).T
     p = method.predict(grid)
     assert float((p.mean - weights @ y).square().mean().sqrt()) < 0.1
@@ -97,7 +97,7 @@ def test_the_surrogate_s_value_is_the_cross_entropy():
     method = fsvi.FBNN(scenarios.dense(), fsvi.Categorical(), scenarios.box(), injected_noise=1e-3)
     x, _ = scenarios.points(4)
     f = torch.randn(6, 4, 2)
-    p = method.prior.gaussian(x).prepared(1e-6).covariance()[0]
+    p = method.prior.gaussian(x).prepared(1e-6).covariance[0]
     normal = torch.distributions.MultivariateNormal(torch.zeros(4, dtype=torch.float64), p)
     expected = -normal.log_prob(f.double().permute(0, 2, 1)).sum(1).mean()
     assert float(method.surrogate_kl(x, f)) == pytest.approx(float(expected), rel=0.05)

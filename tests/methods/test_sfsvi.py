@@ -119,7 +119,7 @@ def test_each_head_is_compared_at_the_context_and_at_its_own_coreset(linearize):
         rows = torch.tensor([5 * n + output for n in range(len(x)) for output in head])
         q, p = (
             MultivariateNormal(
-                g.mean[rows, 0].double(), (g.covariance()[0] + 1e-3 * torch.eye(len(g.mean)))[rows][:, rows].double()
+                g.mean[rows, 0].double(), (g.covariance[0] + 1e-3 * torch.eye(len(g.mean)))[rows][:, rows].double()
             )
             for g in (q, p)
         )

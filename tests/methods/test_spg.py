@@ -135,7 +135,7 @@ def test_functions_of_the_fitted_generator_have_the_prior_s_moments():
     assert float(method.prior_kl(x).detach()) < 0.7 * before
     kernel = rbf_kernel(x, *prior.hyperparameters)
     fitted = method.generator.gaussian(x)
-    assert float((fitted.covariance()[0] - kernel).abs().max()) < 0.05
+    assert float((fitted.covariance[0] - kernel).abs().max()) < 0.05
     f = method.predict(x, 4000).samples[:, :, 0].double()
     noise = torch.exp(2 * method.generator.log_noise.detach().double()) * torch.eye(9)
     assert float(f.mean(0).abs().max()) < 4 / 4000**0.5 + 0.05

@@ -103,11 +103,11 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
     if not p.factor.shape[1]:  # Σp = d·I
         d = torch.as_tensor(p.diagonal, dtype=q.mean.dtype)
         log_ratio = points * d.log() - q.log_determinant()
-        trace, squared = q.variance().sum(1) / d, difference.square() / d
+        trace, squared = q.covariance.diagonal(dim1=1, dim2=2).sum(1) / d, difference.square() / d
     else:
         inverse = p.inverse()
         log_ratio = p.log_determinant() - q.log_determinant()
-        trace = (inverse * q.covariance()).sum((1, 2))
+        trace = (inverse * q.covariance).sum((1, 2))
         squared = difference.T * (inverse @ difference.T[:, :, None])[:, :, 0]
     return back(0.5 * ((trace + log_ratio - points).expand(outputs).sum() + squared.sum()), like)
 

@@ -55,17 +55,16 @@ class FunctionGaussian:
         mean, factor, weight = in_float64(self.mean), in_float64(self.factor), in_float64(self.weight)
         return FunctionGaussian(mean, factor, weight, self.diagonal + nugget, self.outputs_joined)
 
+    @cached_property
     def covariance(self) -> Tensor:
         """(Q or 1, K, K)"""
         points, outputs = len(self.factor), len(self.weight)
         if outputs > points:  # no tensor of outputs × points × rank entries
-            squares = (self.factor[:, None] * self.factor).flatten(0, 1)
-            product = (self.weight @ squares.T).view(outputs, points, points)
+            product = self.weight @ (self.factor[:, None] * self.factor).flatten(0, 1).T
         else:  # one product for all outputs
-            scaled = (self.factor * self.weight[:, None, :]).flatten(0, 1)
-            product = (self.factor @ scaled.T).view(points, outputs, points).transpose(0, 1)
-        product.diagonal(dim1=-2, dim2=-1).add_(self.diagonal)
-        return product
+            product = (self.factor * self.weight[:, None, :]).flatten(0, 1) @ self.factor.T
+        eye = torch.eye(points, dtype=product.dtype, device=product.device)
+        return product.view(outputs, points, points) + self.diagonal * eye
 
     def variance(self) -> Tensor:
         """The covariance's diagonal, (Q or 1, K)."""
@@ -77,7 +76,7 @@ class FunctionGaussian:
         mean, size = self.mean.reshape(-1, 1), points * outputs
         if not self.factor.shape[1] and len(self.weight) == 1:
             return FunctionGaussian(mean, self.factor.new_zeros(size, 0), self.weight, self.diagonal, outputs)
-        covariance = self.covariance().expand(outputs, points, points)
+        covariance = self.covariance.expand(outputs, points, points)
         eye = torch.eye(outputs, dtype=covariance.dtype, device=covariance.device)
         matrix = torch.einsum("qij,qr->iqjr", covariance, eye).reshape(size, size)
         roots, vectors = torch.linalg.eigh(in_float64(matrix))
@@ -86,7 +85,7 @@ class FunctionGaussian:
     @cached_property
     def factored(self) -> Tensor:
         """The Cholesky factor of the covariance, (Q or 1, K, K)."""
-        return cholesky(self.covariance())
+        return cholesky(self.covariance)
 
     def log_determinant(self) -> Tensor:
         """log|Σ|, (Q or 1,)"""

@@ -1,9 +1,10 @@
 """The protocol that every inference method follows.
 
-A method is an `nn.Module` around a network. It needs two functions of its own:
+A method is an `nn.Module` around a network. It is two functions:
 
 - `forward(x, y)`: the named terms of the loss on a minibatch. Their sum is what any torch optimizer minimizes.
-- `functions(num_samples, generator)`: draws of the function, which `predict` evaluates and `export` traces.
+- `functions(num_samples, generator)`: draws of the function, which `predict` evaluates and `export` traces. By default
+  they are the network under draws of its parameters from a mean-field `posterior`.
 
 Everything else has a default. In the order in which `fit` calls them, a method may also say: `build`, what depends on
 the network's last layer; `begin`, that training starts; `parameter_groups` and `own_optimizer`, how parameters learn;
@@ -192,16 +193,20 @@ class Method(Configurable, nn.Module, ABC):
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Draws of the function: a callable from inputs to (samples, n, outputs) that draws nothing new when called.
 
-        `predict` calls it on a copy in eval mode that shares the parameters, so it may change layers of `net`.
+        By default these are the network under draws of its parameters from the mean-field `posterior`, or without one
+        the network itself, as a single draw. `predict` calls it on a copy in eval mode that shares the parameters, so
+        it may change layers of `net`.
 
         Args:
             num_samples: The number of draws. Methods without randomness give one.
             generator: The source of random numbers.
         """
+        posterior = getattr(self, "posterior", None)
+        draws = posterior.draws(num_samples, generator) if isinstance(posterior, MeanField) else {}
+        return network_functions(self.network, draws)
 
     def predictive(self, f: Tensor) -> Predictive:
         """The predictive distribution of function draws.

@@ -13,7 +13,7 @@ from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.functions.stein import spectral_score
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Gaussian, Likelihood
-from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.base import Method
 from fsvi.methods.common import (
     KLWeight,
     begin_function_space,
@@ -143,7 +143,3 @@ class FBNN(Method):
             score = spectral_score(f.permute(2, 0, 1), self.fraction).permute(1, 2, 0)
         entropy_gradient = (score * (f - f.detach())).sum((1, 2))
         return back((entropy_gradient - p.log_prob(f)).mean(), like)
-
-    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
-        """The network under draws of its parameters."""
-        return network_functions(self.network, self.posterior.draws(num_samples, generator))

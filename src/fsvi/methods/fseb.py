@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Induced, Prior
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.base import Method
 from fsvi.methods.common import (
     KLWeight,
     begin_function_space,
@@ -115,7 +115,3 @@ class FSEB(Method):
             outputs = self.network(x)
         values = in_float64(outputs).reshape(1, *p.mean.shape)
         return back(replace(p, mean=torch.zeros_like(p.mean)).log_prob(values).squeeze(0), outputs)
-
-    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
-        """The network as a single draw."""
-        return network_functions(self.network, {})

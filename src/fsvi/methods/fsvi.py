@@ -21,7 +21,7 @@ from fsvi.functions.linearize import (
 )
 from fsvi.functions.priors import Constant, Prior
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.base import Method
 from fsvi.methods.common import (
     KLWeight,
     begin_function_space,
@@ -224,14 +224,10 @@ class FSVI(Method):
         x = self.network.at_positions(self.network.arranged(x), self.num_context)
         return self._divergence_at(x, self._feature_draws([]))
 
-    # Training and prediction ----------------------------------------------------------------------------------------
+    # Training ----------------------------------------------------------------------------------------
 
     def begin(self, x: Any, y: Tensor) -> None:
         """Check that the network can be linearized, and show the data to context and prior."""
         points = self.network.at_positions(self.network.arranged(x[:2]), _FEW_POSITIONS)
         check_linearization(self.linearize, self.network, self.posterior, points)
         begin_function_space(self, x, y)
-
-    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
-        """The network under draws of its parameters."""
-        return network_functions(self.network, self.posterior.draws(num_samples, generator))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.base import Method
 from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.natural_gradient import NaturalGradient
 from fsvi.networks.network import Network
@@ -119,12 +119,6 @@ class IVON(Method):
     def _weight(self, num: int) -> float:
         """1/λ"""
         return kl_weight_value(self.kl_weight, self.num_data or num)
-
-    # Prediction -----------------------------------------------------------------------------------------------------
-
-    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
-        """The network under draws of its parameters."""
-        return network_functions(self.network, self.posterior.draws(num_samples, generator))
 
 
 class NewtonSteps(NaturalGradient):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.base import Method
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import negative_log_normal, prior_names
 from fsvi.validation import check_positive
@@ -43,10 +42,6 @@ class MAP(Method):
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The negative log-likelihood, and the negative log prior divided by N."""
         return {"nll": self.likelihood.nll(self.network(x), y), **prior_term(self, len(x))}
-
-    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
-        """The network as a single draw."""
-        return network_functions(self.network, {})
 
 
 def check_variance(prior_variance: float | None) -> float | None:

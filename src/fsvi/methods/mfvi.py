@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.base import Method
 from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.calls import repeatable
 from fsvi.networks.network import Network
@@ -88,7 +88,3 @@ class MFVI(Method):
         mode = LocalReparametrization(self.posterior, draw.params)
         with repeatable(lambda: mode):
             return self.network(x, draw.params)
-
-    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
-        """The network under draws of its parameters."""
-        return network_functions(self.network, self.posterior.draws(num_samples, generator))

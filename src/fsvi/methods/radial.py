@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Functions, Method, network_functions
+from fsvi.methods.base import Method
 from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Stds, check_stds, mean_field, negative_log_normal
@@ -80,7 +80,3 @@ class RadialMFVI(Method):
         constant = 0.5 * self.posterior.log_std.numel() * math.log(2 * math.pi * self.prior_variance)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
         return {"nll": self.likelihood.nll(f, y), "kl": weight * (density + constant - self.posterior.entropy())}
-
-    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
-        """The network under draws of its parameters."""
-        return network_functions(self.network, self.posterior.draws(num_samples, generator))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Functions, Method, mean_of, network_functions
+from fsvi.methods.base import Method, mean_of
 from fsvi.methods.common import KLWeight, Tempered, check_kl_weight, temperature
 from fsvi.methods.natural_gradient import KnownGradient, NaturalGradient
 from fsvi.networks.network import Network
@@ -179,12 +179,6 @@ class VOGN(Method):
     def _prior(self, num: int) -> float:
         """δ̃"""
         return self._temperature(num) / (self.prior_variance * self._size(num))
-
-    # Prediction -----------------------------------------------------------------------------------------------------
-
-    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
-        """The network under draws of its parameters."""
-        return network_functions(self.network, self.posterior.draws(num_samples, generator))
 
 
 class GaussNewtonSteps(NaturalGradient):

@@ -26,7 +26,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
 from fsvi.likelihoods import Predictive
 from fsvi.methods import MAP, Method
-from fsvi.methods.common import temperature
+from fsvi.methods.common import kl_weight_value
 from fsvi.networks.calls import evaluating
 from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.mean_field import MeanField
@@ -134,7 +134,8 @@ def check_balance(seen: Evidence) -> Finding | None:
     if terms is None:
         return None
     nll, kl = terms
-    weight = temperature(member.kl_weight, seen.method.num_data or len(seen.x))
+    num_data = seen.method.num_data or len(seen.x)
+    weight = kl_weight_value(member.kl_weight, num_data) * num_data
     when = "now" if seen.history is None else "over training (median)"
     sentence = (
         f"The KL term is {kl:.3g} and the negative log-likelihood {nll:.3g} {when}; the KL weighs {weight:.3g} times "

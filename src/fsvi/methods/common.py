@@ -1,7 +1,4 @@
-"""What methods share: the weight of the divergence from a prior, and, with a prior over functions, context and points.
-
-A method with a prior over functions has the attributes `context`, `prior` and `num_context`.
-"""
+"""What methods share: the weight of the divergence from a prior; and context, prior and points of those over functions."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import copy
 import math
 from typing import Any, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.functions.contexts import Context
@@ -17,9 +14,10 @@ from fsvi.functions.kernels import spread
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.inputs import Inputs, describe_inputs, is_structured, signature
 from fsvi.likelihoods import Gaussian, Likelihood
+from fsvi.methods.base import Method
 from fsvi.networks.network import Network
 from fsvi.serialization import Configurable
-from fsvi.validation import check_inputs, check_positive, check_type
+from fsvi.validation import check_count, check_inputs, check_positive, check_type
 
 _EXAMPLES = 512
 """training inputs that a prior looks at"""
@@ -64,27 +62,10 @@ def check_kl_weight(kl_weight: KLWeight) -> KLWeight:
 
 
 def kl_weight_value(kl_weight: KLWeight, num_data: float) -> float:
-    """The factor of the divergence in the loss per example.
-
-    Args:
-        kl_weight: The weight, as the user gave it.
-        num_data: The number of training examples, N.
-    """
+    """The factor of the divergence in the loss per example, with N = `num_data` training examples."""
     if kl_weight is None:
         return 1 / num_data
     return kl_weight.temperature / num_data if isinstance(kl_weight, Tempered) else kl_weight
-
-
-def temperature(kl_weight: KLWeight, num_data: float) -> float:
-    """The same weight as a multiple of 1/N, the weight in the evidence lower bound.
-
-    Args:
-        kl_weight: The weight, as the user gave it.
-        num_data: The number of training examples, N.
-    """
-    if kl_weight is None:
-        return 1.0
-    return kl_weight.temperature if isinstance(kl_weight, Tempered) else kl_weight * num_data
 
 
 def own_context(context: Context | None) -> Context | None:
@@ -93,30 +74,6 @@ def own_context(context: Context | None) -> Context | None:
         return None
     check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
     return context.copied()
-
-
-def own_prior(prior: Prior, likelihood: Likelihood) -> Prior:
-    """A copy of the user's prior, if it can be used with the likelihood."""
-    check_type("prior", prior, Prior, "a prior such as fsvi.priors.Constant(variance=1.0)")
-    if isinstance(prior, GaussianProcess) and prior.learn and not isinstance(likelihood, Gaussian):
-        raise InvalidInputError(
-            "GaussianProcess(learn=True) is fitted to the targets of a regression, which "
-            f"{type(likelihood).__name__} is not for: pass likelihood=fsvi.Gaussian(...), or learn=False."
-        )
-    return copy.deepcopy(prior)
-
-
-def examined(network: Network, context: Context | None) -> Network:
-    """The network, with its last layer found on points of the context if it has any before training."""
-    example = None if context is None else context.example()
-    if example is None:
-        return network
-    try:
-        return network.examined(check_inputs(example, network.dtype))
-    except HeadError:
-        raise
-    except InvalidInputError as error:
-        raise InvalidInputError(f"points of the context do not fit the network: {error}") from error
 
 
 def context_points(network: Network, context: Context | None, num: int, x: Inputs) -> Any:
@@ -139,26 +96,73 @@ def context_points(network: Network, context: Context | None, num: int, x: Input
     return network.at_positions(network.arranged(points), num)
 
 
-def begin_function_space(method: Any, x: Inputs, y: Tensor) -> None:
-    """Show the training data to a method's context and prior, and detect a wrong context before the first step.
+class FunctionSpaceMethod(Method):
+    """A method with a prior over functions, which is compared with the network's functions at points of a context.
 
-    A Gaussian process with `learn=True` is fitted to the targets. A learned noise of the likelihood keeps its initial
-    value: the noise of the fitted process can be so small that the network would only learn to lower its own variance.
+    A subclass's constructor ends with `self.build(self.examined())`.
     """
-    network, prior, likelihood = method.network, method.prior, method.likelihood
-    if method.context is not None:
-        method.context.prepare(x)
-    context_points(network, method.context, method.num_context, x[: min(len(x), 128)])
-    prior.prepare(network.arranged(spread(x, _EXAMPLES)))
-    if isinstance(prior, GaussianProcess) and prior.learn:
-        noise = likelihood.noise.mean() if likelihood.heteroscedastic else likelihood.noise
-        complete = ~y.isnan().any(1)
-        if not bool(complete.any()):
-            raise InvalidInputError("GaussianProcess(learn=True) needs examples without missing targets.")
-        y = y[complete]
-        prior.fit(
-            network.arranged(x[complete]),
-            y,
-            noise.expand(y.shape[1]),
-            likelihood.learn_noise or likelihood.heteroscedastic,
-        )
+
+    linearize: str = "jvp"
+    """How distributions over parameters become distributions over functions, also for the prior."""
+
+    def __init__(
+        self,
+        net: nn.Module | Network,
+        likelihood: Likelihood,
+        context: Context | None,
+        prior: Prior,
+        num_context: int,
+        kl_weight: KLWeight,
+    ) -> None:
+        super().__init__(net, likelihood)
+        check_type("prior", prior, Prior, "a prior such as fsvi.priors.Constant(variance=1.0)")
+        if isinstance(prior, GaussianProcess) and prior.learn and not isinstance(likelihood, Gaussian):
+            raise InvalidInputError(
+                "GaussianProcess(learn=True) is fitted to the targets of a regression, which "
+                f"{type(likelihood).__name__} is not for: pass likelihood=fsvi.Gaussian(...), or learn=False."
+            )
+        self.context, self.prior = own_context(context), copy.deepcopy(prior)
+        self.num_context = check_count("num_context", num_context)
+        self.kl_weight = check_kl_weight(kl_weight)
+
+    def examined(self) -> Network:
+        """The network, with its last layer found on points of the context if it has any before training."""
+        example = None if self.context is None else self.context.example()
+        if example is None:
+            return self.network
+        try:
+            return self.network.examined(check_inputs(example, self.dtype))
+        except HeadError:
+            raise
+        except InvalidInputError as error:
+            raise InvalidInputError(f"points of the context do not fit the network: {error}") from error
+
+    def build(self, network: Network) -> None:
+        """Bind the prior to the network."""
+        super().build(network)
+        self.prior.bind(network, self.linearize)
+
+    def points(self, x: Any) -> Any:
+        """K context points for the minibatch `x`."""
+        return context_points(self.network, self.context, self.num_context, x)
+
+    def begin(self, x: Any, y: Tensor) -> None:
+        """Show the training data to context and prior, and detect a wrong context before the first step.
+
+        A Gaussian process with `learn=True` is fitted to the targets. A learned noise of the likelihood keeps its
+        initial value: the noise of the fitted process can be so small that the network would only learn to lower its
+        own variance.
+        """
+        network, prior, likelihood = self.network, self.prior, self.likelihood
+        if self.context is not None:
+            self.context.prepare(x)
+        self.points(x[:128])
+        prior.prepare(network.arranged(spread(x, _EXAMPLES)))
+        if isinstance(prior, GaussianProcess) and prior.learn:
+            assert isinstance(likelihood, Gaussian)
+            noise = likelihood.noise.mean() if likelihood.heteroscedastic else likelihood.noise
+            complete = ~y.isnan().any(1)
+            if not bool(complete.any()):
+                raise InvalidInputError("GaussianProcess(learn=True) needs examples without missing targets.")
+            is_learned = likelihood.learn_noise or likelihood.heteroscedastic
+            prior.fit(network.arranged(x[complete]), y[complete], noise.expand(y.shape[1]), is_learned)

@@ -13,17 +13,7 @@ from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.functions.stein import spectral_score
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Gaussian, Likelihood
-from fsvi.methods.base import Method
-from fsvi.methods.common import (
-    KLWeight,
-    begin_function_space,
-    check_kl_weight,
-    context_points,
-    examined,
-    kl_weight_value,
-    own_context,
-    own_prior,
-)
+from fsvi.methods.common import FunctionSpaceMethod, KLWeight, kl_weight_value
 from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64
 from fsvi.networks.network import Network
@@ -32,7 +22,7 @@ from fsvi.posteriors.mean_field import Stds, check_stds, mean_field
 from fsvi.validation import check_count, check_fraction, check_positive
 
 
-class FBNN(Method):
+class FBNN(FunctionSpaceMethod):
     """Minimizes −1/(BS) Σ log p(y|f(x; θ)) + kl_weight · KL(q(f(X_M)) ‖ p(f(X_M))), X_M a set of measurement points.
 
     X_M is the minibatch and K points of the context. θ = mean + exp(log_std)·ε is drawn S times from a mean-field
@@ -81,26 +71,18 @@ class FBNN(Method):
         kl_weight: KLWeight = None,
         stds: Stds | None = None,
     ) -> None:
-        super().__init__(net, likelihood)
         prior = GaussianProcess(learn=isinstance(likelihood, Gaussian)) if prior is None else prior
-        self.context, self.prior = own_context(context), own_prior(prior, likelihood)
-        self.num_context = check_count("num_context", num_context)
+        super().__init__(net, likelihood, context, prior, num_context, kl_weight)
         self.num_samples = check_count("num_samples", num_samples, least=2)
         self.injected_noise = check_positive("injected_noise", injected_noise)
         self.fraction = check_fraction("fraction", fraction)
-        self.kl_weight = check_kl_weight(kl_weight)
         self.stds = check_stds(stds, Stds(0.05))
-        self.build(examined(self.network, self.context))
+        self.build(self.examined())
 
     def build(self, network: Network) -> None:
-        """Make q, and bind the prior to the network."""
+        """Make q."""
         super().build(network)
         self.posterior = mean_field(network, self.stds)
-        self.prior.bind(network)
-
-    def begin(self, x: Any, y: Tensor) -> None:
-        """Show the data to context and prior."""
-        begin_function_space(self, x, y)
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood over S draws, and the weighted surrogate of the KL at the measurement
@@ -109,7 +91,7 @@ class FBNN(Method):
         draws = [self.posterior.draw().params for _ in range(self.num_samples)]
         f = self.function_values(x, draws)
         nll = self.likelihood.nll(f, y)
-        points = context_points(self.network, self.context, self.num_context, x)
+        points = self.points(x)
         with evaluating(self.net):
             f = torch.cat([f, self.function_values(points, draws)], dim=1)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))

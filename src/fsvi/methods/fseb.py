@@ -11,25 +11,15 @@ from torch import Tensor, nn
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Induced, Prior
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method
-from fsvi.methods.common import (
-    KLWeight,
-    begin_function_space,
-    check_kl_weight,
-    context_points,
-    examined,
-    kl_weight_value,
-    own_context,
-    own_prior,
-)
+from fsvi.methods.common import FunctionSpaceMethod, KLWeight, kl_weight_value
 from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64
 from fsvi.networks.network import Network
-from fsvi.validation import check_count, check_positive
+from fsvi.validation import check_positive
 
 
-class FSEB(Method):
+class FSEB(FunctionSpaceMethod):
     """One network with a prior over parameters and one over functions; deterministic, one pass per prediction.
 
     Minimizes −1/B Σ log p(y|f(x; θ)) + ‖θ‖²/(2 N prior_variance)
@@ -72,27 +62,15 @@ class FSEB(Method):
         nugget: float = 1e-2,
         kl_weight: KLWeight = None,
     ) -> None:
-        super().__init__(net, likelihood)
-        self.context = own_context(context)
-        self.prior = own_prior(Induced() if prior is None else prior, likelihood)
+        prior = Induced() if prior is None else prior
+        super().__init__(net, likelihood, context, prior, num_context, kl_weight)
         self.prior_variance = check_variance(prior_variance)
-        self.num_context = check_count("num_context", num_context)
         self.nugget = check_positive("nugget", nugget)
-        self.kl_weight = check_kl_weight(kl_weight)
-        self.build(examined(self.network, self.context))
-
-    def build(self, network: Network) -> None:
-        """Bind the prior to the network."""
-        super().build(network)
-        self.prior.bind(network)
-
-    def begin(self, x: Any, y: Tensor) -> None:
-        """Show the data to context and prior."""
-        begin_function_space(self, x, y)
+        self.build(self.examined())
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The terms of `MAP`, and the weighted negative log density of the function at context points."""
-        points = context_points(self.network, self.context, self.num_context, x)
+        points = self.points(x)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
         return {
             "nll": self.likelihood.nll(self.network(x), y),

@@ -22,16 +22,7 @@ from fsvi.functions.linearize import (
 from fsvi.functions.priors import Constant, Prior
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
-from fsvi.methods.common import (
-    KLWeight,
-    begin_function_space,
-    check_kl_weight,
-    context_points,
-    examined,
-    kl_weight_value,
-    own_context,
-    own_prior,
-)
+from fsvi.methods.common import FunctionSpaceMethod, KLWeight, kl_weight_value
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Draw, Stds, Stochastic, check_stds, check_stochastic, mean_field
 from fsvi.validation import check_choice, check_count, check_type
@@ -41,7 +32,7 @@ _FEW_POSITIONS = 4
 """positions at which a network with outputs at every position is linearized for a check"""
 
 
-class FSVI(Method):
+class FSVI(FunctionSpaceMethod):
     """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · max over S context sets X_C of KL(q(f(X_C)) ‖ p(f(X_C))).
 
     θ = mean + exp(log_std)·ε is drawn from a mean-field Gaussian q, the `posterior`.
@@ -93,22 +84,19 @@ class FSVI(Method):
         kl_weight: KLWeight = None,
         stds: Stds | None = None,
     ) -> None:
-        super().__init__(net, likelihood)
-        self.context = own_context(context)
-        self.prior = own_prior(Constant(_PRIOR_VARIANCE) if prior is None else prior, likelihood)
+        prior = Constant(_PRIOR_VARIANCE) if prior is None else prior
+        super().__init__(net, likelihood, context, prior, num_context, kl_weight)
         self.divergence = KL() if divergence is None else divergence
         check_type("divergence", self.divergence, Divergence, "a divergence such as fsvi.divergences.KL()")
         self.linearize = check_choice("linearize", linearize, LINEARIZERS)
         self.stochastic = check_stochastic(stochastic)
-        self.num_context = check_count("num_context", num_context)
         self.num_context_sets = check_count("num_context_sets", num_context_sets)
         self.num_samples = check_count("num_samples", num_samples)
-        self.kl_weight = check_kl_weight(kl_weight)
         self.stds = check_stds(stds, Stds())
-        self.build(examined(self.network, self.context))
+        self.build(self.examined())
 
     def build(self, network: Network) -> None:
-        """Make q, and bind the prior to the network. The last layer must be trainable and independent of the rest."""
+        """Make q. The last layer must be trainable and independent of the rest."""
         if any(not p.requires_grad for p in network.linear.parameters()):
             raise HeadError(f"the last layer {network.head!r} is frozen, but its parameters carry the uncertainty.")
         if network.is_tied and (self.stochastic == "last_layer" or self.linearize != "exact"):
@@ -119,7 +107,6 @@ class FSVI(Method):
         super().build(network)
         self.posterior = mean_field(network, self.stds, self.stochastic)
         self._has_random_features = has_stochastic_features(network, self.posterior)
-        self.prior.bind(network, self.linearize)
 
     @classmethod
     def from_trained(
@@ -159,7 +146,7 @@ class FSVI(Method):
         """The mean negative log-likelihood of M draws, and the weighted divergence at the worst of S context sets."""
         draws = [self.posterior.draw() for _ in range(self.num_samples)] if self._has_random_features else []
         nll = self.likelihood.nll(self._values_at(x, draws), y)
-        sets = [self._points(x) for _ in range(self.num_context_sets)]
+        sets = [self.points(x) for _ in range(self.num_context_sets)]
         shared, worst = self._feature_draws(draws), 0
         if len(sets) > 1:  # only the largest divergence needs a gradient
             with torch.no_grad():
@@ -181,10 +168,6 @@ class FSVI(Method):
         std = (f.variance().T + torch.finfo(f.mean.dtype).tiny).sqrt()
         noise = torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
         return torch.addcmul(f.mean, std, noise).unflatten(1, features.shape[:-1])
-
-    def _points(self, x: Any) -> Any:
-        """A set of K context points for the minibatch `x`."""
-        return context_points(self.network, self.context, self.num_context, x)
 
     def _feature_draws(self, draws: Sequence[Draw]) -> Sequence[Draw | None]:
         """The draws for the divergence, the likelihood's first; nothing is drawn if all layers are linearized."""
@@ -230,4 +213,4 @@ class FSVI(Method):
         """Check that the network can be linearized, and show the data to context and prior."""
         points = self.network.at_positions(self.network.arranged(x[:2]), _FEW_POSITIONS)
         check_linearization(self.linearize, self.network, self.posterior, points)
-        begin_function_space(self, x, y)
+        super().begin(x, y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.calls import repeatable
 from fsvi.networks.network import Network
 from fsvi.posteriors.layer_modes import LocalReparametrization
-from fsvi.posteriors.mean_field import Draw, Stds, check_stds, mean_field, normal_kl
+from fsvi.posteriors.mean_field import Draw, MeanField, Stds, check_stds, mean_field, normal_kl
 from fsvi.validation import check_count, check_positive
 
 
@@ -50,6 +51,7 @@ class MFVI(Method):
     """
 
     _takes_positions = True
+    _family: type[MeanField] = MeanField
 
     def __init__(
         self,
@@ -73,14 +75,17 @@ class MFVI(Method):
     def build(self, network: Network) -> None:
         """Make q."""
         super().build(network)
-        self.posterior = mean_field(network, self.stds)
+        self.posterior = mean_field(network, self.stds, family=self._family)
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the weighted KL."""
-        f = torch.stack([self._outputs(x, self.posterior.draw()) for _ in range(self.num_samples)])
-        kl = normal_kl(self.posterior.means().values(), self.posterior.log_std, self.prior_variance)
+        draws = [self.posterior.draw() for _ in range(self.num_samples)]
+        f = torch.stack([self._outputs(x, draw) for draw in draws])
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
-        return {"nll": self.likelihood.nll(f, y), "kl": weight * kl}
+        return {"nll": self.likelihood.nll(f, y), "kl": weight * self._kl(draws)}
+
+    def _kl(self, draws: Sequence[Draw]) -> Tensor:
+        return normal_kl(self.posterior.means().values(), self.posterior.log_std, self.prior_variance)
 
     def _outputs(self, x: Any, draw: Draw) -> Tensor:
         if not self.local_reparametrization:

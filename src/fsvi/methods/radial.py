@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method
-from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.common import KLWeight
+from fsvi.methods.mfvi import MFVI
 from fsvi.networks.network import Network
-from fsvi.posteriors.mean_field import Stds, check_stds, mean_field, negative_log_normal
+from fsvi.posteriors.mean_field import Draw, Stds, negative_log_normal
 from fsvi.posteriors.radial import Radial
-from fsvi.validation import check_count, check_positive
 
 
-class RadialMFVI(Method):
+class RadialMFVI(MFVI):
     """Minimizes −1/(BM) Σ log p(y|f(x; θ)) + kl_weight · KL(q(θ) ‖ N(0, prior_variance·I)) over radial posteriors q.
 
     For every parameter tensor, θ = mean + exp(log_std)·(ε/‖ε‖)·r with ε ~ N(0, I) and a single r ~ N(0, 1). In any
@@ -47,7 +46,7 @@ class RadialMFVI(Method):
         torch.Size([100, 2])
     """
 
-    _takes_positions = True
+    _family = Radial
     posterior: Radial
 
     def __init__(
@@ -60,23 +59,12 @@ class RadialMFVI(Method):
         num_samples: int = 1,
         stds: Stds | None = None,
     ) -> None:
-        super().__init__(net, likelihood)
-        self.prior_variance = check_positive("prior_variance", prior_variance)
-        self.kl_weight = check_kl_weight(kl_weight)
-        self.num_samples = check_count("num_samples", num_samples)
-        self.stds = check_stds(stds, Stds(0.01, 0.3))
-        self.build(self.network)
+        super().__init__(
+            net, likelihood, prior_variance=prior_variance, kl_weight=kl_weight, num_samples=num_samples, stds=stds
+        )
 
-    def build(self, network: Network) -> None:
-        """Make q."""
-        super().build(network)
-        self.posterior = mean_field(network, self.stds, family=Radial)  # type: ignore[assignment]
-
-    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
-        """The expected negative log-likelihood by M draws, and the weighted KL: its entropy is exact."""
-        draws = [self.posterior.draw().params for _ in range(self.num_samples)]
-        f = torch.stack([self.network(x, params) for params in draws])
-        density = torch.stack([negative_log_normal(params.values(), self.prior_variance) for params in draws]).mean()
+    def _kl(self, draws: Sequence[Draw]) -> Tensor:
+        """The entropy is exact."""
+        densities = [negative_log_normal(draw.params.values(), self.prior_variance) for draw in draws]
         constant = 0.5 * self.posterior.log_std.numel() * math.log(2 * math.pi * self.prior_variance)
-        weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
-        return {"nll": self.likelihood.nll(f, y), "kl": weight * (density + constant - self.posterior.entropy())}
+        return torch.stack(densities).mean() + constant - self.posterior.entropy()

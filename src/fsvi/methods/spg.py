@@ -14,17 +14,8 @@ from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Functions, Method
-from fsvi.methods.common import (
-    KLWeight,
-    begin_function_space,
-    check_kl_weight,
-    context_points,
-    examined,
-    kl_weight_value,
-    own_context,
-    own_prior,
-)
+from fsvi.methods.base import Functions
+from fsvi.methods.common import FunctionSpaceMethod, KLWeight, kl_weight_value
 from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import in_float64, normal
 from fsvi.networks.network import Network
@@ -35,7 +26,7 @@ from fsvi.validation import check_count, check_positive
 _NUGGET = 1e-6
 
 
-class SPG(Method):
+class SPG(FunctionSpaceMethod):
     """A generator with a latent variable is fitted to the prior over functions; then its latent is inferred from the
     data.
 
@@ -101,23 +92,19 @@ class SPG(Method):
         kl_weight: KLWeight = None,
         stds: Stds | None = None,
     ) -> None:
-        super().__init__(net, likelihood)
-        self.context = own_context(context)
-        self.prior = own_prior(GaussianProcess() if prior is None else prior, likelihood)
-        self.num_context = check_count("num_context", num_context)
-        self.kl_weight = check_kl_weight(kl_weight)
+        prior = GaussianProcess() if prior is None else prior
+        super().__init__(net, likelihood, context, prior, num_context, kl_weight)
         self.num_latents = check_count("num_latents", num_latents)
         self.num_prior_steps = check_count("num_prior_steps", num_prior_steps)
         self.prior_lr = check_positive("prior_lr", prior_lr)
         self.adapt = adapt
         self.num_samples = check_count("num_samples", num_samples)
         self.stds = check_stds(stds, Stds(1.0))
-        self.build(examined(self.network, self.context))
+        self.build(self.examined())
 
     def build(self, network: Network) -> None:
         """Make the posterior's generator, the prior's, and the latent's distribution."""
         super().build(network)
-        self.prior.bind(network)
         self.generator = Generator(network, self.num_latents)
         self.prior_net = copy.deepcopy(self.net).requires_grad_(False)
         self.prior_generator = Generator(network.replaced(self.prior_net), self.num_latents).requires_grad_(False)
@@ -134,7 +121,7 @@ class SPG(Method):
         """Show the data to context and prior, and fit the generator to the prior, once."""
         if self.is_fitted:
             return
-        begin_function_space(self, x, y)
+        super().begin(x, y)
         free = [p for p in (*self.net.parameters(), *self.generator.parameters()) if p.requires_grad]
         optimizer = torch.optim.Adam(free, lr=self.prior_lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_prior_steps)
@@ -158,7 +145,7 @@ class SPG(Method):
 
     def _grid(self, x: Tensor) -> Any:
         """K points of the context, and as many of `x`."""
-        points = context_points(self.network, self.context, self.num_context, x)
+        points = self.points(x)
         return concatenate([points, self.network.arranged(Batch().sample(self.num_context, x))])
 
     def _track_statistics(self, x: Tensor) -> None:

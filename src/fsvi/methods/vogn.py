@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method, mean_of
-from fsvi.methods.common import KLWeight, Tempered, check_kl_weight, temperature
+from fsvi.methods.common import KLWeight, Tempered, check_kl_weight, kl_weight_value
 from fsvi.methods.natural_gradient import KnownGradient, NaturalGradient
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import MeanField, normal_kl
@@ -105,8 +105,8 @@ class VOGN(Method):
             "momentum": self.momentum,
             "scale_rate": self.scale_rate,
             "damping": self.damping,
-            "tempering": self._temperature(1),
-            "prior": self._prior(1),
+            "tempering": self._weight(1) * self._size(1),
+            "prior": self._weight(1) / self.prior_variance,
             "size": self._size(1),
         }
         return GaussNewtonSteps(self.posterior, self.scale, self._points(), lr, **rule)
@@ -118,7 +118,7 @@ class VOGN(Method):
         """
         q = self.posterior
         kl = normal_kl((mean.detach() for mean in q.means().values()), q.log_std.detach(), self.prior_variance)
-        terms = {"kl": self._temperature(len(x)) / self._size(len(x)) * kl}
+        terms = {"kl": self._weight(len(x)) * kl}
         if not torch.is_grad_enabled():
             f = torch.stack([self.network(x, q.draw().params) for _ in range(self.num_samples)])
             return {"nll": self.likelihood.nll(f, y), **terms}
@@ -162,7 +162,7 @@ class VOGN(Method):
         return [p for p in own if p.requires_grad and id(p) not in stochastic]
 
     def _check_rates(self) -> None:
-        tempering = self._temperature(1)
+        tempering = self._weight(1) * self._size(1)
         if tempering * self.scale_rate > 1:
             raise InvalidInputError(
                 f"scale_rate={self.scale_rate} times the temperature {tempering:.3g} of the KL must not be above 1."
@@ -172,13 +172,9 @@ class VOGN(Method):
         """ρN, with N = `num` before training."""
         return self.augmentation * (self.num_data or num)
 
-    def _temperature(self, num: int) -> float:
-        """τ"""
-        return temperature(self.kl_weight, self._size(num))
-
-    def _prior(self, num: int) -> float:
-        """δ̃"""
-        return self._temperature(num) / (self.prior_variance * self._size(num))
+    def _weight(self, num: int) -> float:
+        """τ/(ρN)"""
+        return kl_weight_value(self.kl_weight, self._size(num))
 
 
 class GaussNewtonSteps(NaturalGradient):

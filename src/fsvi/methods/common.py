@@ -1,4 +1,4 @@
-"""What methods share: the weight of the divergence from a prior; and context, prior and points of those over functions."""
+"""What methods share: the weight of a divergence; context, prior and points of methods with a prior over functions."""
 
 from __future__ import annotations
 

@@ -107,6 +107,13 @@ def test_the_verdict_is_one_json_object(table):
     assert "'visit'" in next(f["sentence"] for f in found["findings"] if f["name"] == "time")
 
 
+def test_prices_and_percents_are_numbers(table):
+    rows = [{"share": f"{i % 7 + i / 9:.1f}%", "gap": "", "price": f"${1000 * (i % 7) + i:,.2f}"} for i in range(60)]
+    result = fit(write(table, rows))
+    assert result.exit_code == 0 and "regression (0 to 6,055" in result.output, result.exception
+    assert "always missing" in result.output
+
+
 def test_files_are_not_replaced_unless_asked(table):
     (table.parent / "model.html").write_text("precious")
     assert "model.html exists" in refused(table)
@@ -120,6 +127,7 @@ def test_files_are_not_replaced_unless_asked(table):
         (lambda row: {**row, "price": 5}, "same target, 5"),
         (lambda row: {"constant": 1, "other": "x", "price": row["price"]}, "constant"),
         (lambda row: {"name": row["name"], "price": row["price"]}, "no column is left"),
+        (lambda row: {"price": row["price"]}, "there is no other"),
         (lambda row: {**row, "price": str(row["visit"])}, "dates"),
         (lambda row: {**row, "price": row["name"]}, "too many for classes"),
         (lambda row: {**row, "dose": "inf"}, "infinite"),

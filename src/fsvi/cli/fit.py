@@ -18,7 +18,7 @@ from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.networks.devices import find_device
 from fsvi.serialization import building_from, check_writable
 from fsvi.tables import CategoryColumn, NumberColumn, Table, TableEncoder, TableFile, read_table
-from fsvi.tables.columns import detect_kind
+from fsvi.tables.columns import as_numbers, detect_kind
 from fsvi.tables.encoder import nearest
 from fsvi.tables.table import label
 from fsvi.validation import check_choice
@@ -128,7 +128,7 @@ def _task(options: Options, values: NDArray[Any]) -> str:
         if kind == "date":
             raise InvalidInputError(f"the target {options.target!r} holds dates: make it a number of days first.")
         return "classification"
-    numbers = values.astype(np.float64)
+    numbers = as_numbers(options.target, values)
     is_whole = bool((numbers == np.round(numbers)).all())
     distinct = len(np.unique(numbers))
     return "classification" if distinct == 2 or (is_whole and distinct <= _MOST_CLASSES) else "regression"
@@ -149,7 +149,7 @@ def _labels(values: NDArray[Any], table: Table, tell: Tell) -> NDArray[Any]:
 
 
 def _numbers(name: str, values: NDArray[Any], table: Table) -> NDArray[np.float64]:
-    numbers = NumberColumn(name, 0.0, 0.0, 1.0, False).parse(values, table.lines)
+    numbers = as_numbers(name, values, table.lines)
     if np.isnan(numbers).any():
         line = int(table.lines[np.flatnonzero(np.isnan(numbers))[0]])
         raise InvalidInputError(f"column {name!r} has no value in line {line}: every row needs one.")
@@ -170,7 +170,7 @@ def _column_types(table: Table, options: Options, tell: Tell) -> dict[str, str]:
         if name in types:
             continue
         kind = detect_kind(values, read_numbers=True)
-        if kind == "number" and _counts_rows(values):
+        if kind == "number" and _counts_rows(as_numbers(name, values, table.lines)):
             tell(f"Column {name!r} only counts rows and is left out; --number {name} keeps it.")
             kind = "ignore"
         if kind == "text":
@@ -180,12 +180,9 @@ def _column_types(table: Table, options: Options, tell: Tell) -> dict[str, str]:
     return types
 
 
-def _counts_rows(values: NDArray[Any]) -> bool:
+def _counts_rows(values: NDArray[np.float64]) -> bool:
     """Whether the values are 1, 2, 3, … in some order, without gaps."""
-    if _missing(values).any():
-        return False
-    numbers = np.sort(values.astype(np.float64))
-    return bool(np.isfinite(numbers).all() and (np.diff(numbers) == 1).all())
+    return bool((np.diff(np.sort(values)) == 1).all())  # NaN differs by NaN
 
 
 def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:
@@ -194,7 +191,14 @@ def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:
         values = column.parse(table.columns[column.name], table.lines)
         gaps = int(column.missing(values).sum())
         kind = "yes/no" if isinstance(column, CategoryColumn) and column.is_boolean else column.kind
-        rows.append((column.name, kind, str(gaps) if gaps else "", column.describe()))
+        rows.append(
+            (
+                column.name,
+                kind,
+                str(gaps) if gaps else "",
+                "always missing" if gaps == len(table) else column.describe(),
+            )
+        )
     widths = [max(len(row[at]) for row in rows) for at in range(3)]
     for row in rows:
         tell("  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]))

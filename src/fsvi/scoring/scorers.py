@@ -25,6 +25,7 @@ from fsvi.methods import Method, load
 from fsvi.networks.devices import find_device
 from fsvi.serialization import ESTIMATOR, building_from, file_kind
 from fsvi.tables import NumberColumn, column_names, read_chunks, read_table
+from fsvi.tables.columns import as_numbers
 from fsvi.tables.reading import ARRAY_ENDINGS, read_arrays
 from fsvi.tables.table import label
 from fsvi.validation import first_line
@@ -181,7 +182,7 @@ class TableScorer(Scorer):
         if hasattr(self.model, "classes_"):
             y = self.model.classes_[self.model._as_indices([label(value) for value in values.tolist()])]
         else:
-            y = NumberColumn(name, 0.0, 0.0, 1.0, False).parse(values, table.lines)
+            y = as_numbers(name, values, table.lines)
         return table.without([name]), y
 
     def predictions(self, x: Any) -> Iterator[Predictive]:
@@ -193,7 +194,7 @@ class TableScorer(Scorer):
     def _chunks(self, path: Path, keep: Collection[str], rows: int) -> Iterator[Any]:
         columns = self.model.encoder_.columns
         numbers = [column.name for column in columns if isinstance(column, NumberColumn)]
-        return read_chunks(path, rows, self.model.encoder_.names, keep, numbers, can_be_empty=True)
+        return read_chunks(path, rows, self.model.encoder_.names, keep, numbers)
 
     def _raw(self, inputs: Tensor) -> Predictive:
         """The prediction in the targets' units before any calibration."""
@@ -268,14 +269,14 @@ def _read_parts(path: Path, keep: Collection[str], rows: int) -> Iterator[tuple[
         yield from ((x, {}) for x in read_arrays(path, rows))
         return
     names = column_names(path, needs_names=False)
-    for file in read_chunks(path, rows, None, keep, names, can_be_empty=True, needs_names=False):
+    for file in read_chunks(path, rows, None, keep, names, needs_names=False):
         if file.skipped:
             raise FileFormatError(f"{path} has rows of the wrong length: {file.skipped_sentence()}")
         columns = []
         for name, values in file.table.columns.items():
             if values.dtype.kind == "M":
                 raise FileFormatError(f"{path} is not a table of numbers: column {name!r} has dates.")
-            columns.append(NumberColumn(name, 0.0, 0.0, 1.0, False).parse(values, file.table.lines))
+            columns.append(as_numbers(name, values, file.table.lines))
         yield np.column_stack(columns), dict(file.kept)
 
 

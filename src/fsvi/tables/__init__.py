@@ -2,7 +2,7 @@
 
 from fsvi.tables.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from fsvi.tables.encoder import TableEncoder
-from fsvi.tables.reading import Skipped, TableFile, column_names, read_chunks, read_table
+from fsvi.tables.reading import TableFile, column_names, read_chunks, read_table
 from fsvi.tables.table import Table, as_table, is_mixed
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "Column",
     "DateColumn",
     "NumberColumn",
-    "Skipped",
     "Table",
     "TableEncoder",
     "TableFile",

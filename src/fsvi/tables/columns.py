@@ -116,7 +116,7 @@ class NumberColumn(Column):
     @classmethod
     def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> NumberColumn:
         """Take the weighted median and the range."""
-        values = _as_numbers(name, values, None)
+        values = as_numbers(name, values)
         middle, low, high = _summary(values, weights)
         return cls(name, middle, low, high, bool(np.isnan(values).any()))
 
@@ -132,7 +132,7 @@ class NumberColumn(Column):
 
     def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[np.float64]:
         """Numbers, NaN where there is none."""
-        return _as_numbers(self.name, values, lines)
+        return as_numbers(self.name, values, lines)
 
     def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Where there is no number."""
@@ -323,7 +323,8 @@ class CategoryColumn(Column):
         return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _as_numbers(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None) -> NDArray[np.float64]:
+def as_numbers(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """A column's values as numbers, NaN where there is none; an error names the first that is something else."""
     if values.dtype.kind == "M":
         raise InvalidInputError(f"column {name!r} holds dates where numbers are expected.")
     if values.dtype.kind == "O":

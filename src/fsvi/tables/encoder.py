@@ -66,7 +66,8 @@ class TableEncoder(Configurable):
                 continue
             columns.append(KINDS[kind].learn(name, values, weights))
         if not columns:
-            raise InvalidInputError("no column is left to learn from: " + _reasons(left_out))
+            said = "; ".join(f"{name!r} was left out ({reason})" for name, reason in left_out) or "there is no other"
+            raise InvalidInputError(f"no column is left to learn from: {said}.")
         return cls(columns, left_out)
 
     @property
@@ -148,7 +149,3 @@ def nearest(name: str, names: Collection[str]) -> str | None:
 
 def _columns(count: int) -> str:
     return "column" if count == 1 else "columns"
-
-
-def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(f"{name!r} was left out ({reason})" for name, reason in left_out) + "."

@@ -14,10 +14,10 @@ import codecs
 import csv
 import gzip
 import math
-import random
+import os
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.machine import format_bytes, free_memory
 from fsvi.serialization import reason
-from fsvi.tables.cells import MISSING, as_number, days, is_number
+from fsvi.tables.cells import MISSING, days, is_number
 from fsvi.tables.table import Table
 
 CSV_ENDINGS, PARQUET_ENDINGS, ARRAY_ENDINGS = (".csv", ".csv.gz", ".tsv", ".txt"), (".parquet",), (".npy", ".npz")
@@ -51,35 +51,19 @@ _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+\s*$"
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """A row that was left out because it has the wrong number of fields.
-
-    Args:
-        line: Its line in the file.
-        fields: How many fields it has.
-    """
-
-    line: int
-    fields: int
-
-    def __str__(self) -> str:
-        return f"line {self.line} ({self.fields} fields)"
-
-
-@dataclass(frozen=True)
 class TableFile:
     """What was read from a file, or from a part of it.
 
     Args:
         table: The rows.
-        skipped: Rows that were left out.
+        skipped: Rows that were left out because they have the wrong number of fields, as "line 4 (2 fields)".
         num_rows: How many good rows were read so far; more than the table's when only a sample was kept.
         fields: How many fields a row should have.
         kept: Columns to carry over as the file has them, as Arrow arrays.
     """
 
     table: Table
-    skipped: list[Skipped]
+    skipped: list[str]
     num_rows: int
     fields: int
     kept: Mapping[str, Any] = field(default_factory=dict)
@@ -88,7 +72,7 @@ class TableFile:
         """One sentence about what was left out, or None."""
         if not self.skipped:
             return None
-        shown = ", ".join(map(str, self.skipped[:_LISTED]))
+        shown = ", ".join(self.skipped[:_LISTED])
         more = f" and {len(self.skipped) - _LISTED} more" if len(self.skipped) > _LISTED else ""
         rows = "row that does" if len(self.skipped) == 1 else "rows that do"
         return f"Skipped {len(self.skipped)} {rows} not have {self.fields} fields: {shown}{more}."
@@ -105,12 +89,26 @@ def read_table(path: Path, max_rows: int | None = None, seed: int = 0) -> TableF
     _check_file(path)
     if max_rows is None:
         _check_size(path)
-    sample, skipped, fields = _Sample(max_rows, seed), [], 0
+    chance, skipped = np.random.default_rng(seed), list[str]()
+    tables, keys = list[Table](), list[NDArray[Any]]()
     for part in read_chunks(path, 2**14):
-        sample.add(part.table)
+        tables.append(part.table)
+        keys.append(chance.random(len(part.table)))  # the sample has the rows with the smallest keys
         skipped += part.skipped
-        fields = part.fields
-    return TableFile(sample.table(), skipped, sample.total, fields)
+        if max_rows is not None and sum(map(len, keys)) > 2 * max_rows + 2**14:
+            table, key = _smallest(tables, keys, max_rows)
+            tables, keys = [table], [key]
+    if not part.num_rows:
+        raise FileFormatError(f"{path} has column names but no rows.")
+    return TableFile(_smallest(tables, keys, max_rows)[0], skipped, part.num_rows, part.fields)
+
+
+def _smallest(tables: list[Table], keys: list[NDArray[Any]], most: int | None) -> tuple[Table, NDArray[Any]]:
+    """The rows with the smallest keys, in their order."""
+    columns = {name: np.concatenate([table.columns[name] for table in tables]) for name in tables[0].names}
+    key = np.concatenate(keys)
+    kept = np.sort(np.argsort(key)[:most])
+    return Table(columns, np.concatenate([table.lines for table in tables])).take(kept), key[kept]
 
 
 def read_chunks(
@@ -119,10 +117,9 @@ def read_chunks(
     columns: Collection[str] | None = None,
     keep: Collection[str] = (),
     numbers: Collection[str] = (),
-    can_be_empty: bool = False,
     needs_names: bool = True,
 ) -> Iterator[TableFile]:
-    """Read a table of any size part by part.
+    """Read a table of any size part by part; the only part of a file without rows has none.
 
     Args:
         path: The file.
@@ -130,20 +127,17 @@ def read_chunks(
         columns: The columns to read; None for all. Missing ones are left to the caller.
         keep: Columns to carry over as they are; they are not in the table unless `columns` has them, too.
         numbers: Columns of text that hold numbers; those that do not stay text.
-        can_be_empty: Whether a file without rows is all right; its only part has no rows then.
         needs_names: Whether a CSV file must have a line of names; without one, columns are called "column 1" and so on.
     """
-    _check_file(path)
     with _reading(path):
-        source = _Parquet(path) if _is_parquet(path) else _Text(path, needs_names)
+        source = _source(path, needs_names)
         absent = next((name for name in keep if name not in source.names), None)
         if absent is not None:
-            raise InvalidInputError(f"{path} has no column {absent!r} to keep: it has {_listed(source.names)}.")
+            known = ", ".join(map(repr, source.names))
+            raise InvalidInputError(f"{path} has no column {absent!r} to keep: it has {known}.")
         read = [name for name in source.names if (name not in keep if columns is None else name in columns)]
         total = told = 0
         for batch in source.batches(rows, list(dict.fromkeys([*read, *keep]))):
-            if not len(batch) and total:
-                continue
             lines = source.lines(total, len(batch))
             total += len(batch)
             table = Table({name: source.column(batch[name], name, name in numbers) for name in read}, lines)
@@ -151,8 +145,8 @@ def read_chunks(
             yield TableFile(table, source.skipped[told:], total, len(source.names), kept)
             told = len(source.skipped)
             if told > _MOST_LOST:
-                _check_rows(path, total, source.skipped, can_be_empty)
-        _check_rows(path, total, source.skipped, can_be_empty)
+                _check_skipped(path, total, source.skipped)
+        _check_skipped(path, total, source.skipped)
 
 
 def column_names(path: Path, needs_names: bool = True) -> list[str]:
@@ -162,9 +156,19 @@ def column_names(path: Path, needs_names: bool = True) -> list[str]:
         path: The file.
         needs_names: As in `read_chunks`.
     """
-    _check_file(path)
     with _reading(path):
-        return (_Parquet(path) if _is_parquet(path) else _Text(path, needs_names)).names
+        return _source(path, needs_names).names
+
+
+def _source(path: Path, needs_names: bool) -> _Parquet | _Text:
+    _check_file(path)
+    return _Parquet(path) if path.name.lower().endswith(PARQUET_ENDINGS) else _Text(path, needs_names)
+
+
+def _stream(path: Path) -> Any:
+    """The bytes of a file, read without Python: Arrow reads ahead in a thread, even while the interpreter ends."""
+    file = pa.OSFile(os.fsencode(path))
+    return pa.CompressedInputStream(file, "gzip") if path.suffix.lower() == ".gz" else file
 
 
 # CSV ------------------------------------------------------------------------------------------------------------------
@@ -173,80 +177,86 @@ def column_names(path: Path, needs_names: bool = True) -> list[str]:
 class _Text:
     """A CSV file: its names, and its rows as batches of text."""
 
-    def __init__(self, path: Path, needs_names: bool = True) -> None:
-        self.path, self.skipped = path, list[Skipped]()
+    def __init__(self, path: Path, needs_names: bool) -> None:
+        self.path, self.skipped, self._lost = path, list[str](), list[int]()
         before, first = self._first_line()
         self.mark = max(_DELIMITERS, key=first.count)
-        cells = next(csv.reader([first], delimiter=self.mark), [])
-        self.has_names = needs_names or (not any(map(is_number, cells)) and any(cell.strip() for cell in cells))
-        self._all = [cell.strip() for cell in cells] if self.has_names else [""] * len(cells)
-        self._all = [name or f"column {index}" for index, name in enumerate(self._all, start=1)]
-        self._skip = before + self.has_names
+        cells = [cell.strip() for cell in next(csv.reader([first], delimiter=self.mark), [])]
+        numbered = [f"column {index}" for index in range(1, len(cells) + 1)]
+        has_names = needs_names or (not any(map(is_number, cells)) and any(cells))
+        self._skip, self._first = before + has_names, 1 + has_names
+        self._all = [cell or other for cell, other in zip(cells, numbered, strict=True)] if has_names else numbered
         self.names = list(self._all)
-        while self.has_names and len(self.names) > 1 and not cells[len(self.names) - 1].strip():
+        while has_names and len(self.names) > 1 and not cells[len(self.names) - 1]:
             self.names.pop()  # a separator at the end of the line
         if needs_names and all(map(is_number, self.names)):
             raise FileFormatError(f"{path} starts with numbers: its first line must have the columns' names.")
-        if len(set(self._all)) < len(self._all):
-            if not needs_names:
-                self.names = self._all = [f"column {index}" for index in range(1, len(self._all) + 1)]
-                return
-            twice = next(name for name in self._all if self._all.count(name) > 1)
+        twice = next((name for name in self._all if self._all.count(name) > 1), None)
+        if twice is not None and needs_names:
             raise FileFormatError(f"{path} has two columns called {twice!r}: rename one of them.")
+        if twice is not None:
+            self.names = self._all = numbered
 
     def _first_line(self) -> tuple[int, str]:
         """How many lines before the first that is not empty, and that one."""
-        with self._open() as file:
+        with gzip.open(self.path) if self.path.suffix.lower() == ".gz" else open(self.path, "rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(_BLOCK), b"")):
                 text = line.removeprefix(codecs.BOM_UTF8).decode().strip("\r\n")
                 if text.strip():
                     return number, text
         raise FileFormatError(f"{self.path} is empty: a line of column names and at least one row are needed.")
 
-    def _open(self) -> Any:
-        return gzip.open(self.path) if self.path.suffix.lower() == ".gz" else open(self.path, "rb")
+    def _has_odd_marks(self) -> bool:
+        """Whether a quotation mark may be open at the end; a file that is not UTF-8 is refused."""
+        decode, marks = codecs.getincrementaldecoder("utf-8")().decode, 0
+        with _stream(self.path) as file:
+            while block := file.read(_BLOCK):
+                decode(block)
+                marks += block.count(b'"')
+        decode(b"", final=True)
+        return marks % 2 == 1
 
     def batches(self, rows: int, names: list[str]) -> Iterator[Any]:
         """The good rows; one batch without any if there are none."""
-        marks: list[bytes] = []
-        good, last = 0, None
-        with self._open() as file:
-            try:
-                reader = pa.csv.open_csv(
-                    _Counted(file, marks),
-                    pa.csv.ReadOptions(
-                        use_threads=False, block_size=_BLOCK, column_names=self._all, skip_rows=self._skip
-                    ),
-                    pa.csv.ParseOptions(
-                        delimiter=self.mark, newlines_in_values=True, invalid_row_handler=self._skip_row
-                    ),
-                    pa.csv.ConvertOptions(column_types=dict.fromkeys(self._all, pa.string()), include_columns=names),
-                )
-            except pa.ArrowInvalid as error:
-                if "skip initial" not in str(error):  # nothing after the names, not even a line end
-                    raise
-                reader = []
-            for block in reader:
-                good, last = good + len(block), block if len(block) else last
-                for start in range(0, len(block), rows):
-                    yield block.slice(start, rows)
+        has_odd_marks, good, last = self._has_odd_marks(), 0, None
+        try:
+            reader = pa.csv.open_csv(
+                _stream(self.path),
+                pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=self._all, skip_rows=self._skip),
+                pa.csv.ParseOptions(delimiter=self.mark, newlines_in_values=True, invalid_row_handler=self._skip_row),
+                pa.csv.ConvertOptions(column_types=dict.fromkeys(self._all, pa.string()), include_columns=names),
+            )
+        except pa.ArrowInvalid as error:
+            if "skip initial" not in str(error):  # nothing after the names, not even a line end
+                raise
+            reader = []
+        for block in reader:
+            good, last = good + len(block), block if len(block) else last
+            for start in range(0, len(block), rows):
+                yield block.slice(start, rows)
+        end = self._first + good + len(self._lost) - 1
+        if self._lost and self._lost[-1] == end:
+            is_open = self._is_broken
+        else:
+            is_open = last is not None and any("\n" in column[-1].as_py() for column in last.columns)
+        if has_odd_marks and is_open:
+            raise FileFormatError(f"{self.path} has a quotation mark in line {end} that is never closed: remove it.")
         if last is None:
             yield pa.RecordBatch.from_pydict({name: pa.array([], pa.string()) for name in names})
-        elif len(marks) % 2 and any("\n" in column[-1].as_py() for column in last.columns):
-            line = self.lines(good - 1, 1)[0]
-            raise FileFormatError(f"{self.path} has a quotation mark in line {line} that is never closed: remove it.")
 
     def _skip_row(self, row: Any) -> str:
         if row.text.strip(f"{self.mark} \r\n"):
-            self.skipped.append(Skipped(row.number - self._skip + self.has_names, row.actual_columns))
+            self._is_broken = "\n" in row.text.strip()
+            self._lost.append(row.number - self._skip + self._first - 1)
+            self.skipped.append(f"line {self._lost[-1]} ({row.actual_columns} fields)")
         return "skip"
 
     def lines(self, start: int, count: int) -> NDArray[np.int64]:
         """The lines of `count` good rows after `start` of them."""
         rows = np.arange(start, start + count)
-        skipped = np.array([row.line for row in self.skipped], dtype=np.int64) - 1 - self.has_names
+        lost = np.array(self._lost, dtype=np.int64) - self._first
         # good rows before each skipped one: that many fit in front of it
-        return rows + np.searchsorted(skipped - np.arange(len(skipped)), rows, "right") + 1 + self.has_names
+        return rows + np.searchsorted(lost - np.arange(len(lost)), rows, "right") + self._first
 
     def column(self, cells: Any, name: str, is_number_column: bool) -> NDArray[Any]:
         """Text without spaces around it, None where it means that there is no value; or numbers."""
@@ -254,42 +264,11 @@ class _Text:
         if self.mark == ";":  # files with semicolons between cells often have commas before decimals
             commas = pc.match_substring_regex(cells, _DECIMAL_COMMA)
             cells = pc.if_else(commas, pc.replace_substring(cells, ",", "."), cells)
-        gaps = pc.is_in(pc.utf8_lower(cells), value_set=pa.array(sorted(MISSING)))
-        cells = pc.if_else(gaps, None, cells)
+        cells = pc.if_else(pc.is_in(pc.utf8_lower(cells), value_set=pa.array(sorted(MISSING))), None, cells)
         if is_number_column:
-            try:
+            with suppress(pa.ArrowInvalid):  # currencies, percents, or something else
                 return _as_floats(pc.cast(cells, pa.float64()))
-            except pa.ArrowInvalid:  # currencies, percents, or something else
-                found = [None if cell is None else as_number(cell) for cell in cells.to_pylist()]
-                if all((number is None) == gap for number, gap in zip(found, gaps.to_pylist(), strict=True)):
-                    return np.array(found, dtype=np.float64)
         return np.asarray(cells.to_numpy(zero_copy_only=False), dtype=object)
-
-
-class _Counted:
-    """A file for Arrow; how many quotation marks went by is the length of `marks` modulo 2."""
-
-    closed = False
-
-    def __init__(self, file: Any, marks: list[bytes]) -> None:
-        self._file, self._marks = file, marks
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-
-    def read(self, size: int = -1) -> bytes:
-        block: bytes = self._file.read(size)
-        self._decoder.decode(block)  # Arrow prints a traceback for bad text in a row of the wrong length
-        if block.count(b'"') % 2:
-            self._marks.append(b'"')
-        return block
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
 
 
 # Parquet --------------------------------------------------------------------------------------------------------------
@@ -299,8 +278,8 @@ class _Parquet:
     """A Parquet file; its column chunks are read as they are needed."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.skipped = path, list[Skipped]()
-        self.file = pa.parquet.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+        self.path, self.skipped = path, list[str]()
+        self.file = pa.parquet.ParquetFile(_stream(path), pre_buffer=False, buffer_size=2**20)
         self.names = [str(name) for name in self.file.schema_arrow.names]
 
     def batches(self, rows: int, names: list[str]) -> Iterator[Any]:
@@ -419,56 +398,13 @@ def _reading(path: Path) -> Iterator[None]:
             raise FileFormatError(f"{path} is not text in UTF-8: save it as such.") from error
         if "straddl" in said or "newline" in said:
             said = f"a quotation mark is never closed, or a row is longer than {format_bytes(_BLOCK)}"
-        kind = "Parquet file" if _is_parquet(path) else "numpy file of numbers" if _is_array(path) else "table"
+        name = path.name.lower()
+        kind = "numpy file of numbers" if name.endswith(ARRAY_ENDINGS) else "table"
+        kind = "Parquet file" if name.endswith(PARQUET_ENDINGS) else kind
         raise FileFormatError(f"{path} cannot be read as a whole {kind}: {said}.") from error
 
 
-class _Sample:
-    """All rows, or a random sample of them in the order of the file, by reservoir sampling.
-
-    A row that loses its place stays in memory until half of the rows held are such.
-    """
-
-    def __init__(self, most: int | None, seed: int) -> None:
-        self.most, self.total = most, 0
-        self._random = random.Random(seed)
-        self._chosen: list[int] = []
-        self._parts: list[Table] = []
-        self._numbers: list[int] = []
-
-    def add(self, part: Table) -> None:
-        self._parts.append(part)
-        first, self.total = self.total, self.total + len(part)
-        self._numbers += range(first, self.total)
-        if self.most is None:
-            return
-        for number in range(first, self.total):
-            if number < self.most:
-                self._chosen.append(number)
-            elif (place := self._random.randrange(number + 1)) < self.most:
-                self._chosen[place] = number
-        if len(self._numbers) > 2 * self.most:
-            self._drop()
-
-    def table(self) -> Table:
-        if self.most is not None:
-            self._drop()
-        return self._joined()
-
-    def _drop(self) -> None:
-        kept = np.flatnonzero(np.isin(self._numbers, self._chosen))
-        self._parts = [self._joined().take(kept)]
-        self._numbers = [self._numbers[place] for place in kept]
-
-    def _joined(self) -> Table:
-        names = self._parts[0].names
-        columns = {name: np.concatenate([part.columns[name] for part in self._parts]) for name in names}
-        return Table(columns, np.concatenate([part.lines for part in self._parts]))
-
-
-def _check_rows(path: Path, total: int, skipped: list[Skipped], can_be_empty: bool) -> None:
-    if not total and not skipped and not can_be_empty:
-        raise FileFormatError(f"{path} has column names but no rows.")
+def _check_skipped(path: Path, total: int, skipped: list[str]) -> None:
     if len(skipped) > _MOST_SKIPPED * (total + len(skipped)):
         raise FileFormatError(
             f"{path} has {len(skipped)} of {total + len(skipped)} rows with the wrong number of fields, first "
@@ -493,15 +429,3 @@ def _check_size(path: Path) -> None:
             f"{path} has {format_bytes(path.stat().st_size)} and would take about {format_bytes(needed)} of memory, of "
             f"which {format_bytes(free)} are free: read a random sample with --max-rows 100000."
         )
-
-
-def _is_parquet(path: Path) -> bool:
-    return path.name.lower().endswith(PARQUET_ENDINGS)
-
-
-def _is_array(path: Path) -> bool:
-    return path.name.lower().endswith(ARRAY_ENDINGS)
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(map(repr, names))

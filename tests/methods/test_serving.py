@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -53,6 +54,63 @@ def test_threads_predict_as_one_after_the_other_and_files_in_inference_mode(name
     method.save(tmp_path / "file")
     with torch.inference_mode():  # nothing that concerns training happens in predict
         assert torch.equal(fsvi.load(tmp_path / "file", network()).predict(x, num_samples=4).mean, wanted[0])
+
+
+class Keeps(nn.Module):
+    """A network with state besides its parameters; `what` says which."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.body, self.head, self.what = nn.Linear(3, 8), nn.Linear(8, 2), what
+        self.register_buffer("calls", torch.ones(()))
+        self.kept = {"lock": threading.Lock, "file": lambda: sys.__stdout__}.get(what, lambda: None)()
+
+    def forward(self, x):
+        h = torch.tanh(self.body(x))
+        if self.what == "activation":
+            self.kept = h
+        if self.what == "buffer":
+            self.calls += 1
+            return self.head(h / self.calls.clone())
+        if self.what == "lock":
+            with self.kept:
+                return self.head(h)
+        return self.head(h)
+
+
+@pytest.mark.parametrize("what", ["activation", "buffer", "lock", "file"])
+def test_a_network_that_keeps_state_predicts_the_same_from_all_threads_and_files(what, tmp_path):
+    x, y = data()
+    method = fsvi.FSVI(Keeps(what), fsvi.Categorical(), fsvi.contexts.Dataset(x), linearize="conditional")
+    fsvi.fit(method, (x, y), epochs=1, batch_size=6, progress=False)
+    state, wanted = copy.deepcopy(method.state_dict()), method.predict(x, 3).mean
+    with ThreadPoolExecutor(8) as pool:
+        assert all(torch.equal(p.mean, wanted) for p in pool.map(lambda _: method.predict(x, 3), range(24)))
+    assert all(torch.equal(value, state[key]) for key, value in method.state_dict().items()), "predict changes nothing"
+    method.save(tmp_path / "file")
+    assert torch.equal(fsvi.load(tmp_path / "file", Keeps(what)).predict(x, 3).mean, wanted)
+
+
+def test_predictions_stay_the_same_while_another_thread_exports(tmp_path):
+    x, _ = data()
+    small = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))  # many draws of it are computed together
+    method = fsvi.MFVI(small, fsvi.Categorical())
+    wanted = method.predict(x, 3).mean
+    export = threading.Thread(target=lambda: method.export(tmp_path / "model.pt2", num_samples=2, example=x))
+    export.start()
+    found = [method.predict(x, 3).mean for _ in iter(export.is_alive, False)]
+    assert found and all(torch.equal(mean, wanted) for mean in found)
+
+
+@pytest.mark.parametrize("likelihood", [fsvi.Gaussian(0.3), fsvi.Poisson(), fsvi.StudentT()])
+def test_samples_come_from_their_own_generator_in_every_thread(likelihood):
+    p = likelihood.predictive(torch.randn(3, 40, 2))
+    wanted = [p.sample(20, seed).clone() for seed in range(4)]
+    state = torch.get_rng_state()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: p.sample(20, i % 4), range(400)))
+    assert all(torch.equal(values, wanted[i % 4]) for i, values in enumerate(found))
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("name", NAMES)

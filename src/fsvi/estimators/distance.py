@@ -14,7 +14,6 @@ curvature p(1 − p) of the log-likelihood at the network's predictions. The fea
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +26,7 @@ from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.registry import make_method
+from fsvi.networks.copies import deep_copy
 from fsvi.networks.network import Network
 from fsvi.networks.tabular import DistanceFeatures
 
@@ -51,7 +51,7 @@ def with_distance(network: Network, columns: int, num_features: int = NUM_FEATUR
     last = network.linear
     if not isinstance(last, nn.Linear):
         raise InvalidInputError(f"module ends with {last}: a table needs a network that ends with a dense layer.")
-    trunk = _Holder(copy.deepcopy(network.module))
+    trunk = _Holder(deep_copy(network.module))
     parent, _, name = f"module.{network.head}".rstrip(".").rpartition(".")
     setattr(trunk.get_submodule(parent), name, nn.Identity())
     head = nn.Linear(last.in_features + num_features, last.out_features).to(last.weight)

@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.plain_kernels import plain_kernels
-from fsvi.networks.calls import evaluating
+from fsvi.networks.calls import evaluating, is_exporting
 from fsvi.networks.heads import apply_head
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Draw, MeanField
@@ -85,7 +85,7 @@ def linearized_outputs(network: Network, shift: Mapping[str, Tensor], x: Any) ->
 
     One forward-mode pass gives both; J is the Jacobian by all stochastic parameters and is never formed.
     """
-    if torch.compiler.is_compiling():
+    if is_exporting():
         return _difference(network, shift, x)
     features, change = features_jvp(network, shift, x)
     weight, *_ = network.linear.parameters()

@@ -7,7 +7,6 @@ Examples:
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from fsvi.functions.hyperparameters import fit_hyperparameters
 from fsvi.functions.kernels import RBF, Kernel
 from fsvi.functions.linearize import LINEARIZERS, has_stochastic_features
 from fsvi.networks.calls import averaging_statistics
+from fsvi.networks.copies import deep_copy
 from fsvi.networks.devices import Precise, forked_random, in_float64, precise_dtype, seed_random
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
@@ -218,7 +218,7 @@ class Induced(_NetworkPrior):
 
     def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
         """A copy of the network with random parameters."""
-        net = copy.deepcopy(network.module)
+        net = deep_copy(network.module)
         self._frozen = (*network.replaced(net).frozen_norms(),)  # a tuple, so that they are not submodules
         with forked_random(network.device):
             seed_random(self.seed, network.device)
@@ -283,7 +283,7 @@ class Empirical(_NetworkPrior):
 
     def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
         """A copy of the source's network."""
-        source, net = self._source[0], copy.deepcopy(network.module)
+        source, net = self._source[0], deep_copy(network.module)
         names = self.stochastic or network.head_names
         _check_stochastic(names, network)
         if source is not None:

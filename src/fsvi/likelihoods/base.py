@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
+from fsvi.networks.calls import is_exporting
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_count, check_fraction, check_labels
 
@@ -524,7 +525,7 @@ def precise(values: Tensor) -> Tensor:
 
 def check_defined(values: Tensor, axis: int = 1) -> None:
     """Refuse predictions whose numbers overflowed; `axis` is that of inputs. Graphs to export are not checked."""
-    if torch.compiler.is_compiling() or bool((finite := values.isfinite()).all()):
+    if is_exporting() or bool((finite := values.isfinite()).all()):
         return
     wrong = int((~finite).movedim(axis, 0).flatten(1).any(1).sum())
     raise InvalidInputError(

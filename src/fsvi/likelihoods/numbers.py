@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch import distributions as D
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import Likelihood, Predictive, as_numbers, check_defined, log_mean_exp, precise
 from fsvi.networks.calls import is_transformed
+from fsvi.networks.devices import make_generator
 from fsvi.validation import check_fraction
 
 _BISECTIONS = 60
@@ -21,6 +23,19 @@ _BISECTIONS = 60
 _NODES = 200
 """points of the quadrature on each side of the target"""
 _LEVEL = 0.95
+
+
+class _Drawing(TorchDispatchMode):
+    """All random numbers come from one generator, since torch.distributions would take torch's global one."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self._own = {"generator": generator}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        func = getattr(func.overloadpacket, "generator", func)
+        takes = any(argument.name == "generator" for argument in func._schema.arguments)
+        return func(*args, **{**(kwargs or {}), **(self._own if takes else {})})
 
 
 class NumberLikelihood(Likelihood):
@@ -103,8 +118,7 @@ class NumericPredictive(Predictive):
     def noisy(self, draws: Tensor, generator: torch.Generator) -> Tensor:
         """Targets per draw and input, (len(draws), n, targets)."""
         chosen = self.draws(draws.to(self.samples.device)).given_function()
-        with torch.random.fork_rng(devices=[]):  # torch.distributions has no generator argument
-            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        with _Drawing(make_generator(int(torch.randint(2**62, (), generator=generator)), self.samples.device)):
             return chosen.sample()
 
     def cdf(self, y: Any, below: bool = False) -> Tensor:

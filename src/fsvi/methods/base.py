@@ -30,6 +30,8 @@ from fsvi.export import export_method
 from fsvi.inputs import TARGET_KEYS, example_shape, signature
 from fsvi.likelihoods import Likelihood, Predictive, gathered
 from fsvi.methods.files import save_method
+from fsvi.networks.calls import is_exporting
+from fsvi.networks.copies import deep_copy
 from fsvi.networks.devices import make_generator, moved
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import MeanField
@@ -48,6 +50,8 @@ _ROWS_AT_ONCE = 10_000
 """Inputs whose draws are in memory at once when only summaries are kept."""
 _NUMBERS_AT_ONCE = 2**25
 """Random numbers that draws may hold together; with more, draws are evaluated in groups."""
+_COUNTERS = 2**16
+"""A buffer of at most this size may be state that the network's `forward` changes; larger ones are tables."""
 _EXAMINING = threading.RLock()
 """Only one thread at a time looks for a network's last layer."""
 
@@ -260,9 +264,10 @@ class Method(Configurable, nn.Module, ABC):
             yield self.predict(x, num_samples, seed, batch_size, summary)
 
     def _private(self) -> Self:
-        """A copy in eval mode with layers of its own; it shares all parameters and buffers."""
-        shared = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
-        return copy.deepcopy(self, shared).eval()
+        """A copy in eval mode with layers of its own; it shares parameters, and buffers that are no counters."""
+        own = {id(b) for learner in self.learners() for b in learner.net.buffers() if b.numel() <= _COUNTERS}
+        shared = (tensor for tensor in (*self.parameters(), *self.buffers()) if id(tensor) not in own)
+        return deep_copy(self, shared).eval()
 
     def _values(self, x: Any, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The values of draws, (samples, n, ...), in groups if all draws together are large."""
@@ -440,7 +445,7 @@ def network_functions(network: Network, draws: Mapping[str, Tensor]) -> Function
         return lambda x: _head_values(network.features(x), weight.flatten(2), *bias)
 
     def functions(x: Any) -> Tensor:
-        if num > 1 and network.is_small and not torch.compiler.is_compiling():
+        if num > 1 and network.is_small and not is_exporting():
             return torch.vmap(lambda params: network(x, params))(draws)
         return torch.stack([network(x, {name: draw[i] for name, draw in draws.items()}) for i in range(num)])
 

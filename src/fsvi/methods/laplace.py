@@ -15,7 +15,7 @@ from fsvi.functions.linearize import linearized_outputs
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Functions, Method, network_functions
 from fsvi.methods.map import MAP, check_variance, prior_term
-from fsvi.networks.calls import evaluating
+from fsvi.networks.calls import evaluating, is_exporting
 from fsvi.networks.devices import precise_dtype
 from fsvi.networks.network import Network
 from fsvi.posteriors.gauss_newton import Curvature, Diagonal, Full, GaussNewton, Kronecker
@@ -235,7 +235,7 @@ class Laplace(Method):
             return network_functions(self.network, drawn)
 
         def functions(x: Any) -> Tensor:
-            if torch.compiler.is_compiling():  # it does not follow gradients by layers' outputs
+            if is_exporting():  # it does not follow gradients by layers' outputs
                 shifts = posterior.shifts(draws)
                 return torch.stack([sum(linearized_outputs(self.network, shift, x)) for shift in shifts])  # type: ignore[misc]
             parts = x.split(self._inputs_at_once(posterior, x))

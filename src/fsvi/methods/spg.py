@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions
 from fsvi.methods.common import FunctionSpaceMethod, KLWeight, kl_weight_value
 from fsvi.networks.calls import evaluating
+from fsvi.networks.copies import deep_copy
 from fsvi.networks.devices import in_float64, normal
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
@@ -106,7 +106,7 @@ class SPG(FunctionSpaceMethod):
         """Make the posterior's generator, the prior's, and the latent's distribution."""
         super().build(network)
         self.generator = Generator(network, self.num_latents)
-        self.prior_net = copy.deepcopy(self.net).requires_grad_(False)
+        self.prior_net = deep_copy(self.net).requires_grad_(False)
         self.prior_generator = Generator(network.replaced(self.prior_net), self.num_latents).requires_grad_(False)
         self._keep_generator()
         shape = network.num_outputs, self.num_latents

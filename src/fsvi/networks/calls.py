@@ -128,6 +128,24 @@ def is_transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+_EXPORTING: ContextVar[bool] = ContextVar("exporting", default=False)
+
+
+def is_exporting() -> bool:
+    """Whether this thread traces a graph to export; torch's own flag is one for all threads."""
+    return _EXPORTING.get()
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """A context in which functions are traced."""
+    token = _EXPORTING.set(True)
+    try:
+        yield
+    finally:
+        _EXPORTING.reset(token)
+
+
 @contextmanager
 def _replaced(places: list[_Place]) -> Iterator[None]:
     own = [store[name] for store, name, _ in places]

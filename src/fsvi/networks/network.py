@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs, describe_inputs
 from fsvi.networks.calls import Output, call, check_arguments, dropping, evaluating, repeatable, unwrap
+from fsvi.networks.copies import deep_copy
 from fsvi.networks.description import describe
 from fsvi.networks.devices import forked_random, moved
 from fsvi.networks.heads import (
@@ -98,7 +99,7 @@ class Network:
 
     def copied(self) -> Network:
         """A network with a copy of the module, in the memory layout in which convolutions are fastest."""
-        module = copy.deepcopy(self.module)
+        module = deep_copy(self.module)
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.dim() == 4:  # the layout is of images; other tensors have none
                 tensor.data = tensor.data.to(memory_format=torch.channels_last)
@@ -397,7 +398,7 @@ class Network:
                 "pass fsvi.Network(net, output=function) to fsvi.load."
             )
         output = saved if own is None else own
-        module = copy.deepcopy(module)
+        module = deep_copy(module)
         freeze_parameters(module, settings["frozen"], ())
         network = cls(module, settings["head"], output)
         axis, is_moved, positions = settings["layout"]

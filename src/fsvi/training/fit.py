@@ -17,9 +17,11 @@ from fsvi.networks.devices import find_device, forked_random, seed_random
 from fsvi.training.batches import Batch, Batches, TensorBatches, Unpack, as_batches, num_observed
 from fsvi.training.callbacks import Callback, TrainingState, check_callbacks
 from fsvi.training.checkpoints import opened
+from fsvi.training.features import use_features
 from fsvi.training.history import History
 from fsvi.training.loop import Run
 from fsvi.training.optimizers import MakeOptimizer, check_optimizer, make_optimizer
+from fsvi.training.progress import is_watched
 from fsvi.training.rates import MakeScheduler, Rates, Schedule, check_schedule, every_step
 from fsvi.training.step import PRECISIONS, Stepper
 from fsvi.validation import check_choice, check_count, check_positive, check_seed, check_type
@@ -61,6 +63,9 @@ def fit(
 
     If the network has BatchNorm layers, a last batch of one example is merged into the batch before it. A batch in
     which no target is present is left out.
+
+    If everything before the last layer is frozen (`FSVI.from_trained(net, ..., freeze=True)`), `MAP`, `MFVI`, `VBLL`
+    and `FSVI` train on features that are computed once, as long as data and context points are tensors in memory.
 
     Under `torchrun`, or if `torch.distributed` is initialized, all processes train together, each on its share of the
     data. `batch_size` is then that of each process, and a step on 2 × 64 examples is one on 128: choose `lr` for the
@@ -154,6 +159,7 @@ def fit(
             if checkpoint is not None:
                 saved = None if checkpoints is None else checkpoints.read(settings)
                 run.resume(ranks.from_first(saved), checkpoint, resume)
+            use_features(run, progress is not False and (progress or is_watched()))
             return run.train(progress, checkpoints, settings)
 
 

@@ -225,7 +225,7 @@ def jvp_by_hand(q, x, noise):
     start = {name: params[name] for name in moving}
     features, change = jvp(lambda moved: by_hand({**params, **moved}, x)[0], (start,), (moving,))
     mean = (features + change) @ params["2.weight"].T + params["2.bias"]
-    weight, bias = ((2 * log_std).exp() for log_std in q.log_stds(["2.weight", "2.bias"]))
+    weight, bias = ((2 * log_std).exp() for log_std in list(q.layout.views(q.log_std).values())[-2:])
     return mean, (features * weight[:, None]) @ features.T + bias[:, None, None]
 
 

@@ -9,6 +9,7 @@ from fsvi.functions import FunctionGaussian, gaussian_kl
 from fsvi.functions.kernels import median_distance
 from fsvi.functions.priors import GaussianProcess, Induced
 from fsvi.methods import fbnn
+from fsvi.methods.base import network_functions
 from fsvi_cases import begun, flat_mean
 
 LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])
@@ -180,7 +181,8 @@ def test_draws_together_are_draws_one_by_one():
     x, _ = scenarios.points(6)
     draws = [method.posterior.draw().params for _ in range(3)]
     one_by_one = torch.stack([torch.func.functional_call(net, params, (x,)) for params in draws])
-    torch.testing.assert_close(method.function_values(x, draws), one_by_one)
+    stacked = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
+    torch.testing.assert_close(network_functions(method.network, stacked)(x), one_by_one)
 
 
 def test_the_context_does_not_touch_batch_norm():
@@ -193,7 +195,10 @@ def test_the_context_does_not_touch_batch_norm():
     stepped = {name: buffer.clone() for name, buffer in method.net.named_buffers()}
     other = fsvi.FBNN(scenarios.normalised(), fsvi.Categorical(), fsvi.contexts.Monochrome(), **FAST)
     torch.manual_seed(3)
-    other.function_values(x, [other.posterior.draw().params for _ in range(4)])
+    draws = [other.posterior.draw().params for _ in range(4)]
+    other.train()
+    for params in draws:
+        other.network(x, params)
     assert scenarios.same_bits(stepped, dict(other.net.named_buffers()))
 
 

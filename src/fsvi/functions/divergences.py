@@ -92,11 +92,6 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
     """KL(q‖p) summed over outputs, ½ Σₖ [tr(Σp⁻¹Σq) + (mp−mq)ᵀΣp⁻¹(mp−mq) − K + log|Σp| − log|Σq|], in float64.
 
     `nugget`·I is added to *both* covariances. Σp is factored once when all outputs share it, Σq in one batch.
-
-    Args:
-        q: The posterior.
-        p: The prior.
-        nugget: The variance added to both diagonals.
     """
     like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
     (points, outputs), difference = q.mean.shape, q.mean - p.mean
@@ -113,13 +108,7 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
 
 
 def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:
-    """The same without correlations between points: K·Q univariate Gaussians.
-
-    Args:
-        q: The posterior.
-        p: The prior.
-        nugget: The variance added to both diagonals.
-    """
+    """The same without correlations between points: K·Q univariate Gaussians."""
     like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
     ratio = q.variance() / p.variance()
     return back(0.5 * (ratio + (p.mean - q.mean).T.square() / p.variance() - 1 - ratio.log()).sum(), like)

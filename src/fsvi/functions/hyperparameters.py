@@ -25,28 +25,10 @@ _FURTHEST = {"lengthscale": 100.0, "variance": 1000.0, "period": 10.0, "noise": 
 def log_marginal_likelihood(kernel: Tensor, y: Tensor, noise_variance: Tensor) -> Tensor:
     """Σ_q log N(y_q; 0, kernel + noise_variance_q I), for targets `y` (n, q) and one noise for each of the q."""
     eye = torch.eye(len(y), dtype=kernel.dtype, device=kernel.device)
-    covariances = kernel + noise_variance[:, None, None] * eye
-    return _LogDensity.apply(covariances, y.T[:, :, None]).sum()
-
-
-class _LogDensity(torch.autograd.Function):
-    """log N(y; 0, A); its gradient by A is ½(A⁻¹yyᵀA⁻¹ − A⁻¹), at half the cost of differentiating A's factor."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, y: Tensor) -> Tensor:
-        """Of each of q matrices (q, n, n) and targets (q, n, 1), (q,)."""
-        factor = cholesky(matrix)
-        weighted = torch.cholesky_solve(y, factor)
-        ctx.save_for_backward(factor, weighted)
-        logs = factor.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * y.shape[1] * math.log(2 * math.pi)
-        return -0.5 * (y * weighted).sum((1, 2)) - logs
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """By the matrix and by the targets."""
-        factor, weighted = ctx.saved_tensors
-        by_matrix = 0.5 * (weighted @ weighted.mT - torch.cholesky_inverse(factor))
-        return gradient[:, None, None] * by_matrix, -gradient[:, None, None] * weighted
+    factor = cholesky(kernel + noise_variance[:, None, None] * eye)
+    whitened = torch.linalg.solve_triangular(factor, y.T[:, :, None], upper=False)
+    constant = 0.5 * y.numel() * math.log(2 * math.pi)
+    return -0.5 * whitened.square().sum() - factor.diagonal(dim1=1, dim2=2).log().sum() - constant
 
 
 def fit_hyperparameters(

@@ -99,11 +99,9 @@ class _ColumnKernel(Kernel):
 
     @property
     def is_open(self) -> bool:
-        """Whether the lengthscale is to be found from the training inputs."""
         return getattr(self, self.first) is None
 
     def check(self, num_columns: int) -> None:
-        """Refuse inputs whose columns do not fit."""
         kind, given = type(self).__name__, getattr(self, self.first)
         own = num_columns if self.columns is None else len(self.columns)
         if self.columns is not None and max(self.columns) >= num_columns:
@@ -116,7 +114,6 @@ class _ColumnKernel(Kernel):
             )
 
     def size(self, num_columns: int | None) -> int:
-        """How many hyperparameters there are: the fewest, or those for inputs of `num_columns` with one per column."""
         given = getattr(self, self.first)
         own = num_columns if self.columns is None or num_columns is None else len(self.columns)
         return (len(given) if isinstance(given, list) else own or 1) + len(self.others)
@@ -135,11 +132,9 @@ class _ColumnKernel(Kernel):
         return torch.cat([first.to(device), others.to(device)])
 
     def kinds(self, num_columns: int, count: int) -> list[str]:
-        """What each hyperparameter is."""
         return [self.first] * (count - len(self.others)) + list(self.others)
 
     def matrix(self, rows: Tensor, values: Tensor) -> Tensor:
-        """k at all pairs of `rows`."""
         count = len(values) - len(self.others)
         return self.covariance(self._own(rows), values[:count], *values[count:])
 
@@ -293,24 +288,19 @@ class _Combination(Kernel):
 
     @property
     def is_open(self) -> bool:
-        """Whether any part is."""
         return any(kernel.is_open for kernel in self.kernels)
 
     def check(self, num_columns: int) -> None:
-        """Refuse inputs whose columns do not fit one of the parts."""
         for kernel in self.kernels:
             kernel.check(num_columns)
 
     def size(self, num_columns: int | None) -> int:
-        """The parts' together."""
         return sum(kernel.size(num_columns) for kernel in self.kernels)
 
     def start(self, rows: Tensor | None, each_column: bool = False) -> Tensor:
-        """The parts' together."""
         return torch.cat([kernel.start(rows, each_column) for kernel in self.kernels])
 
     def kinds(self, num_columns: int, count: int) -> list[str]:
-        """The parts' together."""
         sizes = self._sizes(num_columns, count)
         return [kind for kernel, n in zip(self.kernels, sizes, strict=True) for kind in kernel.kinds(num_columns, n)]
 

@@ -43,24 +43,22 @@ Linearizer: TypeAlias = Callable[[Network, MeanField, Any, Draw | None], Functio
 def linearize_jvp(network: Network, q: MeanField, x: Any, draw: Draw | None) -> FunctionGaussian:
     """The paper's estimator: features linearized about their means along the draw, last layer in closed form."""
     if draw is None:
-        features = _features(network, x, {})
-        return last_layer(network, q, features, head_outputs(network, features))
+        return linearize_conditional(network, q, x, None)
     features, change = features_jvp(network, draw.shift, x)
     return last_layer(network, q, features, head_outputs(network, features + change))
 
 
 def linearize_conditional(network: Network, q: MeanField, x: Any, draw: Draw | None) -> FunctionGaussian:
     """Features of the real network at the draw, last layer in closed form about its mean."""
-    if draw is None:
-        return linearize_jvp(network, q, x, None)
-    features = _features(network, x, draw.params)
+    with evaluating(network.module):
+        features = network.features(x, {**(draw.params if draw else {}), **_statistics(network)})
     return last_layer(network, q, features, head_outputs(network, features))
 
 
 def linearize_exact(network: Network, q: MeanField, x: Any, draw: Draw | None = None) -> FunctionGaussian:
     """The whole Jacobian: all outputs at all points as one joint Gaussian of K·Q values."""
     if not has_stochastic_features(network, q) and not network.is_tied:
-        return linearize_jvp(network, q, x, None)
+        return linearize_conditional(network, q, x, None)
     statistics = _statistics(network)
 
     def outputs(means: dict[str, Tensor]) -> Tensor:
@@ -148,12 +146,6 @@ def features_jvp(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple
     return value, change
 
 
-def _features(network: Network, x: Any, params: Mapping[str, Tensor]) -> Tensor:
-    """Φ(x) in eval mode, with `params` in place of the network's own."""
-    with evaluating(network.module):
-        return network.features(x, {**params, **_statistics(network)})
-
-
 def head_outputs(network: Network, features: Tensor) -> Tensor:
     """Φ Wᵀ + b with the means of the last layer."""
     return apply_head(features, *network.linear.parameters())
@@ -161,7 +153,8 @@ def head_outputs(network: Network, features: Tensor) -> Tensor:
 
 def last_layer(network: Network, q: MeanField, features: Tensor, mean: Tensor) -> FunctionGaussian:
     """For output k, N(mean[:, k], Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ)."""
-    logs = q.log_stds(network.head_names)
+    named = q.layout.views(q.log_std)
+    logs = [named[name] for name in network.head_names]
     variances = (2 * torch.cat([log_std.reshape(len(logs[0]), -1) for log_std in logs], dim=1)).exp()
     return FunctionGaussian(mean, pad(features, (0, 1), value=1.0) if len(logs) > 1 else features, variances)
 

@@ -446,7 +446,7 @@ def network_functions(network: Network, draws: Mapping[str, Tensor]) -> Function
 
     def functions(x: Any) -> Tensor:
         if num > 1 and network.is_small and not is_exporting():
-            return torch.vmap(lambda params: network(x, params))(draws)
+            return torch.vmap(lambda params: network(x, params), randomness="different")(draws)
         return torch.stack([network(x, {name: draw[i] for name, draw in draws.items()}) for i in range(num)])
 
     return functions
@@ -456,8 +456,3 @@ def _head_values(features: Tensor, weight: Tensor, bias: Tensor | None = None) -
     """Outputs of heads (samples, outputs, features) at features (n, ..., features): (samples, n, ..., outputs)."""
     values = (features @ weight.flatten(0, 1).T).unflatten(-1, weight.shape[:2])
     return (values if bias is None else values + bias).movedim(-2, 0)
-
-
-def mean_of(tensors: Sequence[Tensor]) -> Tensor:
-    """The mean of tensors of one shape; a single one is returned as it is."""
-    return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)).mean(0)

@@ -13,7 +13,7 @@ from fsvi.functions.contexts import Context
 from fsvi.functions.kernels import spread
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.inputs import Inputs, describe_inputs, is_structured, signature
-from fsvi.likelihoods import Gaussian, Likelihood
+from fsvi.likelihoods import Categorical, Gaussian, Likelihood
 from fsvi.methods.base import Method
 from fsvi.networks.network import Network
 from fsvi.serialization import Configurable
@@ -66,6 +66,16 @@ def kl_weight_value(kl_weight: KLWeight, num_data: float) -> float:
     if kl_weight is None:
         return 1 / num_data
     return kl_weight.temperature / num_data if isinstance(kl_weight, Tempered) else kl_weight
+
+
+def check_closed_form(method: str, likelihood: Likelihood) -> None:
+    """Refuse other likelihoods than a plain `Categorical`, or a `Gaussian` with one noise per output."""
+    is_gaussian = isinstance(likelihood, Gaussian) and not likelihood.heteroscedastic
+    if not (is_gaussian or (isinstance(likelihood, Categorical) and likelihood.is_plain)):
+        raise InvalidInputError(
+            f"{method} has no closed form for this {type(likelihood).__name__}: use fsvi.Categorical() or "
+            "fsvi.Gaussian() without further options."
+        )
 
 
 def own_context(context: Context | None) -> Context | None:

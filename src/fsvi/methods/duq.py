@@ -182,10 +182,6 @@ def binary_cross_entropy(log_kernels: Tensor, y: Tensor) -> Tensor:
     """−[y_c log K_c + (1 − y_c) log(1 − K_c)], the mean over inputs and classes.
 
     It is computed from log K, so that a kernel that underflows still has a gradient.
-
-    Args:
-        log_kernels: log K_c, (n, classes).
-        y: Labels, (n,).
     """
     distance = (-log_kernels).clamp_min(torch.finfo(log_kernels.dtype).eps)
     chosen = F.one_hot(y, log_kernels.shape[1]).bool()
@@ -193,12 +189,7 @@ def binary_cross_entropy(log_kernels: Tensor, y: Tensor) -> Tensor:
 
 
 def gradient_penalty(kernels: Tensor, x: Tensor) -> Tensor:
-    """(‖∇ₓ Σ_c K_c‖² − 1)², the mean over inputs.
-
-    Args:
-        kernels: K_c, (n, classes), computed from `x` with a graph.
-        x: Inputs that require a gradient.
-    """
+    """(‖∇ₓ Σ_c K_c‖² − 1)², the mean over inputs."""
     (gradient,) = torch.autograd.grad(kernels.sum(), x, create_graph=True)
     return (gradient.flatten(1).square().sum(1) - 1).square().mean()
 

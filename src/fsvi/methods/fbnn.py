@@ -6,18 +6,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from fsvi.functions.contexts import Context
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.functions.stein import spectral_score
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Gaussian, Likelihood
+from fsvi.methods.base import network_functions
 from fsvi.methods.common import FunctionSpaceMethod, KLWeight, kl_weight_value
 from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64
 from fsvi.networks.network import Network
-from fsvi.networks.parameters import is_dense_stack
 from fsvi.posteriors.mean_field import Stds, check_stds, mean_field
 from fsvi.validation import check_count, check_fraction, check_positive
 
@@ -89,27 +88,14 @@ class FBNN(FunctionSpaceMethod):
         points.
         """
         draws = [self.posterior.draw().params for _ in range(self.num_samples)]
-        f = self.function_values(x, draws)
+        functions = network_functions(self.network, {n: torch.stack([draw[n] for draw in draws]) for n in draws[0]})
+        f = functions(x)
         nll = self.likelihood.nll(f, y)
         points = self.points(x)
         with evaluating(self.net):
-            f = torch.cat([f, self.function_values(points, draws)], dim=1)
+            f = torch.cat([f, functions(points)], dim=1)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
         return {"nll": nll, "kl": weight * self.surrogate_kl(concatenate([x, points]), f)}
-
-    def function_values(self, x: Any, draws: list[dict[str, Tensor]]) -> Tensor:
-        """The network's outputs under draws of its parameters, (S, n, outputs).
-
-        Draws of a dense network are computed together, others one by one.
-
-        Args:
-            x: Inputs.
-            draws: Parameters by name.
-        """
-        if not is_dense_stack(self.net):
-            return torch.stack([self.network(x, params) for params in draws])
-        stacked = {name: torch.stack([params[name] for params in draws]) for name in draws[0]}
-        return vmap(lambda params: self.network(x, params), randomness="different")(stacked)
 
     def surrogate_kl(self, x: Any, f: Tensor) -> Tensor:
         """−1/S Σ log p(fₛ), with the gradient of KL(q ‖ p).

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 
 def save_method(method: Method, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
-    """Write a trained method to one file, without training data.
-
-    Args:
-        method: The method.
-        path: The file, which is replaced if it exists.
-        calibrated: A calibration of this method, which `load` then returns.
-    """
+    """Write a trained method to one file, without training data; see `Method.save`."""
     extra = {} if calibrated is None else {"calibrated": calibrated.config()}
     write_tree(path, {**as_tree(method), **extra}, METHOD)
 
@@ -68,13 +62,7 @@ def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -
 def from_tree(
     tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | Network | None = None
 ) -> Method | Calibrated:
-    """The method that `as_tree` described, inside its calibration if it has one.
-
-    Args:
-        tree: Plain values and tensors.
-        path: The file that they come from, which errors name.
-        net: As in `load`.
-    """
+    """The method that `as_tree` described, inside its calibration if it has one; errors name `path`."""
     with building_from(path):
         is_described = net is None
         net = _network(path, tree) if net is None else net

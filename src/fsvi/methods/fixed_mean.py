@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context
-from fsvi.likelihoods import Categorical, Gaussian, Likelihood
+from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import Functions, Method
-from fsvi.methods.common import context_points, own_context
+from fsvi.methods.common import check_closed_form, context_points, own_context
 from fsvi.networks.devices import normal
 from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.network import Network
@@ -34,13 +33,7 @@ class FixedMean(Method):
 
     def __init__(self, net: nn.Module | Network, likelihood: Likelihood) -> None:
         super().__init__(net, likelihood)
-        is_gaussian = isinstance(likelihood, Gaussian) and not likelihood.heteroscedastic
-        if not (is_gaussian or (isinstance(likelihood, Categorical) and likelihood.is_plain)):
-            kind = type(likelihood).__name__
-            raise InvalidInputError(
-                f"{type(self).__name__} has no predictive density for this {kind}: use fsvi.Categorical() or "
-                "fsvi.Gaussian() without further options."
-            )
+        check_closed_form(type(self).__name__, likelihood)
 
     def build(self, network: Network) -> None:
         """Freeze the network, with the statistics of its normalization layers."""
@@ -62,6 +55,10 @@ class FixedMean(Method):
         super().train(mode)
         self.net.eval()
         return self
+
+    def standardized(self, x: Any) -> Tensor:
+        """The features of training inputs, with mean zero and variance one."""
+        return (self.network.features(self.network.arranged(x)) - self.center) / self.spread
 
     @abstractmethod
     def variances(self, features: Tensor) -> Tensor:
@@ -145,7 +142,7 @@ class FixedMeanFSVI(FixedMean):
         if self.context is not None:
             self.context.prepare(x)
         with torch.no_grad():
-            self.features.see((self.network.features(self.network.arranged(x)) - self.center) / self.spread)
+            self.features.see(self.standardized(x))
 
     def variances(self, features: Tensor) -> Tensor:
         """Σᵢ sᵢ ψᵢ², (n, 1)."""

@@ -57,7 +57,7 @@ class FMGP(FixedMean):
         """Put the inducing points on training inputs."""
         super().begin(x, y)
         with torch.no_grad():
-            features = (self.network.features(self.network.arranged(x)) - self.center) / self.spread
+            features = self.standardized(x)
             self.inducing.copy_(features[torch.randint(len(features), self.inducing.shape[:2])])
 
     def kernel(self, a: Tensor, b: Tensor) -> Tensor:

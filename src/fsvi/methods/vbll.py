@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fsvi.errors import HeadError, InvalidInputError
-from fsvi.likelihoods import Categorical, Gaussian, Likelihood
+from fsvi.errors import HeadError
+from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import Functions, Method
-from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.methods.common import KLWeight, check_closed_form, check_kl_weight, kl_weight_value
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Stds, check_stds, negative_log_normal, prior_names
@@ -119,7 +119,7 @@ class VBLL(Method):
         stds: Stds | None = None,
     ) -> None:
         super().__init__(net, likelihood)
-        _check_likelihood(likelihood)
+        check_closed_form("VBLL", likelihood)
         self.prior_variance = check_positive("prior_variance", prior_variance)
         self.feature_variance = (
             None if feature_variance is None else check_positive("feature_variance", feature_variance)
@@ -178,17 +178,3 @@ def expected_nll(likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tens
         return likelihood.nll(mean + 0.5 * variance, y) + likelihood.average(0.5 * of_label)
     std = (variance + torch.finfo(variance.dtype).tiny).sqrt()
     return likelihood.nll(torch.stack([mean - std, mean + std]), y)
-
-
-def _check_likelihood(likelihood: Any) -> None:
-    is_gaussian = isinstance(likelihood, Gaussian) and not likelihood.heteroscedastic
-    if not (is_gaussian or isinstance(likelihood, Categorical)):
-        raise InvalidInputError(
-            f"VBLL has no closed form for this {type(likelihood).__name__} likelihood: use fsvi.Categorical(), or "
-            "fsvi.Gaussian() without heteroscedastic noise."
-        )
-    if isinstance(likelihood, Categorical) and not likelihood.is_plain:
-        raise InvalidInputError(
-            "VBLL has a bound for plain classes only: leave class_weight, label_smoothing and ignore_index out of "
-            "Categorical."
-        )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.base import Method, mean_of
+from fsvi.methods.base import Method
 from fsvi.methods.common import KLWeight, Tempered, check_kl_weight, kl_weight_value
 from fsvi.methods.natural_gradient import KnownGradient, NaturalGradient
 from fsvi.networks.network import Network
@@ -124,7 +124,8 @@ class VOGN(Method):
             return {"nll": self.likelihood.nll(f, y), **terms}
         started = bool(self.scale.any())  # the first batch, which starts s, is evaluated at μ
         noises = [q.noise() if started else torch.zeros_like(q.log_std) for _ in range(self.num_samples)]
-        nll, *gradients = map(mean_of, zip(*(self._differentiate(x, y, noise) for noise in noises), strict=True))
+        draws = zip(*(self._differentiate(x, y, noise) for noise in noises), strict=True)
+        nll, *gradients = (torch.stack(each).mean(0) for each in draws)
         learned = [*q.means().values(), q.log_std, *self._points()]
         return {"nll": KnownGradient.apply(nll, gradients, *learned), **terms}
 

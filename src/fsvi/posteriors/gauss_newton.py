@@ -25,11 +25,9 @@ _BISECTIONS = 60
 class Curvature(Precise, ABC):
     """H = U diag(λ) Uᵀ of one layer's matrices (groups, O, D), in float64.
 
-    `add` sums over batches; `decompose` then replaces the sums by λ and U. A layer's inputs are its patches ã, (n,
-    groups, T, D), and the derivatives by its outputs are g, (m, n, groups, T, O).
-
-    Args:
-        layer: The layer.
+    `add` sums over batches; `decompose` then replaces the sums by λ and U. A layer's inputs are its `patches` ã, (n,
+    groups, T, D). The derivatives by its outputs at all `positions` are g, (m, n, groups, T, O), for the m columns of S
+    or for each of the Q outputs. `precision` is the prior's δ.
     """
 
     sized_by_data: tuple[str, ...] = ("eigenvalues",)
@@ -53,32 +51,17 @@ class Curvature(Precise, ABC):
 
     @abstractmethod
     def add(self, patches: Tensor, positions: Tensor) -> None:
-        """Add a batch.
-
-        Args:
-            patches: ã, the layer's inputs, (n, groups, T, D).
-            positions: g for the m columns of S, (m, n, groups, T, O).
-        """
+        """Add a batch."""
 
     def decompose(self) -> None:
         """Compute λ and U, after the last batch."""
 
     def rotate(self, patches: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """ã and g in the coordinates of U: the Jacobian that they give is Uᵀ times the original one.
-
-        Args:
-            patches: ã, (n, groups, T, D).
-            positions: g, (m, n, groups, T, O).
-        """
+        """ã and g in the coordinates of U: the Jacobian that they give is Uᵀ times the original one."""
         return patches, positions
 
     def draw(self, noise: Tensor, precision: Tensor) -> Tensor:
-        """Draws of Uᵀ(θ − θ*), (num, groups, O, D).
-
-        Args:
-            noise: Standard normal numbers of the same shape.
-            precision: The prior's precision δ.
-        """
+        """Draws of Uᵀ(θ − θ*) from standard normal `noise`, (num, groups, O, D)."""
         return noise * (self.eigenvalues + precision).rsqrt()
 
     def shift(self, draws: Tensor) -> Tensor:
@@ -86,13 +69,7 @@ class Curvature(Precise, ABC):
         return draws
 
     def change(self, patches: Tensor, positions: Tensor, draws: Tensor) -> Tensor:
-        """J (θ − θ*), (n, num, Q).
-
-        Args:
-            patches: ã, (n, groups, T, D).
-            positions: g for each of the Q outputs, (Q, n, groups, T, O).
-            draws: What `draw` returned.
-        """
+        """J (θ − θ*) for what `draw` returned, (n, num, Q)."""
         a, g = self.rotate(patches, positions)
         if a.shape[2] > 1:  # with several positions, forming J is the cheaper way
             return torch.einsum("nqgod,sgod->nsq", _jacobian(a, g), draws)
@@ -100,13 +77,7 @@ class Curvature(Precise, ABC):
         return torch.einsum("nsgto,qngto->nsq", moved, g)
 
     def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
-        """J (H + δI)⁻¹ Jᵀ, (n, Q, Q).
-
-        Args:
-            patches: ã, (n, groups, T, D).
-            positions: g for each of the Q outputs, (Q, n, groups, T, O).
-            precision: The prior's precision δ.
-        """
+        """J (H + δI)⁻¹ Jᵀ, (n, Q, Q)."""
         a, g = self.rotate(patches, positions)
         variances = (self.eigenvalues + precision).reciprocal()
         if a.shape[2] > 1:
@@ -116,11 +87,7 @@ class Curvature(Precise, ABC):
 
 
 class Diagonal(Curvature):
-    """The diagonal of H.
-
-    Args:
-        layer: The layer.
-    """
+    """The diagonal of H."""
 
     def add(self, patches: Tensor, positions: Tensor) -> None:
         """Add the squares of each example's gradient."""
@@ -133,9 +100,6 @@ class Kronecker(Curvature):
 
     It is exact for one example at one position, and if all examples have the same G, as in linear regression with
     Gaussian noise.
-
-    Args:
-        layer: The layer.
     """
 
     sized_by_data = ("eigenvalues", "input_basis", "output_basis", "count")
@@ -171,11 +135,7 @@ class Kronecker(Curvature):
 
 
 class Full(Curvature):
-    """All of H, for a layer with one position and one group, such as the last layer.
-
-    Args:
-        layer: The layer.
-    """
+    """All of H, for a layer with one position and one group, such as the last layer."""
 
     sized_by_data = ("eigenvalues", "basis")
     basis: Tensor
@@ -227,7 +187,8 @@ class GaussNewton(Precise):
     def __init__(self, layers: Sequence[WeightLayer], kind: Callable[[WeightLayer], Curvature]) -> None:
         super().__init__()
         self.layers = list(layers)
-        self.blocks = nn.ModuleList(kind(layer) for layer in layers)
+        self._of_layer = {layer: kind(layer) for layer in layers}
+        self.blocks = nn.ModuleList(self._of_layer.values())
         for name in ("log_likelihood", "squared_norm", "precision"):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
 
@@ -243,36 +204,31 @@ class GaussNewton(Precise):
 
     def start(self) -> None:
         """Make room for the sums over the data."""
-        for layer in self.layers:
-            self._block(layer).start()
+        for block in self._of_layer.values():
+            block.start()
 
     def shifts(self, draws: Mapping[WeightLayer, Tensor]) -> list[dict[str, Tensor]]:
         """θ − θ* of what `draw` returned, by the names of the parameters, draw by draw."""
-        parts = [layer.tensors(self._block(layer).shift(draw)) for layer, draw in draws.items()]
+        parts = [layer.tensors(self._of_layer[layer].shift(draw)) for layer, draw in draws.items()]
         named = {name: tensor for part in parts for name, tensor in part.items()}
         return [dict(zip(named, each, strict=True)) for each in zip(*named.values(), strict=True)]
 
     def add(self, recording: Recording, gradients: Sequence[Tensor]) -> None:
-        """Add a batch.
-
-        Args:
-            recording: The inputs of the layers.
-            gradients: For each recorded output its m gradients, (m, n, ...).
-        """
+        """Add a batch: the layers' inputs, and for each recorded output its m gradients, (m, n, ...)."""
         for layer, patches, positions in recording.pairs(gradients):
-            self._block(layer).add(in_float64(patches), in_float64(positions))
+            self._of_layer[layer].add(in_float64(patches), in_float64(positions))
 
     def decompose(self, means: Mapping[str, Tensor]) -> None:
         """Compute the eigenvalues after the last batch, and the norm of the parameters' `means` θ*."""
-        for layer in self.layers:
-            self._block(layer).decompose()
+        for block in self._of_layer.values():
+            block.decompose()
         squares = [in_float64(layer.matrix(means)).square().sum() for layer in self.layers]
         self.squared_norm.copy_(torch.stack(squares).sum())
 
     @property
     def eigenvalues(self) -> Tensor:
         """λ of all layers as one vector."""
-        return torch.cat([self._block(layer).eigenvalues.flatten() for layer in self.layers])
+        return torch.cat([block.eigenvalues.flatten() for block in self._of_layer.values()])
 
     def log_evidence(self, precision: Tensor | float) -> Tensor:
         """log p(D) ≈ log p(D|θ*) − ½ δ‖θ*‖² + ½ Σᵢ log δ − ½ Σᵢ log(λᵢ + δ), Laplace's approximation."""
@@ -295,56 +251,32 @@ class GaussNewton(Precise):
         return math.exp(0.5 * (low + high))
 
     def draw(self, num: int, generator: torch.Generator, dtype: torch.dtype) -> dict[WeightLayer, Tensor]:
-        """Draws of θ − θ* for every layer, in the coordinates of its own curvature.
-
-        Args:
-            num: The number of draws.
-            generator: The source of random numbers.
-            dtype: The floating type of the draws.
-        """
+        """Draws of θ − θ* for every layer, in the coordinates of its own curvature."""
         device = self.precision.device
         draws = {}
         for layer in self.layers:
             noise = normal((num, *layer.matrix_shape), generator, torch.float64, device)
-            draws[layer] = self._block(layer).draw(noise, self.precision).to(dtype=dtype)
+            draws[layer] = self._of_layer[layer].draw(noise, self.precision).to(dtype=dtype)
         return draws
 
     def functions(
         self, network: Network, means: Mapping[str, Tensor], draws: Mapping[WeightLayer, Tensor], x: Tensor
     ) -> Tensor:
-        """f(x; θ*) + J (θ − θ*), (n, num, Q): the linearized network under draws of its parameters.
-
-        Args:
-            network: The network.
-            means: The parameters θ*, by name.
-            draws: What `draw` returned.
-            x: Inputs.
-        """
+        """f(x; θ*) + J (θ − θ*), (n, num, Q): the linearized network under draws of its parameters."""
         outputs, recording, jacobians = linearize(network, means, self.layers, x)
         values = outputs[:, None]
         for layer, patches, positions in recording.pairs(jacobians):
-            values = values + self._block(layer).change(patches, positions, draws[layer].to(patches.device))
+            values = values + self._of_layer[layer].change(patches, positions, draws[layer].to(patches.device))
         return values
 
     def function_moments(self, network: Network, means: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean f(x; θ*), (n, Q), and the covariance J (H + δI)⁻¹ Jᵀ of the outputs at each input, (n, Q, Q).
-
-        Args:
-            network: The network.
-            means: The parameters θ*, by name.
-            x: Inputs.
-        """
+        """The mean f(x; θ*), (n, Q), and the covariance J (H + δI)⁻¹ Jᵀ of the outputs at each input, (n, Q, Q)."""
         outputs, recording, jacobians = linearize(network, means, self.layers, x)
         parts = [
-            self._block(layer).covariance(in_float64(patches), in_float64(positions), self.precision)
+            self._of_layer[layer].covariance(in_float64(patches), in_float64(positions), self.precision)
             for layer, patches, positions in recording.pairs(jacobians)
         ]
         return outputs, torch.stack(parts).sum(0)
-
-    def _block(self, layer: WeightLayer) -> Curvature:
-        block = self.blocks[self.layers.index(layer)]
-        assert isinstance(block, Curvature)
-        return block
 
 
 def _jacobian(patches: Tensor, positions: Tensor) -> Tensor:

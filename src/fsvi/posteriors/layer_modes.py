@@ -35,25 +35,8 @@ class LayerMode(TorchFunctionMode, ABC):
         return self.layer(func, *args, **(kwargs or {})) if func in _LAYERS else func(*args, **(kwargs or {}))
 
     @abstractmethod
-    def layer(
-        self,
-        func: Callable[..., Tensor],
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Tensor:
-        """The layer's output; without this mode it would be `func(input, weight, bias, *args, **kwargs)`.
-
-        Args:
-            func: `F.linear` or a convolution.
-            input: The layer's input.
-            weight: The layer's weight.
-            bias: The layer's bias, if it has one.
-            args: Other arguments of `func`, such as the stride.
-            kwargs: The same, by name.
-        """
+    def layer(self, func: Any, input: Tensor, weight: Tensor, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+        """The output of a layer that calls `func`, which is `F.linear` or a convolution, with these arguments."""
 
 
 class LocalReparametrization(LayerMode):
@@ -75,15 +58,7 @@ class LocalReparametrization(LayerMode):
         self._params = params
         self._moments = {id(params[name]): (means[name], variances[name]) for name in means}
 
-    def layer(
-        self,
-        func: Callable[..., Tensor],
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Tensor:
+    def layer(self, func: Any, input: Tensor, weight: Tensor, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """A draw of the output if the weight is stochastic."""
         if id(weight) not in self._moments:
             return func(input, weight, bias, *args, **kwargs)

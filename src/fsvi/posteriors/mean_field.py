@@ -48,12 +48,11 @@ class FlatLayout:
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The tensors as one vector, a copy without a graph."""
-        parts = [self._to_row(tensors[name].detach()) for name in self.shapes]
-        return torch.cat(parts) if parts else torch.zeros(0)
+        return self.join(tensors[name].detach() for name in self.shapes) if self.shapes else torch.zeros(0)
 
     def join(self, tensors: Iterable[Tensor]) -> Tensor:
         """The tensors in the order of `names` as one vector."""
-        return torch.cat([self._to_row(tensor) for tensor in tensors])
+        return torch.cat([(t.permute(0, 2, 3, 1) if t.dim() == 4 else t).reshape(-1) for t in tensors])
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """The named tensors as views of `vector`; vectors (m, size) give tensors with a leading dimension m."""
@@ -70,11 +69,6 @@ class FlatLayout:
     def fill(self, values: Mapping[str, float]) -> Tensor:
         """A vector that is constant on each tensor."""
         return torch.cat([torch.full((shape.numel(),), values[name]) for name, shape in self.shapes.items()])
-
-    def _to_row(self, tensor: Tensor) -> Tensor:
-        if tensor.dim() == 4:
-            tensor = tensor.permute(0, 2, 3, 1)
-        return tensor.reshape(-1)
 
 
 class Draw(NamedTuple):
@@ -148,11 +142,6 @@ class MeanField(nn.Module):
         means = self.means()
         parts = _Shift.apply(self.log_std, noise, self.layout, *means.values())
         return Draw(dict(zip(means, parts, strict=False)), dict(zip(means, parts[len(means) :], strict=True)), noise)
-
-    def log_stds(self, names: Sequence[str]) -> list[Tensor]:
-        """The log standard deviations of the named parameters, all stochastic."""
-        logs = self.layout.views(self.log_std)
-        return [logs[name] for name in names]
 
 
 class _Shift(torch.autograd.Function):

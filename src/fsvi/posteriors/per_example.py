@@ -8,7 +8,7 @@ backward pass for the whole batch gives it for every example (Goodfellow, 2015).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -80,11 +80,8 @@ class WeightLayer:
 def weight_layers(net: nn.Module, among: Iterable[nn.Module] | None = None) -> list[WeightLayer]:
     """The network's dense layers and two-dimensional convolutions with a trainable weight.
 
-    The projections inside `nn.MultiheadAttention` are not included, because it uses their weights in its own way.
-
-    Args:
-        net: The network.
-        among: Consider these modules only; None considers all.
+    The projections inside `nn.MultiheadAttention` are not included, because it uses their weights in its own way. With
+    `among`, only these modules are considered.
     """
     names = {id(p): name for name, p in net.named_parameters()}
     candidates = net.modules() if among is None else among
@@ -142,11 +139,7 @@ class Recording(LayerMode):
     """A context that records the inputs and outputs of some layers.
 
     `edges` is what to differentiate by, one for every call of a layer; `pairs` and `moments` take the gradients.
-
-    Args:
-        layers: The layers to record.
-        params: The tensors that the network is called with, by name; weights need gradients.
-        num: The number of inputs.
+    The weights in `params` need gradients.
     """
 
     def __init__(self, layers: Sequence[WeightLayer], params: Mapping[str, Tensor], num: int) -> None:
@@ -165,15 +158,7 @@ class Recording(LayerMode):
         """How many numbers the recorded layers return together."""
         return sum(call.output.numel() for call in self._calls)
 
-    def layer(
-        self,
-        func: Callable[..., Tensor],
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Tensor:
+    def layer(self, func: Any, input: Tensor, weight: Tensor, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """Compute the layer's output, and keep its input and its place in the graph."""
         output = func(input, weight, bias, *args, **kwargs)
         layer = self._layers.get(id(weight))
@@ -192,12 +177,7 @@ class Recording(LayerMode):
         return [torch.zeros_like(call.output) if each is None else each for each, call in pairs]
 
     def gradients(self, values: Tensor, cotangents: Tensor) -> list[Tensor]:
-        """The gradients of ⟨v, values⟩ by every edge, (m, n, ...) each.
-
-        Args:
-            values: The network's outputs.
-            cotangents: The vectors v, (m, *values.shape).
-        """
+        """The gradients of ⟨v, values⟩ by every edge, (m, n, ...) each, for m cotangents v."""
         columns = [
             self.filled(torch.autograd.grad(values, self.edges, v, retain_graph=True, allow_unused=True))
             for v in cotangents
@@ -205,12 +185,7 @@ class Recording(LayerMode):
         return [torch.stack(parts) for parts in zip(*columns, strict=True)]
 
     def moments(self, gradients: Sequence[Tensor], dtype: torch.dtype) -> Iterator[tuple[dict[str, Tensor], ...]]:
-        """Of every layer, the sum over examples of their gradients, and of the squared gradients, by parameter.
-
-        Args:
-            gradients: A gradient by each edge.
-            dtype: The type to sum in.
-        """
+        """Of every layer the sums over examples of gradients and of their squares, by parameter, in `dtype`."""
         for layer, calls in self._by_layer(gradients).items():
             if len(calls) == 1 and layer.is_convolution and layer.groups == 1:
                 call, gradient = calls[0]
@@ -246,14 +221,7 @@ class Recording(LayerMode):
 def record(
     network: Network, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
 ) -> tuple[Tensor, Recording]:
-    """The outputs of the network with a graph, and a recording of the inputs of some layers.
-
-    Args:
-        network: The network.
-        params: Its parameters, by name.
-        layers: The layers to record.
-        x: Inputs.
-    """
+    """The outputs of the network with a graph, and a recording of the inputs of some layers."""
     weights = {layer.weight: params[layer.weight].detach().requires_grad_() for layer in layers}
     recording = Recording(layers, weights, num_rows(x))
     with torch.enable_grad(), recording:
@@ -265,12 +233,6 @@ def linearize(
 ) -> tuple[Tensor, Recording, list[Tensor]]:
     """The network's outputs f, (n, Q), the recorded layers, and the derivatives of f by each layer's outputs, (Q, n,
     ...).
-
-    Args:
-        network: The network.
-        params: Its parameters, by name.
-        layers: The layers to record.
-        x: Inputs.
     """
     values, recording = record(network, params, layers, x)
     units = torch.eye(values.shape[1], dtype=values.dtype, device=values.device)
@@ -347,22 +309,12 @@ def _positions(layer: WeightLayer, gradients: Tensor) -> Tensor:
 
 
 def example_gradients(patches: Tensor, gradients: Tensor) -> Tensor:
-    """Σₜ gₜ ãₜᵀ of every example, (n, groups, O, D).
-
-    Args:
-        patches: ã, (n, groups, T, D).
-        gradients: g, (n, groups, T, O).
-    """
+    """Σₜ gₜ ãₜᵀ of every example, (n, groups, O, D), of patches (n, groups, T, D) and gradients (n, groups, T, O)."""
     return gradients.mT @ patches
 
 
 def gradient_moments(patches: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum over examples of their gradients, and the sum of the squared gradients, (groups, O, D) each.
-
-    Args:
-        patches: ã, (n, groups, T, D).
-        gradients: g, (n, groups, T, O).
-    """
+    """The sum over examples of their gradients, and the sum of the squared gradients, (groups, O, D) each."""
     if patches.shape[2] == 1:
         outer = partial(torch.einsum, "ngto,ngtd->god")
         return outer(gradients, patches), outer(gradients.square(), patches.square())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.networks.calls import is_transformed
 from fsvi.networks.devices import normal
 from fsvi.posteriors.layer_modes import LayerMode, is_weight_layer
 from fsvi.posteriors.mean_field import FlatLayout, normal_kl
@@ -99,15 +98,7 @@ class FactorScaling(LayerMode):
         super().__init__()
         self._factors = factors
 
-    def layer(
-        self,
-        func: Callable[..., Tensor],
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Tensor:
+    def layer(self, func: Any, input: Tensor, weight: Tensor, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """((x ∘ r) Wᵀ) ∘ s + b, where the layer has factors."""
         if id(weight) not in self._factors:
             return func(input, weight, bias, *args, **kwargs)
@@ -127,32 +118,11 @@ class FactorScaling(LayerMode):
         return _scaled(func(input, weight, None, *args, **kwargs), s, bias, last)
 
 
-class _Scaled(torch.autograd.Function):
-    """values ∘ factor + bias, with fewer passes over the values than autograd makes."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, factor: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(values, factor)
-        ctx.bias_shape = None if bias is None else bias.shape
-        return values * factor if bias is None else torch.addcmul(bias, values, factor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        values, factor = ctx.saved_tensors
-        product = gradient * values
-        by_factor = product.sum_to_size(factor.shape)
-        room = None if by_factor.shape == product.shape else product
-        by_values = torch.mul(gradient, factor, out=room) if ctx.needs_input_grad[0] else None
-        return by_values, by_factor, None if ctx.bias_shape is None else gradient.sum_to_size(ctx.bias_shape)
-
-
 def _scaled(values: Tensor, factor: Tensor, bias: Tensor | None, last: bool) -> Tensor:
     """values ∘ factor + bias, with channels in the last dimension, or in the second."""
     factor = _broadcast(factor, values.dim(), last)
     shift = None if bias is None else _broadcast(bias[None], values.dim(), last)
-    if is_transformed():  # torch.func does not follow functions with a backward pass of their own
-        return values * factor if shift is None else values * factor + shift
-    return _Scaled.apply(values, factor, shift)
+    return values * factor if shift is None else torch.addcmul(shift, values, factor)
 
 
 def _broadcast(factor: Tensor, dim: int, last: bool) -> Tensor:

@@ -134,8 +134,10 @@ class _Scales:
             raise InvalidInputError(f"groups={self.groups} names columns that a table with {x.shape[1]} does not have.")
         self.group_columns = [moved(torch.tensor(group), x.device) for group in self.groups]
         self.low = x.amin(0)
-        self.units = self._find_units()
-        self.whitening = whiten(x)
+        moving = self.std.nonzero()[:, 0]
+        self.units = moving if len(moving) else moving.new_zeros(1)
+        """Columns that may move alone."""
+        self.whitening = self._whitening(x)
         self.threshold = self.distance(x[:_MOST]).quantile(_NEW)
 
     def to(self, batch: Tensor) -> _Scales:
@@ -150,10 +152,15 @@ class _Scales:
         """The Mahalanobis distance of each row from the mean, up to the ridge."""
         return ((x - self.mean) @ self.whitening).norm(dim=1)
 
-    def _find_units(self) -> Tensor:
-        """Columns that may move alone."""
-        units = self.std.nonzero()[:, 0]
-        return units if len(units) else units.new_zeros(1)
+    def _whitening(self, x: Tensor) -> Tensor:
+        """W, (columns, columns): (x − mean) W has no correlations, and its norm is the Mahalanobis distance.
+
+        Constant columns do not count.
+        """
+        scale = torch.where(self.std > 0, 1 / self.std, torch.zeros_like(self.std))
+        standardized = ((x - self.mean) * scale).double()
+        roots, vectors = torch.linalg.eigh(standardized.T @ standardized / len(x))
+        return (scale[:, None].double() * vectors / (roots.clamp_min(0) + _RIDGE).sqrt()).to(x)
 
 
 def _choose_columns(num: int, scales: _Scales) -> tuple[Tensor, Tensor]:
@@ -205,16 +212,3 @@ def _end_of_group(counts: Tensor, two_valued: Tensor, start: int) -> int:
         if bool((total == 1).all()):
             return column + 1
     return start
-
-
-def whiten(x: Tensor) -> Tensor:
-    """A matrix W, (columns, columns): (x − mean) W has no correlations, and its norm is the Mahalanobis distance.
-
-    Constant columns do not count.
-    """
-    mean, std = x.mean(0), x.std(0, correction=0)
-    # Rounding leaves a constant column with a tiny deviation, by which nothing must be divided.
-    scale = torch.where(std > 1e-6 * x.abs().amax(0), 1 / std, torch.zeros_like(std))
-    standardized = ((x - mean) * scale).double()
-    roots, vectors = torch.linalg.eigh(standardized.T @ standardized / len(x))
-    return (scale[:, None].double() * vectors / (roots.clamp_min(0) + _RIDGE).sqrt()).to(x)

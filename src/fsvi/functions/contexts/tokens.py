@@ -14,12 +14,7 @@ from fsvi.validation import check_count, check_positive
 
 
 class _Tokens(Context):
-    """Texts of the minibatch with other tokens where the mask allows it.
-
-    Args:
-        ids: The name of the token ids (n, T) in dictionaries of inputs; inputs of one tensor are the ids themselves.
-        mask: The name of the mask, which is zero at padding; without a mask of that name, all positions are text.
-    """
+    """Texts of the minibatch with other tokens where the mask allows it."""
 
     def __init__(self, ids: str = "input_ids", mask: str = "attention_mask") -> None:
         self.ids, self.mask = ids, mask

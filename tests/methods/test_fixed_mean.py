@@ -81,7 +81,7 @@ def test_numbers_have_the_variance_of_function_and_noise():
 
 
 def test_other_likelihoods_are_refused():
-    with pytest.raises(InvalidInputError, match="predictive density"):
+    with pytest.raises(InvalidInputError, match="no closed form"):
         FixedMeanFSVI(nn.Sequential(nn.Linear(2, 1)), fsvi.Poisson())
 
 

@@ -73,8 +73,8 @@ def check_closed_form(method: str, likelihood: Likelihood) -> None:
     is_gaussian = isinstance(likelihood, Gaussian) and not likelihood.heteroscedastic
     if not (is_gaussian or (isinstance(likelihood, Categorical) and likelihood.is_plain)):
         raise InvalidInputError(
-            f"{method} has no closed form for this {type(likelihood).__name__}: use fsvi.Categorical() or "
-            "fsvi.Gaussian() without further options."
+            f"{method} has no closed form for this {type(likelihood).__name__}: use fsvi.Categorical() without "
+            "class_weight, label_smoothing and ignore_index, or fsvi.Gaussian() without heteroscedastic noise."
         )
 
 

@@ -90,7 +90,7 @@ def test_the_context_set_has_as_many_positions_as_asked_for():
             return super().sample(num, batch)
 
     (dense, _) = pair(context=Watched(), num_context=8)
-    points = dense.points(X)
+    points = dense._points(X)
     assert len(points) == 8
     assert seen == [2]
     assert dense.network.with_features(points)[0].shape == (8, 6)

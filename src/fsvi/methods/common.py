@@ -109,11 +109,8 @@ def context_points(network: Network, context: Context | None, num: int, x: Input
 class FunctionSpaceMethod(Method):
     """A method with a prior over functions, which is compared with the network's functions at points of a context.
 
-    A subclass's constructor ends with `self.build(self.examined())`.
+    A subclass's constructor ends with `self.build(self._examined())`.
     """
-
-    linearize: str = "jvp"
-    """How distributions over parameters become distributions over functions, also for the prior."""
 
     def __init__(
         self,
@@ -135,7 +132,7 @@ class FunctionSpaceMethod(Method):
         self.num_context = check_count("num_context", num_context)
         self.kl_weight = check_kl_weight(kl_weight)
 
-    def examined(self) -> Network:
+    def _examined(self) -> Network:
         """The network, with its last layer found on points of the context if it has any before training."""
         example = None if self.context is None else self.context.example()
         if example is None:
@@ -150,9 +147,9 @@ class FunctionSpaceMethod(Method):
     def build(self, network: Network) -> None:
         """Bind the prior to the network."""
         super().build(network)
-        self.prior.bind(network, self.linearize)
+        self.prior.bind(network, getattr(self, "linearize", "jvp"))
 
-    def points(self, x: Any) -> Any:
+    def _points(self, x: Any) -> Any:
         """K context points for the minibatch `x`."""
         return context_points(self.network, self.context, self.num_context, x)
 
@@ -166,7 +163,7 @@ class FunctionSpaceMethod(Method):
         network, prior, likelihood = self.network, self.prior, self.likelihood
         if self.context is not None:
             self.context.prepare(x)
-        self.points(x[:128])
+        self._points(x[:128])
         prior.prepare(network.arranged(spread(x, _EXAMPLES)))
         if isinstance(prior, GaussianProcess) and prior.learn:
             assert isinstance(likelihood, Gaussian)

@@ -76,7 +76,7 @@ class FBNN(FunctionSpaceMethod):
         self.injected_noise = check_positive("injected_noise", injected_noise)
         self.fraction = check_fraction("fraction", fraction)
         self.stds = check_stds(stds, Stds(0.05))
-        self.build(self.examined())
+        self.build(self._examined())
 
     def build(self, network: Network) -> None:
         """Make q."""
@@ -91,7 +91,7 @@ class FBNN(FunctionSpaceMethod):
         functions = network_functions(self.network, {n: torch.stack([draw[n] for draw in draws]) for n in draws[0]})
         f = functions(x)
         nll = self.likelihood.nll(f, y)
-        points = self.points(x)
+        points = self._points(x)
         with evaluating(self.net):
             f = torch.cat([f, functions(points)], dim=1)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))

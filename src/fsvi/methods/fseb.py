@@ -66,11 +66,11 @@ class FSEB(FunctionSpaceMethod):
         super().__init__(net, likelihood, context, prior, num_context, kl_weight)
         self.prior_variance = check_variance(prior_variance)
         self.nugget = check_positive("nugget", nugget)
-        self.build(self.examined())
+        self.build(self._examined())
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The terms of `MAP`, and the weighted negative log density of the function at context points."""
-        points = self.points(x)
+        points = self._points(x)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
         return {
             "nll": self.likelihood.nll(self.network(x), y),

@@ -93,7 +93,7 @@ class FSVI(FunctionSpaceMethod):
         self.num_context_sets = check_count("num_context_sets", num_context_sets)
         self.num_samples = check_count("num_samples", num_samples)
         self.stds = check_stds(stds, Stds())
-        self.build(self.examined())
+        self.build(self._examined())
 
     def build(self, network: Network) -> None:
         """Make q. The last layer must be trainable and independent of the rest."""
@@ -146,7 +146,7 @@ class FSVI(FunctionSpaceMethod):
         """The mean negative log-likelihood of M draws, and the weighted divergence at the worst of S context sets."""
         draws = [self.posterior.draw() for _ in range(self.num_samples)] if self._has_random_features else []
         nll = self.likelihood.nll(self._values_at(x, draws), y)
-        sets = [self.points(x) for _ in range(self.num_context_sets)]
+        sets = [self._points(x) for _ in range(self.num_context_sets)]
         shared, worst = self._feature_draws(draws), 0
         if len(sets) > 1:  # only the largest divergence needs a gradient
             with torch.no_grad():

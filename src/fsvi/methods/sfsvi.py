@@ -124,9 +124,9 @@ class SFSVI(FSVI):
         self._drawn = ()
         return super().function_kl(x_context)
 
-    def points(self, x: Inputs) -> Any:
+    def _points(self, x: Inputs) -> Any:
         """K points of the context, then K points of each earlier task."""
-        points = super().points(x)
+        points = super()._points(x)
         kept, self._drawn = self.kept.draw(self.num_context)
         return torch.cat([points, self.network.arranged(kept.to(points.dtype))]) if len(kept) else points
 

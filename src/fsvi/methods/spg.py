@@ -100,7 +100,7 @@ class SPG(FunctionSpaceMethod):
         self.adapt = adapt
         self.num_samples = check_count("num_samples", num_samples)
         self.stds = check_stds(stds, Stds(1.0))
-        self.build(self.examined())
+        self.build(self._examined())
 
     def build(self, network: Network) -> None:
         """Make the posterior's generator, the prior's, and the latent's distribution."""
@@ -145,7 +145,7 @@ class SPG(FunctionSpaceMethod):
 
     def _grid(self, x: Tensor) -> Any:
         """K points of the context, and as many of `x`."""
-        points = self.points(x)
+        points = self._points(x)
         return concatenate([points, self.network.arranged(Batch().sample(self.num_context, x))])
 
     def _track_statistics(self, x: Tensor) -> None:

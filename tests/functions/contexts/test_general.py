@@ -182,4 +182,4 @@ def test_two_methods_do_not_share_what_a_context_has_learned():
         y = torch.zeros(30, dtype=torch.long)
         first.begin(x, y)
         second.begin(100 * x, y)
-        assert first.points(x).abs().max() <= 1
+        assert first._points(x).abs().max() <= 1

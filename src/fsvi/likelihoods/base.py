@@ -442,6 +442,8 @@ class Summary(Predictive):
 
     def log_prob(self, y: Any) -> Tensor:
         """The log of the probability of class y, (n,)."""
+        if "class_probabilities" not in self._values:
+            self._refuse("log-probability")
         probabilities = self.class_probabilities()
         y, observed = as_labels(y, probabilities, self)
         return probabilities.gather(-1, y[..., None]).squeeze(-1).log().masked_fill(~observed, 0.0)
@@ -464,16 +466,19 @@ class Summary(Predictive):
 
     def draws(self, chosen: Any) -> Summary:
         """Not kept."""
-        self._refuse("draws", ": predict without summary=True.")
+        self._refuse("draws")
 
     def column(self, index: int) -> Summary:
         """Not kept by target."""
-        self._refuse("columns of its own: take p.column(i) before the summary")
+        self._refuse("columns of its own")
 
     def _value(self, name: str) -> Tensor:
         if name not in self._values:
             raise InvalidInputError(f"the summary of a {self.kind} has no {name.replace('_', ' ')}.")
         return self._values[name]
+
+    def _refuse(self, what: str, hint: str = "") -> NoReturn:
+        raise InvalidInputError(f"the summary of a {self.kind} has no {what}: predict without summary=True.")
 
 
 def gathered(parts: Iterable[Predictive], num: int) -> Summary:
@@ -550,17 +555,29 @@ def as_labels(y: Any, probabilities: Tensor, p: Predictive | None = None) -> tup
     """Labels (n, positions...) for probabilities (n, positions..., classes), and which are observed; others are 0.
 
     What counts as missing is known to the prediction `p`: its `ignore_index`, or NaN among the labels of `Bernoulli`.
+    Targets that are probabilities count if they are sure of one class.
     """
     *shape, num_classes = probabilities.shape
-    y = _shaped(as_tensor("y", y).to(probabilities.device), (*shape, 1)).squeeze(-1)
+    y = as_tensor("y", y).to(probabilities.device)
+    if y.is_floating_point() and y.shape == probabilities.shape:
+        if not bool(((y == 0) | (y == 1)).all() and (y.sum(-1) == 1).all()):
+            raise InvalidInputError("targets are probabilities, but a label per input is needed: give y.argmax(-1).")
+        y = y.argmax(-1)
+    y = _shaped(y, (*shape, 1)).squeeze(-1)
     observed = torch.ones_like(y, dtype=torch.bool)
     if p is not None and p.ignore_index is not None:
         observed = y != p.ignore_index
-    elif p is not None and p.outputs_name == "labels" and y.is_floating_point():
+    elif p is not None and p.outputs_name == "labels":
         observed = ~y.isnan()
-        y = y.nan_to_num(0.0)
-        y = y.long() if bool((y == y.long()).all()) else y
+        y = check_present(y).nan_to_num(0.0).long()
     return check_labels(y.masked_fill(~observed, 0).reshape(-1), num_classes).reshape(shape), observed
+
+
+def check_present(y: Tensor) -> Tensor:
+    """Labels that say what is present: 0, 1, or NaN where nobody knows."""
+    if not bool(((y == 0) | (y == 1) | y.isnan()).all()):
+        raise InvalidInputError("labels of a Bernoulli prediction must be 0 or 1, or NaN where there is none.")
+    return y
 
 
 def as_numbers(y: Any, samples: Tensor) -> Tensor:

@@ -10,7 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import ClassPredictive, as_numbers, check_defined, log_mean_exp, named, precise
+from fsvi.likelihoods.base import (
+    ClassPredictive,
+    as_numbers,
+    check_defined,
+    check_present,
+    log_mean_exp,
+    named,
+    precise,
+)
 from fsvi.likelihoods.categorical import mean_divergence
 from fsvi.likelihoods.numbers import NumberLikelihood
 
@@ -82,7 +90,7 @@ class BernoulliPredictive(ClassPredictive):
 
     def log_prob(self, y: Any) -> Tensor:
         """log 1/S Σₛ Π_l p(y_l|fₛ(x)), (n,), for y of 0 and 1; labels that are NaN are left out."""
-        y = self._targets(y)
+        y = check_present(as_numbers(y, self.logits))
         present = y.expand(self.logits.shape)
         logs = torch.where(present.isnan(), 0.0, F.logsigmoid(torch.where(present == 1, self.logits, -self.logits)))
         return log_mean_exp(logs.sum(-1))
@@ -151,9 +159,3 @@ class BernoulliPredictive(ClassPredictive):
     def _pair(self) -> Tensor:
         """Log-probabilities of absence and presence, (2, samples, n, labels)."""
         return F.logsigmoid(torch.stack([-self.logits, self.logits]))
-
-    def _targets(self, y: Any) -> Tensor:
-        y = as_numbers(y, self.logits)
-        if not bool(((y == 0) | (y == 1) | y.isnan()).all()):
-            raise InvalidInputError("labels of a Bernoulli prediction must be 0 or 1, or NaN where there is none.")
-        return y

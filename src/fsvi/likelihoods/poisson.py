@@ -93,12 +93,12 @@ class PoissonPredictive(NumericPredictive):
     def crps(self, y: Any) -> Tensor:
         """Σₖ (F(k) − 1[k ≥ y])² over counts k, (n, targets), which is the integral of a step function."""
         y = as_numbers(y, self.samples)
-        last = torch.maximum(self.one_quantile(1 - _TAIL).max(), y.max())
+        last = torch.maximum(self.one_quantile(1 - _TAIL).max(), y.nan_to_num(0.0).max())
         total = torch.zeros_like(y)
         for count in range(int(last) + 1):
             step = (count >= y).to(y.dtype)
             total = total + (self.cdf(torch.full_like(y, count)) - step).square()
-        return total
+        return torch.where(y.isnan(), y, total)
 
     def constant_nll(self, y: Tensor) -> float | None:
         """That of one Poisson distribution with the mean of the counts."""

@@ -327,10 +327,12 @@ class Method(Configurable, nn.Module, ABC):
 
     def _check_targets(self, y: Tensor) -> Tensor:
         """Targets, validated: one per input, or one per position of the outputs, (n, positions...)."""
-        dims = len(self.network.layout.positions)
+        positions = tuple(self.network.layout.positions)
+        dims = len(positions)
         if not dims:
             return self.likelihood.check_targets(y, self.network.num_outputs)
-        if self.network.layout.axis == 1 and y.dim() == dims + 2:  # channels second, as the network's own outputs
+        is_as_predicted = tuple(y.shape[1:-1]) == positions != tuple(y.shape[2:])
+        if self.network.layout.axis == 1 and y.dim() == dims + 2 and not is_as_predicted:  # as the network's outputs
             y = y.movedim(1, -1)
         if y.dim() < dims + 1:
             raise InvalidInputError(

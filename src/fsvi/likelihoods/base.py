@@ -335,10 +335,34 @@ class ClassPredictive(Predictive):
 
     score_name = "entropy"
 
+    @abstractmethod
+    def outcomes(self) -> Tensor:
+        """Every draw's log-probabilities of all that can happen, (samples, n, outcomes)."""
+
     @property
     def variance(self) -> Tensor:
         """Variance over draws of each probability, (n, outputs): the epistemic part."""
         return self.function_variance
+
+    def entropy(self) -> Tensor:
+        """H[E p], (n,), summed over labels: total uncertainty."""
+        return torch.special.entr(self.outcomes().exp().mean(0)).sum(-1)
+
+    def expected_entropy(self) -> Tensor:
+        """E H[p] over draws, (n,), summed over labels: what would remain if the function were known."""
+        logs = self.outcomes()
+        return -(logs.exp() * logs).nan_to_num(0.0).sum(-1).mean(0)
+
+    def mutual_information(self) -> Tensor:
+        """H[E p] − E H[p], (n,), summed over labels: the part due to the unknown function.
+
+        It is the mean of KL(p ‖ E p) over draws, exactly 0 where draws agree: a difference of entropies would rank
+        such inputs by its rounding.
+        """
+        logs = self.outcomes()
+        top = logs.amax(0)
+        log_mean = top + (logs - top).exp().mean(0).log()
+        return (logs.exp() * (logs - log_mean)).nan_to_num(0.0).mean(0).sum(-1).clamp_min(0.0)
 
     @property
     def score(self) -> Tensor:
@@ -356,6 +380,15 @@ class ClassPredictive(Predictive):
     def graph_outputs(self) -> dict[str, Tensor]:
         """Probabilities, entropy and mutual information."""
         return {"mean": self.mean, "entropy": self.entropy(), "mutual_information": self.mutual_information()}
+
+
+def _kept(name: str) -> Any:
+    def value(summary: Summary) -> Tensor:
+        if name not in summary._values:
+            raise InvalidInputError(f"the summary of a {summary.kind} has no {name.replace('_', ' ')}.")
+        return summary._values[name]
+
+    return value
 
 
 class Summary(Predictive):
@@ -400,45 +433,15 @@ class Summary(Predictive):
         """As if the mean were the only draw."""
         return 1
 
-    @property
-    def mean(self) -> Tensor:
-        """(n, outputs): class probabilities, or E[y]."""
-        return self._values["mean"]
-
-    @property
-    def variance(self) -> Tensor:
-        """(n, outputs): that of the prediction."""
-        return self._values["variance"]
-
-    @property
-    def function_variance(self) -> Tensor:
-        """Variance of the function alone, (n, outputs)."""
-        return self._values["function_variance"]
-
-    @property
-    def score(self) -> Tensor:
-        """That of the prediction, (n,)."""
-        return self._values["score"]
-
-    def point(self) -> Tensor:
-        """The most probable class, or E[y]."""
-        return self._values["point"]
-
-    def class_probabilities(self) -> Tensor:
-        """(n, classes), for predictions of one class per input."""
-        return self._value("class_probabilities")
-
-    def entropy(self) -> Tensor:
-        """Predictive entropy in nats, (n,)."""
-        return self._value("entropy")
-
-    def expected_entropy(self) -> Tensor:
-        """Mean entropy over draws, (n,)."""
-        return self._value("expected_entropy")
-
-    def mutual_information(self) -> Tensor:
-        """`entropy` − `expected_entropy`, (n,)."""
-        return self._value("mutual_information")
+    mean = property(_kept("mean"))
+    variance = property(_kept("variance"))
+    function_variance = property(_kept("function_variance"))
+    score = property(_kept("score"))
+    point = _kept("point")
+    class_probabilities = _kept("class_probabilities")
+    entropy = _kept("entropy")
+    expected_entropy = _kept("expected_entropy")
+    mutual_information = _kept("mutual_information")
 
     def log_prob(self, y: Any) -> Tensor:
         """The log of the probability of class y, (n,)."""
@@ -471,11 +474,6 @@ class Summary(Predictive):
     def column(self, index: int) -> Summary:
         """Not kept by target."""
         self._refuse("columns of its own")
-
-    def _value(self, name: str) -> Tensor:
-        if name not in self._values:
-            raise InvalidInputError(f"the summary of a {self.kind} has no {name.replace('_', ' ')}.")
-        return self._values[name]
 
     def _refuse(self, what: str, hint: str = "") -> NoReturn:
         raise InvalidInputError(f"the summary of a {self.kind} has no {what}: predict without summary=True.")

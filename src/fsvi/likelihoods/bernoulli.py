@@ -19,7 +19,6 @@ from fsvi.likelihoods.base import (
     named,
     precise,
 )
-from fsvi.likelihoods.categorical import mean_divergence
 from fsvi.likelihoods.numbers import NumberLikelihood
 
 if TYPE_CHECKING:
@@ -95,21 +94,6 @@ class BernoulliPredictive(ClassPredictive):
         logs = torch.where(present.isnan(), 0.0, F.logsigmoid(torch.where(present == 1, self.logits, -self.logits)))
         return log_mean_exp(logs.sum(-1))
 
-    def entropy(self) -> Tensor:
-        """Σ_l H[E p_l], (n,): total uncertainty."""
-        mean = self._pair().exp().mean(1)
-        return torch.special.entr(mean).sum((0, -1))
-
-    def expected_entropy(self) -> Tensor:
-        """Σ_l E H[p_l] over draws, (n,): what would remain if the function were known."""
-        pair = self._pair()
-        return -(pair.exp() * pair).nan_to_num(0.0).sum((0, -1)).mean(0)
-
-    def mutual_information(self) -> Tensor:
-        """Σ_l (H[E p_l] − E H[p_l]), (n,): the part due to the unknown function; exactly 0 where draws agree."""
-        parts = torch.stack([mean_divergence(each) for each in self._pair()])
-        return parts.sum((0, -1)).clamp_min(0.0)
-
     def class_probabilities(self) -> Tensor:
         """The probabilities of 0 and 1, (n, 2), of a single label."""
         return self.class_log_probs().exp().mean(0)
@@ -121,7 +105,7 @@ class BernoulliPredictive(ClassPredictive):
                 f"the prediction has {self.logits.shape[-1]} labels per input, but one class is needed: take one label "
                 "by p.column(i)."
             )
-        return self._pair().squeeze(-1).movedim(0, -1)
+        return self.outcomes()
 
     def with_class_logits(self, logits: Tensor) -> Self:
         """A copy with other logits of the two classes."""
@@ -156,6 +140,6 @@ class BernoulliPredictive(ClassPredictive):
         observed = (~y.isnan()).double().mean(0)
         return float((entropies * observed).nansum())
 
-    def _pair(self) -> Tensor:
-        """Log-probabilities of absence and presence, (2, samples, n, labels)."""
-        return F.logsigmoid(torch.stack([-self.logits, self.logits]))
+    def outcomes(self) -> Tensor:
+        """Log-probabilities of the absence of all labels, then of their presence, (samples, n, 2 labels)."""
+        return F.logsigmoid(torch.cat([-self.logits, self.logits], dim=-1))

@@ -175,27 +175,15 @@ class CategoricalPredictive(ClassPredictive):
         chosen = self.log_probs.gather(-1, y.expand(self.log_probs.shape[:-1])[..., None]).squeeze(-1)
         return log_mean_exp(chosen).masked_fill(~observed, 0.0)
 
-    def entropy(self) -> Tensor:
-        """Predictive entropy H[E p], (n,): total uncertainty."""
-        return torch.special.entr(self.mean).sum(-1)
-
-    def expected_entropy(self) -> Tensor:
-        """E H[p] over draws, (n,): what would remain if the function were known."""
-        return -(self.samples * self.log_probs).nan_to_num(0.0).sum(-1).mean(0)
-
-    def mutual_information(self) -> Tensor:
-        """H[E p] − E H[p], (n,): the part due to the unknown function.
-
-        It is the mean of KL(p ‖ E p) over draws, exactly 0 where draws agree: a difference of entropies would rank
-        such inputs by its rounding.
-        """
-        return mean_divergence(self.log_probs).sum(-1).clamp_min(0.0)
-
     def class_probabilities(self) -> Tensor:
         """The mean over draws, (n, classes)."""
         return self.mean
 
     def class_log_probs(self) -> Tensor:
+        """(samples, n, classes)."""
+        return self.log_probs
+
+    def outcomes(self) -> Tensor:
         """(samples, n, classes)."""
         return self.log_probs
 
@@ -236,10 +224,3 @@ class CategoricalPredictive(ClassPredictive):
         known = y.reshape(-1) if self.ignore_index is None else y[y != self.ignore_index]
         shares = torch.bincount(known).double() / max(1, len(known))
         return float(torch.special.entr(shares).sum())
-
-
-def mean_divergence(log_probs: Tensor) -> Tensor:
-    """1/S Σₛ pₛ log(pₛ / p̄) for each outcome, with p̄ the mean over draws: summed over outcomes, a mean KL."""
-    top = log_probs.amax(0)
-    log_mean = top + (log_probs - top).exp().mean(0).log()
-    return (log_probs.exp() * (log_probs - log_mean)).nan_to_num(0.0).mean(0)

@@ -20,7 +20,6 @@ from fsvi.metrics.classification import (
 )
 from fsvi.metrics.detection import Detection, Roc, auroc, evaluate_ood, ood, roc, uncertainty
 from fsvi.metrics.regression import (
-    Standardization,
     coverage,
     crps,
     evaluate_regression,
@@ -34,7 +33,6 @@ __all__ = [
     "ReferralCurve",
     "Reliability",
     "Roc",
-    "Standardization",
     "accuracy",
     "aurc",
     "auroc",

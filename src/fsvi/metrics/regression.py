@@ -8,7 +8,7 @@ Predictions and targets have the same units. A network trained on standardized t
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
@@ -20,24 +20,13 @@ _LEVELS = (50, 90, 95)
 P = TypeVar("P", bound=Predictive)
 
 
-class Standardization(Protocol):
-    """How targets were standardized: z = (y − mean) / std, with one number or one per target."""
-
-    @property
-    def mean(self) -> Any:
-        """The mean that was subtracted."""
-
-    @property
-    def std(self) -> Any:
-        """The standard deviation that was divided by."""
-
-
-def unstandardize(p: P, scale: Standardization) -> P:
+def unstandardize(p: P, scale: Any) -> P:
     """Convert a prediction of standardized targets to the original units.
 
     Args:
         p: The prediction.
-        scale: How the targets were standardized, such as `fsvi.data.Standardize`.
+        scale: How the targets were standardized, z = (y − mean) / std: an object with `mean` and `std`, one number or
+            one per target.
     """
     check_numeric(p)
     mean, std = (as_tensor(name, getattr(scale, name)).to(p.samples) for name in ("mean", "std"))
@@ -46,7 +35,7 @@ def unstandardize(p: P, scale: Standardization) -> P:
     return p.moved(p.samples * std + mean, std)
 
 
-def evaluate_regression(p: Predictive, y: Any, scale: Standardization | None = None) -> dict[str, float]:
+def evaluate_regression(p: Predictive, y: Any, scale: Any = None) -> dict[str, float]:
     """Error, likelihood, CRPS and coverage in the units of `y`.
 
     Args:

@@ -40,7 +40,7 @@ class Cheap(BaseEstimator):
         return self._inputs(table)
 
     def _inputs(self, table):
-        return np.tanh(self.encoder_.transform(table, warn=False) / 3)
+        return np.tanh(self.encoder_.transform(table) / 3)
 
 
 class CheapClassifier(Cheap):

@@ -220,7 +220,7 @@ def _linear(split: Split) -> Answer:
 
 def _encoded(split: Split) -> tuple[Array, Array]:
     encoder = TableEncoder.learn(as_table(split.x))
-    return encoder.transform(as_table(split.x), warn=False), encoder.transform(as_table(split.x_test), warn=False)
+    return encoder.transform(as_table(split.x)), encoder.transform(as_table(split.x_test))
 
 
 def make_models(tell: Callable[[str], None]) -> dict[str, Callable[[Split], Answer]]:

@@ -239,7 +239,7 @@ def measure_far(table: Table, seed: int) -> dict[str, Any]:
         return {}
     split, _ = found
     encoder = TableEncoder.learn(as_table(split.x))
-    x, x_test = (encoder.transform(as_table(part), warn=False) for part in (split.x, split.x_test))
+    x, x_test = (encoder.transform(as_table(part)) for part in (split.x, split.x_test))
     x_test, std, random = x_test[:_FAR_ROWS], x.std(0), np.random.RandomState(seed)
     model: Any = (FSVIClassifier if split.num_classes else FSVIRegressor)(random_state=seed).fit(x, split.y)
 

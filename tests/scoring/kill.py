@@ -62,8 +62,8 @@ def with_workers(model: Path, data: Path, folder: Path) -> None:
 
 def deadly(job, count=None):
     """Kills its process at one file, after the other one is written."""
-    if job.file.path.name == os.environ["FSVI_KILL"]:
-        while not (job.file.path.parents[1] / "out" / "part-0.parquet").exists():
+    if job.path.name == os.environ["FSVI_KILL"]:
+        while not (job.path.parents[1] / "out" / "part-0.parquet").exists():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
     return score_file(job, count)

@@ -14,7 +14,7 @@ def make(folder, *names):
 
 
 def names(*inputs, out):
-    return [partition.name for partition in find_files(inputs, Path(out))]
+    return list(find_files(inputs, Path(out)))
 
 
 def test_patterns_and_folders_are_found_once_in_order(tmp_path):

@@ -26,6 +26,12 @@ def test_separators(tmp_path, mark):
     assert table.lines.tolist() == [2, 3, 4]
 
 
+def test_missing_values_and_spaces(tmp_path):
+    cells = ["", "  ", "NA", "n/a", "NaN", "null", "None", "?", "-", "  red "]
+    table = read_table(write(tmp_path / "t.csv", "a,b\n" + "".join(f"1,{cell}\n" for cell in cells))).table
+    assert table.columns["b"].tolist() == [*[None] * 9, "red"]
+
+
 def test_decimal_commas_between_semicolons(tmp_path):
     table = read_table(write(tmp_path / "t.csv", "a;b\n1,5;x, y\n")).table
     assert table.columns["a"].tolist() == ["1.5"] and table.columns["b"].tolist() == ["x, y"]

@@ -79,7 +79,7 @@ def diagnose_table(
             parts.append({**measure(model, table.take(test), y[test], y[kept]), "row": test})
         found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         away = _check_away(model, table.take(splits[-1][1]), 1.0 if is_classes else y.std(0), columns)
-        inputs = encoder.transform(table.take(rows), warn=False)
+        inputs = encoder.transform(table.take(rows))
     held_out = HeldOut(**{name: found[name] for name in HeldOut.__dataclass_fields__})
     targets = (y[rows, None] == np.unique(y)).astype(float) if is_classes else y[rows].reshape(len(rows), -1)
     findings = [

@@ -162,7 +162,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         for name, reason in self.encoder_.left_out:
             if name not in (self.columns or {}):
                 _warn_once(f"column {name!r} is left out", reason)
-        return self.encoder_.transform(table, warn=False), y, weights
+        return self.encoder_.transform(table), y, weights
 
     def _see(self, X: Any, y: Any, **checks: Any) -> tuple[Table, NDArray[Any]]:
         """Training data, validated as scikit-learn does it."""
@@ -196,13 +196,13 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         else:
             validate_data(self, X, skip_check_array=True, reset=False)
             table = as_table(X)
-        for surprise in self.encoder_.surprises(table):
+        for surprise in self.encoder_.examine(table)[1]:
             warnings.warn(surprise, stacklevel=4)
         return table
 
     def _encoded(self, table: Table) -> Tensor:
         """Rows as the network takes them."""
-        return self._standardized(self.encoder_.transform(table, warn=False))
+        return self._standardized(self.encoder_.transform(table))
 
     def _inputs(self, X: Any) -> Tensor:
         """New inputs as the network takes them."""

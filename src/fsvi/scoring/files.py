@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -122,22 +123,28 @@ def predict_files(
     given = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     check_count("batch_size", batch_size)
     source = ModelFile(Path(model).absolute(), net, device, samples, seed, batch_size)
-    by, scorer = _made_by(source, keep, referral)
-    files = find_files(given, check_writable(out).absolute())  # workers may be in another folder
+    model_hash = _hash(source.path)
+    scorer = _loaded(source, model_hash)
+    # what predictions depend on besides the input; how rows are cut into batches is not among it
+    by = {"format": _FORMAT, "model": model_hash, "net": net, "samples": scorer.samples, "seed": scorer.seed}
+    by |= {"keep": list(keep), "referral": None if referral is None else referral.to_dict()}
+    out = check_writable(out).absolute()  # workers may be in another folder
+    files = find_files(given, out)
     scorer.check_keep(keep)
-    todo = [_Job(file, source, tuple(keep), by, referral) for file in files]
-    for job in todo:
-        _found(job)  # a folder with other predictions is refused before anything is scored
+    todo = {name: _Job(path, out / name, source, tuple(keep), by, referral) for name, path in files.items()}
+    for job in todo.values():
+        job.found()  # a folder with other predictions is refused before anything is scored
     outcomes = _score_all(todo, check_count("jobs", jobs), tell, progress)
-    done = [each for each in outcomes if each.error is None]
+    failed = {str(files[name]): each.error for name, each in outcomes.items() if each.error is not None}
+    done = [each for each in outcomes.values() if each.error is None]
     if not done:
-        raise InvalidInputError(str(outcomes[0].error))
+        raise InvalidInputError(next(iter(failed.values())))
     return ScoringReport(
         rows=sum(each.rows for each in done),
         new_rows=sum(each.rows for each in done if each.is_new),
         files=len(done),
         found=sum(not each.is_new for each in done),
-        failed={str(each.path): each.error for each in outcomes if each.error is not None},
+        failed=failed,
         seconds=time.monotonic() - begun,
     )
 
@@ -156,8 +163,14 @@ def predict_file(
     if scorer.referral is not None:
         counts |= {"kept": 0, "referred": 0, "referral": scorer.referral.to_dict()}
     told: set[str] = set()
-    sign = before or _refuse_none(path)
-    with new_file(out, counts, lambda size: sign(counts["inputs"], size)) as writer, building_from(path):
+
+    def finish(size: int) -> None:
+        if before is not None:
+            before(counts["inputs"], size)
+        elif not counts["inputs"]:
+            raise InvalidInputError(f"{path} has no rows that can be predicted.")
+
+    with new_file(out, counts, finish) as writer, building_from(path):
         for part in scorer.parts(path, keep):
             writer.write(part.columns)
             tell_once(part.told, told, tell)
@@ -171,87 +184,29 @@ def predict_file(
     return counts
 
 
-def _refuse_none(path: Path) -> Callable[[int, int], None]:
-    def check(rows: int, size: int) -> None:
-        if not rows:
-            raise InvalidInputError(f"{path} has no rows that can be predicted.")
-
-    return check
-
-
 # Files and where their predictions go ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class InputFile:
-    """A file to score, and the name of its predictions in the folder `out`."""
+def find_files(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[str, Path]:
+    """The files to score, in order, by the names of their predictions: files, those in folders, and patterns.
 
-    path: Path
-    name: str
-    out: Path
-
-    @property
-    def output(self) -> Path:
-        """The file of its predictions."""
-        return self.out / self.name
-
-    @property
-    def receipt_path(self) -> Path:
-        """A file that says by what the predictions were made."""
-        return self.out / _OWN / f"{self.name}.json"
-
-    def lock(self) -> FileLock:
-        """Held by the process that scores it; the system releases it when that process ends."""
-        path = self.out / _OWN / f"{self.name}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(path)
-
-    def source(self) -> dict[str, Any]:
-        """By what a changed input is noticed."""
-        status = self.path.stat()
-        return {"file": self.path.name, "bytes": status.st_size, "modified": status.st_mtime_ns}
-
-    def receipt(self) -> dict[str, Any] | None:
-        """What was written about the predictions that exist; None if there are none, or earlier ones than it says.
-
-        A receipt is written when all predictions are on the disk, just before they get their name. It says how large
-        the file is that they replace, so that a kill in between is noticed.
-        """
-        if not self.output.exists():
-            return None
-        try:
-            found: dict[str, Any] = json.loads(self.receipt_path.read_text())
-            if self.output.stat().st_size == found.get("replaces"):
-                return None
-            if self.output.stat().st_size == found["written"]:
-                return found
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            pass
-        raise InvalidInputError(
-            f"{self.output} exists and was not written by fsvi predict, or was changed: remove it, or choose another "
-            "folder."
-        )
-
-
-def find_files(inputs: Iterable[str | os.PathLike[str]], out: Path) -> list[InputFile]:
-    """The files to score, in order, each once: files, those in folders, and patterns; not those in `out`."""
-    found: dict[Path, None] = {}
+    Files in `out` are not among them.
+    """
+    found: set[Path] = set()
     for each in inputs:
         paths = [path for path in _matching(os.fspath(each)) if out.resolve() not in path.resolve().parents]
         if not paths:
             raise InvalidInputError(
                 f"{os.fspath(each)} matches no file: give files, folders or patterns of {', '.join(_ENDINGS)} files."
             )
-        found.update(dict.fromkeys(paths))
-    paths = sorted(found)
-    base = Path(os.path.commonpath([path.parent for path in paths]))
-    files = [InputFile(path, _output_name(path.relative_to(base)), out) for path in paths]
+        found.update(paths)
+    base = Path(os.path.commonpath([path.parent for path in found]))
     names: dict[str, Path] = {}
-    for file in files:
-        other = names.setdefault(file.name, file.path)
-        if other != file.path:
-            raise InvalidInputError(f"{other} and {file.path} would both become {file.output}: rename one.")
-    return files
+    for path in sorted(found):
+        name = _output_name(path.relative_to(base))
+        if (other := names.setdefault(name, path)) != path:
+            raise InvalidInputError(f"{other} and {path} would both become {out / name}: rename one.")
+    return names
 
 
 def _matching(pattern: str) -> list[Path]:
@@ -281,23 +236,9 @@ def _output_name(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One file to score, in any process; `by` is what the predictions depend on besides the input."""
-
-    file: InputFile
-    model: ModelFile
-    keep: tuple[str, ...]
-    by: Mapping[str, Any]
-    referral: Referral | None = None
-    waits: bool = False
-
-
-@dataclass(frozen=True)
-class FileScore:
+class _Outcome:
     """What became of a file: the number of its rows, whether they were scored now, and what was noticed."""
 
-    path: Path
-    name: str
     rows: int = 0
     is_new: bool = False
     is_busy: bool = False
@@ -305,62 +246,87 @@ class FileScore:
     error: str | None = None
 
 
-def _score_file(job: _Job, count: _CountRows | None = None) -> FileScore:
-    """Score one file, unless that is done, or another process is doing it. Errors are part of the outcome."""
-    file = job.file
-    try:
-        with file.lock().acquire(timeout=-1 if job.waits else 0):
-            rows = _found(job)
-            return FileScore(file.path, file.name, rows) if rows is not None else _score(job, count)
-    except Timeout:
-        return FileScore(file.path, file.name, is_busy=True)
-    except Exception as error:
-        said = str(error) if isinstance(error, FSVIError) else f"{file.path} cannot be scored: {reason(error)}."
-        return FileScore(file.path, file.name, error=said)
+@dataclass(frozen=True)
+class _Job:
+    """One file to score, in any process; `by` is what the predictions depend on besides the input."""
 
+    path: Path
+    output: Path
+    model: ModelFile
+    keep: tuple[str, ...]
+    by: Mapping[str, Any]
+    referral: Referral | None = None
+    waits: bool = False
 
-def _score(job: _Job, count: _CountRows | None) -> FileScore:
-    file, scorer = job.file, _loaded(job.model, job.by["model"])
-    scorer.referral = job.referral
-    receipt: dict[str, Any] = {"by": dict(job.by), "input": file.source()}
-    told: list[str] = []
-    file.output.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(file.output)
+    def beside(self, ending: str) -> Path:
+        """The receipt or the lock of the predictions; the system releases the lock when its process ends."""
+        return self.output.parent / _OWN / f"{self.output.name}{ending}"
 
-    def sign(rows: int, size: int) -> None:
-        if file.source() != receipt["input"]:
-            raise InvalidInputError(f"{file.path} was changed while it was scored: start again.")
-        receipt.update(rows=rows, written=size)
-        earlier = {"replaces": file.output.stat().st_size} if file.output.exists() else {}
-        write_bytes(file.receipt_path, json.dumps({**receipt, **earlier}).encode())
+    def source(self) -> dict[str, Any]:
+        """By what a changed input is noticed."""
+        status = self.path.stat()
+        return {"file": self.path.name, "bytes": status.st_size, "modified": status.st_mtime_ns}
 
-    predict_file(scorer, file.path, file.output, job.keep, told.append, count, sign)
-    write_bytes(file.receipt_path, json.dumps(receipt).encode())
-    return FileScore(file.path, file.name, receipt["rows"], is_new=True, told=told)
+    def found(self) -> int | None:
+        """The rows of predictions that exist for this input; those of another model or with other settings are refused.
 
-
-def _found(job: _Job) -> int | None:
-    """The rows of predictions that exist for this input; those of another model or with other settings are refused."""
-    receipt = job.file.receipt()
-    if receipt is None:
-        return None
-    for name, value in job.by.items():
-        if receipt["by"].get(name) != value:
-            what = "another model" if name == "model" else f"{name}={receipt['by'].get(name)!r}, not {value!r}"
+        A receipt is written when all predictions are on the disk, just before they get their name. It says how large
+        the file is that they replace, so that a kill in between is noticed.
+        """
+        if not self.output.exists():
+            return None
+        size, receipt = self.output.stat().st_size, dict[str, Any]()
+        with suppress(OSError, ValueError, RecursionError):
+            receipt = json.loads(self.beside(".json").read_text())
+        if not isinstance(receipt, dict) or size not in (receipt.get("replaces"), receipt.get("written")):
             raise InvalidInputError(
-                f"{job.file.output} was scored with {what}: choose another folder, or remove that one."
+                f"{self.output} exists and was not written by fsvi predict, or was changed: remove it, or choose "
+                "another folder."
             )
-    return int(receipt["rows"]) if receipt["input"] == job.file.source() else None
+        if size == receipt.get("replaces"):
+            return None
+        for name, value in self.by.items():
+            if receipt["by"].get(name) != value:
+                what = "another model" if name == "model" else f"{name}={receipt['by'].get(name)!r}, not {value!r}"
+                raise InvalidInputError(
+                    f"{self.output} was scored with {what}: choose another folder, or remove that one."
+                )
+        return int(receipt["rows"]) if receipt["input"] == self.source() else None
+
+    def score(self, count: _CountRows | None) -> _Outcome:
+        """Score the file, whatever exists."""
+        scorer = _loaded(self.model, self.by["model"])
+        scorer.referral = self.referral
+        receipt: dict[str, Any] = {"by": dict(self.by), "input": self.source()}
+        told: list[str] = []
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.output)
+
+        def sign(rows: int, size: int) -> None:
+            if self.source() != receipt["input"]:
+                raise InvalidInputError(f"{self.path} was changed while it was scored: start again.")
+            receipt.update(rows=rows, written=size)
+            earlier = {"replaces": self.output.stat().st_size} if self.output.exists() else {}
+            write_bytes(self.beside(".json"), json.dumps({**receipt, **earlier}).encode())
+
+        predict_file(scorer, self.path, self.output, self.keep, told.append, count, sign)
+        write_bytes(self.beside(".json"), json.dumps(receipt).encode())
+        return _Outcome(receipt["rows"], is_new=True, told=told)
 
 
-def _made_by(source: ModelFile, keep: Sequence[str], referral: Referral | None) -> tuple[dict[str, Any], Scorer]:
-    """What the predictions depend on besides the input (how rows are cut into batches is not among it); the model."""
-    model = _hash(source.path)
-    scorer = _loaded(source, model)
-    scorer.referral = referral
-    settings = {"net": source.net, "samples": scorer.samples, "seed": scorer.seed, "keep": list(keep)}
-    rule = None if referral is None else referral.to_dict()
-    return {"format": _FORMAT, "model": model, **settings, "referral": rule}, scorer
+def _score_file(job: _Job, count: _CountRows | None = None) -> _Outcome:
+    """Score one file, unless that is done, or another process is doing it. Errors are part of the outcome."""
+    try:
+        lock = job.beside(".lock")
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock).acquire(timeout=-1 if job.waits else 0):
+            rows = job.found()
+            return job.score(count) if rows is None else _Outcome(rows)
+    except Timeout:
+        return _Outcome(is_busy=True)
+    except Exception as error:
+        said = str(error) if isinstance(error, FSVIError) else f"{job.path} cannot be scored: {reason(error)}."
+        return _Outcome(error=said)
 
 
 @lru_cache(maxsize=1)
@@ -381,77 +347,67 @@ def _hash(path: Path) -> str:
 # Several at a time ----------------------------------------------------------------------------------------------------
 
 
-def _score_all(jobs: Sequence[_Job], num: int, tell: Tell, progress: bool) -> list[FileScore]:
+def _score_all(jobs: Mapping[str, _Job], num: int, tell: Tell, progress: bool) -> dict[str, _Outcome]:
     """All outcomes; files that another process is scoring come last."""
-    left = {job.file.name: job for job in jobs}
     told: set[str] = set()
-    outcomes: list[FileScore] = []
-    watched = _Progress(len(jobs), tell if progress else lambda _: None)
+    outcomes: dict[str, _Outcome] = {}
+    rows, begun = 0, time.monotonic()
+    said = begun
+
+    def count(new: int) -> None:
+        nonlocal rows, said
+        rows, now = rows + new, time.monotonic()
+        if progress and now - said >= _LINE_EVERY:
+            said, done = now, f"{len(outcomes)} of {len(jobs)} files"
+            tell(f"{rows:,} new rows, {done}, {rows / (now - begun):,.0f} rows per second.")
+
     for waits in (False, True):
-        if waits and left:
-            tell(f"Waiting for {len(left)} files that another process is scoring.")
-        todo = [replace(job, waits=waits) for job in left.values()]
-        for outcome in _in_processes(todo, num) if num > 1 else (_score_file(job, watched.count) for job in todo):
-            if outcome.is_busy:
-                continue
-            del left[outcome.name]
-            outcomes.append(outcome)
-            watched.finish(outcome.rows if num > 1 and outcome.is_new else 0)
-            tell_once([f"{outcome.name}: {sentence}" for sentence in outcome.told], told, tell)
+        todo = {name: replace(job, waits=waits) for name, job in jobs.items() if name not in outcomes}
+        if waits and todo:
+            tell(f"Waiting for {len(todo)} files that another process is scoring.")
+        one_by_one = ((name, _score_file(job, count)) for name, job in todo.items())
+        for name, outcome in _in_processes(todo, num) if num > 1 else one_by_one:
+            if not outcome.is_busy:
+                outcomes[name] = outcome
+                count(outcome.rows if num > 1 and outcome.is_new else 0)
+                tell_once([f"{name}: {sentence}" for sentence in outcome.told], told, tell)
     return outcomes
 
 
-def _in_processes(jobs: Sequence[_Job], num: int) -> Iterator[FileScore]:
+def _in_processes(jobs: Mapping[str, _Job], num: int) -> Iterator[tuple[str, _Outcome]]:
     """Outcomes as they come. When a process is killed, those that were running are done again, each alone."""
-    left = {job.file.name: job for job in jobs}
+    left = dict(jobs)
     backend = joblib.parallel.get_active_backend()[0]
     returns = "generator_unordered" if backend.supports_return_generator else "list"
     started: list[str] = []
 
     def feed() -> Iterator[Any]:
-        for job in list(left.values()):
-            started.append(job.file.name)
-            yield joblib.delayed(_score_file)(job)
+        for name, job in list(left.items()):
+            started.append(name)
+            yield joblib.delayed(_named)(_score_file, name, job)
 
     try:
         while left:
             started.clear()
             try:
-                for outcome in joblib.Parallel(num, return_as=returns, pre_dispatch=num, batch_size=1)(feed()):
-                    del left[outcome.name]
-                    yield outcome
+                for name, outcome in joblib.Parallel(num, return_as=returns, pre_dispatch=num, batch_size=1)(feed()):
+                    del left[name]
+                    yield name, outcome
             except BrokenProcessPool:
                 for name in [name for name in started if name in left]:
-                    yield _alone(left.pop(name))
+                    yield name, _alone(left.pop(name))
     finally:
         if returns != "list":
             get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
 
 
-def _alone(job: _Job) -> FileScore:
+def _named(score: Callable[[_Job], _Outcome], name: str, job: _Job) -> tuple[str, _Outcome]:
+    return name, score(job)
+
+
+def _alone(job: _Job) -> _Outcome:
     try:
-        outcome: FileScore = get_reusable_executor(max_workers=1).submit(_score_file, job).result()
+        outcome: _Outcome = get_reusable_executor(max_workers=1).submit(_score_file, job).result()
         return outcome
     except BrokenProcessPool:
-        said = f"{job.file.path}: its process was killed, perhaps for lack of memory."
-        return FileScore(job.file.path, job.file.name, error=said)
-
-
-class _Progress:
-    """A line now and then about the rows and files that are done."""
-
-    def __init__(self, files: int, tell: Tell) -> None:
-        self._files, self._tell, self._done, self._rows = files, tell, 0, 0
-        self._begun = self._said = time.monotonic()
-
-    def count(self, rows: int) -> None:
-        self._rows += rows
-        now = time.monotonic()
-        if now - self._said >= _LINE_EVERY:
-            self._said = now
-            speed = self._rows / (now - self._begun)
-            self._tell(f"{self._rows:,} new rows, {self._done} of {self._files} files, {speed:,.0f} rows per second.")
-
-    def finish(self, rows: int) -> None:
-        self._done += 1
-        self.count(rows)
+        return _Outcome(error=f"{job.path}: its process was killed, perhaps for lack of memory.")

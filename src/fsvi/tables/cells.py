@@ -28,12 +28,6 @@ _DATE_LIKE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
 _MICROSECONDS = np.timedelta64(1, "us")
 
 
-def as_cell(text: str) -> str | None:
-    """The text without spaces around it, or None where it means that there is no value."""
-    text = text.strip()
-    return None if text.lower() in MISSING else text
-
-
 def as_number(text: str) -> float | None:
     """The number that a text means; None if it is something else.
 
@@ -78,12 +72,7 @@ def date_format(cells: Iterable[str]) -> str | None:
 
 
 def parse_date(text: str, form: str) -> np.datetime64 | None:
-    """The time that a text means, in UTC; None if it does not have this format.
-
-    Args:
-        text: The text.
-        form: The format.
-    """
+    """The time that a text means, in UTC; None if it does not have this format."""
     day, _, rest = text.replace("T", " ", 1).partition(" ")
     rest, offset = _without_zone(rest)
     for time in _TIMES:

@@ -9,6 +9,7 @@ that a model which is unsure outside of the data is unsure about it; with 0 in a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar
@@ -18,17 +19,8 @@ from numpy.typing import NDArray
 
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
-from fsvi.tables.cells import (
-    BOOLEANS,
-    UNITS,
-    all_numbers,
-    as_number,
-    date_format,
-    days,
-    is_number,
-    parse_date,
-    show_number,
-)
+from fsvi.tables import cells
+from fsvi.tables.cells import as_number, date_format, days, is_number, parse_date, show_number
 from fsvi.tables.table import label
 
 MOST_CATEGORIES = 64
@@ -55,13 +47,7 @@ class Column(Configurable, ABC):
     @classmethod
     @abstractmethod
     def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> Column:
-        """Learn from training rows.
-
-        Args:
-            name: The column's name.
-            values: Its values.
-            weights: How many times each row counts.
-        """
+        """Learn from the values of training rows, each of which counts as many times as its weight."""
 
     @property
     @abstractmethod
@@ -70,24 +56,19 @@ class Column(Configurable, ABC):
 
     @abstractmethod
     def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[Any]:
-        """The values in the column's own type; an error names the first value of another type.
-
-        Args:
-            values: What was read.
-            lines: The numbers of the rows in their file, for errors.
-        """
+        """The values in the column's own type; an error names the first value of another type, and its line."""
 
     @abstractmethod
     def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Numbers (rows, outputs) of parsed values; all finite."""
 
     @abstractmethod
-    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where parsed values are missing."""
-
-    @abstractmethod
     def describe(self) -> str:
         """What training found in the column, in a few words."""
+
+    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Where parsed values are missing."""
+        return np.array([value is None or value != value for value in values.tolist()], dtype=bool)
 
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """What is unlike training in parsed values, in sentences; the model predicts all the same."""
@@ -116,9 +97,8 @@ class NumberColumn(Column):
     @classmethod
     def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> NumberColumn:
         """Take the weighted median and the range."""
-        values = as_numbers(name, values)
-        middle, low, high = _summary(values, weights)
-        return cls(name, middle, low, high, bool(np.isnan(values).any()))
+        numbers = as_numbers(name, values)
+        return cls(name, *_summary(numbers, weights), bool(np.isnan(numbers).any()))
 
     @property
     def is_constant(self) -> bool:
@@ -134,23 +114,17 @@ class NumberColumn(Column):
         """Numbers, NaN where there is none."""
         return as_numbers(self.name, values, lines)
 
-    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where there is no number."""
-        gaps: NDArray[np.bool_] = np.isnan(values)
-        return gaps
-
     def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """The numbers with the median in gaps."""
         gaps = np.isnan(values)
         filled = np.where(gaps, self.middle, values)
-        return np.stack([filled, gaps.astype(np.float64)], 1) if self.has_missing else filled[:, None]
+        return np.stack([filled, gaps] if self.has_missing else [filled], 1)
 
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """Missing values, and values other than a constant."""
         others = int((values[~np.isnan(values)] != self.low).sum()) if self.is_constant else 0
         always = f"Column {self.name!r} was {label(self.low)} in every training row"
-        constant = f"{always}: {others} of {len(values)} values differ."
-        return super().surprises(values) + ([constant] if others else [])
+        return super().surprises(values) + [f"{always}: {others} of {len(values)} values differ."] * bool(others)
 
     def describe(self) -> str:
         """The range."""
@@ -212,20 +186,14 @@ class DateColumn(Column):
         """Days since 1970, NaN where there is no date."""
         return _as_days(self.name, values, self.form, lines)
 
-    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where there is no date."""
-        gaps: NDArray[np.bool_] = np.isnan(values)
-        return gaps
-
     def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Days and circles, with the median in gaps."""
         gaps = np.isnan(values)
-        filled = np.where(gaps, self.middle, values)
-        parts = [filled]
+        parts = [np.where(gaps, self.middle, values)]
         for cycle in self.cycles:
-            angle = 2 * np.pi * filled / _CYCLES[cycle]
+            angle = 2 * np.pi * parts[0] / _CYCLES[cycle]
             parts += [np.sin(angle), np.cos(angle)]
-        return np.stack([*parts, gaps.astype(np.float64)] if self.has_missing else parts, 1)
+        return np.stack([*parts, gaps] if self.has_missing else parts, 1)
 
     def describe(self) -> str:
         """The range, and the format where it can be misread."""
@@ -256,14 +224,13 @@ class CategoryColumn(Column):
     @classmethod
     def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> CategoryColumn:
         """Count the categories."""
-        labels = _as_labels(values)
-        counts: dict[str, float] = {}
-        for value, weight in zip(labels.tolist(), weights.tolist(), strict=True):
-            if value is not None:
-                counts[value] = counts.get(value, 0.0) + weight
+        labels = _as_labels(values).tolist()
+        counts: dict[str, float] = defaultdict(float)
+        for value, weight in zip(labels, weights.tolist(), strict=True):
+            counts[value] += weight
+        has_missing = counts.pop(None, None) is not None  # type: ignore[call-overload]
         ranked = sorted(counts, key=lambda level: (-counts[level], level))
-        common, rare = ranked[:MOST_CATEGORIES], sorted(ranked[MOST_CATEGORIES:])
-        return cls(name, common, rare, any(value is None for value in labels.tolist()))
+        return cls(name, ranked[:MOST_CATEGORIES], sorted(ranked[MOST_CATEGORIES:]), has_missing)
 
     @property
     def outputs(self) -> list[str]:
@@ -284,21 +251,12 @@ class CategoryColumn(Column):
             )
         return labels
 
-    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where there is no value."""
-        return np.array([value is None for value in values.tolist()], dtype=bool)
-
     def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """1 in the output of the row's category, 0 in the others; `UNKNOWN` in all for a category never seen."""
         width = len(self.outputs)
-        gap = width - 1 if self.has_missing else width
-        places = np.array(
-            [gap if value is None else self._index.get(value, width) for value in values.tolist()], dtype=np.int64
-        )
-        encoded = np.zeros((len(places), width))
-        known = np.flatnonzero(places < width)
-        encoded[known, places[known]] = 1.0
-        encoded[places == width] = UNKNOWN
+        index: dict[Any, int] = {**self._index, None: width - 1} if self.has_missing else dict(self._index)
+        one_hot = np.vstack([np.eye(width), np.full((1, width), UNKNOWN)])
+        encoded: NDArray[np.float64] = one_hot[[index.get(value, width) for value in values.tolist()]]
         return encoded
 
     def surprises(self, values: NDArray[Any]) -> list[str]:
@@ -314,7 +272,7 @@ class CategoryColumn(Column):
     @property
     def is_boolean(self) -> bool:
         """Whether the categories are yes and no."""
-        return {level.lower() for level in self.levels} <= BOOLEANS and not self.rare
+        return {level.lower() for level in self.levels} <= cells.BOOLEANS and not self.rare
 
     def describe(self) -> str:
         """The most frequent categories."""
@@ -329,9 +287,7 @@ def as_numbers(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None 
         raise InvalidInputError(f"column {name!r} holds dates where numbers are expected.")
     if values.dtype.kind == "O":
         _check_cells(name, values, lines, is_number, "a number")
-        values = np.array(
-            [np.nan if value is None else as_number(value) for value in values.tolist()], dtype=np.float64
-        )
+        values = np.array([None if value is None else as_number(value) for value in values.tolist()], dtype=np.float64)
     numbers = values.astype(np.float64, copy=False)
     if np.isinf(numbers).any():
         raise InvalidInputError(f"column {name!r} holds infinite values: drop those rows, or leave the cells empty.")
@@ -346,20 +302,18 @@ def _as_days(name: str, values: NDArray[Any], form: str | None, lines: NDArray[n
             return np.full(len(values), np.nan)
         raise InvalidInputError(f"column {name!r} holds numbers where dates are expected.")
     form = form or "%Y-%m-%d"
-    moments = {text: parse_date(text, form) for text in {value for value in values.tolist() if value is not None}}
+    moments = {text: parse_date(text, form) for text in set(values.tolist()) - {None}}
     example = f"a date such as {np.datetime64('2024-03-31').astype(object).strftime(form)}"
     _check_cells(name, values, lines, lambda text: moments[text] is not None, example)
-    return days(np.array([None if v is None else moments[v] for v in values.tolist()], dtype="datetime64[us]"))
+    return days(np.array([moments.get(value) for value in values.tolist()], dtype="datetime64[us]"))
 
 
 def _as_labels(values: NDArray[Any]) -> NDArray[Any]:
-    labels = np.empty(len(values), dtype=object)
-    if values.dtype.kind == "M":
-        labels[:] = [None if np.isnat(value) else str(value) for value in values]
-    elif values.dtype.kind == "O":
+    if values.dtype.kind == "O":
         return values
-    else:
-        labels[:] = [None if value != value else label(value) for value in values.tolist()]
+    labels = np.empty(len(values), dtype=object)
+    cells = values.astype(str).tolist() if values.dtype.kind == "M" else map(label, values.tolist())
+    labels[:] = [None if value != value else cell for value, cell in zip(values, cells, strict=True)]
     return labels
 
 
@@ -382,14 +336,10 @@ def _summary(values: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple
     return float(middle), float(values.min()), float(values.max())
 
 
-def detect_kind(values: NDArray[Any], read_numbers: bool) -> str:
+def detect_kind(values: NDArray[Any], read_numbers: bool = False) -> str:
     """The kind of a column: "number", "date", "category", or "text" if nearly every row has another string.
 
     Strings count as numbers if `read_numbers` says so: in a CSV file everything is a string.
-
-    Args:
-        values: The column's values.
-        read_numbers: Whether strings may be numbers.
     """
     if values.dtype.kind == "f":
         return "number"
@@ -397,8 +347,8 @@ def detect_kind(values: NDArray[Any], read_numbers: bool) -> str:
         return "date"
     known = [value for value in values.tolist() if value is not None]
     distinct = set(known)
-    has_units = any(mark in str(cell) for cell in distinct for mark in UNITS)
-    if not known or ((read_numbers or has_units) and all_numbers(distinct)):
+    has_units = any(mark in str(cell) for cell in distinct for mark in cells.UNITS)
+    if (read_numbers or has_units or not known) and cells.all_numbers(distinct):
         return "number"
     if date_format(sorted(distinct)) is not None:
         return "date"

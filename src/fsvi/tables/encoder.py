@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -37,7 +36,6 @@ class TableEncoder(Configurable):
         table: Table,
         kinds: Mapping[str, str] | None = None,
         weights: NDArray[Any] | None = None,
-        read_numbers: bool = False,
     ) -> TableEncoder:
         """Learn from training rows.
 
@@ -46,7 +44,6 @@ class TableEncoder(Configurable):
             kinds: What columns hold, "number", "category" or "date", where it should not be detected; "ignore" leaves a
                 column out.
             weights: How many times each row counts; 1 without them.
-            read_numbers: Whether strings that look like numbers are numbers, as in a CSV file.
         """
         weights = np.ones(len(table)) if weights is None else np.asarray(weights, dtype=np.float64)
         given = dict(kinds or {})
@@ -56,7 +53,7 @@ class TableEncoder(Configurable):
         columns: list[Column] = []
         left_out: list[tuple[str, str]] = []
         for name, values in table.columns.items():
-            kind = given.get(name) or detect_kind(values, read_numbers)
+            kind = given.get(name) or detect_kind(values)
             if kind == "ignore":
                 left_out.append((name, "ignored on request"))
                 continue
@@ -80,17 +77,6 @@ class TableEncoder(Configurable):
         """Names of the columns of numbers."""
         return [output for column in self.columns for output in column.outputs]
 
-    @property
-    def groups(self) -> list[list[int]]:
-        """For each column with categories, which columns of numbers it became: one of them is 1 in each row."""
-        groups, start = [], 0
-        for column in self.columns:
-            width = len(column.outputs)
-            if isinstance(column, CategoryColumn):
-                groups.append(list(range(start, start + width)))
-            start += width
-        return groups
-
     def check_names(self, names: Collection[str]) -> list[str]:
         """Refuse a table that lacks columns, suggesting the nearest; return the names that the model does not know."""
         absent = [name for name in self.names if name not in names]
@@ -98,29 +84,13 @@ class TableEncoder(Configurable):
         if absent:
             near = [(name, nearest(name, unknown)) for name in absent]
             found = [repr(name) if match is None else f"{name!r} (is it {match!r}?)" for name, match in near]
-            raise InvalidInputError(f"{_columns(len(absent))} {', '.join(found)} missing, which the model needs.")
+            columns, are = ("column", "is") if len(absent) == 1 else ("columns", "are")
+            raise InvalidInputError(f"the model needs the {columns} {', '.join(found)}, which {are} missing.")
         return unknown
 
-    def transform(self, table: Table, warn: bool = True) -> NDArray[np.float64]:
-        """Numbers (rows, outputs), all finite.
-
-        Args:
-            table: The table.
-            warn: Whether to warn of values unlike training.
-        """
-        encoded, surprises = self.examine(table)
-        if warn:
-            for surprise in surprises:
-                warnings.warn(surprise, stacklevel=2)
-        return encoded
-
-    def surprises(self, table: Table) -> list[str]:
-        """Sentences about values that are unlike training, one column in memory at a time."""
-        self.check_names(table.names)
-        found: list[str] = []
-        for column in self.columns:
-            found += column.surprises(column.parse(table.columns[column.name], table.lines))
-        return found
+    def transform(self, table: Table) -> NDArray[np.float64]:
+        """Numbers (rows, outputs), all finite."""
+        return self.examine(table)[0]
 
     def examine(self, table: Table) -> tuple[NDArray[np.float64], list[str]]:
         """Numbers, and sentences about what is unlike training."""
@@ -134,18 +104,9 @@ class TableEncoder(Configurable):
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """The most similar name, also if one is part of the other; None if none is similar.
-
-    Args:
-        name: The name.
-        names: The names to choose from.
-    """
+    """The most similar name, also if one is part of the other; None if none is similar."""
     by_lower = {other.lower(): other for other in names}
     close = get_close_matches(name.lower(), by_lower, n=1)
     parts = [other for other in by_lower if name.lower() in other or other in name.lower()]
     found = close or parts
     return by_lower[found[0]] if found else None
-
-
-def _columns(count: int) -> str:
-    return "column" if count == 1 else "columns"

@@ -15,6 +15,7 @@ from fsvi.tables.cells import days
 
 _MISSING_TYPES = ("NAType", "NaTType")
 """How pandas names its missing values, which cannot be compared with anything."""
+_FRAMES = ("pandas", "polars")
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,7 @@ def is_mixed(x: Any) -> bool:
 
 
 def as_table(x: Any, names: Sequence[str] | None = None) -> Table:
-    """A frame or an array (rows, columns) as a table.
-
-    Args:
-        x: The frame or array.
-        names: The names of an array's columns.
-    """
+    """A frame or an array (rows, columns) as a table; `names` are those of an array's columns."""
     if isinstance(x, Table):
         return x
     if _is_frame(x):
@@ -91,10 +87,10 @@ def as_column(values: NDArray[Any]) -> NDArray[Any]:
         return days(values.astype("timedelta64[us]").view("datetime64[us]"))
     if values.dtype.kind == "b":
         return np.where(values, "true", "false").astype(object)
-    return _object_column([None if is_missing(value) else value for value in values.tolist()])
+    return _object_column([None if _is_missing(value) else value for value in values.tolist()])
 
 
-def is_missing(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     """Whether a cell of a frame is None, NaN, or one of pandas's missing values."""
     return value is None or type(value).__name__ in _MISSING_TYPES or (isinstance(value, float) and value != value)
 
@@ -110,9 +106,9 @@ def label(value: Any) -> str:
 
 def _object_column(cells: list[Any]) -> NDArray[Any]:
     present = [cell for cell in cells if cell is not None]
-    if present and all(isinstance(cell, (datetime.date, datetime.datetime)) for cell in present):
-        naive = [None if cell is None else _naive(cell) for cell in cells]
-        return np.array(naive, dtype="datetime64[us]")
+    if present and all(isinstance(cell, datetime.date) for cell in present):
+        in_utc = [_in_utc(cell) if getattr(cell, "tzinfo", None) is not None else cell for cell in cells]
+        return np.array(in_utc, dtype="datetime64[us]")
     if not any(isinstance(cell, (str, bool)) for cell in present):
         return np.array([np.nan if cell is None else float(cell) for cell in cells], dtype=np.float64)
     column = np.empty(len(cells), dtype=object)
@@ -120,18 +116,13 @@ def _object_column(cells: list[Any]) -> NDArray[Any]:
     return column
 
 
-def _naive(value: Any) -> Any:
-    """A date or a time in UTC, without a time zone, which numpy cannot keep."""
-    if getattr(value, "tzinfo", None) is not None:
-        value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-    return np.datetime64(value, "us")
+def _in_utc(moment: datetime.datetime) -> datetime.datetime:
+    """Without a time zone, which numpy cannot keep."""
+    return moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
 
 
 def _is_frame(x: Any) -> bool:
     return hasattr(x, "columns") and hasattr(x, "__getitem__") and type(x).__module__.split(".")[0] in _FRAMES
-
-
-_FRAMES = ("pandas", "polars")
 
 
 def _dtype_kind(dtype: Any) -> str:
@@ -151,10 +142,8 @@ def _values(series: Any) -> NDArray[Any]:
 
 def _holds_text(x: NDArray[Any]) -> bool:
     """Whether some string in the array is no number."""
-    for cell in x.ravel().tolist():
-        if isinstance(cell, (str, bytes)):
-            try:
-                float(cell)
-            except ValueError:
-                return True
+    try:
+        x.astype(np.float64)
+    except (TypeError, ValueError) as error:  # TypeErrors are about other things than text
+        return isinstance(error, ValueError)
     return False

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import torch
@@ -111,14 +111,18 @@ def building_from(path: str | os.PathLike[str]) -> Iterator[None]:
         raise FileFormatError(f"{path} has contents that this fsvi version cannot use: {first_line(error)}.") from error
 
 
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file at `path` atomically: even after a crash it has either the old bytes or the new `data`."""
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file that gets its name when it is complete and on the disk: a crash or an error leaves the earlier one.
+
+    A kill leaves a hidden temporary file, which `remove_leftovers` removes.
+    """
     target = Path(path)
     temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -129,8 +133,14 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
             temporary.unlink()
 
 
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replace the file at `path` atomically: even after a crash it has either the old bytes or the new `data`."""
+    with replacing(path) as file:
+        file.write(data)
+
+
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
-    """Remove the temporary files of processes that were killed during `write_bytes(path, ...)`."""
+    """Remove the temporary files of processes that were killed while `replacing(path)`."""
     target = Path(path)
     for temporary in target.parent.glob(f".{escape(target.name)}.{'[0-9a-f]' * 16}"):
         temporary.unlink(missing_ok=True)

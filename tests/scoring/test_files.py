@@ -177,10 +177,12 @@ def test_earlier_predictions_stay_until_the_new_ones_exist(models, data, tmp_pat
     assert content(out)["part-1.parquet"] == before
     with monkeypatch.context() as patch:  # killed after the receipt and before the new name
 
-        def die(*_):
+        def die(temporary, target):
+            if target.suffix == ".json":
+                return os.replace(temporary, target)
             raise KeyboardInterrupt
 
-        patch.setattr("fsvi.scoring.writing.os", SimpleNamespace(**{**vars(os), "replace": die}))
+        patch.setattr("fsvi.serialization.os", SimpleNamespace(**{**vars(os), "replace": die}))
         with pytest.raises(KeyboardInterrupt):
             score(models, data, out)
     assert score(models, data, out).new_rows == ROWS and content(out)["part-1.parquet"] != before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace as Options
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.networks.devices import find_device
 from fsvi.serialization import building_from, check_writable
 from fsvi.tables import CategoryColumn, NumberColumn, Table, TableEncoder, TableFile, read_table
-from fsvi.tables.columns import as_numbers, detect_kind
+from fsvi.tables.columns import as_numbers, detect_kind, missing
 from fsvi.tables.encoder import nearest
 from fsvi.tables.table import label
 from fsvi.validation import check_choice
@@ -34,14 +34,6 @@ _LISTED = 10
 Tell = Callable[[str], object]
 
 
-class Examples(NamedTuple):
-    """Rows with targets, and how many times each row counts."""
-
-    table: Table
-    y: NDArray[Any]
-    weights: NDArray[np.float64] | None
-
-
 def fit_file(options: Options, tell: Tell) -> Diagnosis:
     """Train on the table in a file, and write the model and its report. Everything is checked before training."""
     path = options.table
@@ -49,19 +41,20 @@ def fit_file(options: Options, tell: Tell) -> Diagnosis:
     file = read_table(path, options.max_rows, options.seed)
     _tell_rows(path, file, tell)
     with building_from(path):
-        examples, task = _examples(file.table, options, tell)
-        columns = _column_types(examples.table, options, tell)
-        encoder = TableEncoder.learn(examples.table, columns)
-        _tell_columns(encoder, examples.table, tell)
+        table, y, weights, task = _examples(file.table, options, tell)
+        columns = _column_types(table, options, tell)
+        encoder = TableEncoder.learn(table, columns)
+        _tell_columns(encoder, table, tell)
         _check_columns(encoder)
-        share = _CALIBRATION if options.calibrate and len(examples.y) >= _CALIBRATED_FROM else 0.0
+        share = _CALIBRATION if options.calibrate and len(y) >= _CALIBRATED_FROM else 0.0
         model = _model(task, columns, options)
-        data = (examples.table, examples.y, examples.weights)
-        tell(f"Training {options.method} on {len(examples.y)} rows …")
-        train(model, *data, share)
+        tell(f"Training {options.method} on {len(y)} rows …")
+        train(model, table, y, weights, share)
         model.target_name_ = options.target
         tell("Checking it on held-out rows …")
-        diagnosis = diagnose(model, data, time=False if options.time == "no" else options.time, calibrate=share)
+        diagnosis = diagnose(
+            model, (table, y, weights), time=False if options.time == "no" else options.time, calibrate=share
+        )
     model.save(options.out)
     facts = _facts(path, file, options, task, encoder)
     write_report(options.report, diagnosis, f"{options.target}: can the model be trusted?", facts)
@@ -85,14 +78,17 @@ def _tell_rows(path: Path, file: TableFile, tell: Tell) -> None:
         tell(sentence)
 
 
-def _examples(table: Table, options: Options, tell: Tell) -> tuple[Examples, str]:
-    """The rows that have a target, and the task."""
-    for name in (options.target, *options.columns, *([options.weight] if options.weight else [])):
+def _examples(
+    table: Table, options: Options, tell: Tell
+) -> tuple[Table, NDArray[Any], NDArray[np.float64] | None, str]:
+    """The rows that have a target, their targets, how many times each row counts, and the task."""
+    others = [options.target, *([options.weight] if options.weight else [])]
+    for name in (*others, *options.columns):
         _check_column(name, table.names)
     if options.target in options.columns:
         raise InvalidInputError(f"{options.target!r} is the target: use --task to say what it holds.")
     values = table.columns[options.target]
-    known = ~_missing(values)
+    known = ~missing(values)
     if not known.all():
         tell(f"{int((~known).sum())} rows lack the target {options.target!r} and are left out.")
         table, values = table.take(known), values[known]
@@ -103,11 +99,10 @@ def _examples(table: Table, options: Options, tell: Tell) -> tuple[Examples, str
     if len(np.unique(y)) < 2:
         raise InvalidInputError(f"every row has the same target, {y[0]}: there is nothing to learn.")
     weights = None if options.weight is None else _numbers(options.weight, table.columns[options.weight], table)
-    names = [options.target, *([options.weight] if options.weight else [])]
     found = f"{len(np.unique(y))} classes" if task == "classification" else f"{shown(y.min())} to {shown(y.max())}"
     how = "" if options.task else ", detected; --task overrides it"
     tell(f"Target {options.target!r}: {task} ({found}{how}).")
-    return Examples(table.without(names), y, weights), task
+    return table.without(others), y, weights, task
 
 
 def _check_column(name: str, names: Sequence[str]) -> None:
@@ -156,13 +151,6 @@ def _numbers(name: str, values: NDArray[Any], table: Table) -> NDArray[np.float6
     return numbers
 
 
-def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
-    if values.dtype.kind == "O":
-        return np.array([value is None for value in values.tolist()], dtype=bool)
-    gaps: NDArray[np.bool_] = np.isnat(values) if values.dtype.kind == "M" else np.isnan(values)
-    return gaps
-
-
 def _column_types(table: Table, options: Options, tell: Tell) -> dict[str, str]:
     """The type of every column: what the user says, or what is detected; row numbers are left out."""
     types = dict(options.columns)
@@ -189,7 +177,7 @@ def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:
     rows = [("column", "type", "missing", "values")]
     for column in encoder.columns:
         values = column.parse(table.columns[column.name], table.lines)
-        gaps = int(column.missing(values).sum())
+        gaps = int(missing(values).sum())
         kind = "yes/no" if isinstance(column, CategoryColumn) and column.is_boolean else column.kind
         rows.append(
             (
@@ -205,9 +193,10 @@ def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:
 
 
 def _check_columns(encoder: TableEncoder) -> None:
-    constant = [column for column in encoder.columns if isinstance(column, NumberColumn) and column.is_constant]
-    single = [column for column in encoder.columns if isinstance(column, CategoryColumn) and len(column.outputs) < 2]
-    if len(constant) + len(single) == len(encoder.columns):
+    if all(
+        column.is_constant if isinstance(column, NumberColumn) else len(column.outputs) < 2
+        for column in encoder.columns
+    ):
         raise InvalidInputError("every column is constant: there is nothing to learn from.")
 
 

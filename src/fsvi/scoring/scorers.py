@@ -268,15 +268,10 @@ def _read_parts(path: Path, keep: Collection[str], rows: int) -> Iterator[tuple[
             raise InvalidInputError(f"{path} has no columns with names: leave --keep out.")
         yield from ((x, {}) for x in read_arrays(path, rows))
         return
-    names = column_names(path, needs_names=False)
-    for file in read_chunks(path, rows, None, keep, names, needs_names=False):
+    for file in read_chunks(path, rows, keep=keep, needs_names=False):
         if file.skipped:
             raise FileFormatError(f"{path} has rows of the wrong length: {file.skipped_sentence()}")
-        columns = []
-        for name, values in file.table.columns.items():
-            if values.dtype.kind == "M":
-                raise FileFormatError(f"{path} is not a table of numbers: column {name!r} has dates.")
-            columns.append(as_numbers(name, values, file.table.lines))
+        columns = [as_numbers(name, values, file.table.lines) for name, values in file.table.columns.items()]
         yield np.column_stack(columns), dict(file.kept)
 
 

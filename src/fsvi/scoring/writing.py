@@ -12,9 +12,8 @@ import io
 import json
 import math
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from fsvi.errors import InvalidInputError
-from fsvi.serialization import reason
+from fsvi.serialization import replacing
 from fsvi.tables.cells import is_number, show_number
 
 OUTPUTS = (".csv", ".csv.gz", ".parquet", ".json")
@@ -107,38 +105,26 @@ class JSONWriter:
 Writer = CSVWriter | ParquetWriter | JSONWriter
 
 
-def _make_writer(name: str, file: BinaryIO, summary: Mapping[str, Any]) -> Writer:
-    if name.endswith(".parquet"):
-        return ParquetWriter(file)
-    return JSONWriter(file, summary) if name.endswith(".json") else CSVWriter(file, name.endswith("gz"))
-
-
 @contextmanager
 def new_file(path: Path, summary: Mapping[str, Any], before: Callable[[int], None] | None = None) -> Iterator[Writer]:
-    """A writer of a file that gets its name when everything is written, and is durable then.
+    """A writer of a file that gets its name when everything is written.
 
-    After an error or a kill there is no such file, or still the earlier one. A kill leaves a hidden temporary file,
-    which `fsvi.serialization.remove_leftovers` removes. `before` is called with the number of bytes when all of them
-    are on the disk; `summary` has further values for a .json file.
+    `before` is called with the number of bytes when all of them are on the disk; `summary` has further values for a
+    .json file.
     """
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "xb") as file:
-            writer = _make_writer(path.name.lower(), file, summary)
-            yield writer
-            writer.close()
+    with replacing(path) as file:
+        name = path.name.lower()
+        writer: Writer
+        if name.endswith(".parquet"):
+            writer = ParquetWriter(file)
+        else:
+            writer = JSONWriter(file, summary) if name.endswith(".json") else CSVWriter(file, name.endswith("gz"))
+        yield writer
+        writer.close()
+        if before is not None:
             file.flush()
             os.fsync(file.fileno())
-            if before is not None:
-                before(file.tell())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise InvalidInputError(f"{path} cannot be written: {reason(error)}.") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+            before(file.tell())
 
 
 def _cell(value: Any) -> Any:
@@ -159,13 +145,3 @@ def _array(values: Any) -> Any:
     if isinstance(values, np.ndarray) and values.dtype.kind in "OUS":
         return pa.array(values.tolist(), pa.string())
     return values if isinstance(values, pa.Array) else pa.array(values)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Let the new name survive a power failure; some file systems cannot, and need not."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

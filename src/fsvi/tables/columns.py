@@ -66,13 +66,9 @@ class Column(Configurable, ABC):
     def describe(self) -> str:
         """What training found in the column, in a few words."""
 
-    def missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where parsed values are missing."""
-        return np.array([value is None or value != value for value in values.tolist()], dtype=bool)
-
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """What is unlike training in parsed values, in sentences; the model predicts all the same."""
-        count = int(self.missing(values).sum())
+        count = int(missing(values).sum())
         if not count or self.has_missing:
             return []
         return [f"Column {self.name!r} lacks {count} of {len(values)} values, though no training row lacked any."]
@@ -292,6 +288,11 @@ def as_numbers(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None 
     if np.isinf(numbers).any():
         raise InvalidInputError(f"column {name!r} holds infinite values: drop those rows, or leave the cells empty.")
     return numbers
+
+
+def missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a column of any type has no value."""
+    return np.array([value is None or value != value for value in values.tolist()], dtype=bool)
 
 
 def _as_days(name: str, values: NDArray[Any], form: str | None, lines: NDArray[np.int64] | None) -> NDArray[np.float64]:

@@ -127,7 +127,8 @@ def read_chunks(
         columns: The columns to read; None for all. Missing ones are left to the caller.
         keep: Columns to carry over as they are; they are not in the table unless `columns` has them, too.
         numbers: Columns of text that hold numbers; those that do not stay text.
-        needs_names: Whether a CSV file must have a line of names; without one, columns are called "column 1" and so on.
+        needs_names: Whether a CSV file must have a line of names. If not, all columns are numbers; without such a line,
+            they are called "column 1" and so on.
     """
     with _reading(path):
         source = _source(path, needs_names)
@@ -140,7 +141,9 @@ def read_chunks(
         for batch in source.batches(rows, list(dict.fromkeys([*read, *keep]))):
             lines = source.lines(total, len(batch))
             total += len(batch)
-            table = Table({name: source.column(batch[name], name, name in numbers) for name in read}, lines)
+            table = Table(
+                {name: source.column(batch[name], name, name in numbers or not needs_names) for name in read}, lines
+            )
             kept = {name: _plain(batch[name]) for name in keep}
             yield TableFile(table, source.skipped[told:], total, len(source.names), kept)
             told = len(source.skipped)
@@ -149,15 +152,10 @@ def read_chunks(
         _check_skipped(path, total, source.skipped)
 
 
-def column_names(path: Path, needs_names: bool = True) -> list[str]:
-    """The names of a table's columns; no row is read.
-
-    Args:
-        path: The file.
-        needs_names: As in `read_chunks`.
-    """
+def column_names(path: Path) -> list[str]:
+    """The names of a table's columns; no row is read."""
     with _reading(path):
-        return _source(path, needs_names).names
+        return _source(path, needs_names=True).names
 
 
 def _source(path: Path, needs_names: bool) -> _Parquet | _Text:

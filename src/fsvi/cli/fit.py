@@ -17,7 +17,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.networks.devices import find_device
 from fsvi.serialization import building_from, check_writable
-from fsvi.tables import CategoryColumn, NumberColumn, Table, TableEncoder, TableFile, read_table
+from fsvi.tables import CategoryColumn, DateColumn, NumberColumn, Table, TableEncoder, TableFile, read_table
 from fsvi.tables.columns import as_numbers, detect_kind, missing
 from fsvi.tables.encoder import nearest
 from fsvi.tables.table import label
@@ -194,7 +194,7 @@ def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:
 
 def _check_columns(encoder: TableEncoder) -> None:
     if all(
-        column.is_constant if isinstance(column, NumberColumn) else len(column.outputs) < 2
+        column.low == column.high if isinstance(column, (NumberColumn, DateColumn)) else len(column.outputs) < 2
         for column in encoder.columns
     ):
         raise InvalidInputError("every column is constant: there is nothing to learn from.")

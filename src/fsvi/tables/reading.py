@@ -137,13 +137,12 @@ def read_chunks(
             known = ", ".join(map(repr, source.names))
             raise InvalidInputError(f"{path} has no column {absent!r} to keep: it has {known}.")
         read = [name for name in source.names if (name not in keep if columns is None else name in columns)]
+        numbers = numbers if needs_names else read
         total = told = 0
         for batch in source.batches(rows, list(dict.fromkeys([*read, *keep]))):
             lines = source.lines(total, len(batch))
             total += len(batch)
-            table = Table(
-                {name: source.column(batch[name], name, name in numbers or not needs_names) for name in read}, lines
-            )
+            table = Table({name: source.column(batch[name], name, name in numbers) for name in read}, lines)
             kept = {name: _plain(batch[name]) for name in keep}
             yield TableFile(table, source.skipped[told:], total, len(source.names), kept)
             told = len(source.skipped)

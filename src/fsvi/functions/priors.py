@@ -288,7 +288,8 @@ class Empirical(_NetworkPrior):
         _check_stochastic(names, network)
         if source is not None:
             trained = _network_of(source)
-            _load(net, dict(trained.named_parameters()), dict(trained.named_buffers()))
+            _check_same_parameters(net, trained)
+            net.load_state_dict(trained.state_dict())
         return net, dict.fromkeys(names, math.sqrt(self.variance))
 
 
@@ -309,14 +310,8 @@ def _check_stochastic(names: Sequence[str], network: Network) -> None:
         raise InvalidInputError(f"stochastic={list(names)} leaves out the last layer, whose variance the prior needs.")
 
 
-def _load(net: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
-    own = {name: p.shape for name, p in net.named_parameters()}
-    given = {name: p.shape for name, p in parameters.items()}
+def _check_same_parameters(net: nn.Module, trained: nn.Module) -> None:
+    own, given = ({name: p.shape for name, p in each.named_parameters()} for each in (net, trained))
     if own != given:
         odd = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
         raise InvalidInputError(f"the prior's network differs from the method's in {', '.join(odd[:3])}.")
-    with torch.no_grad():
-        for name, p in net.named_parameters():
-            p.copy_(parameters[name])
-        for name, b in net.named_buffers():
-            b.copy_(buffers[name])

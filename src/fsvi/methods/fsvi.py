@@ -173,10 +173,8 @@ class FSVI(FunctionSpaceMethod):
         """The draws for the divergence, the likelihood's first; nothing is drawn if all layers are linearized."""
         if self.linearize == "exact" or not self._has_random_features:
             return [None]
-        drawn = list(draws[: self.divergence.num_draws])
-        while len(drawn) < self.divergence.num_draws:
-            drawn.append(self.posterior.draw())
-        return drawn
+        num = self.divergence.num_draws
+        return [*draws[:num], *(self.posterior.draw() for _ in range(num - len(draws)))]
 
     def _divergence_at(self, x: Any, draws: Sequence[Draw | None]) -> Tensor:
         """The divergence at one context set, averaged over draws of the feature layers.

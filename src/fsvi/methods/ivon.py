@@ -13,7 +13,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
-from fsvi.methods.natural_gradient import NaturalGradient
+from fsvi.methods.natural_gradient import NaturalGradient, points
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Stds, mean_field, normal_kl
 from fsvi.validation import check_count, check_fraction, check_positive
@@ -102,12 +102,10 @@ class IVON(Method):
 
     def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
         """Natural gradient steps, and Adam for the points."""
-        stochastic = {id(mean) for mean in self.posterior.means().values()} | {id(self.posterior.log_std)}
-        points = [p for p in self.parameters() if p.requires_grad and id(p) not in stochastic]
         weight = self._weight(1)
         rule = {"momentum": self.momentum, "scale_rate": self.scale_rate, "clip": self.clip or math.inf}
         rule |= {"prior": weight / self.prior_variance, "weight": weight}
-        return NewtonSteps(self.posterior, self.scale, points, lr, **rule)
+        return NewtonSteps(self.posterior, self.scale, points(self), lr, **rule)
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the weighted KL, whose gradient the update knows."""

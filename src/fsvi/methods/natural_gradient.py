@@ -63,6 +63,12 @@ class NaturalGradient(torch.optim.Adam):
         raise NotImplementedError
 
 
+def points(method: Any) -> list[Tensor]:
+    """The parameters of a method that are learned and not random."""
+    stochastic = {id(p) for p in (*method.posterior.means().values(), method.posterior.log_std)}
+    return [p for p in method.parameters() if p.requires_grad and id(p) not in stochastic]
+
+
 class KnownGradient(torch.autograd.Function):
     """A value whose gradient by some parameters is known: KnownGradient.apply(value, gradients, *parameters)."""
 

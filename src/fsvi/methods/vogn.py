@@ -12,7 +12,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.common import KLWeight, Tempered, check_kl_weight, kl_weight_value
-from fsvi.methods.natural_gradient import KnownGradient, NaturalGradient
+from fsvi.methods.natural_gradient import KnownGradient, NaturalGradient, points
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import MeanField, normal_kl
 from fsvi.posteriors.per_example import Recording, record, weight_layers
@@ -109,7 +109,7 @@ class VOGN(Method):
             "prior": self._weight(1) / self.prior_variance,
             "size": self._size(1),
         }
-        return GaussNewtonSteps(self.posterior, self.scale, self._points(), lr, **rule)
+        return GaussNewtonSteps(self.posterior, self.scale, points(self), lr, **rule)
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the weighted KL.
@@ -126,21 +126,21 @@ class VOGN(Method):
         noises = [q.noise() if started else torch.zeros_like(q.log_std) for _ in range(self.num_samples)]
         draws = zip(*(self._differentiate(x, y, noise) for noise in noises), strict=True)
         nll, *gradients = (torch.stack(each).mean(0) for each in draws)
-        learned = [*q.means().values(), q.log_std, *self._points()]
+        learned = [*q.means().values(), q.log_std, *points(self)]
         return {"nll": KnownGradient.apply(nll, gradients, *learned), **terms}
 
     def _differentiate(self, x: Any, y: Tensor, noise: Tensor) -> list[Tensor]:
         """The negative log-likelihood at μ + σ·`noise`, ĝ by tensor, ĥ as a flat vector, and the points' gradients."""
-        q, points = self.posterior, self._points()
+        others = points(self)
         with torch.no_grad():
-            draw = q.at(noise).params
+            draw = self.posterior.at(noise).params
         outputs, recording = record(self.network, draw, self._layers, x)
         nll = self.likelihood.nll(outputs, y)
         edges: list[Any] = recording.edges
-        found = torch.autograd.grad(nll, [*edges, *points], allow_unused=True)
-        others = [torch.zeros_like(p) if g is None else g for g, p in zip(found[len(edges) :], points, strict=True)]
+        found = torch.autograd.grad(nll, [*edges, *others], allow_unused=True)
+        rest = [torch.zeros_like(p) if g is None else g for g, p in zip(found[len(edges) :], others, strict=True)]
         first, second = self._moments(recording, recording.filled(found[: len(edges)]))
-        return [nll.detach(), *first, self.likelihood.num_observed(y) * second, *others]
+        return [nll.detach(), *first, self.likelihood.num_observed(y) * second, *rest]
 
     def _moments(self, recording: Recording, gradients: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
         """The sum of the examples' gradients, by tensor, and of their squares; a layer that was not called has none.
@@ -155,12 +155,6 @@ class VOGN(Method):
                 first |= total
                 second |= squares
         return list(first.values()), layout.flatten(second)
-
-    def _points(self) -> list[Tensor]:
-        """The parameters that are learned and not random."""
-        stochastic = {id(mean) for mean in self.posterior.means().values()}
-        own = (*self.net.parameters(), *self.likelihood.parameters())
-        return [p for p in own if p.requires_grad and id(p) not in stochastic]
 
     def _check_rates(self) -> None:
         tempering = self._weight(1) * self._size(1)

@@ -157,9 +157,6 @@ def test_a_context_that_does_not_fit_the_data(context, message):
     assert same_bits(copied(method), before)
 
 
-# Networks
-
-
 # Singular covariances
 
 

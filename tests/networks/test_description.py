@@ -114,10 +114,6 @@ def test_our_own_networks_come_back(make, shape):
     assert_same_function(net, again, torch.randn(4, *shape))
 
 
-def stacked(stack) -> nn.Module:
-    return nn.Sequential(*map(stacked, stack)) if isinstance(stack, list) else stack
-
-
 def test_names_order_type_and_frozen_parameters_come_back():
     net = nn.Sequential()
     for name, layer in (("second", nn.Linear(3, 4)), ("a", nn.Tanh()), ("10", nn.Linear(4, 2))):

@@ -180,9 +180,6 @@ def test_a_head_that_is_not_a_plain_linear_layer_is_refused(name):
         Network(net).examined(torch.randn(4, 3))
 
 
-# Modules that cannot be used -----------------------------------------------------------------------------------------
-
-
 # Outputs that are part of what the model returns ---------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ def test_the_mean_is_the_trained_network(x):
 def test_the_variance_is_that_of_bayesian_linear_regression(x):
     method = made(x, prior_variance=1.5)
     phi = method.network.features(x)[:, 6:].detach()
-    covariance = torch.linalg.inv(phi.T @ phi / 0.3**2 + torch.eye(40).double() / 1.5)
+    covariance = torch.linalg.inv(phi.T @ phi / 0.3**2 + torch.eye(41).double() / 1.5)
     new = torch.cat([x[:5], x[:5] + 1])
     phi = method.network.features(new)[:, 6:].detach()
     exact = (phi @ covariance * phi).sum(1)
@@ -54,7 +54,7 @@ def test_the_closed_form_is_the_optimum_of_the_objective(x):
     prior = 1.5 * context @ context.T
     basis = torch.linalg.svd(context, full_matrices=False)[0]
     q, p = basis.T @ covariance @ basis, basis.T @ prior @ basis
-    kl = 0.5 * (torch.linalg.solve(p, q).trace() - torch.logdet(q) + torch.logdet(p) - 40)
+    kl = 0.5 * (torch.linalg.solve(p, q).trace() - torch.logdet(q) + torch.logdet(p) - 41)
     nll = 0.5 * (phi.square() @ (2 * log_std).exp()).sum() / 0.3**2
     (gradient,) = torch.autograd.grad(nll + kl, log_std)
     assert gradient.abs().max() < 1e-3
@@ -96,7 +96,7 @@ def test_a_rare_flag_is_inside_and_an_unknown_value_is_not():
     x[:, 1] = 0.0
     x[3, 1] = 1.0
     features = with_distance(Network(small()).examined(x[:2]), 2, 20)[0]
-    features.see(x)
+    features.see(x, small())
     assert features.outside(x).abs().max() == 0.0
     assert features.outside(torch.tensor([[0.0, -1.0]]).double()).abs().max() > 5
 

@@ -1,7 +1,8 @@
 """FSVI around a trained network: a Gaussian process on random features of it, in closed form.
 
-The function is the trained network's plus a Gaussian process g(x) = w·φ(x) on the random features of
-`DistanceFeatures`, whose prior is w ~ N(0, v I). FSVI's objective with this prior over functions is
+The function is the trained network's plus a Gaussian process g(x) = w·φ(x) on the random features φ of
+`DistanceFeatures`, whose prior is w ~ N(0, v I), with v = 1 unless a setting says otherwise. FSVI's objective with this
+prior over functions is
 
     Σₙ E log p(yₙ | f(xₙ)) − KL(q(f) ‖ p(f)),
 
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, ShiftedRows
@@ -30,10 +32,6 @@ from fsvi.networks.copies import deep_copy
 from fsvi.networks.network import Network
 from fsvi.networks.tabular import DistanceFeatures
 
-LOGIT_VARIANCE = 2.0
-"""v for classes. Away from the data the mean of all logits is zero, so that any variance gives equal probabilities."""
-TARGET_VARIANCE = 1.0
-"""v for standardized targets: their own variance."""
 NUM_FEATURES = 512
 _TINY = 1e-6
 """The standard deviation of weights that stay as trained."""
@@ -54,11 +52,11 @@ def with_distance(network: Network, columns: int, num_features: int = NUM_FEATUR
     trunk = _Holder(deep_copy(network.module))
     parent, _, name = f"module.{network.head}".rstrip(".").rpartition(".")
     setattr(trunk.get_submodule(parent), name, nn.Identity())
-    head = nn.Linear(last.in_features + num_features, last.out_features).to(last.weight)
+    features = DistanceFeatures(trunk.module, columns, last.in_features, num_features).to(last.weight)
+    head = nn.Linear(features.out_features, last.out_features).to(last.weight)
     with torch.no_grad():
         head.weight.zero_()[:, : last.in_features] = last.weight
         head.bias.copy_(torch.zeros_like(head.bias) if last.bias is None else last.bias)
-    features = DistanceFeatures(trunk.module, columns, last.in_features, num_features).to(last.weight)
     return nn.Sequential(features, head)
 
 
@@ -83,11 +81,10 @@ def distance_aware(
         settings: `prior_variance` and `num_features`, and arguments of `FSVI` for further training.
     """
     given = dict(settings)
-    is_numeric = likelihood.is_numeric
-    variance = float(given.pop("prior_variance", TARGET_VARIANCE if is_numeric else LOGIT_VARIANCE))
+    variance = float(given.pop("prior_variance", 1.0))
     net = with_distance(network, x.shape[1], given.pop("num_features", NUM_FEATURES))
     features: Any = net[0]
-    features.see(x)
+    features.see(x, lambda rows: _function(likelihood, network(rows)))
     context: Context = given.pop("context", None) or ShiftedRows()
     given = {"prior": Constant(variance), "stochastic": "last_layer", **given}
     method: Any = make_method("fsvi", net, likelihood, context=context, **given)
@@ -107,7 +104,7 @@ def condition(method: FSVI, x: Tensor, weights: Tensor, variance: float) -> None
         method: The method.
         x: Training rows.
         weights: How many times each of them counts.
-        variance: v, the prior variance of the weights.
+        variance: The prior variance of the weights.
     """
     features: Any = method.net[0]  # type: ignore[index]
     hidden, axes = features.num_hidden, features.random.axes
@@ -129,14 +126,21 @@ def condition(method: FSVI, x: Tensor, weights: Tensor, variance: float) -> None
     weight, bias = (stds[name] for name in method.network.head_names)
     bias.fill_(_TINY).log_()
     weight.fill_(_TINY).log_()
-    weight[: total.shape[0], hidden:] = -0.5 * (total + 1 / variance).log().to(weight)
+    weight[:num_means, hidden:] = -0.5 * (F.pad(total, (0, 1)) + 1 / variance).log().to(weight)
 
 
 def _looked_at(method: FSVI, hidden: int, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Φ, and how much each row says about each output of the function, (n, outputs)."""
+    """Φ but for the trend, zero on training rows, and how much each row says about each output, (n, outputs)."""
     features = method.network.features(x)
     outputs = method.network.linear(features)
-    return features[:, hidden:].double(), _precisions(method.likelihood, outputs.double(), weights[:, None].double())
+    return features[:, hidden:-1].double(), _precisions(method.likelihood, outputs.double(), weights[:, None].double())
+
+
+def _function(likelihood: Likelihood, outputs: Tensor) -> Tensor:
+    """The outputs that are means of targets, or logits with mean zero."""
+    if not isinstance(likelihood, Gaussian):
+        return outputs - outputs.mean(1, keepdim=True)
+    return outputs.chunk(2, -1)[0] if likelihood.heteroscedastic else outputs
 
 
 def _precisions(likelihood: Likelihood, outputs: Tensor, weights: Tensor) -> Tensor:

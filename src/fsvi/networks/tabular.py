@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,16 @@ _SOFT = 0.5
 """Up to about this distance a value outside of the range counts little."""
 _LENGTH, _OUTSIDE_LENGTH = 1.5, 0.5
 """Length scales: of hidden units and of columns in their median distances, of distances outside in their own units."""
-_GROWTH, _FARTHEST = 0.1, 10.0
-"""The prior variance outside of the range is 1 + growth · distance², up to the farthest distance."""
-_MOST_ROWS = 1_000
-"""Rows whose distances give the length scales."""
+_GROWTH, _TREND, _FARTHEST = 0.1, 2.0, 10.0
+"""How fast the prior's variance grows outside of the range: γ, and τ for the slopes; up to the farthest distance."""
+_KEPT, _FADE = 2.0, 3.0
+"""How many standard deviations outside of the range the network's inputs end, and the distance at which h fades."""
+_TAILS, _LEAST_VARIANCE, _MOST_VARIANCE = 0.15, 0.05, 2.0
+"""The share of rows on either side of a column that tell its slope, and the bounds of v."""
+_MOST_ROWS, _SLOPE_ROWS = 1_000, 300
+"""Rows whose distances give the length scales, and those that tell the slope of a column."""
+_VERY_FAR = 1e3
+"""Distances are not told apart from there on, in standard deviations."""
 _FARTHEST_COLUMN = 5.0
 """Outliers of a column count as this many standard deviations in distances between rows."""
 
@@ -130,14 +136,17 @@ class DistanceFeatures(nn.Module):
     Let h be the network's features of a row x, and e the distances of its columns from their range in the training
     rows, in standard deviations. The outputs are
 
-        [h / √(1 + |e|²), √(1 + |e|²/10) φ(h, x, e)],    φ(z)·φ(z') ≈ exp(−½|z − z'|²).
+        [h / √(1 + |e|²/9), √v φ(h, x, e), √((2 Σ sᵢ|eᵢ|)² + |e|²/10)],    φ(z)·φ(z') ≈ exp(−½|z − z'|²).
 
-    A linear layer on top, with random weights for φ alone, is a Gaussian process around the network's function. Its
-    length scales are 1.5 times the median distance of training rows, for h and for x. In gaps of the data its variance
-    grows toward the prior's. Outside of the range of the data e does the same for a single column, the prior's
-    variance grows with the distance, and h fades, so that the mean tends to the layer's bias.
+    A linear layer on top, with random weights for all but h, is a Gaussian process around the network's function. Its
+    length scales are 1.5 times the median distance of training rows, for h and for x, and its variance v is that of the
+    network's function on the training rows: in gaps of the data it returns to it. Outside of the range of the data e
+    does the same for a single column. There, the function may also continue with slopes such as the network has in the
+    outermost rows of each column, s, so that important columns make it uncertain sooner. And h fades, so that the mean
+    tends to the layer's bias.
 
-    The range is that of the order statistics, with a margin: rare values of the training rows are inside.
+    The range is that of the order statistics, with a margin: rare values of the training rows are inside. Two standard
+    deviations outside of it, the network's inputs end.
 
     Args:
         trunk: The network without its last layer.
@@ -150,21 +159,34 @@ class DistanceFeatures(nn.Module):
     high: Tensor
     mean: Tensor
     std: Tensor
+    slopes: Tensor
     hidden_mean: Tensor
     lengths: Tensor
+    variance: Tensor
 
     def __init__(self, trunk: nn.Module, in_features: int, num_hidden: int, num_features: int = 512) -> None:
         super().__init__()
         self.trunk, self.in_features, self.num_hidden, self.num_features = trunk, in_features, num_hidden, num_features
         self.random = RandomFeatures(num_hidden + 2 * in_features, num_features, 1.0)
-        for name in ("low", "high", "mean", "std"):
+        for name in ("low", "high", "mean", "std", "slopes"):
             self.register_buffer(name, torch.ones(in_features))
         self.register_buffer("hidden_mean", torch.zeros(num_hidden))
         self.register_buffer("lengths", torch.ones(2))
+        self.register_buffer("variance", torch.tensor(1.0))
+
+    @property
+    def out_features(self) -> int:
+        """The number of columns of the output."""
+        return self.num_hidden + self.num_features + 1
 
     @torch.no_grad()
-    def see(self, x: Tensor) -> None:
-        """Take ranges and length scales from training rows."""
+    def see(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> None:
+        """Take ranges, length scales, slopes and the variance from training rows.
+
+        Args:
+            x: The rows.
+            function: The network's function: means of targets, or logits with mean zero.
+        """
         mean, std = x.mean(0), x.std(0, correction=0)
         beyond = margin(*x.shape) * std
         self.low.copy_(x.amin(0) - beyond)
@@ -178,20 +200,39 @@ class DistanceFeatures(nn.Module):
             distances = torch.pdist(rows)
             distances = distances[distances > 0]
             self.lengths[at] = _LENGTH * (distances.median() if len(distances) else 1.0)
+        variance = function(chosen).var(0, correction=0).mean()
+        self.variance.copy_(variance.clamp(_LEAST_VARIANCE, _MOST_VARIANCE))
+        for column in range(self.in_features):
+            self.slopes[column] = self._slope(x, column, function)
+
+    def _slope(self, x: Tensor, column: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The change of the function per standard deviation, if the outermost rows move to where the others begin."""
+        values = x[:, column].contiguous()
+        ranks = (round(share * (len(x) - 1)) for share in (_TAILS, 1 - _TAILS))
+        inside = values.clamp(*(values.kthvalue(1 + rank)[0] for rank in ranks))
+        rows = (inside != values).nonzero()[:, 0]
+        rows = rows[torch.randperm(len(rows), device=rows.device)[:_SLOPE_ROWS]]
+        moved = x[rows]
+        moved[:, column] = inside[rows]
+        distance = (values - inside)[rows] / self.std[column]
+        change = (function(x[rows]) - function(moved)).square().mean(1).sqrt() if len(rows) else distance
+        return change.sum() / distance.abs().sum().clamp_min(1e-12)
 
     def outside(self, x: Tensor) -> Tensor:
         """e, (n, columns): how far each column left its range, with its sign; little just outside."""
-        distance = (x - torch.minimum(torch.maximum(x, self.low), self.high)) / self.std
+        distance = ((x - x.clamp(self.low, self.high)) / self.std).clamp(-_VERY_FAR, _VERY_FAR)
         return distance * distance.abs() / (_SOFT + distance.abs())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features (n, num_hidden + num_features)."""
-        h, e = self.trunk(x), self.outside(x)
+        """Features (n, num_hidden + num_features + 1)."""
+        h = self.trunk(x.clamp(self.low - _KEPT * self.std, self.high + _KEPT * self.std))
+        e = self.outside(x)
         near, along = (h - self.hidden_mean) / self.lengths[0], self._standardized(x) / self.lengths[1]
-        random = self.random(torch.cat([near, along, e / _OUTSIDE_LENGTH], 1))
+        random = self.variance.sqrt() * self.random(torch.cat([near, along, e / _OUTSIDE_LENGTH], 1))
         squared = e.square().sum(1, keepdim=True)
-        growth = (1 + _GROWTH * squared.clamp_max(_FARTHEST**2)).sqrt()
-        return torch.cat([h * torch.rsqrt(1 + squared), random * growth], 1)
+        continued = _TREND * (self.slopes * e.abs().clamp_max(_FARTHEST)).sum(1, keepdim=True)
+        trend = (continued.square() + _GROWTH * squared.clamp_max(_FARTHEST**2)).sqrt()
+        return torch.cat([h * torch.rsqrt(1 + squared / _FADE**2), random, trend], 1)
 
     def _standardized(self, x: Tensor) -> Tensor:
         return ((x - self.mean) / self.std).clamp(-_FARTHEST_COLUMN, _FARTHEST_COLUMN)

@@ -9,7 +9,7 @@ from torch import nn
 import fsvi
 from fsvi.estimators import FSVIRegressor
 from fsvi.estimators.base import reestimate_noise
-from fsvi.estimators.members import Rows, _calibrate, _folds, _Members, _noise
+from fsvi.estimators.members import Rows, _calibrate, _Folds, _Members, _noise
 from fsvi.networks import TabularFeatures
 
 
@@ -26,9 +26,9 @@ def test_one_network_is_the_average_of_its_members():
 
 
 def test_every_row_is_held_out_once():
-    held_out = _folds(100, 8)
-    assert held_out.shape == (8, 100) and (held_out.sum(0) == 1).all() and held_out.sum(1).max() <= 13
-    assert not _folds(30, 8).any()
+    hidden = _Folds.draw(torch.ones(100), 8).hides(100)
+    assert hidden.shape == (8, 100) and (hidden.sum(0) == 1).all() and hidden.sum(1).max() <= 13
+    assert _Folds.draw(torch.ones(30), 8) is None
 
 
 def test_losses_are_the_likelihoods():
@@ -56,8 +56,8 @@ def test_the_temperature_is_the_best_for_held_out_rows():
     rows = Rows(torch.randn(400, 3), torch.randint(3, (400,)), torch.ones(400))
     with torch.no_grad():
         parts.last_weight.copy_(3 * torch.randn_like(parts.last_weight))
-        held_out = _folds(400, 4)
-        f, y = parts(rows.x)[held_out].double(), rows.y[held_out.nonzero()[:, 1]]
+        held_out = _Folds.draw(rows.weights, 4)
+        f, y = parts(rows.x, held_out.rows).double().flatten(0, 1), rows.y[held_out.rows].flatten()
         before = parts.last_weight.clone()
         _calibrate(parts, rows, held_out)
     loss = lambda t: float(nn.functional.cross_entropy(f * math.exp(t[0]), y))  # noqa: E731

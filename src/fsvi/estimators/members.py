@@ -7,7 +7,6 @@ predictions of all rows together say how large the noise is and how sure classes
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 
@@ -32,6 +31,35 @@ _BALANCE = 0.5
 fitted too."""
 _POWERS = torch.arange(0, 5) / 4
 _TEMPERATURES = torch.linspace(-1.5, 1.0, 51).exp()
+
+
+@dataclass(frozen=True)
+class _Folds:
+    """Rows that members do not train on: each member's own part of all rows, with zero weights where it has none.
+
+    Attributes:
+        rows: The rows of each member, (members, n).
+        weights: How many times each of them counts.
+    """
+
+    rows: Tensor
+    weights: Tensor
+
+    @classmethod
+    def draw(cls, weights: Tensor, members: int) -> _Folds | None:
+        """Deal rows out to the members; None if there are too few."""
+        num = len(weights)
+        if num < _LEAST_HELD_OUT:
+            return None
+        places = torch.arange(math.ceil(num / members) * members)
+        rows = torch.randperm(num).argsort()[places % num].view(-1, members).T.to(weights.device)
+        is_own = (places < num).view(-1, members).T.to(weights)
+        return cls(rows, weights[rows] * is_own)
+
+    def hides(self, num: int) -> Tensor:
+        """Which of `num` rows each member must not see, (members, num)."""
+        hidden = torch.zeros(len(self.rows), num, dtype=torch.bool, device=self.rows.device)
+        return hidden.scatter_(1, self.rows, self.weights > 0)
 
 
 @dataclass(frozen=True)
@@ -75,7 +103,8 @@ def train_members(
     steps = default if epochs is None else check_count("epochs", epochs) * math.ceil(num / size)
     features = TabularFeatures.for_rows(rows.x).to(rows.x)
     members = _Members(features, num_outputs, rows.is_classes).to(rows.x)
-    held_out = _folds(num, features.members).to(rows.x.device)
+    held_out = _Folds.draw(rows.weights, features.members)
+    is_seen = None if held_out is None else ~held_out.hides(num)
     optimizer = _optimizer(members, _LR if lr is None else check_positive("lr", lr))
     rates = [group["lr"] for group in optimizer.param_groups]
     history, best = History(), _Best(members)
@@ -91,19 +120,20 @@ def train_members(
         chosen = order[start : start + size].to(rows.x.device)
         start += size
         losses = members.losses(members(rows.x[chosen]), rows.y[chosen], balance=_BALANCE)
-        counts = rows.weights[chosen] * ~held_out[:, chosen]
+        counts = rows.weights[chosen].expand(features.members, -1)
+        counts = counts if is_seen is None else counts * is_seen[:, chosen]
         loss = (losses * counts).sum() / counts.sum(1).mean().clamp_min(1e-12)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
         if (step + 1) % every == 0 or step == steps - 1:
             history.loss.append(float(loss.detach()) / features.members)
-            if bool(held_out.any()):
+            if held_out is not None:
                 history.validation.append(best.look(members, rows, held_out))
     best.restore(members)
     features.dropout = 0.0
     members.eval()
-    if bool(held_out.any()):
+    if held_out is not None:
         history.best_epoch = 1 + max(range(len(history.validation)), key=history.validation.__getitem__)
         _calibrate(members, rows, held_out)
     return members.joined(), history
@@ -118,16 +148,18 @@ class _Members(nn.Module):
         self.last_weight = nn.Parameter(0.1 * torch.randn(features.members, features.hidden[-1], num_outputs))
         self.last_bias = nn.Parameter(torch.zeros(num_outputs), requires_grad=not is_classes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Outputs (members, n, outputs)."""
-        return torch.baddbmm(
-            self.last_bias, self.features.by_member(x), self.last_weight, alpha=self.features.hidden[-1] ** -0.5
-        )
+    def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Outputs (members, n, outputs) for all rows, or for each member's own `rows`."""
+        h = self.features.by_member(x, rows)
+        return torch.baddbmm(self.last_bias, h, self.last_weight, alpha=self.features.hidden[-1] ** -0.5)
 
     def losses(self, f: Tensor, y: Tensor, balance: float = 0.0) -> Tensor:
-        """The negative log-likelihood of each row for each member, up to a constant, (members, n)."""
+        """The negative log-likelihood of each row for each member, up to a constant, (members, n).
+
+        Targets are those of n rows, or of each member's own rows.
+        """
         if self.is_classes:
-            return F.cross_entropy(f.flatten(0, 1), y.repeat(len(f)), reduction="none").view(f.shape[:2])
+            return F.cross_entropy(f.transpose(1, 2), y.expand(f.shape[:2]), reduction="none")
         mean, log_variance = f.chunk(2, -1)
         log_variance = log_variance.clamp(*_LOG_VARIANCES)
         losses = 0.5 * ((y - mean).square() * (-log_variance).exp() + log_variance)
@@ -152,12 +184,12 @@ class _Best:
         self.was_used = False
 
     @torch.no_grad()
-    def look(self, members: _Members, rows: Rows, held_out: Tensor) -> float:
+    def look(self, members: _Members, rows: Rows, held_out: _Folds) -> float:
         """Keep what is better than before; the mean held-out log-likelihood, up to a constant."""
         members.eval()
-        part = slice(0, _MOST_EVALUATED)
-        counts = rows.weights[part] * held_out[:, part]
-        losses = members.losses(members(rows.x[part]), rows.y[part]) * counts
+        most = _MOST_EVALUATED // members.features.members
+        at, counts = held_out.rows[:, :most], held_out.weights[:, :most]
+        losses = members.losses(members(rows.x, at), rows.y[at]) * counts
         members.train()
         now = (losses.sum(1) / counts.sum(1).clamp_min(1e-12)).cpu()
         is_better, self.was_used = now < self.least, True
@@ -182,13 +214,6 @@ def _is_shared(name: str) -> bool:
     return name.rpartition(".")[2] in ("frequency", "phase", "mixing", "last_bias")
 
 
-def _folds(num: int, members: int) -> Tensor:
-    """Which rows each member holds out, (members, n)."""
-    if num < _LEAST_HELD_OUT:
-        return torch.zeros(members, num, dtype=torch.bool)
-    return torch.randperm(num) % members == torch.arange(members)[:, None]
-
-
 def _optimizer(members: _Members, lr: float) -> torch.optim.Optimizer:
     groups = []
     for name, p in members.named_parameters():
@@ -198,10 +223,10 @@ def _optimizer(members: _Members, lr: float) -> torch.optim.Optimizer:
 
 
 @torch.no_grad()
-def _calibrate(members: _Members, rows: Rows, held_out: Tensor) -> None:
+def _calibrate(members: _Members, rows: Rows, held_out: _Folds) -> None:
     """Fold into the last layer what held-out predictions say: a temperature, or how the noise depends on the row."""
-    f = copy.copy(members).eval()(rows.x)[held_out]
-    at = held_out.nonzero()[:, 1]
+    counted = held_out.weights > 0
+    f, at = members(rows.x, held_out.rows)[counted], held_out.rows[counted]
     y, weights = rows.y[at], rows.weights[at]
     if rows.is_classes:
         losses = [(F.cross_entropy(f * t, y, reduction="none") * weights).sum() for t in _TEMPERATURES]

@@ -107,12 +107,18 @@ class TabularFeatures(nn.Module):
         """Features (n, members · width of the last hidden layer)."""
         return self.by_member(x).transpose(0, 1).flatten(1)
 
-    def by_member(self, x: Tensor) -> Tensor:
-        """Features (members, n, width)."""
+    def by_member(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Features (members, n, width).
+
+        Args:
+            x: Rows.
+            rows: Which of them each member gets, (members, n); None for all.
+        """
         x = (x - self.center) / self.scale
         x = x * torch.rsqrt(1 + (x / _CLIP).square())
         waves = torch.cos(2 * math.pi * x[:, self.numbers, None] * self.frequency + self.phase)
-        h = torch.cat([x, torch.einsum("ncf,cfe->nce", waves, self.mixing).flatten(1)], 1) * self.gain
+        inputs = torch.cat([x, torch.einsum("ncf,cfe->nce", waves, self.mixing).flatten(1)], 1)
+        h = (inputs if rows is None else inputs[rows]) * self.gain
         for weight, bias in zip(self.weights, self.biases, strict=True):
             h = F.silu(torch.baddbmm(bias, h, weight, alpha=weight.shape[1] ** -0.5))
             if self.training and self.dropout:

@@ -215,10 +215,13 @@ def _is_shared(name: str) -> bool:
 
 
 def _optimizer(members: _Members, lr: float) -> torch.optim.Optimizer:
-    groups = []
+    kinds: dict[str, list[nn.Parameter]] = {}
     for name, p in members.named_parameters():
-        kind = next((kind for kind in _RATES if kind in name), None)
-        groups.append({"params": [p], "lr": lr * _RATES.get(kind or "", 1.0), "weight_decay": 0.0 if kind else _DECAY})
+        kinds.setdefault(next((kind for kind in _RATES if kind in name), "weight"), []).append(p)
+    groups = [
+        {"params": parameters, "lr": lr * _RATES.get(kind, 1.0), "weight_decay": 0.0 if kind in _RATES else _DECAY}
+        for kind, parameters in kinds.items()
+    ]
     return torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
 
 

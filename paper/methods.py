@@ -24,6 +24,11 @@ TITLES = {
     "fmgp": "FMGP",
     "sngp": "SNGP",
     "fsvi-fixed-mean": "FSVI, fixed mean",
+    "fsvi-random-features": "FSVI, random features",
+    "temperature": "Temperature",
+    "energy": "Energy score",
+    "mahalanobis": "Mahalanobis distance",
+    "knn": "Nearest neighbors",
 }
 _DATASETS = {
     "mnist": "MNIST",

@@ -90,7 +90,8 @@ def features(root: Path | None, cache: Path) -> Sets:
         net = backbone().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         sets = image_sets(root)
         torch.save({name: (compute(net, images), labels) for name, (images, labels) in sets.items()}, file)
-    return torch.load(file)  # type: ignore[no-any-return]
+    found: Sets = torch.load(file)
+    return found
 
 
 # Heads: each returns a method on features, and the score by which its authors detect other images --------------------
@@ -151,7 +152,7 @@ def fit_fsvi(sets: Sets, seed: int) -> tuple[Any, None]:
 def fit_random_features(sets: Sets, seed: int) -> tuple[Any, None]:
     """The same with random features of the normalized features next to the features themselves."""
     x, y = sets["train"]
-    trained = fit_map(sets, seed)[0].network.linear
+    trained = dict(fit_map(sets, seed)[0].net.named_parameters())
     features = RandomFeatures(WIDTH, 1024, normalize=True)
     features.see(x)
     length = x.norm(dim=1).mean()
@@ -159,8 +160,8 @@ def fit_random_features(sets: Sets, seed: int) -> tuple[Any, None]:
     head = nn.Linear(WIDTH + 1024, 10)
     with torch.no_grad():
         head.weight.zero_()
-        head.weight[:, :WIDTH] = length * trained.weight
-        head.bias.copy_(trained.bias)
+        head.weight[:, :WIDTH] = length * trained["1.weight"]
+        head.bias.copy_(trained["1.bias"])
     context, prior = fsvi.contexts.Dataset(sets["corrupted"][0]), fsvi.priors.Constant(1.0)
     net = nn.Sequential(view, head)
     method = fsvi.FSVI.from_trained(net, fsvi.Categorical(), context, prior=prior, num_context=32)

@@ -265,9 +265,10 @@ class Method(Configurable, nn.Module, ABC):
 
     def _private(self) -> Self:
         """A copy in eval mode with layers of its own; it shares parameters, and buffers that are no counters."""
-        own = {id(b) for learner in self.learners() for b in learner.net.buffers() if b.numel() <= _COUNTERS}
-        shared = (tensor for tensor in (*self.parameters(), *self.buffers()) if id(tensor) not in own)
-        return deep_copy(self, shared).eval()
+        instead = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
+        for learner in self.learners():
+            instead |= {id(b): b.clone() for b in learner.net.buffers() if b.numel() <= _COUNTERS}
+        return deep_copy(self, instead).eval()
 
     def _values(self, x: Any, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         """The values of draws, (samples, n, ...), in groups if all draws together are large."""

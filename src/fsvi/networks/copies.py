@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -17,12 +17,16 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 _REFUSALS = (TypeError, ValueError, AttributeError, RuntimeError)
 
 
-def deep_copy(module: Module, shared: Iterable[Tensor] = ()) -> Module:
-    """A deep copy that shares these tensors, and attributes that cannot be copied, such as a lock or an open file.
+def deep_copy(module: Module, instead: Mapping[int, Tensor] | None = None) -> Module:
+    """A deep copy that shares attributes which cannot be copied, such as a lock or an open file.
 
     Activations that a layer keeps from its last call cannot be copied either; the copy has them without their graph.
+
+    Args:
+        module: The module.
+        instead: What stands in the copy for some of its tensors, by identity.
     """
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in shared}
+    memo: dict[int, Any] = dict(instead or {})
     try:
         return copy.deepcopy(module, dict(memo))
     except _REFUSALS:

@@ -1,6 +1,8 @@
 import math
 
+import pandas
 import pytest
+import torch
 
 from fsvi import validation
 from fsvi.errors import InvalidInputError
@@ -16,6 +18,11 @@ def test_a_count_is_a_whole_number_of_at_least_one(value):
 def test_a_positive_number_is_finite_and_above_zero(value):
     with pytest.raises(InvalidInputError, match="rate"):
         validation.check_positive("rate", value)
+
+
+def test_a_data_frame_becomes_a_tensor():
+    rows = pandas.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    assert torch.equal(validation.as_tensor("x", rows), torch.tensor([[1.0, 3.0], [2.0, 4.0]]))
 
 
 def test_a_choice_suggests_the_closest_name():

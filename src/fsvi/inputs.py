@@ -22,12 +22,7 @@ _MASK = "mask"
 
 
 class Bundle:
-    """Several tensors whose rows belong together.
-
-    Args:
-        tree: Dictionaries and tuples, nested to any depth, of tensors with a common number of rows. Use `bundle` to
-            make one from what a user passes.
-    """
+    """Dictionaries and tuples, nested to any depth, of tensors whose rows belong together; `bundle` makes one."""
 
     def __init__(self, tree: Any) -> None:
         self.tree = tree
@@ -85,10 +80,6 @@ class Graphs(Bundle):
 
     Any object counts as such a batch if it has `num_graphs`, `to_data_list`, the class method `from_data_list`, and
     `to_dict`, `apply` and `keys` for its tensors. fsvi does not import the library itself.
-
-    Args:
-        batch: The batch, which the network is called with.
-        examples: The graphs in it; None takes them out of the batch when they are needed.
     """
 
     def __init__(self, batch: Any, examples: list[Any] | None = None) -> None:
@@ -162,13 +153,7 @@ def is_structured(x: Any) -> bool:
 
 
 def bundle(x: Any, check_leaf: Callable[[str, Any], Tensor]) -> Bundle:
-    """Structured inputs as a `Bundle`, with every tensor checked and the same number of rows in each.
-
-    Args:
-        x: A mapping, tuple or list; mappings of other libraries, such as a `BatchEncoding`, become dictionaries. A
-            batch of graphs becomes `Graphs`, without its targets.
-        check_leaf: Turns a value into a tensor; its first argument is the value's place.
-    """
+    """Structured inputs as a `Bundle` with as many rows in each; `check_leaf` makes a tensor of a place and value."""
     if isinstance(x, Graphs) or is_graph_batch(x):
         return _checked_graphs(x if isinstance(x, Graphs) else Graphs(without_targets(x)), check_leaf)
     made = Bundle(_normalized(x.tree if isinstance(x, Bundle) else x, "", check_leaf))
@@ -191,12 +176,7 @@ def without_targets(batch: Any) -> Any:
 
 
 def without_keys(batch: Any, keys: Sequence[str]) -> Any:
-    """A dictionary or a batch of graphs without some keys.
-
-    Args:
-        batch: The dictionary or batch, which is not changed.
-        keys: The keys; those that are not there do not matter.
-    """
+    """A dictionary or a batch of graphs without some keys."""
     if not is_graph_batch(batch):
         return {key: value for key, value in batch.items() if key not in keys}
     batch = copy.copy(batch)

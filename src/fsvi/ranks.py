@@ -76,11 +76,7 @@ def joined() -> Iterator[None]:
 
 
 def all_sum(tensors: Sequence[Tensor]) -> None:
-    """Replace each tensor by its sum over processes.
-
-    Args:
-        tensors: The tensors, of the same shapes on all processes.
-    """
+    """Replace each tensor by its sum over processes."""
     if size() > 1:
         for tensor in tensors:
             dist.all_reduce(tensor)
@@ -110,11 +106,7 @@ def from_first(value: Value) -> Value:
 
 
 def check_same(values: Mapping[str, Any]) -> None:
-    """Refuse values in which processes differ, by the name of the first one.
-
-    Args:
-        values: Plain values, or checksums.
-    """
+    """Refuse values in which processes differ, by the name of the first one."""
     first, *others = gather(dict(values))
     for number, other in enumerate(others, start=1):
         for name in sorted(first.keys() | other.keys()):

@@ -49,13 +49,7 @@ MOST_DRAWS = 100_000
 
 
 def write_tree(path: str | os.PathLike[str], tree: Any, kind: str) -> None:
-    """Write a tree to a file.
-
-    Args:
-        path: The file.
-        tree: Dicts, lists, plain values and tensors.
-        kind: The kind of content, such as `METHOD`; `read_tree` checks it.
-    """
+    """Write a tree to a file."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_encode(tree, "", tensors), sort_keys=True)
     metadata = {"fsvi": text, "format": str(FORMAT), "kind": kind, "sha256": digest(tensors, text)}
@@ -63,12 +57,7 @@ def write_tree(path: str | os.PathLike[str], tree: Any, kind: str) -> None:
 
 
 def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
-    """Read a file of `write_tree`; any other file raises `FileFormatError` and runs no code.
-
-    Args:
-        path: The file.
-        kind: The kind of content that is expected.
-    """
+    """Read a file of `write_tree`; any other file raises `FileFormatError` and runs no code."""
     try:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:
@@ -171,12 +160,7 @@ def check_draws(value: Any) -> int:
 
 
 def digest(tensors: Mapping[str, torch.Tensor], text: str = "") -> str:
-    """The SHA-256 of tensors with their names, types and shapes, and of a text.
-
-    Args:
-        tensors: The tensors, by name. Their order does not matter.
-        text: A text that the checksum covers, too.
-    """
+    """The SHA-256 of tensors with their names, types and shapes, and of a text."""
     sha = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = _dense(tensors[name])
@@ -278,12 +262,7 @@ class Configurable:
 
     @staticmethod
     def from_config(config: Mapping[str, Any], **transient: Any) -> Any:
-        """Build the object that `config` describes.
-
-        Args:
-            config: What the method `config` returned.
-            transient: The arguments that were not saved, such as the network.
-        """
+        """Build the object that `config` describes."""
         name = config.get("class")
         if not isinstance(name, str) or name not in Configurable._registry:
             for module in ("calibration", "estimators", "functions", "methods"):  # of which only a part may be in use
@@ -296,12 +275,7 @@ class Configurable:
 
     @classmethod
     def _from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Any:
-        """Build an object of this class.
-
-        Args:
-            settings: The settings in its `config`.
-            transient: The arguments that were not saved.
-        """
+        """Build an object of this class."""
         given = {key: _rebuild(value) for key, value in settings.items()}
         absent = {key: None for key in cls._transient}
         return cls(**{**absent, **given, **transient})

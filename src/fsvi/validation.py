@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,13 +20,7 @@ LARGEST_SEED = 2**32 - 1
 
 
 def check_count(name: str, value: int, least: int = 1) -> int:
-    """A whole number.
-
-    Args:
-        name: The argument's name, for the error.
-        value: What the user gave.
-        least: The smallest number that is allowed.
-    """
+    """A whole number."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InvalidInputError(f"{name}={value!r} must be a whole number of at least {least}.")
     return int(value)
@@ -39,13 +34,7 @@ def check_seed(value: int) -> int:
 
 
 def check_positive(name: str, value: float, zero: bool = False) -> float:
-    """A finite number above 0.
-
-    Args:
-        name: The argument's name, for the error.
-        value: What the user gave.
-        zero: Whether 0 is allowed, too.
-    """
+    """A finite number above 0, or 0 itself if `zero`."""
     number = _float(value)
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         raise InvalidInputError(f"{name}={value!r} must be a finite number {'of at least' if zero else 'above'} 0.")
@@ -61,12 +50,7 @@ def _float(value: Any) -> float:
 
 
 def check_fraction(name: str, value: float) -> float:
-    """A number from 0 to below 1.
-
-    Args:
-        name: The argument's name, for the error.
-        value: What the user gave.
-    """
+    """A number from 0 to below 1."""
     number = check_positive(name, value, zero=True)
     if number >= 1:
         raise InvalidInputError(f"{name}={value!r} must be a number from 0 to below 1.")
@@ -74,13 +58,7 @@ def check_fraction(name: str, value: float) -> float:
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
-    """One of several names; the error suggests the closest one.
-
-    Args:
-        name: The argument's name, for the error.
-        value: What the user gave.
-        choices: The names that are allowed.
-    """
+    """One of several names; the error suggests the closest one."""
     if not isinstance(value, str) or value not in choices:
         near = get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -89,33 +67,22 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
 
 
 def check_type(name: str, value: Any, kind: type, wanted: str) -> None:
-    """An object of a class.
-
-    Args:
-        name: The argument's name, for the error.
-        value: What the user gave.
-        kind: The class.
-        wanted: A description of what is needed, for the error.
-    """
+    """An object of a class."""
     if not isinstance(value, kind):
         given = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise InvalidInputError(f"{name} is {given}, not {wanted}.")
 
 
 def as_tensor(name: str, value: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor from a tensor, an array or nested lists.
-
-    Args:
-        name: The argument's name, for the error.
-        value: What the user gave.
-        dtype: The type of the tensor; None keeps its own.
-    """
+    """A tensor from a tensor, an array or nested lists."""
     try:
-        tensor = torch.as_tensor(value, dtype=dtype)
+        is_frame = hasattr(value, "__array__") and not isinstance(value, (Tensor, np.ndarray))
+        tensor = torch.as_tensor(np.asarray(value) if is_frame else value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} cannot be converted to a tensor: {first_line(error)}.") from error
-    if tensor.is_meta or tensor.layout != torch.strided:
-        kind = "on the meta device" if tensor.is_meta else f"in the layout {tensor.layout}"
+    if tensor.is_meta or tensor.is_nested or tensor.layout != torch.strided:
+        kind = "that is nested" if tensor.is_nested else f"in the layout {tensor.layout}"
+        kind = "on the meta device" if tensor.is_meta else kind
         raise InvalidInputError(f"{name} is a tensor {kind}: give a dense tensor with values.")
     return tensor
 
@@ -149,12 +116,7 @@ def _check_rows(name: str, called: str, x: Any, dtype: torch.dtype, least_dim: i
 
 
 def check_labels(y: Tensor, num_classes: int) -> Tensor:
-    """Labels 0..num_classes − 1 as int64 (n,).
-
-    Args:
-        y: What the user gave.
-        num_classes: The number of classes.
-    """
+    """Labels 0..num_classes − 1 as int64 (n,)."""
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise InvalidInputError(f"labels have type {y.dtype}; Categorical needs integers 0..{num_classes - 1}.")
     if y.dim() == 2 and y.shape[1] == 1:

@@ -152,6 +152,7 @@ import sys, random, numpy, torch, torch.utils.checkpoint as c
 frame, apply, hook = c._CheckpointFrame.__init__, c.CheckpointFunction.apply, sys.excepthook
 names, states = dict(vars(c)), (torch.get_rng_state(), random.getstate(), str(numpy.random.get_state()))
 import fsvi
+fsvi.FSVI, fsvi.fit, fsvi.load, fsvi.contexts
 assert c._CheckpointFrame.__init__ is frame and c.CheckpointFunction.apply == apply
 assert all(vars(c)[name] is value for name, value in names.items())
 assert sys.excepthook is hook

@@ -86,6 +86,31 @@ def test_a_loaders_own_random_state_is_kept(place, tmp_path):
     assert same_bits(copied(resumed), copied(method))
 
 
+class Noisy(torch.utils.data.Dataset):
+    """Examples with noise that the workers of a loader draw."""
+
+    def __len__(self):
+        return len(points()[1])
+
+    def __getitem__(self, i):
+        x, y = points()
+        return x[i] + 0.1 * torch.randn(x.shape[1:]), y[i]
+
+
+def test_workers_draw_the_same_numbers_again(tmp_path):
+    def loader():
+        return DataLoader(Noisy(), batch_size=10, num_workers=1, persistent_workers=True)
+
+    method = fsvi.MAP(dense(), fsvi.Categorical())
+    fsvi.fit(method, loader(), checkpoint=tmp_path / "whole", **RUN)
+    broken, resumed = (fsvi.MAP(dense(), fsvi.Categorical()) for _ in range(2))
+    interrupt_after(broken, 3)
+    with pytest.raises(Unplugged):
+        fsvi.fit(broken, loader(), checkpoint=tmp_path / "parts", **RUN)
+    fsvi.fit(resumed, loader(), checkpoint=tmp_path / "parts", resume=True, **RUN)
+    assert same_bits(copied(resumed), copied(method))
+
+
 # Killed
 
 KILLED = ["conditional", "batch_norm"]

@@ -64,10 +64,6 @@ def build(description: Mapping[str, Any], limit: int | None = None) -> nn.Module
     A description can come from an untrusted file. Anything wrong with it raises `FileFormatError`, and so do more than
     `limit` numbers in parameters and buffers, before any memory is allocated. The memory that a pass through the
     network needs is not bounded.
-
-    Args:
-        description: What `describe` returned.
-        limit: The most parameters that the network may have.
     """
     size = sum(tensor.numel() for _, tensor in _tensors(_sketch(description)))
     if limit is not None and size > limit:

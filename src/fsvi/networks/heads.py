@@ -121,11 +121,7 @@ class Positions:
     """Some positions of the outputs at `inputs`; it counts as many points as it has positions.
 
     The number of positions is known only when the network is called. All positions, example after example, are then
-    divided into as many equal stretches as there are points, and a point is in each.
-
-    Args:
-        inputs: Examples.
-        places: Where each point is in its stretch, from 0 to below 1.
+    divided into as many equal stretches as there are points, and a point is in each, at its place from 0 to below 1.
     """
 
     def __init__(self, inputs: Inputs, places: Tensor) -> None:

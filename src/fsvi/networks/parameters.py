@@ -43,10 +43,6 @@ def frozen_norms(net: nn.Module, head: Collection[str] = ()) -> list[nn.Module]:
 
     A layer without parameters counts as frozen if the smallest module around it that has parameters other than the
     `head`'s has none that learn.
-
-    Args:
-        net: The network.
-        head: The names of the last layer's parameters.
     """
     return [m for name, m in net.named_modules() if isinstance(m, _Norm) and _is_frozen(net, name, head)]
 
@@ -96,13 +92,7 @@ def is_dense_stack(net: nn.Module) -> bool:
 
 
 def freeze_parameters(net: nn.Module, freeze: bool | Sequence[str], head: Collection[str]) -> None:
-    """Freeze parameters.
-
-    Args:
-        net: The network.
-        freeze: The names of layers or parameters; True freezes everything except the last layer.
-        head: The names of the last layer's parameters.
-    """
+    """Freeze the layers or parameters of these names; with True all but those of the last layer, `head`."""
     for name in _names_to_freeze(net, freeze, head):
         net.get_parameter(name).requires_grad_(False)
 

@@ -31,14 +31,7 @@ def resnet50(in_channels: int = 3, num_classes: int = 2, small_images: bool = Fa
 
 
 class Residual(nn.Module):
-    """relu(body(x) + shortcut(x)); the shortcut is the identity if the shapes allow it.
-
-    Args:
-        body: The layers of the main path.
-        in_channels: The number of channels of x.
-        out_channels: The number of channels after the body.
-        stride: The stride of the body.
-    """
+    """relu(body(x) + shortcut(x)); the shortcut is the identity if the shapes allow it."""
 
     def __init__(self, body: Sequence[nn.Module], in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -55,12 +48,8 @@ class Residual(nn.Module):
 class ResNet(nn.Module):
     """A stem, four stages of residual blocks, a global average pool and the linear layer `fc`.
 
-    Args:
-        block: Makes a block from its input channels, width and stride.
-        depths: Blocks in each stage; each stage after the first doubles the width and halves the resolution.
-        in_channels: Channels of an image.
-        num_classes: Number of outputs.
-        small_images: A 3×3 stem that keeps the resolution (32×32 images), instead of the 7×7 stem with max-pool.
+    Each stage after the first doubles the width and halves the resolution. For small images, of 32×32, a 3×3 stem
+    keeps the resolution, instead of a 7×7 stem with max-pool.
     """
 
     def __init__(

@@ -39,17 +39,7 @@ class _Block(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """A transformer encoder with a mean over the words of a text; `text_encoder` makes one.
-
-    Args:
-        vocabulary: As in `text_encoder`, like all others.
-        num_classes: Number of outputs.
-        width: Numbers per word.
-        layers: Number of blocks.
-        heads: Attention heads per block.
-        length: The longest text.
-        dropout: Dropout rate.
-    """
+    """A transformer encoder with a mean over the words of a text; `text_encoder` makes one."""
 
     def __init__(
         self, vocabulary: int, num_classes: int, width: int, layers: int, heads: int, length: int, dropout: float

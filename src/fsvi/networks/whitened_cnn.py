@@ -21,11 +21,7 @@ _FEATURE_SCALE = 1 / 9
 
 
 class Scale(nn.Module):
-    """Multiplies its input by a fixed number.
-
-    Args:
-        factor: The number.
-    """
+    """Multiplies its input by a fixed number."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -68,16 +64,10 @@ def whitened_cnn(
 
 
 def whitening_filters(images: Tensor) -> Tensor:
-    """Filters whose responses on 2×2 patches of the images are uncorrelated and of nearly equal power, and their
-    negatives.
+    """Filters (8·channels, channels, 2, 2) whose responses on 2×2 patches of the images are uncorrelated and of nearly
+    equal power, and their negatives.
 
     They are the eigenvectors of the patches' second moments, divided by the square roots of their eigenvalues.
-
-    Args:
-        images: Images (n, channels, height, width).
-
-    Returns:
-        Filters (8·channels, channels, 2, 2).
     """
     channels = images.shape[1]
     moments = torch.zeros(channels * _PATCH**2, channels * _PATCH**2, dtype=torch.float64)

@@ -74,11 +74,7 @@ class Batches(ABC):
 
     @abstractmethod
     def one_pass(self, seed: int) -> Iterator[Batch]:
-        """This process's share of one pass, in an order that the seed decides; a loader may have an order of its own.
-
-        Args:
-            seed: The seed of the order, the same on all processes.
-        """
+        """This process's share of one pass. The seed, the same on all processes, or the loader decides its order."""
 
     def ordered(self) -> Iterator[Batch]:
         """This process's share of all examples once, for validation."""
@@ -86,16 +82,7 @@ class Batches(ABC):
 
 
 class TensorBatches(Batches):
-    """Batches of tensors in memory: validated once, indexed each epoch, with sizes that differ by at most one.
-
-    Args:
-        method: The method to train.
-        x: Inputs.
-        y: Targets.
-        batch_size: The number of examples per batch, at most.
-        num_data: N; None for the number of examples, or the sum of their weights.
-        weights: How many times each example counts; None for once.
-    """
+    """Batches of tensors in memory: validated once, indexed each epoch, with sizes that differ by at most one."""
 
     def __init__(
         self, method: Method, x: Any, y: Any, batch_size: int, num_data: int | None = None, weights: Any = None
@@ -149,14 +136,7 @@ class TensorBatches(Batches):
 
 
 class LoaderBatches(Batches):
-    """Batches of a DataLoader, each validated when it is read.
-
-    Args:
-        method: The method to train.
-        loader: The DataLoader.
-        num_data: N; None counts the different examples that the loader can deliver.
-        unpack: Where the targets are in batches that are dictionaries.
-    """
+    """Batches of a DataLoader, each validated when it is read."""
 
     def __init__(
         self, method: Method, loader: DataLoader[Any], num_data: int | None = None, unpack: Unpack | None = None
@@ -292,13 +272,7 @@ def with_targets(method: Method, batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def unpacked(batch: Any, unpack: Unpack | None) -> tuple[Any, Any]:
-    """Inputs and targets of a batch.
-
-    Args:
-        batch: A pair, or a dictionary or a batch of graphs with the targets among the inputs.
-        unpack: The key of the targets, or a function from the batch to (inputs, targets). None looks for the usual
-            names in dictionaries: labels, label, y, target, targets.
-    """
+    """Inputs and targets of a batch."""
     if callable(unpack):
         batch = unpack(batch)
     elif isinstance(batch, Mapping) or is_graph_batch(batch):
@@ -328,15 +302,7 @@ def _split_targets(batch: Any, key: str | None) -> tuple[Any, Any]:
 def as_batches(
     method: Method, data: Any, batch_size: int, num_data: int | None = None, unpack: Unpack | None = None
 ) -> Batches:
-    """Batches of the user's data.
-
-    Args:
-        method: The method to train, which validates the data.
-        data: Tensors or arrays (x, y) or (x, y, weights), a Dataset, or a DataLoader.
-        batch_size: The size of batches; a DataLoader has its own.
-        num_data: N, the number of examples that the KL is weighed by. None derives it from the data.
-        unpack: Where the targets are in a batch; see `unpacked`.
-    """
+    """Batches of the user's data."""
     if unpack is not None and not callable(unpack) and not isinstance(unpack, str):
         raise InvalidInputError(f"unpack={unpack!r} must be a key, or a function from a batch to (inputs, targets).")
     if num_data is not None:

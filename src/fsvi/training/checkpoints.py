@@ -24,12 +24,7 @@ _locks: set[int] = set()
 
 
 class Checkpoints:
-    """The newest checkpoint of a run, in a folder that no other run may use at the same time.
-
-    Args:
-        folder: The folder, which is created if necessary.
-        resume: Whether to use the checkpoint of an earlier run. False refuses a folder that has one.
-    """
+    """The newest checkpoint of a run, in a folder that no other run may use. Only `resume` allows that one exists."""
 
     def __init__(self, folder: str | PathLike[str], resume: bool) -> None:
         self._written = -float("inf")
@@ -54,12 +49,7 @@ class Checkpoints:
         return state
 
     def write(self, state: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        """Replace the checkpoint.
-
-        Args:
-            state: Everything that a continuation needs, as plain values and tensors.
-            settings: Everything that must not change between a checkpoint and its continuation.
-        """
+        """Replace the checkpoint; the settings must not change between it and its continuation."""
         write_tree(self.path, {"state": state, "settings": flatten(settings)}, CHECKPOINT)
         self._written = time.monotonic()
 
@@ -74,12 +64,7 @@ class Checkpoints:
 
 @contextmanager
 def opened(folder: str | PathLike[str] | None, resume: bool) -> Iterator[Checkpoints | None]:
-    """The checkpoints in a folder, which is locked meanwhile; the system takes the lock from a process that dies.
-
-    Args:
-        folder: The folder; None for no checkpoints.
-        resume: As in `Checkpoints`.
-    """
+    """The checkpoints in a folder, which is locked meanwhile; the system takes the lock from a process that dies."""
     if folder is None:
         yield None
         return
@@ -125,12 +110,7 @@ def _release_all() -> None:
 
 
 def flatten(settings: Any, name: str = "") -> dict[str, Any]:
-    """Nested settings as plain values under dotted names; other objects become the name of their type.
-
-    Args:
-        settings: Nested mappings and lists.
-        name: The prefix of the names.
-    """
+    """Nested settings as plain values under dotted names; other objects become the name of their type."""
     if isinstance(settings, Mapping):
         items = {str(key): value for key, value in settings.items()}
     elif isinstance(settings, (list, tuple)):
@@ -142,12 +122,7 @@ def flatten(settings: Any, name: str = "") -> dict[str, Any]:
 
 
 def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Load an optimizer's state, in the memory layout of its parameters, which files do not keep and fused steps need.
-
-    Args:
-        optimizer: The optimizer.
-        state: What its `state_dict` returned.
-    """
+    """Load an optimizer's state in the memory layout of its parameters: files do not keep it, fused steps need it."""
     optimizer.load_state_dict(dict(state))
     for parameter, values in optimizer.state.items():
         for name, value in values.items():

@@ -221,13 +221,7 @@ class Run:
         }
 
     def resume(self, state: dict[str, Any] | None, path: Any, is_asked: bool) -> None:
-        """Continue from a checkpoint.
-
-        Args:
-            state: The state in the checkpoint; None if there is none.
-            path: The checkpoint's file, which errors name.
-            is_asked: Whether the user wants to resume, and not only torchrun, which has restarted this run.
-        """
+        """Continue from a checkpoint, if any; `is_asked` unless only torchrun wants it, which has restarted this run."""
         if state is None:
             return
         if not is_asked and state["run"] != ranks.run_name():
@@ -246,12 +240,7 @@ class Run:
                 callback.load_state_dict(own)
 
     def check_processes(self, y: Tensor, settings: dict[str, Any]) -> None:
-        """Refuse processes that have other data or settings than the first one.
-
-        Args:
-            y: Targets of examples.
-            settings: What `settings` returned.
-        """
+        """Refuse processes that have other data or settings than the first one."""
         if ranks.size() > 1:
             states = [digest({"": generator.get_state()}) for generator in self.generators]
             data = {"targets": digest({"y": y}), "num_examples": self.batches.num_examples, "generators": states}

@@ -22,12 +22,7 @@ MakeOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
 
 @dataclass(frozen=True)
 class _Decaying:
-    """An optimizer whose weight decay acts on the network's point estimates only.
-
-    Attributes:
-        make: Makes the optimizer, without weight decay, from parameter groups.
-        weight_decay: The weight decay.
-    """
+    """An optimizer whose weight decay acts on the network's point estimates only."""
 
     make: MakeOptimizer
     weight_decay: float
@@ -85,13 +80,7 @@ def check_optimizer(optimizer: str | MakeOptimizer) -> MakeOptimizer:
 
 
 def make_optimizer(make: MakeOptimizer, method: Method, lr: float) -> Optimizer:
-    """The optimizer of a method's parameters; an error says why it cannot be used.
-
-    Args:
-        make: What `check_optimizer` returned.
-        method: The method.
-        lr: The learning rate.
-    """
+    """The optimizer of a method's parameters; an error says why it cannot be used."""
     groups = [group for learner in method.learners() for group in learner.parameter_groups(lr)]
     if isinstance(make, _Decaying) and make.weight_decay:
         groups = _split(groups, _points(method), make.weight_decay)

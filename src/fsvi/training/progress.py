@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from fsvi.training.callbacks import Callback, TrainingState
 
 
@@ -15,6 +12,10 @@ class ProgressBar(Callback):
     """The number of epochs done, the terms of the loss and the time left, on standard error."""
 
     def __init__(self) -> None:
+        # imported here because it draws from Python's global random numbers
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self._bar = Progress(TextColumn("epoch"), *columns, console=Console(stderr=True))
 

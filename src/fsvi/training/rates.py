@@ -20,12 +20,7 @@ MakeScheduler = Callable[[Optimizer], LRScheduler]
 
 
 class Rates:
-    """Sets the learning rates of an optimizer while it trains.
-
-    Args:
-        optimizer: The optimizer.
-        schedule: Everything that `fit` accepts as a schedule, checked by `check_schedule`.
-    """
+    """Sets the learning rates of an optimizer while it trains."""
 
     def __init__(self, optimizer: Optimizer, schedule: Any) -> None:
         self._optimizer, self._schedule = optimizer, schedule

@@ -7,6 +7,7 @@ it: an example that is drawn twice is still one example.
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -19,7 +20,6 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
-    SubsetRandomSampler,
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
@@ -31,34 +31,25 @@ Value = TypeVar("Value")
 
 
 def deliverable_indices(loader: DataLoader[Any], required: bool = True) -> Sequence[Any]:
-    """The indices of all examples that the loader can deliver, each once, in ascending order where they are ordered.
+    """The indices of all examples that the loader can deliver, each once; it has a length and a map-style dataset.
 
-    Args:
-        loader: A loader of a map-style dataset, with a length.
-        required: Whether an unknown number is an error. False returns the indices of one epoch instead.
+    An unknown number is an error if it is `required`; else the indices of one epoch are returned.
     """
-    batch_sampler = loader.batch_sampler
-    if type(batch_sampler) is not BatchSampler:
-        return _observed(loader, required)
-    sampler: Any = batch_sampler.sampler
-    if isinstance(sampler, SequentialSampler):
-        size = len(sampler)
-        return range(size - size % batch_sampler.batch_size if batch_sampler.drop_last else size)
-    if isinstance(sampler, SubsetRandomSampler):
-        return list(dict.fromkeys(sampler.indices))
-    if isinstance(sampler, WeightedRandomSampler):
-        candidates: Sequence[int] = sampler.weights.nonzero().flatten().tolist()
-        return _drawn(sampler, candidates, sampler.num_samples, required)
-    if isinstance(sampler, RandomSampler):
-        return _drawn(sampler, range(len(sampler.data_source)), sampler.num_samples, required)
-    if isinstance(sampler, DistributedSampler) and sampler.num_replicas == ranks.size() > 1:
+    batches: Any = loader.batch_sampler
+    sampler: Any = batches.sampler if type(batches) is BatchSampler else None
+    if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
+        if required and sampler.num_replicas != ranks.size():
+            _ask(sampler, f"delivers a part of the data to each of {sampler.num_replicas} processes")
         return range(len(sampler.dataset))  # type: ignore[arg-type]
-    if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1 and required:
-        raise InvalidInputError(
-            f"the DistributedSampler delivers a part of the data to each of {sampler.num_replicas} processes: pass "
-            "num_data=, the number of examples that all processes train on."
-        )
-    return _observed(loader, required)
+    if isinstance(sampler, (RandomSampler, WeightedRandomSampler)):
+        is_weighted = isinstance(sampler, WeightedRandomSampler)
+        found = sampler.weights.nonzero().flatten().tolist() if is_weighted else range(len(sampler.data_source))
+        if required and sampler.num_samples < len(found):
+            _ask(sampler, f"draws {sampler.num_samples} of {len(found)} examples per epoch")
+        return found
+    if isinstance(sampler, SequentialSampler):
+        return range(len(sampler) - len(sampler) % batches.batch_size if batches.drop_last else len(sampler))
+    return _observed(loader, batches if sampler is None else sampler, required)
 
 
 def owned_generators(loader: DataLoader[Any]) -> tuple[torch.Generator, ...]:
@@ -68,42 +59,26 @@ def owned_generators(loader: DataLoader[Any]) -> tuple[torch.Generator, ...]:
     return tuple({id(generator): generator for generator in owned if generator is not None}.values())
 
 
-def _drawn(sampler: Any, candidates: Sequence[int], num_samples: int, required: bool) -> Sequence[int]:
-    """All candidates of a random sampler; fewer draws per epoch leave open how many of them training will meet."""
-    if required and num_samples < len(candidates):
-        _ask(sampler, f"draws {num_samples} of {len(candidates)} examples per epoch")
-    return candidates
-
-
-def _observed(loader: DataLoader[Any], required: bool) -> Sequence[Any]:
-    """What an unknown sampler delivers in one epoch, if the next epoch has the same examples."""
+def _observed(loader: DataLoader[Any], sampler: Any, required: bool) -> Sequence[Any]:
+    """What an unknown sampler of examples or batches delivers in one epoch, if the next one has the same examples."""
     generators = owned_generators(loader)
     states = [generator.get_state() for generator in generators]
     with torch.random.fork_rng(devices=[]):
-        first = _one_epoch(loader)
-        if required and set(first) != set(_one_epoch(loader)):
-            plain = type(loader.batch_sampler) is BatchSampler
-            _ask(loader.sampler if plain else loader.batch_sampler, "delivers other examples in each epoch")
+        first = _one_epoch(loader, sampler)
+        if required and first.keys() != _one_epoch(loader, sampler).keys():
+            _ask(sampler, "delivers other examples in each epoch")
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(state)
-    return _sorted(first)
-
-
-def _one_epoch(loader: DataLoader[Any]) -> list[Any]:
-    """The different indices of one epoch, in the order of delivery."""
-    batch_sampler: Any = loader.batch_sampler
-    if type(batch_sampler) is BatchSampler:
-        sampler: Any = batch_sampler.sampler
-        return list(dict.fromkeys(islice(sampler, len(sampler))))
-    batches: Iterable[Iterable[Any]] = islice(batch_sampler, len(batch_sampler))
-    return list(dict.fromkeys(chain.from_iterable(batches)))
-
-
-def _sorted(indices: list[Any]) -> list[Any]:
     try:
-        return sorted(indices)
+        return sorted(first)
     except TypeError:  # keys without an order
-        return indices
+        return list(first)
+
+
+def _one_epoch(loader: DataLoader[Any], sampler: Any) -> dict[Any, None]:
+    """The different indices of one epoch, in the order of delivery."""
+    delivered = islice(sampler, len(sampler))
+    return dict.fromkeys(chain.from_iterable(delivered) if sampler is loader.batch_sampler else delivered)
 
 
 def _ask(sampler: Any, behavior: str) -> NoReturn:
@@ -113,8 +88,13 @@ def _ask(sampler: Any, behavior: str) -> NoReturn:
     )
 
 
-def drawn(source: Iterable[Value], seed: int) -> Iterator[Value]:
-    """What a source gives if it draws from torch's global generator in a state of its own, seeded by `seed`."""
+def drawn(loader: DataLoader[Any], seed: int) -> Iterator[Any]:
+    """What a loader gives if it draws from torch's global generator in a state of its own, seeded by `seed`.
+
+    Persistent workers start anew too: no checkpoint could hold their random states.
+    """
+    source = copy.copy(loader)
+    source._iterator = None
     state, iterator = torch.Generator().manual_seed(seed).get_state(), None
     while True:
         with torch.random.fork_rng(devices=[]):
@@ -139,11 +119,7 @@ def steps_of(batches: Iterable[Value]) -> Iterator[list[Value]]:
 
 
 class StepSampler(Sampler[list[Any]]):
-    """The batches of this process out of those of all processes: nothing is repeated, and nothing is left out.
-
-    Args:
-        batch_sampler: The sampler of batches, which must give all processes the same ones.
-    """
+    """The batches of this process out of those of all processes: nothing is repeated, and nothing is left out."""
 
     def __init__(self, batch_sampler: Any) -> None:
         self._batch_sampler = batch_sampler
@@ -165,9 +141,8 @@ def shared_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
         return loader
     batches: Any = loader.batch_sampler
     if isinstance(loader.sampler, DistributedSampler) and loader.sampler.num_replicas == ranks.size():
-        dataset: Any = loader.dataset
-        order: Sampler[int] = RandomSampler(dataset) if loader.sampler.shuffle else SequentialSampler(dataset)
+        order = (RandomSampler if loader.sampler.shuffle else SequentialSampler)(loader.dataset)  # type: ignore[arg-type]
         batches = BatchSampler(order, loader.batch_size or 1, loader.drop_last)
     names = "num_workers collate_fn pin_memory timeout worker_init_fn multiprocessing_context generator prefetch_factor"
-    kept = {name: getattr(loader, name) for name in [*names.split(), "persistent_workers"]}
+    kept = {name: getattr(loader, name) for name in names.split()}
     return DataLoader(loader.dataset, batch_sampler=StepSampler(batches), **kept)

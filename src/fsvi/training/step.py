@@ -155,5 +155,6 @@ class Stepper:
 
 def _together(method: Method) -> DistributedDataParallel:
     """The method with gradients that are averaged over processes; it starts as on the first process."""
-    warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
-    return DistributedDataParallel(method, broadcast_buffers=False, find_unused_parameters=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch 2.13 about an argument that earlier ones need
+        return DistributedDataParallel(method, broadcast_buffers=False, find_unused_parameters=True)

@@ -73,12 +73,7 @@ def fit_tasks(
 
 
 def start_task(method: Method, number: int) -> None:
-    """Let every likelihood with several heads use the head of this task, for training or for prediction.
-
-    Args:
-        method: The method.
-        number: The number of the task, from 0.
-    """
+    """Let every likelihood with several heads use the head of this task, for training or for prediction."""
     for part in method.modules():
         if isinstance(part, MultiHead):
             part.task = number

@@ -9,8 +9,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from joblib import cpu_count
+
 from fsvi.errors import FSVIError
-from fsvi.machine import num_cores
 from fsvi.networks.devices import find_device
 from fsvi.training.step import PRECISIONS
 from fsvi.validation import check_choice, first_line
@@ -31,7 +32,7 @@ def demo(given: Namespace) -> None:
     from paper.sweeps import Workers, plan, reproduce
 
     print("Training on the toy tasks: a few minutes on 2 cores.")
-    jobs = given.jobs or min(_MOST_JOBS, num_cores())
+    jobs = given.jobs or min(_MOST_JOBS, cpu_count())
     orders = plan("toy", seeds=[given.seed], profile="smoke" if given.quick else "paper")
     reproduce(orders, given.out, print, Workers(jobs, threads=1), _compute(given))
     write_report(given.out, given.out, is_demo=True)

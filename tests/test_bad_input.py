@@ -101,9 +101,8 @@ def test_one_class_is_warned_of_once():
         (X[0], r"\(2,\).*batch"),
         (X[:0], "empty"),
         ("words", "^x .*tensor"),
-        (torch.nested.nested_tensor([X[0], X[1]]), "^x .*nested"),
     ],
-    ids=["nan", "shape", "one input", "nothing", "words", "nested"],
+    ids=["nan", "shape", "one input", "nothing", "words"],
 )
 def test_inputs_that_cannot_be_predicted(x, message):
     for method in (classifier(), fsvi.MAP(dense(), fsvi.Categorical())):

@@ -38,7 +38,6 @@ def test_examples_of_all_tensors_are_taken_together():
         ({"a": torch.ones(2, 1), "b": torch.ones(3, 1)}, "'a' has 2, 'b' has 3"),
         ({}, "no tensors"),
         ({"a": "text"}, "a"),
-        ({"input_ids": torch.ones(2, 5), "attention_mask": torch.ones(2, 4)}, "attention_mask"),
         ({"a": torch.full((2, 1), torch.nan)}, "'a' have 2 NaN"),
     ],
 )

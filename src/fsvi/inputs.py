@@ -166,7 +166,6 @@ def bundle(x: Any, check_leaf: Callable[[str, Any], Tensor]) -> Bundle:
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
         raise InvalidInputError(f"the parts of the inputs have different numbers of examples: {listed}.")
-    _check_masks(made)
     return made
 
 
@@ -284,24 +283,6 @@ def _normalized(tree: Any, place: str, check_leaf: Callable[[str, Any], Tensor])
 
 def _has_arrays(parts: Sequence[Any]) -> bool:
     return any(isinstance(part, np.ndarray) and part.ndim > 0 for part in parts)
-
-
-def _check_masks(x: Bundle) -> None:
-    """A mask (n, T) has a number for every position of the ids (n, T) in the same dictionary."""
-    for tree in _dictionaries(x.tree):
-        ids, mask = tree.get("input_ids"), tree.get("attention_mask")
-        if isinstance(ids, Tensor) and isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape != ids.shape:
-            raise InvalidInputError(
-                f"attention_mask has shape {tuple(mask.shape)}, but input_ids {tuple(ids.shape)}: a mask needs one "
-                "number per token."
-            )
-
-
-def _dictionaries(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        yield tree
-    for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple) else ():
-        yield from _dictionaries(part)
 
 
 def _padded(name: str, column: Sequence[Tensor], names: Sequence[str]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What this process may use of its machine: cores and memory, within the limits of containers and batch systems."""
+"""What this process may use of its machine: memory, within the limits of containers and batch systems."""
 
 from __future__ import annotations
 
@@ -8,23 +8,14 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import joblib
 import torch
 
 _CPU = torch.device("cpu")
 _MEMINFO, _OWN_GROUP, _GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-_UNLIMITED = 2**60
-"""Version 1 of control groups writes a huge number for "no limit"."""
-
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 """The options of glibc's mallopt(3)."""
 
 _KEPT = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20, _MMAP_MAX: 0}
-
-
-def num_cores() -> int:
-    """The cores that this process may use, by its affinity and its control group."""
-    return int(joblib.cpu_count())
 
 
 def free_memory(device: torch.device = _CPU) -> int | None:
@@ -81,33 +72,22 @@ def _free_of_machine() -> int | None:
 def _free_of_groups() -> int | None:
     """The least that the control group of this process and the groups around it have left; None without a limit."""
     try:
-        lines = _OWN_GROUP.read_text().splitlines()
-    except OSError:
+        own = next(line[3:] for line in _OWN_GROUP.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
         return None
-    left = []
-    for line in lines:
-        _, controllers, name = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        top = _GROUPS / "memory" if controllers else _GROUPS
-        limit, used = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
-        )
-        own = top / name.strip("/")
-        for folder in (own, *own.parents):
-            if folder.is_relative_to(top):
-                left.append(_left(folder, limit, used))
+    folder = _GROUPS / own.strip("/")
+    left = [_left(each) for each in (folder, *folder.parents) if each.is_relative_to(_GROUPS)]
     return min((free for free in left if free is not None), default=None)
 
 
-def _left(folder: Path, limit: str, used: str) -> int | None:
+def _left(folder: Path) -> int | None:
     """The bytes up to a group's limit. Cached files do not count: the system drops them when memory is needed."""
     try:
-        most, now = int((folder / limit).read_text()), int((folder / used).read_text())
+        most, now = int((folder / "memory.max").read_text()), int((folder / "memory.current").read_text())
     except (OSError, ValueError):  # no such file, or "max"
         return None
     cached = 0
     with suppress(OSError, ValueError):
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         cached = int(stat.get("inactive_file", 0))
-    return None if most > _UNLIMITED else max(0, most - now + cached)
+    return max(0, most - now + cached)

@@ -1,5 +1,3 @@
-import threading
-
 import pytest
 import torch
 from torch import nn
@@ -90,13 +88,6 @@ def test_looking_for_the_head_changes_nothing(make, name, training):
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(buffers[n], b) for n, b in net.named_buffers())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
-
-
-def test_a_network_that_cannot_be_copied_is_refused():
-    net = Net(lambda f: f)
-    net.lock = threading.Lock()
-    with pytest.raises(InvalidInputError, match="cannot be copied.*lock"):
-        Network(net).copied()
 
 
 @pytest.mark.parametrize(

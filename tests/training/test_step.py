@@ -133,7 +133,7 @@ def test_fp16_skips_a_step_that_overflows_and_halves_the_scale():
     before = copied(method)
     step([points(16)])
     assert same_bits(copied(method), before)
-    assert step.state()["scale"] == 2.0**15
+    assert step.scaler.get_scale() == 2.0**15
     hook.remove()
     step([points(16)])
     assert not same_bits(copied(method), before)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
-from fsvi.errors import HeadError, InvalidInputError
+from fsvi.errors import HeadError
 from fsvi.inputs import Bundle, Graphs, Inputs
 from fsvi.networks.parameters import batch_norms
 
@@ -27,28 +27,6 @@ def call(module: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None) -> 
     """What the module returns for `x`, with `tensors` in place of its parameters and buffers of those names."""
     args, kwargs = ((x,), {}) if isinstance(x, Tensor) else _arguments(module, x)
     return module(*args, **kwargs) if not tensors else functional_call(module, tensors, args, kwargs)
-
-
-def check_arguments(module: nn.Module, x: Inputs) -> None:
-    """Refuse structured inputs that do not fit the arguments of the module's `forward`, by name."""
-    if isinstance(x, Tensor):
-        return
-    args, kwargs = _arguments(module, x)
-    parameters = inspect.signature(module.forward).parameters.values()
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    known = [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    odd = [name for name in kwargs if name not in known]
-    if odd and not takes_any:
-        raise InvalidInputError(
-            f"inputs have the key {odd[0]!r}, which the network's forward does not take: it takes {', '.join(known)}."
-        )
-    needed = [p.name for p in parameters if p.default is p.empty and p.name in known][len(args) :]
-    missing = [name for name in needed if name not in kwargs]
-    if missing:
-        given = ", ".join(map(repr, kwargs)) or f"{len(args)} parts"
-        raise InvalidInputError(f"inputs have no {missing[0]!r}, which the network's forward needs: there are {given}.")
-    if len(args) > len(known) and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise InvalidInputError(f"inputs have {len(args)} parts, but the network's forward takes {len(known)}.")
 
 
 def input_names(module: nn.Module, x: Inputs) -> list[str]:

@@ -33,8 +33,7 @@ _LAYERS: dict[str, type[nn.Module]] = {
         *(nn.Flatten, nn.Unflatten, nn.Identity, RandomFeatures, Scale, TabularFeatures),
     )
 }
-_RESNETS = {"resnet18": resnet18, "resnet50": resnet50}
-_NETWORKS = {**_RESNETS, text_encoder.__name__: text_encoder}
+_NETWORKS = {"resnet18": resnet18, "resnet50": resnet50, "text_encoder": text_encoder}
 _DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -85,26 +84,9 @@ def _describe(module: nn.Module) -> dict[str, Any] | None:
     if type(module) is DistanceFeatures:
         trunk = _describe(module.trunk)
         return {"layer": name, "settings": _settings(module, ("trunk",)), "trunk": trunk} if trunk else None
-    if type(module) is ResNet:
-        return _describe_resnet(module)
-    if type(module) is TextEncoder:
-        return {"layer": text_encoder.__name__, "settings": dict(module.settings)}
+    if isinstance(module, (ResNet, TextEncoder)):
+        return {"layer": module.made_by, "settings": dict(module.settings)}
     return {"layer": name, "settings": _settings(module)} if _LAYERS.get(name) is type(module) else None
-
-
-def _describe_resnet(net: ResNet) -> dict[str, Any] | None:
-    """The known ResNet that looks exactly like this one, if any; a changed one does not."""
-    first = net.stem[0]
-    if not isinstance(first, nn.Conv2d) or not isinstance(net.fc, nn.Linear):
-        return None
-    settings: dict[str, Any] = {
-        "in_channels": first.in_channels,
-        "num_classes": net.fc.out_features,
-        "small_images": first.kernel_size == (3, 3),
-    }
-    with torch.device("meta"):
-        known = [name for name, make in _RESNETS.items() if repr(make(**settings)) == repr(net)]
-    return {"layer": known[0], "settings": settings} if known else None
 
 
 def _settings(layer: nn.Module, without: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -94,22 +94,6 @@ def make_generator(seed: int, device: torch.device) -> torch.Generator:
     return torch.Generator(device=device).manual_seed(seed)
 
 
-def random_state(device: torch.device) -> Tensor | None:
-    """The state of torch's global generator of an accelerator; None for the CPU."""
-    if device.type == "cpu":
-        return None
-    module: Any = torch.get_device_module(device)
-    return module.get_rng_state() if device.type == "mps" else module.get_rng_state(device)
-
-
-def set_random_state(device: torch.device, state: Tensor | None) -> None:
-    """Restore what `random_state` returned."""
-    if state is None or device.type == "cpu":
-        return
-    module: Any = torch.get_device_module(device)
-    module.set_rng_state(state) if device.type == "mps" else module.set_rng_state(state, device)
-
-
 def mixed_seed(*parts: Any) -> int:
     """A seed that depends on all parts."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "little")
@@ -128,9 +112,12 @@ def seed_random(seed: int, device: torch.device) -> None:
 @contextmanager
 def forked_random(device: torch.device) -> Iterator[None]:
     """Afterwards, torch's global generators of the CPU and of `device` have the states they had before."""
-    state = random_state(device)
+    module: Any = torch.get_device_module(device)
+    place = () if device.type == "mps" else (device,)
+    state = None if device.type == "cpu" else module.get_rng_state(*place)
     with torch.random.fork_rng(devices=[]):
         try:
             yield
         finally:
-            set_random_state(device, state)
+            if state is not None:
+                module.set_rng_state(state, *place)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs, describe_inputs
-from fsvi.networks.calls import Output, call, check_arguments, dropping, evaluating, repeatable, unwrap
+from fsvi.networks.calls import Output, call, dropping, evaluating, repeatable, unwrap
 from fsvi.networks.copies import deep_copy
 from fsvi.networks.description import describe
 from fsvi.networks.devices import forked_random, moved
@@ -247,7 +247,6 @@ class Network:
     def examined(self, x: Inputs) -> Network:
         """The network with its head found by a pass over example inputs `x`, and checked: head(features(x)) = f(x)."""
         x = self.arranged(x)
-        check_arguments(self.module, x)
         calls, outputs = self._trace(x)
         name, layout = self._find(x, calls, outputs)
         if self._is_head_given and name != self.head:

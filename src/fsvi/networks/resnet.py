@@ -16,7 +16,7 @@ def resnet18(in_channels: int = 3, num_classes: int = 10, small_images: bool = T
         num_classes: The number of outputs.
         small_images: Whether to use the stem for 32×32 images.
     """
-    return ResNet(_basic, (2, 2, 2, 2), in_channels, num_classes, small_images)
+    return ResNet("resnet18", _basic, (2, 2, 2, 2), in_channels, num_classes, small_images)
 
 
 def resnet50(in_channels: int = 3, num_classes: int = 2, small_images: bool = False) -> "ResNet":
@@ -27,7 +27,7 @@ def resnet50(in_channels: int = 3, num_classes: int = 2, small_images: bool = Fa
         num_classes: The number of outputs.
         small_images: Whether to use the stem for 32×32 images.
     """
-    return ResNet(_bottleneck, (3, 4, 6, 3), in_channels, num_classes, small_images)
+    return ResNet("resnet50", _bottleneck, (3, 4, 6, 3), in_channels, num_classes, small_images)
 
 
 class Residual(nn.Module):
@@ -54,6 +54,7 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
+        made_by: str,
         block: Callable[[int, int, int], Residual],
         depths: Sequence[int],
         in_channels: int,
@@ -63,6 +64,8 @@ class ResNet(nn.Module):
         super().__init__()
         check_count("in_channels", in_channels)
         check_count("num_classes", num_classes)
+        self.made_by = made_by
+        self.settings = {"in_channels": in_channels, "num_classes": num_classes, "small_images": small_images}
         self.stem = nn.Sequential(*_stem(in_channels, small_images))
         blocks: list[Residual] = []
         channels = 64

@@ -45,6 +45,7 @@ class TextEncoder(nn.Module):
         self, vocabulary: int, num_classes: int, width: int, layers: int, heads: int, length: int, dropout: float
     ) -> None:
         super().__init__()
+        self.made_by = "text_encoder"
         self.settings = {
             "vocabulary": check_count("vocabulary", vocabulary),
             "num_classes": check_count("num_classes", num_classes),

@@ -215,13 +215,13 @@ class Run:
             "step": self.state.step,
             "stopped": self.state.stopped,
             "rates": self.rates.state(),
-            "stepper": self.stepper.state(),
+            "scaler": self.stepper.scaler.state_dict(),
             "callbacks": [callback.state_dict() for callback in self.callbacks],
             "run": ranks.run_name(),
         }
 
     def resume(self, state: dict[str, Any] | None, path: Any, is_asked: bool) -> None:
-        """Continue from a checkpoint, if any; `is_asked` unless only torchrun wants it, which has restarted this run."""
+        """Continue from a checkpoint; `is_asked` unless only torchrun, which has restarted this run, wants it."""
         if state is None:
             return
         if not is_asked and state["run"] != ranks.run_name():
@@ -235,7 +235,7 @@ class Run:
             self.best, self.state.epoch = state["best"], self.history.epochs
             self.state.step, self.state.stopped = state["step"], state["stopped"]
             self.rates.load_state(state["rates"])
-            self.stepper.load_state(state["stepper"])
+            self.stepper.scaler.load_state_dict(state["scaler"])
             for callback, own in zip(self.callbacks, state["callbacks"], strict=True):
                 callback.load_state_dict(own)
 

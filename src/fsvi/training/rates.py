@@ -133,20 +133,8 @@ def _made(make: MakeScheduler, optimizer: Optimizer) -> LRScheduler:
     return scheduler
 
 
-def _without_callables(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain part of a scheduler's state; functions are given again when training resumes."""
-    return {name: _plain(value) for name, value in state.items() if _is_plain(value)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(map(_is_plain, value.values()))
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str))
+def _without_callables(state: Any) -> Any:
+    """A scheduler's state without functions, which are given again when training resumes."""
+    if isinstance(state, Mapping):
+        return {name: _without_callables(value) for name, value in state.items() if not callable(value)}
+    return [_without_callables(value) for value in state] if isinstance(state, (list, tuple)) else state

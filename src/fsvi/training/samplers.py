@@ -41,9 +41,10 @@ def deliverable_indices(loader: DataLoader[Any], required: bool = True) -> Seque
         if required and sampler.num_replicas != ranks.size():
             _ask(sampler, f"delivers a part of the data to each of {sampler.num_replicas} processes")
         return range(len(sampler.dataset))  # type: ignore[arg-type]
-    if isinstance(sampler, (RandomSampler, WeightedRandomSampler)):
-        is_weighted = isinstance(sampler, WeightedRandomSampler)
-        found = sampler.weights.nonzero().flatten().tolist() if is_weighted else range(len(sampler.data_source))
+    draws = isinstance(sampler, (RandomSampler, WeightedRandomSampler))
+    if draws:
+        weights = getattr(sampler, "weights", None)
+        found = range(len(sampler.data_source)) if weights is None else weights.nonzero().flatten().tolist()
         if required and sampler.num_samples < len(found):
             _ask(sampler, f"draws {sampler.num_samples} of {len(found)} examples per epoch")
         return found

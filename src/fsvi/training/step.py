@@ -49,7 +49,7 @@ class Stepper:
         self.method, self.optimizer = method, optimizer
         self.clip_norm = None if clip_norm is None else check_positive("clip_norm", clip_norm)
         self.precision = None if precision is None else check_choice("precision", precision, PRECISIONS)
-        self._scaler = torch.amp.GradScaler(method.device.type, enabled=precision == "fp16")
+        self.scaler = torch.amp.GradScaler(method.device.type, enabled=precision == "fp16")
         dtype = None if precision is None else PRECISIONS[precision]
         self._autocast = torch.autocast(method.device.type, dtype=dtype) if dtype else nullcontext()
         self._statistics = [buffer for layer in batch_norms(method) for buffer in layer.buffers(recurse=False)]
@@ -80,8 +80,8 @@ class Stepper:
         before = [buffer.clone() for buffer in self._statistics]
         try:
             terms = self._backward(batches, observed)
-            if self._scaler.is_enabled():
-                self._scaler.unscale_(self.optimizer)
+            if self.scaler.is_enabled():
+                self.scaler.unscale_(self.optimizer)
             norms = []
             for learned in self._learned:
                 norms.append(get_total_norm([p.grad for p in learned if p.grad is not None]))
@@ -99,17 +99,9 @@ class Stepper:
             self.optimizer.step()
             for learner in self._learners:
                 learner.after_step()
-        if self._scaler.is_enabled():
-            self._scaler.update()
+        if self.scaler.is_enabled():
+            self.scaler.update()
         return read
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must keep."""
-        return self._scaler.state_dict()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
-        self._scaler.load_state_dict(dict(state))
 
     def _backward(self, batches: Sequence[Batch], observed: float) -> dict[str, Tensor]:
         """Add up the gradients of all minibatches; the terms, averaged over the minibatches of all processes."""
@@ -119,7 +111,7 @@ class Stepper:
             share = self._size * (batch.observed or 0) / observed  # processes average their gradients
             with self._together.no_sync() if self._together and waits else nullcontext():
                 terms = self._forward(batch)
-                self._scaler.scale(share * torch.stack(list(terms.values())).sum()).backward()
+                self.scaler.scale(share * torch.stack(list(terms.values())).sum()).backward()
             for name, term in terms.items():
                 means[name] = means.get(name, 0.0) + share * term.detach()
         if self._together is not None:
@@ -143,7 +135,7 @@ class Stepper:
     def _find_problem(self, terms: Mapping[str, float], epoch: int) -> bool:
         """Refuse a step that would spoil the parameters; True if the gradient merely overflows in fp16."""
         wrong = [f"{name} term of the loss became {v}" for name, v in terms.items() if not math.isfinite(v)]
-        if not wrong and self._scaler.is_enabled() and self._scaler.get_scale() > 1:
+        if not wrong and self.scaler.is_enabled() and self.scaler.get_scale() > 1:
             return True
         wrong = wrong or ["gradient of the loss became NaN or infinite"]
         rate = self.optimizer.param_groups[0]["lr"]

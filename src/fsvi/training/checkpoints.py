@@ -81,8 +81,6 @@ def _lock(folder: Path) -> int | None:
         import fcntl
     except ImportError:  # Windows
         return None
-    if not _locks:
-        os.register_at_fork(after_in_child=_release_all)  # workers that outlive a killed process hold no lock
     lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,6 +105,10 @@ def _release(lock: int | None) -> None:
 def _release_all() -> None:
     for lock in list(_locks):
         _release(lock)
+
+
+if hasattr(os, "register_at_fork"):  # workers that outlive a killed process hold no lock
+    os.register_at_fork(after_in_child=_release_all)
 
 
 def flatten(settings: Any, name: str = "") -> dict[str, Any]:

@@ -6,8 +6,6 @@ import copy
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from fsvi import ranks
@@ -96,6 +94,9 @@ def _is_fixed(method: Method, x: Any) -> bool:
 @torch.no_grad()
 def _features(method: Method, x: Any, shown: bool) -> Tensor:
     """The features of all inputs, on the device of the inputs, in eval mode."""
+    from rich.console import Console  # which draws from Python's global random numbers when it is imported
+    from rich.progress import track
+
     network = method.eval().network
     chunks = track(x.split(_ROWS), "features", console=Console(stderr=True), transient=True, disable=not shown)
     return torch.cat([network.features(network.arranged(chunk)).to(x.device) for chunk in chunks])

@@ -77,7 +77,9 @@ class Network:
         check_supported(module)
         layers = head_layers(module)
         if head is not None and head not in layers:
-            raise HeadError(f"head={head!r} is not a linear layer of the network; it has {_listed(layers)}.")
+            raise HeadError(
+                f"head={head!r} is not a linear layer of the network; it has {', '.join(map(repr, layers)) or 'none'}."
+            )
         if not layers:
             raise HeadError("the network has no nn.Linear layer: fsvi needs one that computes the outputs.")
         self.module = module
@@ -462,16 +464,9 @@ def _check_features(name: str, features: Tensor, num: int) -> None:
 def _explain(outputs: Tensor, last: str | None) -> str:
     if last is None:
         return "the network calls none of its linear layers: fsvi needs one that computes the outputs."
-    sums = outputs.double().sum(-1)
-    one = torch.ones_like(sums)
-    if bool((outputs >= 0).all()) and torch.allclose(sums, one, atol=1e-4):
-        return f"the network ends in a softmax after {last!r}: return the linear layer's output, the logits, instead."
-    if torch.allclose(outputs.double().exp().sum(-1), one, atol=1e-4):
-        return (
-            f"the network ends in a log-softmax after {last!r}: return the linear layer's output, the logits, instead."
-        )
+    for values, name in ((outputs.double(), "softmax"), (outputs.double().exp(), "log-softmax")):
+        if bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all()):
+            return (
+                f"the network ends in a {name} after {last!r}: return the linear layer's output, the logits, instead."
+            )
     return f"the network's output is not the output of a linear layer: something changes it after {last!r}."
-
-
-def _listed(names: Mapping[str, Head]) -> str:
-    return ", ".join(repr(name) for name in names) if names else "none"

@@ -94,25 +94,19 @@ class _EachEpoch(Callback):
 
 def check_callbacks(callbacks: Sequence[Callback | Callable[[TrainingState], object]] | None) -> list[Callback]:
     """Callbacks, with functions wrapped."""
-    if callbacks is None:
-        return []
-    if not isinstance(callbacks, (list, tuple)):
+    if not isinstance(callbacks, (list, tuple, type(None))):
         raise InvalidInputError(f"callbacks is a {type(callbacks).__name__}: pass a list of callbacks or functions.")
-    return [_as_callback(index, callback) for index, callback in enumerate(callbacks)]
+    made: list[Callback] = []
+    for index, given in enumerate(callbacks or ()):
+        if isinstance(given, type) or not (isinstance(given, Callback) or callable(given)):
+            raise InvalidInputError(
+                f"callbacks[{index}]={given!r} is not an fsvi.training.Callback or a function of the state."
+            )
+        made.append(given if isinstance(given, Callback) else _EachEpoch(given))
+    return made
 
 
 def callback_name(callback: Callback) -> str:
     """A name by which a checkpoint knows the callback."""
     inner = callback.function if isinstance(callback, _EachEpoch) else type(callback)
     return getattr(inner, "__qualname__", type(inner).__name__)
-
-
-def _as_callback(index: int, callback: Any) -> Callback:
-    if isinstance(callback, Callback):
-        return callback
-    if not callable(callback) or isinstance(callback, type):
-        kind = f"the class {callback.__name__}" if isinstance(callback, type) else f"a {type(callback).__name__}"
-        raise InvalidInputError(
-            f"callbacks[{index}] is {kind}, not an fsvi.training.Callback or a function of the state."
-        )
-    return _EachEpoch(callback)

@@ -163,12 +163,8 @@ class LoaderBatches(Batches):
 
     def one_pass(self, seed: int) -> Iterator[Batch]:
         """One pass over the loader."""
-        return self._merged(map(self._checked, drawn(self._loader, seed)))
-
-    @property
-    def checksum(self) -> int:  # type: ignore[override]
-        """Of all indices that processes have shared."""
-        return int(getattr(self._loader.batch_sampler, "checksum", 0))
+        yield from self._merged(map(self._checked, drawn(self._loader, seed)))
+        self.checksum = int(getattr(self._loader.batch_sampler, "checksum", 0))  # of all indices that processes shared
 
     def _merged(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         return merge_single(batches) if self._merges else batches
@@ -214,12 +210,6 @@ class StreamBatches(LoaderBatches):
             if self.shards_itself:
                 self._length = math.ceil(self._length / ranks.size())
         self.num_batches = self._length if self.shards_itself else math.ceil(self._length / ranks.size())
-        self._checksum = 0
-
-    @property
-    def checksum(self) -> int:  # type: ignore[override]
-        """Of all targets that processes have shared."""
-        return self._checksum
 
     def examples(self) -> Batch:
         """The first examples of a pass."""
@@ -244,11 +234,11 @@ class StreamBatches(LoaderBatches):
         return self._merged(map(self._checked, own))
 
     def _own(self, batches: Iterator[Any]) -> Iterator[Any]:
-        self._checksum = 0
+        self.checksum = 0  # of all targets that processes have shared
         for step in steps_of(batches):
             for batch in step:
                 targets = torch.as_tensor(unpacked(batch, self._unpack)[1]).detach().cpu().contiguous()
-                self._checksum = zlib.crc32(targets.numpy().tobytes(), self._checksum)
+                self.checksum = zlib.crc32(targets.numpy().tobytes(), self.checksum)
             yield from step[ranks.rank() : ranks.rank() + 1]
 
     def _first_size(self) -> int:

@@ -49,7 +49,7 @@ def attempt(python: str, package: Path, torch: str) -> str:
         inside = f"{folder}/env/bin/python"
         run(inside, "-m", "pip", "install", "-q", package, torch)
         run(f"{folder}/env/bin/fsvi", "--version", cwd=folder)
-        return run(inside, "-c", TRIAL, cwd=folder).splitlines()[-1]
+        return run(inside, "-I", "-c", TRIAL, cwd=folder).splitlines()[-1]
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Conformal sets
 
-Sets of classes that contain the right one in 90% of all cases. Digits that the model knows have one class; blurred
-ones have more.
+Sets of classes that contain the right one for 90% of digits like those held out. Most digits get one class. Most
+blurred ones get none: no class looks right, so a person should look, and the guarantee does not cover them.
 """
 
 import matplotlib.pyplot as plt

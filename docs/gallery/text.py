@@ -1,7 +1,7 @@
 """Text
 
-A small transformer learns praise and blame. Texts that say neither are uncertain, because the context has texts with
-replaced words.
+A small transformer learns praise and blame. How well it notices texts that say neither depends on the context: reviews
+with replaced words, or unlabeled texts like those.
 """
 
 import random
@@ -30,18 +30,26 @@ vocabulary = fsvi.data.Vocabulary.of(texts)
 x = vocabulary.encode(texts)
 train, test = ({name: ids[part] for name, ids in x.items()} for part in (slice(400), slice(400, None)))
 
-torch.manual_seed(0)
-net = fsvi.networks.text_encoder(len(vocabulary), num_classes=2, width=16, length=x["input_ids"].shape[1])
-context = fsvi.contexts.Mixture([fsvi.contexts.Batch(), fsvi.contexts.ReplacedTokens(0.5)], [0.5, 0.5])
-method = fsvi.FSVI(net, fsvi.Categorical(), context, stochastic="last_layer", num_samples=5, num_context=8)
-fsvi.fit(method, (train, y[:400]), epochs=12, batch_size=32, lr=5e-3, seed=0)
 
-silent = vocabulary.encode([" ".join(rng.choices(FILLERS, k=19)) for _ in range(200)])
-inside, outside = method.predict(test, num_samples=100), method.predict(silent, num_samples=100)
-accuracy = fsvi.metrics.accuracy(inside, y[400:])
-auroc = fsvi.metrics.ood(inside.entropy(), outside.entropy()).auroc
-figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
-ax.hist([inside.entropy(), outside.entropy()], bins=20, label=["reviews", "texts without a verdict"])
-ax.set(xlabel="entropy, nats", ylabel="texts", title=f"accuracy {accuracy:.2f}, AUROC {auroc:.2f}")
-ax.legend()
+
+def neutral():
+    """Texts that say neither good nor bad."""
+    return vocabulary.encode([" ".join(rng.choices(FILLERS, k=19)) for _ in range(200)])
+
+
+contexts = {"replaced words": fsvi.contexts.ReplacedTokens(0.5), "unlabeled texts": fsvi.contexts.Dataset(neutral())}
+others = neutral()
+figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
+for ax, (name, points) in zip(axes, contexts.items(), strict=True):
+    torch.manual_seed(0)
+    net = fsvi.networks.text_encoder(len(vocabulary), num_classes=2, width=16, length=x["input_ids"].shape[1])
+    context = fsvi.contexts.Mixture([fsvi.contexts.Batch(), points], [0.5, 0.5])
+    method = fsvi.FSVI(net, fsvi.Categorical(), context, num_samples=5, num_context=8)
+    fsvi.fit(method, (train, y[:400]), epochs=12, batch_size=32, lr=5e-3, seed=0)
+    inside, outside = method.predict(test, num_samples=100), method.predict(others, num_samples=100)
+    auroc = fsvi.metrics.ood(inside.entropy(), outside.entropy()).auroc
+    ax.hist([inside.entropy(), outside.entropy()], bins=20, label=["reviews", "texts without a verdict"])
+    accuracy = fsvi.metrics.accuracy(inside, y[400:])
+    ax.set(title=f"context: {name}\naccuracy {accuracy:.2f}, AUROC {auroc:.2f}", xlabel="entropy, nats")
+axes[0].legend()
 figure.savefig("text.png", dpi=90)

@@ -1,6 +1,7 @@
 """The gallery's pages, made from the scripts in docs/gallery when the site is built."""
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ ORDER = [
     "segmentation",
     "continual",
     "ensembles",
+    "methods",
+    "likelihoods",
     "contexts",
     "reliability",
     "fsvi_in_one_file",
@@ -49,6 +52,25 @@ def index() -> str:
         "# Gallery\n\nEach example is one script that draws its own picture; `make gallery` runs them all.\n\n"
         '<div class="grid cards" markdown>\n\n' + "\n".join(entries) + "\n</div>\n"
     )
+
+
+def examples_of(name: str) -> list[str]:
+    """The examples whose code has a public name, such as `fsvi.FSVI`, or names of a module, such as `fsvi.contexts`."""
+    code = {example: (GALLERY / f"{example}.py").read_text("utf-8") for example in ORDER}
+    last = name.rsplit(".", 1)[-1]
+    return [example for example in ORDER if re.search(rf"\b{last}[(.]|import .*\b{last}\b", code[example])]
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Adds links to the gallery below the names on the API's pages."""
+    if not page.file.src_uri.startswith("api/"):
+        return markdown
+
+    def with_links(found: re.Match[str]) -> str:
+        links = [f"[{describe(example)[0]}](../gallery/{example}.md)" for example in examples_of(found[1])]
+        return f"{found[0]}\n**In the gallery:** {' · '.join(links)}\n" if links else found[0]
+
+    return re.sub(r"^::: (\S+)\n(?:    .*\n)*", with_links, markdown, flags=re.MULTILINE)
 
 
 def on_files(files: Files, config: Any) -> Files:

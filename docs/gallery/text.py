@@ -31,7 +31,6 @@ x = vocabulary.encode(texts)
 train, test = ({name: ids[part] for name, ids in x.items()} for part in (slice(400), slice(400, None)))
 
 
-
 def neutral():
     """Texts that say neither good nor bad."""
     return vocabulary.encode([" ".join(rng.choices(FILLERS, k=19)) for _ in range(200)])

@@ -132,8 +132,8 @@ TASKS.append(
             ),
         ],
         "Heads for CIFAR-10 on features of EfficientNet-Lite0, 10,000 training images. Energy, Mahalanobis distance "
-        "and nearest neighbors are scores next to MAP's predictions; the other rows detect by predictive entropy. Nearest "
-        "neighbors detect far better than every head, random features included.",
+        "and nearest neighbors are scores next to MAP's predictions; the other rows detect by predictive entropy. "
+        "Nearest neighbors detect far better than every head, random features included.",
     )
 )
 CONTINUAL = {

@@ -64,6 +64,14 @@ def test_a_quotation_mark_that_is_never_closed_does_not_swallow_rows(tmp_path):
     assert len(table) == 53
 
 
+def test_parquet_text_that_is_not_utf_8_is_named(tmp_path):
+    offsets = pa.py_buffer(np.array([0, 1, 3], np.int32))
+    broken = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"\xff\xfe\xfd")])
+    pa.parquet.write_table(pa.table({"a": broken}), tmp_path / "t.parquet")
+    with pytest.raises(FileFormatError, match="UTF-8"):
+        read_table(tmp_path / "t.parquet")
+
+
 def test_names_of_files_need_not_be_text(tmp_path):
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv"))
     assert len(read_table(write(path, GOOD)).table) == 3

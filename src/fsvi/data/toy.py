@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fsvi.errors import InvalidInputError
+from fsvi.validation import check_count, check_positive
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,8 @@ def two_moons(num: int = 200, noise: float = 0.2, seed: int = 0) -> tuple[Tensor
     Returns:
         Inputs (num, 2) float32 and labels (num,) int64.
     """
-    if num < 2:
-        raise InvalidInputError(f"num={num} must be at least 2, one point per class.")
-    if not noise >= 0:
-        raise InvalidInputError(f"noise={noise} must not be negative.")
+    check_count("num", num, least=2)
+    check_positive("noise", noise, zero=True)
     from sklearn.datasets import make_moons  # takes longer to import than all of fsvi
 
     x, y = make_moons(n_samples=num, noise=noise, random_state=seed)
@@ -155,8 +153,7 @@ def oat1d(seed: int = 2, num: int = 100) -> Toy1D:
         seed: The seed of the function and the points; 2 is the published one.
         num: The number of points (the original notebook draws 1,000). The function does not depend on it.
     """
-    if num < 1:
-        raise InvalidInputError(f"num={num} must be at least 1.")
+    check_count("num", num)
     random = np.random.RandomState(seed)
     W, b = random.randn(30, 1), random.rand(30, 1) * 2 * np.pi
     x = 5 * np.sign(random.randn(num)) + random.randn(num).clip(-2, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,11 +20,7 @@ _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[!?]")
 
 
 def split_words(text: str) -> list[str]:
-    """The lower-case words of a text, with exclamation and question marks as words; tags such as <br /> are left out.
-
-    Args:
-        text: Any text.
-    """
+    """The lower-case words of a text, and its exclamation and question marks; tags such as <br /> are left out."""
     return _WORD.findall(_MARKUP.sub(" ", text.lower().replace("’", "'")))
 
 
@@ -79,16 +75,8 @@ class Vocabulary:
         check_choice("keep", keep, ("start", "end"))
         if isinstance(texts, str) or len(texts) == 0:
             raise InvalidInputError("texts must be a list of at least one text.")
-        rows = [self._row(text, length, keep) for text in texts]
-        ids = torch.full((len(rows), max(map(len, rows))), PADDING)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)] = torch.tensor(row)
+        rows = [split_words(text) for text in texts]
+        rows = [row[:length] if keep == "start" else row[-length:] for row in rows]
+        numbers = [[self._ids.get(word, UNKNOWN) for word in row] or [UNKNOWN] for row in rows]
+        ids = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, numbers)), True, PADDING)
         return {"input_ids": ids, "attention_mask": ids != PADDING}
-
-    def _row(self, text: str, length: int, keep: str) -> list[int]:
-        words = split_words(text)
-        kept = words[:length] if keep == "start" else words[-length:]
-        return list(self._lookup(kept)) or [UNKNOWN]
-
-    def _lookup(self, words: Iterable[str]) -> Iterator[int]:
-        return (self._ids.get(word, UNKNOWN) for word in words)

@@ -7,8 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ METADATA = "fsvi.json"
 _PACKAGES = ("onnx", "onnxscript")
 _LARGEST = 2**31 - 2**20
 """An ONNX file is one message of Protocol Buffers, which has at most 2 GiB."""
-_LOGGERS = ("torch.onnx", "torch.onnx._internal", "onnxscript", "onnx_ir")
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
@@ -76,11 +74,15 @@ def _onnx(graph: Graph, metadata: Mapping[str, str]) -> bytes:
 
 
 def _converted(graph: Graph) -> Any:
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # the converter talks about packages that are not needed
     try:
-        with torch.no_grad(), quiet_torch(), _quiet_logs():
+        with torch.no_grad(), quiet_torch():
             program = torch.onnx.export(graph.program, dynamo=True, input_names=graph.inputs, verbose=False)
     except torch.onnx.errors.OnnxExporterError as error:
-        raise InvalidInputError(_explain(error, graph)) from error
+        raise InvalidInputError(_explain(error)) from error
+    finally:
+        logging.disable(disabled)
     assert program is not None
     return program.model_proto
 
@@ -105,8 +107,8 @@ def _name_batch(graph: Any) -> None:
                 dim.dim_param = "batch"
 
 
-def _explain(error: BaseException, graph: Graph) -> str:
-    """Name the layer whose operation ONNX does not have."""
+def _explain(error: BaseException) -> str:
+    """What torch says, in words for people: its causes name the operation that ONNX does not have."""
     text = ""
     cause: BaseException | None = error
     while cause is not None:
@@ -114,19 +116,4 @@ def _explain(error: BaseException, graph: Graph) -> str:
     found = re.search(r"OpOverload\(op='\w+\.(\w+)'", text)
     if found is None:
         return f"torch cannot convert this model to ONNX: {first_line(error)}; use .pt2."
-    place = graph.layer_of(found[1]) or "the model"
-    return f"{place} uses {found[1]}, which ONNX does not have: use another layer, or export to .pt2."
-
-
-@contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """A context in which the converter does not talk about packages that are not needed."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    return f"the model uses {found[1]}, which ONNX does not have: use another layer, or export to .pt2."

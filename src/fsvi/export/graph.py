@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_map
 
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs
-from fsvi.networks.calls import exporting
 from fsvi.validation import first_line
 
 Summarize = Callable[[Inputs], Mapping[str, Tensor]]
@@ -35,13 +34,11 @@ class Graph:
         program: The graph; it takes inputs in the structure that `predict` takes.
         inputs: The names of the inputs' tensors.
         outputs: The names of the outputs.
-        layer_of: A function from the name of an operation to the layer that uses it, for error messages.
     """
 
     program: ExportedProgram
     inputs: list[str]
     outputs: list[str]
-    layer_of: Callable[[str], str | None]
 
 
 def trace(function: Summarize, x: Inputs, module: nn.Module, names: list[str]) -> Graph:
@@ -52,7 +49,9 @@ def trace(function: Summarize, x: Inputs, module: nn.Module, names: list[str]) -
     share(program.graph)
     program.graph_module.recompile()
     _own_constants(program)
-    return Graph(program, names, _output_names(program), lambda operation: _layer_of(operation, function, x, module))
+    spec = program.call_spec.out_spec
+    assert spec is not None
+    return Graph(program, names, list(spec.context))
 
 
 def share(graph: torch.fx.Graph) -> None:
@@ -94,7 +93,7 @@ def _exported(traced: nn.Module, x: Inputs, module: nn.Module) -> ExportedProgra
     shapes = tree_map(lambda leaf: {0: batch, **_lengths(leaf, isinstance(x, Tensor))}, tree)
     with _following(module) as inside:
         try:
-            with torch.no_grad(), quiet_torch(), exporting():
+            with torch.no_grad(), quiet_torch():
                 return export(traced, (tree,), dynamic_shapes={"x": shapes}, strict=False)
         except FSVIError:
             raise
@@ -109,13 +108,6 @@ def _lengths(leaf: Tensor, is_alone: bool) -> dict[int, Any]:
     """Dimensions that may differ between batches: lengths of texts, which torch fixes where the model needs it."""
     is_fixed = is_alone and leaf.is_floating_point()
     return {} if is_fixed else {axis: Dim.AUTO for axis in range(1, leaf.dim())}
-
-
-def _output_names(program: ExportedProgram) -> list[str]:
-    """The keys of the dictionary that the graph returns."""
-    spec = program.call_spec.out_spec
-    assert spec is not None
-    return list(spec.context)
 
 
 def _frozen(value: Any) -> Any:
@@ -156,21 +148,6 @@ def _following(module: nn.Module) -> Iterator[list[str]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _layer_of(operation: str, function: Summarize, x: Inputs, module: nn.Module) -> str | None:
-    """The layer that uses an operation such as "angle"; None if none does."""
-    found: list[str] = []
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func._schema.name.endswith(operation):
-                found.append(_place(inside))
-            return func(*args, **(kwargs or {}))
-
-    with torch.no_grad(), _following(module) as inside, Watch():
-        function(x)
-    return found[0] if found else None
 
 
 def _place(inside: list[str]) -> str:

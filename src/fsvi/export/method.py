@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,6 @@ from fsvi.export.graph import trace
 from fsvi.inputs import Graphs, Inputs, num_rows
 from fsvi.likelihoods import Predictive
 from fsvi.networks.calls import input_names
-from fsvi.networks.copies import deep_copy
 from fsvi.networks.devices import make_generator
 from fsvi.validation import check_count, check_inputs, check_seed
 
@@ -43,11 +43,12 @@ def export_method(
     """Write a method as one graph; see `Method.export`."""
     check_count("num_samples", num_samples)
     target, seed = check_path(path), check_seed(seed)
-    method = deep_copy(method).cpu().eval().requires_grad_(False)
+    method = copy.deepcopy(method).cpu().eval().requires_grad_(False)
     given = method.check_inputs(_made_up(method) if example is None else example)
     if isinstance(given, Graphs):
         raise InvalidInputError("batches of graphs cannot be exported, as their sizes differ: use predict_batches.")
-    x, others = _repeated(given, _ROWS), _repeated(given, _OTHER_ROWS)
+    # exactly so many examples: a single one would be traced as a constant
+    x, others = (given[torch.arange(rows) % len(given)] for rows in (_ROWS, _OTHER_ROWS))
     labels = _check_labels(method, labels)
     with torch.no_grad():
         functions = method.functions(num_samples, make_generator(seed, method.device))
@@ -124,12 +125,6 @@ def _example(size: Sequence[int], dtype: torch.dtype) -> Tensor:
     if not dtype.is_floating_point:
         return torch.ones(_OTHER_ROWS, *size, dtype=dtype)
     return torch.rand(_OTHER_ROWS, *size, dtype=dtype, generator=make_generator(0, torch.device("cpu")))
-
-
-def _repeated(x: Inputs, rows: int) -> Inputs:
-    """Exactly `rows` examples: a single one would be traced as a constant."""
-    index = torch.arange(rows) % len(x)
-    return x[index]
 
 
 def _check_labels(method: Method, labels: Sequence[str] | None) -> list[str] | None:

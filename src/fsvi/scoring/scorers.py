@@ -94,8 +94,8 @@ class Scorer(ABC):
         return self.model.method if isinstance(self.model, Calibrated) else self.model
 
     @abstractmethod
-    def without_rows(self) -> Columns | None:
-        """The columns of no predictions; None if the shape of inputs is not known yet."""
+    def without_rows(self) -> Columns:
+        """The columns of no predictions; none if the shape of inputs is not known yet."""
 
     @abstractmethod
     def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
@@ -111,7 +111,7 @@ class Scorer(ABC):
 
     def check_keep(self, keep: Collection[str]) -> None:
         """Refuse to carry over columns with the name of a prediction."""
-        taken = next((name for name in keep if name in (self.without_rows() or ())), None)
+        taken = next((name for name in keep if name in self.without_rows()), None)
         if taken is not None:
             raise InvalidInputError(f"the column {taken!r} cannot be kept: predictions have one of that name.")
 
@@ -159,9 +159,8 @@ class TableScorer(Scorer):
                 yield ScoredRows({**file.kept, **self.without_rows()}, 0, told)
                 continue
             encoded, surprises = self.model.encoder_.examine(file.table)
-            columns = self._columns(self.model._standardized(encoded))
             seen.add(file.table)
-            scored = {**file.kept, "line": file.table.lines, **columns}
+            scored = {**file.kept, "line": file.table.lines, **self._columns(self.model._standardized(encoded))}
             yield ScoredRows(scored, len(file.table), told + surprises)
             told = []
         drift = [finding.sentence for finding in seen.diagnosis() if finding.level != "ok"]
@@ -230,16 +229,13 @@ class ArrayScorer(Scorer):
                 start += len(x)
                 yield ScoredRows({**kept, "row": row, **columns}, len(x))
         if start == 0:
-            empty = self.without_rows()
-            if empty is None:
-                raise InvalidInputError(f"{path} has no rows: remove it.")
-            yield ScoredRows({**kept, **empty}, 0)
+            yield ScoredRows({**kept, **self.without_rows()}, 0)
 
-    def without_rows(self) -> Columns | None:
-        """The columns of no predictions."""
+    def without_rows(self) -> Columns:
+        """The columns of no predictions; none if the shape of inputs is not known yet."""
         shape = self.model.input_shape
         if not isinstance(shape, tuple) or any(not isinstance(size, int) for size in shape):
-            return None
+            return {}
         columns = self._columns(torch.zeros(1, *shape, dtype=self.model.dtype))
         return {name: values[:0] for name, values in {"row": np.zeros(1, dtype=np.int64), **columns}.items()}
 
@@ -301,7 +297,7 @@ def as_inputs(method: Method | Calibrated, x: np.ndarray, path: Path, first: int
             f"{path} has NaN, infinite or missing values in {len(bad)} of {len(x)} rows, first in row "
             f"{bad[0] + first}: fill them in or drop those rows."
         )
-    if isinstance(shape, tuple) and (x.ndim <= 2 or _without_ones(x.shape[1:]) == _without_ones(shape)):
+    if isinstance(shape, tuple) and (x.ndim <= 2 or [n for n in x.shape[1:] if n > 1] == [n for n in shape if n > 1]):
         columns, wanted = flat.shape[1], math.prod(shape)
         if columns != wanted:
             form = "×".join(map(str, shape))
@@ -346,10 +342,6 @@ def _joined(path: Path, name: str) -> NDArray[Any]:
     if not parts:
         raise FileFormatError(f"{path} has no rows: at least one is needed.")
     return np.concatenate(parts)
-
-
-def _without_ones(shape: tuple[int, ...]) -> list[int]:
-    return [size for size in shape if size != 1]
 
 
 def _array(column: Tensor) -> NDArray[Any]:

@@ -391,7 +391,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise FileFormatError(f"{path} is not text in UTF-8: save it as such.") from error
     except Exception as error:  # pyarrow, numpy, zipfile and gzip raise nearly every kind of error
         said = reason(error)
-        if "UTF8" in said or "utf-8" in said.lower():
+        if any(mark in said for mark in ("UTF8", "UTF-8", "utf-8", "Wrapping")):  # the last one is Arrow's for Parquet
             raise FileFormatError(f"{path} is not text in UTF-8: save it as such.") from error
         if "straddl" in said or "newline" in said:
             said = f"a quotation mark is never closed, or a row is longer than {format_bytes(_BLOCK)}"

@@ -7,6 +7,7 @@ import pytest
 from command import invoke
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
+from fsvi.scoring.scorers import ModelFile
 from fsvi.tables import read_table
 
 FAST = {"epochs": 20, "lr": 0.05, "num_samples": 20, "random_state": 0}
@@ -107,3 +108,14 @@ def test_referral_by_rows_with_the_target(folder, tmp_path):
     assert {row["decision"] for row in rows} <= {"keep", "refer"}
     result = predict(folder, "numbers.fsvi", tmp_path / "new.csv", *more)
     assert isinstance(result.exception, InvalidInputError) and "refer-for" in str(result.exception)
+
+
+def test_rows_without_a_target_are_left_out_of_what_is_held_out(folder, tmp_path):
+    lines = make(tmp_path / "rows.csv", seed=3).read_text().splitlines()
+    lines[1] = lines[1].rsplit(",", 1)[0] + ","
+    (tmp_path / "gaps.csv").write_text("\n".join(lines) + "\n")
+    x, y = ModelFile(folder / "numbers.fsvi").load().held_out(tmp_path / "gaps.csv")
+    assert len(x) == len(y) == 199 and np.isfinite(y).all()
+    (tmp_path / "gaps.csv").write_text("\n".join(lines[:2]) + "\n")
+    with pytest.raises(InvalidInputError, match="right answer"):
+        ModelFile(folder / "numbers.fsvi").load().held_out(tmp_path / "gaps.csv")

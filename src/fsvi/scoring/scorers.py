@@ -25,7 +25,7 @@ from fsvi.methods import Method, load
 from fsvi.networks.devices import find_device
 from fsvi.serialization import ESTIMATOR, building_from, file_kind
 from fsvi.tables import NumberColumn, column_names, read_chunks, read_table
-from fsvi.tables.columns import as_numbers
+from fsvi.tables.columns import as_numbers, missing
 from fsvi.tables.reading import ARRAY_ENDINGS, read_arrays
 from fsvi.tables.table import label
 from fsvi.validation import first_line
@@ -173,10 +173,13 @@ class TableScorer(Scorer):
         return {name: values[:0] for name, values in {"line": np.zeros(1, dtype=np.int64), **columns}.items()}
 
     def held_out(self, path: Path) -> tuple[Any, Any]:
-        """Rows without the target column, and that column."""
+        """The rows that have a target, without that column, and the targets."""
         table, name = read_table(path).table, self.model.target_name_
         if name not in table.names:
             raise InvalidInputError(f"{path} lacks the column {name!r} with the right answers.")
+        table = table.take(~missing(table.columns[name]))
+        if not len(table):
+            raise InvalidInputError(f"{path} has no row with a right answer in the column {name!r}.")
         values = table.columns[name]
         if hasattr(self.model, "classes_"):
             y = self.model.classes_[self.model._as_indices([label(value) for value in values.tolist()])]

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs
+from fsvi.networks.calls import exporting
 from fsvi.validation import first_line
 
 Summarize = Callable[[Inputs], Mapping[str, Tensor]]
@@ -93,7 +94,7 @@ def _exported(traced: nn.Module, x: Inputs, module: nn.Module) -> ExportedProgra
     shapes = tree_map(lambda leaf: {0: batch, **_lengths(leaf, isinstance(x, Tensor))}, tree)
     with _following(module) as inside:
         try:
-            with torch.no_grad(), quiet_torch():
+            with torch.no_grad(), quiet_torch(), exporting():
                 return export(traced, (tree,), dynamic_shapes={"x": shapes}, strict=False)
         except FSVIError:
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from fsvi.export.graph import trace
 from fsvi.inputs import Graphs, Inputs, num_rows
 from fsvi.likelihoods import Predictive
 from fsvi.networks.calls import input_names
+from fsvi.networks.copies import deep_copy
 from fsvi.networks.devices import make_generator
 from fsvi.validation import check_count, check_inputs, check_seed
 
@@ -43,7 +43,7 @@ def export_method(
     """Write a method as one graph; see `Method.export`."""
     check_count("num_samples", num_samples)
     target, seed = check_path(path), check_seed(seed)
-    method = copy.deepcopy(method).cpu().eval().requires_grad_(False)
+    method = deep_copy(method).cpu().eval().requires_grad_(False)
     given = method.check_inputs(_made_up(method) if example is None else example)
     if isinstance(given, Graphs):
         raise InvalidInputError("batches of graphs cannot be exported, as their sizes differ: use predict_batches.")

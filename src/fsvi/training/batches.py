@@ -30,7 +30,7 @@ Unpack = str | Callable[[Any], tuple[Any, Any]]
 """Where targets are in a batch: a key, or a function from the batch to inputs and targets."""
 
 
-class Batch(NamedTuple):
+class Minibatch(NamedTuple):
     """A minibatch, validated and on the method's device.
 
     Attributes:
@@ -69,14 +69,14 @@ class Batches(ABC):
     """of what the last pass has read, by which processes find out that they read different data"""
 
     @abstractmethod
-    def examples(self) -> Batch:
+    def examples(self) -> Minibatch:
         """All examples, or a sample: the same on every process, unless the source shards itself."""
 
     @abstractmethod
-    def one_pass(self, seed: int) -> Iterator[Batch]:
+    def one_pass(self, seed: int) -> Iterator[Minibatch]:
         """This process's share of one pass. The seed, the same on all processes, or the loader decides its order."""
 
-    def ordered(self) -> Iterator[Batch]:
+    def ordered(self) -> Iterator[Minibatch]:
         """This process's share of all examples once, for validation."""
         return self.one_pass(0)
 
@@ -112,27 +112,27 @@ class TensorBatches(Batches):
         weights = {} if self.weights is None else {"weights": self.weights}
         return digest({**tensors_of(self.x), "y": self.y, **weights})
 
-    def examples(self) -> Batch:
+    def examples(self) -> Minibatch:
         """All examples."""
-        return Batch(self.x, self.y, self.weights)
+        return Minibatch(self.x, self.y, self.weights)
 
-    def ordered(self) -> Iterator[Batch]:
+    def ordered(self) -> Iterator[Minibatch]:
         """All examples as one batch, or a part of them per process."""
         yield from self._parts(torch.arange(self.num_examples), 1)
 
-    def one_pass(self, seed: int) -> Iterator[Batch]:
+    def one_pass(self, seed: int) -> Iterator[Minibatch]:
         """Every example once."""
         if self.num_batches == self._ranks == 1:
             return iter([self.examples()])
         order = torch.randperm(self.num_examples, generator=torch.Generator().manual_seed(seed))
         return self._parts(order, self.num_batches)
 
-    def _parts(self, order: Tensor, num: int) -> Iterator[Batch]:
+    def _parts(self, order: Tensor, num: int) -> Iterator[Minibatch]:
         for step in order.tensor_split(num):
             index = step.tensor_split(self._ranks)[self._rank].to(self.y.device)
             if len(index):
                 weights = None if self.weights is None else self.weights[index]
-                yield Batch(self._arranged(self.x[index]), self.y[index], weights)
+                yield Minibatch(self._arranged(self.x[index]), self.y[index], weights)
 
 
 class LoaderBatches(Batches):
@@ -155,24 +155,24 @@ class LoaderBatches(Batches):
         merged = self._merges and _ends_with_one(loader)
         self.num_batches = max(1, math.ceil((len(loader) - merged) / ranks.size()))
 
-    def examples(self) -> Batch:
+    def examples(self) -> Minibatch:
         """A sample, spread evenly over the dataset."""
         first = self._collated([self._indices[0]])[0]
         most = max(2, min(_SAMPLED, _SAMPLED_BYTES // max(1, first.nbytes)))
         return self._collated(self._indices[:: math.ceil(self.num_examples / most)])
 
-    def one_pass(self, seed: int) -> Iterator[Batch]:
+    def one_pass(self, seed: int) -> Iterator[Minibatch]:
         """One pass over the loader."""
         yield from self._merged(map(self._checked, drawn(self._loader, seed)))
         self.checksum = int(getattr(self._loader.batch_sampler, "checksum", 0))  # of all indices that processes shared
 
-    def _merged(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _merged(self, batches: Iterator[Minibatch]) -> Iterator[Minibatch]:
         return merge_single(batches) if self._merges else batches
 
-    def _checked(self, batch: Any) -> Batch:
-        return Batch(*self._method.check_batch(*unpacked(batch, self._unpack)))
+    def _checked(self, batch: Any) -> Minibatch:
+        return Minibatch(*self._method.check_batch(*unpacked(batch, self._unpack)))
 
-    def _collated(self, indices: Sequence[Any]) -> Batch:
+    def _collated(self, indices: Sequence[Any]) -> Minibatch:
         """Some items of the dataset as one batch."""
         items = [self._loader.dataset[i] for i in indices]
         try:
@@ -211,22 +211,22 @@ class StreamBatches(LoaderBatches):
                 self._length = math.ceil(self._length / ranks.size())
         self.num_batches = self._length if self.shards_itself else math.ceil(self._length / ranks.size())
 
-    def examples(self) -> Batch:
+    def examples(self) -> Minibatch:
         """The first examples of a pass."""
-        read: list[Batch] = []
+        read: list[Minibatch] = []
         for batch in self.ordered():
             read.append(batch)
             if sum(len(batch.y) for batch in read) >= _SAMPLED:
                 break
         if not read:
             raise InvalidInputError(f"the stream, a {type(self._loader.dataset).__name__}, gives no examples.")
-        return Batch(concatenate([batch.x for batch in read]), torch.cat([batch.y for batch in read]))
+        return Minibatch(concatenate([batch.x for batch in read]), torch.cat([batch.y for batch in read]))
 
-    def ordered(self) -> Iterator[Batch]:
+    def ordered(self) -> Iterator[Minibatch]:
         """The whole stream: for validation, it must have an end, and all processes read it."""
         return map(self._checked, drawn(self._loader, 0))
 
-    def one_pass(self, seed: int) -> Iterator[Batch]:
+    def one_pass(self, seed: int) -> Iterator[Minibatch]:
         """One pass over the stream, in its own order."""
         # every worker may end with a smaller batch of its own
         batches = islice(drawn(self._loader, seed), self._length + self._loader.num_workers)
@@ -253,7 +253,7 @@ def num_observed(likelihood: Likelihood, y: Tensor) -> int:
     return int(likelihood.num_observed(y)) if observed is None else int(observed.sum())
 
 
-def with_targets(method: Method, batches: Iterable[Batch]) -> Iterator[Batch]:
+def with_targets(method: Method, batches: Iterable[Minibatch]) -> Iterator[Minibatch]:
     """The batches in which a target is present, with the number of these."""
     for batch in batches:
         observed = num_observed(method.likelihood, batch.y)
@@ -337,12 +337,12 @@ def _check_weights(method: Method, weights: Any, num: int) -> Tensor:
     return weights
 
 
-def merge_single(batches: Iterable[Batch]) -> Iterator[Batch]:
+def merge_single(batches: Iterable[Minibatch]) -> Iterator[Minibatch]:
     """The batches, with each one of a single example merged into the larger batch before it."""
-    held: Batch | None = None
+    held: Minibatch | None = None
     for batch in batches:
         if held is not None and len(batch.y) == 1 < len(held.y):
-            held = Batch(concatenate([held.x, batch.x]), torch.cat([held.y, batch.y]))
+            held = Minibatch(concatenate([held.x, batch.x]), torch.cat([held.y, batch.y]))
             continue
         if held is not None:
             yield held

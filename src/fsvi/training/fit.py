@@ -14,7 +14,7 @@ from fsvi import ranks
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
 from fsvi.networks.devices import find_device, forked_random, seed_random
-from fsvi.training.batches import Batch, Batches, TensorBatches, Unpack, as_batches, num_observed
+from fsvi.training.batches import Batches, Minibatch, TensorBatches, Unpack, as_batches, num_observed
 from fsvi.training.callbacks import Callback, TrainingState, check_callbacks
 from fsvi.training.checkpoints import opened
 from fsvi.training.features import use_features
@@ -204,7 +204,7 @@ def _hold_out(method: Method, validation: Any, batch_size: int, unpack: Unpack |
     return batches
 
 
-def _begin(method: Method, batches: Batches) -> Batch:
+def _begin(method: Method, batches: Batches) -> Minibatch:
     """Show the method examples of the data, so that problems are found before the first step."""
     examples = batches.examples()
     if batches.shards_itself:

@@ -18,7 +18,7 @@ from fsvi.methods.files import load_tensors
 from fsvi.networks.devices import mixed_seed, seed_random
 from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import building_from, digest
-from fsvi.training.batches import Batch, Batches, with_targets
+from fsvi.training.batches import Batches, Minibatch, with_targets
 from fsvi.training.callbacks import Callback, TrainingState, callback_name
 from fsvi.training.checkpoints import Checkpoints, flatten, load_optimizer
 from fsvi.training.history import History
@@ -118,13 +118,13 @@ class Run:
         if self._ranks > 1:
             self.state.stopped = ranks.from_first(self.state.stopped)
 
-    def _steps(self) -> Iterator[tuple[list[Batch], float]]:
+    def _steps(self) -> Iterator[tuple[list[Minibatch], float]]:
         """The minibatches of each step, and the number of targets in those of all processes.
 
         Minibatches without a target are left out. A process that has no more takes part with one that does not count.
         """
         batches = with_targets(self.method, self.batches.one_pass(self._mixed("order")))
-        spare: list[Batch] = []
+        spare: list[Minibatch] = []
         while True:
             step = list(islice(batches, self.accumulate))
             observed = self._total(sum([batch.observed or 0 for batch in step]))

@@ -19,7 +19,7 @@ from fsvi.errors import InvalidInputError, NonFiniteLossError
 from fsvi.likelihoods import weighted
 from fsvi.methods.base import Method
 from fsvi.networks.parameters import batch_norms
-from fsvi.training.batches import Batch, num_observed
+from fsvi.training.batches import Minibatch, num_observed
 from fsvi.validation import check_choice, check_positive
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -71,7 +71,7 @@ class Stepper:
         """
         if observed is None:
             count = self.method.likelihood
-            given = [Batch(*batch)._replace(observed=num_observed(count, batch[1])) for batch in batches]
+            given = [Minibatch(*batch)._replace(observed=num_observed(count, batch[1])) for batch in batches]
             observed = ranks.total(sum(batch.observed or 0 for batch in given))
             batches = [batch for batch in given if batch.observed] or given[:1]  # one without targets takes part
         if not observed:
@@ -103,7 +103,7 @@ class Stepper:
             self.scaler.update()
         return read
 
-    def _backward(self, batches: Sequence[Batch], observed: float) -> dict[str, Tensor]:
+    def _backward(self, batches: Sequence[Minibatch], observed: float) -> dict[str, Tensor]:
         """Add up the gradients of all minibatches; the terms, averaged over the minibatches of all processes."""
         means: dict[str, Tensor] = {}
         for number, batch in enumerate(batches, start=1):
@@ -119,7 +119,7 @@ class Stepper:
             means = {name: mean / self._size for name, mean in means.items()}
         return means
 
-    def _forward(self, batch: Batch) -> dict[str, Tensor]:
+    def _forward(self, batch: Minibatch) -> dict[str, Tensor]:
         terms = self.method.forward if self._together is None else self._together
         weights = nullcontext() if batch.weights is None else weighted(self.method, batch.weights)
         try:

@@ -1,4 +1,4 @@
-"""Write the table of docs/performance.md from paper/peers/peers.json."""
+"""Write the table of docs/performance.md from paper/peers/bench.json."""
 
 import json
 import re
@@ -20,7 +20,7 @@ METHODS = {
     "last_layer": "FSVI, last layer",
     "mfvi": "MFVI",
     "ivon": "IVON",
-    "mc_dropout": "MC dropout",
+    "mc-dropout": "MC dropout",
     "map": "MAP",
 }
 
@@ -36,7 +36,7 @@ def cell(rows: list[dict[str, Any]], method: str) -> str:
 
 def table() -> str:
     """One row per method, one column per network."""
-    sections = json.loads((PEERS / "peers.json").read_text("utf-8"))
+    sections = json.loads((PEERS / "bench.json").read_text("utf-8"))
     lines = ["| step | " + " | ".join(NETWORKS.values()) + " |", "|---|" + "--:|" * len(NETWORKS)]
     for method, name in METHODS.items():
         cells = [cell(sections[network]["rows"], method) for network in NETWORKS]

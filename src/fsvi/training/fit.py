@@ -115,7 +115,7 @@ def fit(
         checkpoint: A folder to save the training state to at ends of epochs; no other training may use it. After an
             interruption, at most ten seconds plus the running epoch are lost.
         resume: Whether to continue from the checkpoint in that folder, if there is one. The result has the same bits as
-            a run without interruption. So the workers of a DataLoader start anew in each epoch, even persistent ones.
+            a run without interruption. So each epoch restarts the workers of a DataLoader, even persistent ones.
 
     Returns:
         The loss and its terms per epoch, and the validation results.

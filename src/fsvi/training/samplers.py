@@ -92,7 +92,7 @@ def _ask(sampler: Any, behavior: str) -> NoReturn:
 def drawn(loader: DataLoader[Any], seed: int) -> Iterator[Any]:
     """What a loader gives if it draws from torch's global generator in a state of its own, seeded by `seed`.
 
-    Persistent workers start anew too: no checkpoint could hold their random states.
+    Persistent workers are restarted too: no checkpoint could hold their random states.
     """
     source = copy.copy(loader)
     source._iterator = None

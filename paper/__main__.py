@@ -13,7 +13,7 @@ from joblib import cpu_count
 
 from fsvi.errors import FSVIError
 from fsvi.networks.devices import find_device
-from fsvi.training.step import PRECISIONS
+from fsvi.training.loop import PRECISIONS
 from fsvi.validation import check_choice, first_line
 from paper import data
 from paper.experiment import PROFILES, Compute, Order

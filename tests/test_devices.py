@@ -18,7 +18,7 @@ import stand_in
 from fsvi import contexts, priors
 from fsvi.methods import base
 from fsvi.networks import devices
-from fsvi.training.step import Stepper
+from fsvi.training.loop import Stepper
 from scenarios import copied, curve, images, points, same_bits
 
 

@@ -17,8 +17,8 @@ from fsvi.inputs import Bundle, Inputs
 from fsvi.likelihoods import Categorical
 from fsvi.methods import Method, make_method
 from fsvi.networks import Network, cnn, mlp, resnet18, text_encoder
+from fsvi.training.loop import Stepper
 from fsvi.training.optimizers import check_optimizer, make_optimizer
-from fsvi.training.step import Stepper
 
 LEARNING_RATE = 1e-4
 NUM_DATA = 60_000

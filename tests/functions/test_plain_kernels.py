@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.autograd.gradcheck import gradcheck
 from torch.func import jvp
 
-from fsvi.functions.plain_kernels import plain_kernels
+from fsvi.functions.linearize import plain_kernels
 
 
 def rand(*shape):

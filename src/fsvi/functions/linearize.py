@@ -14,17 +14,19 @@ Where only the last layer is stochastic, all three are the same closed form, and
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.func import jacrev, jvp
-from torch.nn.functional import pad
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian
-from fsvi.functions.plain_kernels import plain_kernels
 from fsvi.networks.calls import evaluating, is_exporting
 from fsvi.networks.heads import apply_head
 from fsvi.networks.network import Network
@@ -45,14 +47,14 @@ def linearize_jvp(network: Network, q: MeanField, x: Any, draw: Draw | None) -> 
     if draw is None:
         return linearize_conditional(network, q, x, None)
     features, change = features_jvp(network, draw.shift, x)
-    return last_layer(network, q, features, head_outputs(network, features + change))
+    return last_layer(network, q, features, apply_head(features + change, *network.linear.parameters()))
 
 
 def linearize_conditional(network: Network, q: MeanField, x: Any, draw: Draw | None) -> FunctionGaussian:
     """Features of the real network at the draw, last layer in closed form about its mean."""
     with evaluating(network.module):
         features = network.features(x, {**(draw.params if draw else {}), **_statistics(network)})
-    return last_layer(network, q, features, head_outputs(network, features))
+    return last_layer(network, q, features, apply_head(features, *network.linear.parameters()))
 
 
 def linearize_exact(network: Network, q: MeanField, x: Any, draw: Draw | None = None) -> FunctionGaussian:
@@ -88,7 +90,7 @@ def linearized_outputs(network: Network, shift: Mapping[str, Tensor], x: Any) ->
     features, change = features_jvp(network, shift, x)
     weight, *_ = network.linear.parameters()
     moved = apply_head(features, *(shift[name] for name in network.head_names)) + apply_head(change, weight)
-    return head_outputs(network, features), moved
+    return apply_head(features, *network.linear.parameters()), moved
 
 
 def _difference(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple[Tensor, Tensor]:
@@ -134,31 +136,160 @@ def has_stochastic_features(network: Network, q: MeanField) -> bool:
 
 def features_jvp(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple[Tensor, Tensor]:
     """Φ(x) at the network's own parameters, and its derivative in the direction `shift`, by one forward-mode pass."""
-    own, statistics = dict(network.module.named_parameters()), _statistics(network)
-    moving = {name: direction for name, direction in shift.items() if name not in network.head_names}
+    statistics, own, along = _statistics(network), [], []
+    names = [name for name in shift if name not in network.head_names]
+    for name in names:
+        own.append(network.module.get_parameter(name))
+        along.append(shift[name])
 
-    def features(means: dict[str, Tensor]) -> Tensor:
-        return network.features(x, {**means, **statistics})
+    def features(*means: Tensor) -> Tensor:
+        return network.features(x, {**dict(zip(names, means, strict=True)), **statistics})
 
     # not `autograd.forward_ad`: there softmax works in place, and its derivative cannot be differentiated again
     with _FORWARD_MODE, evaluating(network.module), plain_kernels():
-        value, change = jvp(features, ({name: own[name] for name in moving},), (moving,))[:2]
+        value, change = jvp(features, tuple(own), tuple(along))[:2]
     return value, change
-
-
-def head_outputs(network: Network, features: Tensor) -> Tensor:
-    """Φ Wᵀ + b with the means of the last layer."""
-    return apply_head(features, *network.linear.parameters())
 
 
 def last_layer(network: Network, q: MeanField, features: Tensor, mean: Tensor) -> FunctionGaussian:
     """For output k, N(mean[:, k], Φ diag(std_W[k]²) Φᵀ + std_b[k]² 11ᵀ)."""
-    named = q.layout.views(q.log_std)
-    logs = [named[name] for name in network.head_names]
-    variances = (2 * torch.cat([log_std.reshape(len(logs[0]), -1) for log_std in logs], dim=1)).exp()
-    return FunctionGaussian(mean, pad(features, (0, 1), value=1.0) if len(logs) > 1 else features, variances)
+    stds = q.layout.views(q.log_std)
+    weight, *bias = map(stds.__getitem__, network.head_names)
+    logs = torch.cat([weight.flatten(1), bias[0][:, None]], dim=1) if bias else weight.flatten(1)
+    return FunctionGaussian(mean, F.pad(features, (0, 1), value=1.0) if bias else features, (2 * logs).exp())
 
 
 def _statistics(network: Network) -> dict[str, Tensor]:
     """Copies of BatchNorm's statistics: a later pass in training mode then cannot change what the backward reads."""
     return {name: buffer.clone() for name, buffer in network.module.named_buffers() if "running_" in name}
+
+
+# Kernels that torch cannot linearize ----------------------------------------------------------------------------------
+
+# Seen with torch 2.13 on a CPU:
+# - fused attention, the fused LSTM and `weight_norm` have no forward-mode derivative;
+# - the fused normalizations have one, but its gradient treats their statistics as constants. This is wrong without a
+#   warning, or it fails on images in channels-last order;
+# - the gradient of `weight_norm` is wrong when it is differentiated again, also without a warning;
+# - the derivatives of gated linear units and of `hardsigmoid` have no gradient.
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Compute without fused kernels inside this context; global switches are restored afterwards."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with _Decomposed():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+class _Decomposed(TorchFunctionMode):
+    """Attention and LSTM that are not fused; normalizations, gates and `hardsigmoid` in elementary operations."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return DECOMPOSITIONS.get(func, func)(*args, **(kwargs or {}))
+
+
+def _layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    return _affine(_standardize(x, list(range(-len(shape), 0)), eps), weight, bias)
+
+
+def _group_norm(
+    x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    grouped = _standardize(x.reshape(len(x), groups, -1), [-1], eps).reshape(x.shape)
+    return _affine(grouped, _per_channel(weight, x), _per_channel(bias, x))
+
+
+def _instance_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not use_input_stats:
+        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+    return _group_norm(x, x.shape[1], weight, bias, eps)
+
+
+def _batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not training:
+        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    others = [dim for dim in range(x.dim()) if dim != 1]
+    return _affine(_standardize(x, others, eps), _per_channel(weight, x), _per_channel(bias, x))
+
+
+def _glu(x: Tensor, dim: int = -1) -> Tensor:
+    value, gate = x.chunk(2, dim)
+    return value * gate.sigmoid()
+
+
+def _hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
+    return (x / 6 + 0.5).clamp(0, 1)
+
+
+def _lstm(*args: Any) -> Any:
+    with torch.backends.mkldnn.flags(enabled=False):
+        return torch.lstm(*args)
+
+
+def _weight_norm(direction: Tensor, scale: Tensor, dim: int = 0) -> Tensor:
+    """scale · direction / ‖direction‖, the norm over all dimensions but `dim`, or over all with −1."""
+    others = [each for each in range(direction.dim()) if dim == -1 or each != dim % direction.dim()]
+    return direction * (scale / direction.square().sum(others, keepdim=True).sqrt())
+
+
+def _standardize(x: Tensor, dims: list[int], eps: float) -> Tensor:
+    centered = x - x.mean(dims, keepdim=True)
+    return centered * (centered.square().mean(dims, keepdim=True) + eps).rsqrt()
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
+def _per_channel(vector: Tensor | None, x: Tensor) -> Tensor | None:
+    return None if vector is None else vector.reshape(-1, *[1] * (x.dim() - 2))
+
+
+def _unfused(attention: Callable[..., Any]) -> Callable[..., Any]:
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with sdpa_kernel(SDPBackend.MATH):
+            return attention(*args, **kwargs)
+
+    return plain
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    F.scaled_dot_product_attention: _unfused(F.scaled_dot_product_attention),
+    F.multi_head_attention_forward: _unfused(F.multi_head_attention_forward),
+    F.layer_norm: _layer_norm,
+    F.group_norm: _group_norm,
+    F.instance_norm: _instance_norm,
+    F.batch_norm: _batch_norm,
+    F.glu: _glu,
+    F.hardsigmoid: _hardsigmoid,
+    torch._weight_norm: _weight_norm,
+    torch.lstm: _lstm,
+}

@@ -98,12 +98,13 @@ def context_points(network: Network, context: Context | None, num: int, x: Input
         points = points.to(x.dtype)
     elif is_structured(points):
         points = check_inputs(points, network.dtype)
-    if signature(points) != signature(x):
+    is_alike = isinstance(points, Tensor) and isinstance(x, Tensor) and points.shape[1:] == x.shape[1:]
+    if not is_alike and signature(points) != signature(x):
         raise InvalidInputError(
             f"context points have {describe_inputs(points)}, but the network's inputs have {describe_inputs(x)}: "
             "give a context of the inputs' shape."
         )
-    return network.at_positions(network.arranged(points), num)
+    return network.at_positions(network.arranged(points), num) if positions else network.arranged(points)
 
 
 class FunctionSpaceMethod(Method):

@@ -144,15 +144,18 @@ class FSVI(FunctionSpaceMethod):
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The mean negative log-likelihood of M draws, and the weighted divergence at the worst of S context sets."""
-        draws = [self.posterior.draw() for _ in range(self.num_samples)] if self._has_random_features else []
-        nll = self.likelihood.nll(self._values_at(x, draws), y)
-        sets = [self._points(x) for _ in range(self.num_context_sets)]
-        shared, worst = self._feature_draws(draws), 0
+        draws = self._draws(max(self.num_samples, self.divergence.num_draws))
+        nll = self.likelihood.nll(self._values_at(x, draws[: self.num_samples]), y)
+        sets, worst = [self._points(x) for _ in range(self.num_context_sets)], 0
         if len(sets) > 1:  # only the largest divergence needs a gradient
             with torch.no_grad():
-                worst = int(torch.stack([self._divergence_at(points, shared) for points in sets]).argmax())
+                worst = int(torch.stack([self._divergence_at(points, draws) for points in sets]).argmax())
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
-        return {"nll": nll, "kl": weight * self._divergence_at(sets[worst], shared)}
+        return {"nll": nll, "kl": weight * self._divergence_at(sets[worst], draws)}
+
+    def _draws(self, num: int) -> list[Draw]:
+        """Draws of all parameters, which likelihood and divergence share; none if only the last layer is random."""
+        return [self.posterior.draw() for _ in range(num)] if self._has_random_features else []
 
     def _values_at(self, x: Any, draws: Sequence[Draw]) -> Tensor:
         """Function values of the likelihood, (M, n, outputs): those of the real network under the draws.
@@ -169,22 +172,16 @@ class FSVI(FunctionSpaceMethod):
         noise = torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
         return torch.addcmul(f.mean, std, noise).unflatten(1, features.shape[:-1])
 
-    def _feature_draws(self, draws: Sequence[Draw]) -> Sequence[Draw | None]:
-        """The draws for the divergence, the likelihood's first; nothing is drawn if all layers are linearized."""
-        if self.linearize == "exact" or not self._has_random_features:
-            return [None]
-        num = self.divergence.num_draws
-        return [*draws[:num], *(self.posterior.draw() for _ in range(num - len(draws)))]
-
-    def _divergence_at(self, x: Any, draws: Sequence[Draw | None]) -> Tensor:
-        """The divergence at one context set, averaged over draws of the feature layers.
+    def _divergence_at(self, x: Any, draws: Sequence[Draw]) -> Tensor:
+        """The divergence at one context set, averaged over draws of the feature layers, if these are not linearized.
 
         A prior that is random is drawn with the posterior's noise: by the joint convexity of the KL, the average over
         common draws bounds that between the mixtures, and it is zero where the two agree.
         """
+        needed: Sequence[Draw | None] = [] if self.linearize == "exact" else draws[: self.divergence.num_draws]
         values = []
-        for draw in draws:
-            noise = None if draw is None or not self.prior.is_random else self.posterior.layout.views(draw.noise)
+        for draw in needed or [None]:
+            noise = self.posterior.layout.views(draw.noise) if draw is not None and self.prior.is_random else None
             q = LINEARIZERS[self.linearize](self.network, self.posterior, x, draw)
             p = self.prior.gaussian(x, noise)
             values.append(self._divergence(q, p if p.mean.shape == q.mean.shape else p.joint()))
@@ -203,7 +200,7 @@ class FSVI(FunctionSpaceMethod):
         """
         x = self.check_inputs(x_context)  # may find another last layer, so the network is looked up after it
         x = self.network.at_positions(self.network.arranged(x), self.num_context)
-        return self._divergence_at(x, self._feature_draws([]))
+        return self._divergence_at(x, self._draws(self.divergence.num_draws))
 
     # Training ----------------------------------------------------------------------------------------
 

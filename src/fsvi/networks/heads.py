@@ -90,23 +90,6 @@ def replacing_output(module: nn.Module, value: Any = None) -> AbstractContextMan
     return module.register_forward_hook(lambda _, args, out: args[0] if value is None else value.clone())
 
 
-class Reached(BaseException):
-    """A pass has reached the module where it was to stop; not an `Exception`, which a model might catch."""
-
-    def __init__(self, input: Tensor) -> None:
-        super().__init__()
-        self.input = input
-
-
-def stopping_at(module: nn.Module) -> AbstractContextManager[Any]:
-    """End a pass where `module` is called, by raising `Reached` with its input."""
-
-    def stop(_: nn.Module, args: Any) -> None:
-        raise Reached(args[0])
-
-    return module.register_forward_pre_hook(stop)
-
-
 def _is_head(layer: nn.Module) -> bool:
     if isinstance(layer, _CONVOLUTIONS):
         ones, zeros = {*layer.kernel_size, *layer.stride, *layer.dilation, layer.groups} == {1}, layer.padding

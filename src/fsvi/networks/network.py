@@ -20,7 +20,6 @@ from fsvi.networks.heads import (
     Head,
     OutputLayout,
     Positions,
-    Reached,
     apply_head,
     channels_last,
     choose_positions,
@@ -32,7 +31,6 @@ from fsvi.networks.heads import (
     own_axis,
     recording,
     replacing_output,
-    stopping_at,
 )
 from fsvi.networks.parameters import freeze_parameters, frozen_norms, hold_padding_rows, initialize, is_dense_stack
 from fsvi.validation import check_type, first_line
@@ -182,10 +180,11 @@ class Network:
         if isinstance(x, Positions):
             return x.select(self.features(x.inputs, tensors))
         try:
-            with stopping_at(self.linear):
+            with self.linear.register_forward_pre_hook(_stop):
                 self._returned(x, tensors)
-        except Reached as reached:
-            return channels_last(reached.input, self.layout.axis)
+        except _Reached as reached:
+            features: Tensor = reached.args[0]
+            return features if self.layout.axis == -1 else channels_last(features, self.layout.axis)
         raise HeadError(f"the network did not call its last layer {self.head!r}.")
 
     def arranged(self, x: Any) -> Any:
@@ -405,6 +404,14 @@ class Network:
         axis, is_moved, positions = settings["layout"]
         network.layout = OutputLayout(int(axis), bool(is_moved), tuple(positions))
         return network
+
+
+class _Reached(BaseException):
+    """The head was called with this input; not an `Exception`, which a model might catch."""
+
+
+def _stop(_: nn.Module, args: tuple[Any, ...]) -> None:
+    raise _Reached(args[0])
 
 
 def check_supported(module: nn.Module) -> None:

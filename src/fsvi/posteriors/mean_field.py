@@ -153,22 +153,23 @@ class _Shift(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, log_std: Tensor, noise: Tensor, layout: FlatLayout, *means: Tensor) -> tuple[Tensor, ...]:
-        shift = log_std.exp().mul_(noise)
-        ctx.save_for_backward(shift)
-        ctx.layout = layout
+        ctx.shift, ctx.layout = log_std.exp().mul_(noise), layout
         ctx.set_materialize_grads(False)
-        views = layout.views(shift).values()
-        return *map(torch.add, means, views), *layout.views(shift.clone()).values()
+        views = layout.views(ctx.shift).values()
+        return *map(torch.add, means, views), *views
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        (shift,), layout, num = ctx.saved_tensors, ctx.layout, len(gradients) // 2
-        total = torch.zeros_like(shift)
-        places = list(layout.views(total).values())
-        for place, gradient in zip(places + places, gradients, strict=True):
-            if gradient is not None:
-                place.add_(gradient)
-        return total.mul_(shift), None, None, *gradients[:num]
+        num = len(gradients) // 2
+        total = torch.empty_like(ctx.shift)
+        places = ctx.layout.views(total).values()
+        for place, at_draw, along in zip(places, gradients[:num], gradients[num:], strict=True):
+            if at_draw is not None and along is not None:
+                torch.add(at_draw, along, out=place)
+            else:
+                one = along if at_draw is None else at_draw
+                place.zero_() if one is None else place.copy_(one)
+        return total.mul_(ctx.shift), None, None, *gradients[:num]
 
 
 class Stds(Configurable):

@@ -14,9 +14,9 @@ Examples:
 from fsvi.training.callbacks import Callback, TrainingState
 from fsvi.training.fit import fit
 from fsvi.training.history import History
+from fsvi.training.loop import Stepper
 from fsvi.training.optimizers import adamw, sgd
 from fsvi.training.rates import cosine, every_step
-from fsvi.training.step import Stepper
 from fsvi.training.tasks import fit_tasks
 
 __all__ = [

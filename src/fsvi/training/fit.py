@@ -19,11 +19,10 @@ from fsvi.training.callbacks import Callback, TrainingState, check_callbacks
 from fsvi.training.checkpoints import opened
 from fsvi.training.features import use_features
 from fsvi.training.history import History
-from fsvi.training.loop import Run
+from fsvi.training.loop import PRECISIONS, Run, Stepper
 from fsvi.training.optimizers import MakeOptimizer, check_optimizer, make_optimizer
 from fsvi.training.progress import is_watched
 from fsvi.training.rates import MakeScheduler, Rates, Schedule, check_schedule, every_step
-from fsvi.training.step import PRECISIONS, Stepper
 from fsvi.validation import check_choice, check_count, check_positive, check_seed, check_type
 
 DEFAULT_EPOCHS = 1000

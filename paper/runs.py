@@ -147,7 +147,7 @@ def _make(
             seconds["start"] = round(earlier, 1)
         result = _result(order, experiment, method, history, outcome, seconds, commit)
         method.save(model)
-        _diagnose(path, method, experiment, history)
+        _diagnose(path, method, experiment)
     write_result(path, result)
     rmtree(_unfinished(out, path), ignore_errors=True)
     return result
@@ -177,13 +177,13 @@ def _load_model(order: Order, out: Path) -> Method:
     return method
 
 
-def _diagnose(path: Path, method: Method, experiment: Experiment, history: History) -> None:
+def _diagnose(path: Path, method: Method, experiment: Experiment) -> None:
     """Write a diagnosis on examples of the training data next to the result."""
     if not experiment.is_diagnosed:
         return
     x, y = (values[:_EXAMPLES] for values in experiment.data)
     try:
-        found = diagnose(method, (x, y), None, history)
+        found = diagnose(method, (x, y))
         write_document(path.with_suffix(DIAGNOSIS), found.to_dict())
     except FSVIError as error:
         warnings.warn(f"{path} has no diagnosis: {error}", stacklevel=2)

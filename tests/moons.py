@@ -19,9 +19,10 @@ def moons_method(**settings: Any) -> fsvi.FSVI:
     return fsvi.FSVI(mlp(2, (30, 30), 2, nn.Tanh), fsvi.Categorical(), **{"context": box, **settings})
 
 
-def trained(method: fsvi.Method, data: Any = MOONS, epochs: int = 100) -> fsvi.training.History:
-    return fsvi.fit(method, data, epochs=epochs, batch_size=256, progress=False)
+def trained(method: Any, data: Any = MOONS, epochs: int = 100) -> Any:
+    fsvi.fit(method, data, epochs=epochs, batch_size=256, progress=False)
+    return method
 
 
 def faults(diagnosis: Diagnosis) -> set[str]:
-    return {finding.name for finding in diagnosis.at("no")}
+    return {finding.name for finding in diagnosis if finding.level == "no"}

@@ -249,11 +249,10 @@ def _diagnose_parser(commands: Any) -> None:
 
 def _diagnose(options: argparse.Namespace) -> None:
     from fsvi.diagnosis import diagnose
-    from fsvi.scoring.scorers import ModelFile, TableScorer
+    from fsvi.scoring.scorers import ModelFile
 
     scorer = ModelFile(options.model, options.net, options.device).load()
-    folds = 0 if isinstance(scorer, TableScorer) else None
-    found = diagnose(scorer.uncalibrated, scorer.held_out(options.data), folds=folds)
+    found = diagnose(scorer.uncalibrated, scorer.held_out(options.data), refit=False)
     print(found.to_json() if options.json else found)
 
 

@@ -29,7 +29,6 @@ _MOST_CLASSES = 10
 _FEWEST_ROWS = 20
 _CALIBRATED_FROM = 400
 """With fewer rows, none are held out for calibration."""
-_CALIBRATION = 0.15
 _LISTED = 10
 Tell = Callable[[str], object]
 
@@ -46,15 +45,12 @@ def fit_file(options: Options, tell: Tell) -> Diagnosis:
         encoder = TableEncoder.learn(table, columns)
         _tell_columns(encoder, table, tell)
         _check_columns(encoder)
-        share = _CALIBRATION if options.calibrate and len(y) >= _CALIBRATED_FROM else 0.0
         model = _model(task, columns, options)
         tell(f"Training {options.method} on {len(y)} rows …")
-        train(model, table, y, weights, share)
+        train(model, table, y, weights, options.calibrate and len(y) >= _CALIBRATED_FROM)
         model.target_name_ = options.target
         tell("Checking it on held-out rows …")
-        diagnosis = diagnose(
-            model, (table, y, weights), time=False if options.time == "no" else options.time, calibrate=share
-        )
+        diagnosis = diagnose(model, (table, y, weights), time=False if options.time == "no" else options.time)
     model.save(options.out)
     facts = _facts(path, file, options, task, encoder)
     write_report(options.report, diagnosis, f"{options.target}: can the model be trusted?", facts)

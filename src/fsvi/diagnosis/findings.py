@@ -11,6 +11,7 @@ Level = Literal["no", "care", "ok"]
 LEVELS: tuple[Level, ...] = ("no", "care", "ok")
 """Worst first."""
 _VERDICTS = {"no": "no", "care": "care", "ok": "trust"}
+_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,10 @@ class Diagnosis:
     Args:
         findings: The findings.
         metrics: What was measured on the data, by name.
-        tables: Details for a report, such as the least certain rows: lists of records by title.
     """
 
     findings: tuple[Finding, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -64,9 +63,10 @@ class Diagnosis:
             "no": f"Do not rely on this model; see {names}.",
         }[self.verdict]
 
-    def at(self, level: Level) -> list[Finding]:
-        """The findings of this level."""
-        return [finding for finding in self.findings if finding.level == level]
+    @property
+    def worst_first(self) -> list[Finding]:
+        """The findings, those that led to the verdict at the top."""
+        return sorted(self.findings, key=lambda finding: LEVELS.index(finding.level))
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -76,8 +76,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         """Text for a terminal, worst findings first."""
-        worst_first = sorted(self.findings, key=lambda finding: LEVELS.index(finding.level))
-        return "\n".join([self.headline, *map(str, worst_first)])
+        return "\n".join([self.headline, *map(str, self.worst_first)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a file or a page."""
@@ -94,3 +93,9 @@ def shown(value: Any) -> str:
     if not isinstance(value, float):  # NumPy's are floats, too
         return str(value)
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """How many columns, and the first of them by name."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{len(names)} column{'s' * (len(names) > 1)} ({', '.join(map(repr, names[:_LISTED]))}{more})"

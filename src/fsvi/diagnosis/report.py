@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from fsvi.diagnosis.findings import LEVELS, Diagnosis, Finding, shown
+from fsvi.diagnosis.findings import Diagnosis, Finding, shown
 from fsvi.serialization import write_bytes
 
 _MARKS = {"ok": "✓", "care": "!", "no": "✗"}
@@ -29,24 +29,21 @@ ul { list-style: none; padding: 0; margin: 0 }
 li { display: grid; grid-template-columns: 1.8rem 1fr; margin-bottom: .7rem }
 li > b { color: var(--tone) }
 small, th, footer { color: var(--soft) }
-.scroll { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-size: .95rem }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
-td { min-width: 4rem }
 """
 
 
 def write_report(path: Path, diagnosis: Diagnosis, title: str, facts: Mapping[str, Any]) -> None:
-    """Write the page: the verdict with its findings, the metrics, and the tables of the diagnosis."""
-    worst_first = sorted(diagnosis, key=lambda finding: LEVELS.index(finding.level))
-    metrics = [{"measured on held-out rows": name, "value": shown(value)} for name, value in diagnosis.metrics.items()]
-    origin = [{"fact": name, "value": value} for name, value in facts.items() if value not in (None, "")]
-    sections = {"Metrics": metrics, **diagnosis.tables, "About this model": origin}
+    """Write the page: the verdict with its findings, the metrics, and where the model comes from."""
+    metrics = {name: shown(value) for name, value in diagnosis.metrics.items()}
+    known = {name: value for name, value in facts.items() if value not in (None, "")}
     body = [
         f'<section class="{diagnosis.verdict}"><h1>{escape(diagnosis.headline)}</h1><ul>',
-        *map(_item, worst_first),
+        *map(_item, diagnosis.worst_first),
         "</ul></section>",
-        *(f"<section><h2>{escape(name)}</h2>{_table(rows)}</section>" for name, rows in sections.items() if rows),
+        _section("Measured on held-out rows", metrics),
+        _section("About this model", known),
     ]
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -63,8 +60,6 @@ def _item(finding: Finding) -> str:
     return f'<li class="{tone}"><b>{mark}</b><div>{escape(name)}<br><small>{escape(words)}</small></div></li>'
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = "".join(f"<th>{escape(str(name))}</th>" for name in rows[0])
-    cells = ("".join(f"<td>{escape(str(value))}</td>" for value in row.values()) for row in rows)
-    lines = "".join(f"<tr>{row}</tr>" for row in cells)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
+def _section(title: str, values: Mapping[str, Any]) -> str:
+    rows = (f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in values.items())
+    return f"<section><h2>{escape(title)}</h2><table>{''.join(rows)}</table></section>"

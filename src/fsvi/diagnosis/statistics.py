@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,11 @@ ALPHA = 0.01
 _BINS, _ROWS_PER_BIN = 10, 20
 _SEVERE = 0.15
 """Overconfidence by more than this is a reason not to rely on the model."""
+_HINT, _PERMUTATIONS = 0.05, 199
+"""The p-value up to which a relation is a sign that columns say something, and the permutations that it comes from."""
+_STEPS = np.linspace(0.05, 0.95, 19)
+_MOST_RELATED, _MOST_PAIRED = 5_000, 50
+"""Rows that relations are looked for in, and columns whose products are among them."""
 Array = NDArray[Any]
 
 
@@ -39,6 +44,126 @@ class HeldOut:
     loss: Array
     guess_loss: Array
     residuals: Array
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A paired comparison: the mean gain per row, its 95% interval, and the p-value of "no gain"."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    @classmethod
+    def test(cls, gains: Array) -> Paired:
+        """A one-sided t-test of the gains of independent rows."""
+        mean, error = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
+        if error == 0:
+            return cls(mean, mean, mean, float(mean <= 0))
+        reach = float(stats.t.ppf(0.975, len(gains) - 1)) * error
+        return cls(mean, mean - reach, mean + reach, float(stats.t.sf(mean / error, len(gains) - 1)))
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} nats per row (95% interval {self.low:+.3f} to {self.high:+.3f})"
+
+
+# Better than guessing? ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What is most clearly related to the target, in words; the t value, and the p-value corrected for all tests."""
+
+    words: str
+    t: float
+    p: float
+
+
+def check_useful(seen: HeldOut, relation: Relation, score: str) -> Finding:
+    """Compare with guessing: with the best constant, and with the model's own predictions dealt to other rows.
+
+    If the columns say nothing about the target, the second comparison cannot be won in expectation, whatever shape the
+    predictive distribution has (Jensen's inequality). Both must be won.
+    """
+    constant, own, loss = (
+        Paired.test(gain)
+        for gain in (seen.log_prob - seen.guess, seen.log_prob - seen.swapped, seen.guess_loss - seen.loss)
+    )
+    gain = max((constant, own), key=lambda each: each.p)
+    numbers = {"gain": gain.mean, "low": gain.low, "high": gain.high, "p": gain.p, "loss_p": loss.p}
+    level: Level = "care"
+    advice = "Collect more rows or better columns."
+    if gain.p <= ALPHA and loss.mean > 0:
+        level, advice = "ok", ""
+        sentence = f"It predicts better than guessing: the log-likelihood gains {gain}. {score}"
+    elif gain.p <= ALPHA:
+        sentence = f"Its probabilities are better than guessing, {gain}, but its point predictions are not. {score}"
+    elif loss.p <= ALPHA:
+        sentence = f"Its point predictions are better than guessing. {score} Its probabilities are not: {gain}."
+        advice = "Calibrate it on held-out data, or train it with fewer epochs."
+    elif relation.p <= _HINT:
+        sentence = (
+            f"{relation.words} says something about the target (t = {relation.t:.1f}), but this model has not shown "
+            f"that it can use it: {gain}. {score}"
+        )
+    else:
+        level = "no"
+        sentence = f"There is no sign that it predicts better than guessing: the log-likelihood gains {gain}. {score}"
+    return Finding("useful", level, sentence, advice, numbers)
+
+
+def strongest_relation(x: Array, y: Array, names: Sequence[str]) -> Relation:
+    """The largest correlation of targets, or their ranks, with columns, squares, steps and products of columns.
+
+    Its p-value comes from permuted targets, so it accounts for the number of tests and for heavy tails.
+    """
+    generator = np.random.default_rng(0)
+    rows = generator.permutation(len(x))[:_MOST_RELATED]
+    words, features = _simple_features(x[rows], names)
+    targets = _standardized(np.column_stack([y[rows], stats.rankdata(y[rows], axis=0)]))
+    found = np.abs(features.T @ targets).max(1) / len(rows)
+    best = int(found.argmax())
+    others = [
+        float(np.abs(features.T @ targets[generator.permutation(len(rows))]).max()) / len(rows)
+        for _ in range(_PERMUTATIONS)
+    ]
+    p = float(1 + sum(other >= found[best] for other in others)) / (1 + _PERMUTATIONS)
+    t = found[best] * np.sqrt((len(rows) - 2) / max(1 - found[best] ** 2, 1e-12))
+    return Relation(words[best], float(t), p)
+
+
+def _simple_features(x: Array, names: Sequence[str]) -> tuple[list[str], Array]:
+    """Simple functions of columns that a target may depend on, standardized, and what they are in words."""
+    num, count = x.shape
+    z = _standardized(x)
+    words, features = [f"Column {name!r}" for name in names], [z]
+    if num > 3 * count + 10:
+        words += [f"Column {name!r} next to the others" for name in names]
+        features.append(z @ np.linalg.pinv(z.T @ z))
+    words += [f"The square of {name!r}" for name in names]
+    features.append(z**2)
+    for at, name in enumerate(names):
+        cuts = np.unique(np.quantile(x[:, at], _STEPS, method="inverted_cdf"))
+        words += [f"Whether {name!r} is above {cut:.4g}" for cut in cuts]
+        features.append(x[:, at, None] > cuts)
+    by_values = np.argsort([-len(np.unique(column)) for column in x.T], kind="stable")[:_MOST_PAIRED]
+    for place, first in enumerate(by_values):
+        seconds = by_values[place + 1 :]
+        words += [f"The product of {names[first]!r} and {names[second]!r}" for second in seconds]
+        features.append(z[:, first, None] * z[:, seconds])
+    return words, _standardized(np.column_stack(features)).astype(np.float32)
+
+
+def _standardized(x: Array) -> Array:
+    """Columns with mean 0 and standard deviation 1; constant ones become 0."""
+    centered = x - x.mean(0)
+    std = centered.std(0)
+    standardized: Array = centered / np.where(std > 1e-9 * (1 + np.abs(x).max(0)), std, np.inf)
+    return standardized
+
+
+# Promises -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -82,7 +207,7 @@ def class_promises(confidence: Array, hits: Array) -> list[Promise]:
     return found
 
 
-def interval_promises(kept: dict[float, Array]) -> list[Promise]:
+def interval_promises(kept: Mapping[float, Array]) -> list[Promise]:
     """How often intervals hold the truth."""
     return [
         Promise(f"{level:.0%} intervals", level, float(held.reshape(len(held), -1).mean(1).sum()), len(held))
@@ -93,117 +218,36 @@ def interval_promises(kept: dict[float, Array]) -> list[Promise]:
 def check_calibration(promises: Sequence[Promise]) -> Finding:
     """Test every promise in both directions; all tests together have one false alarm in a hundred."""
     alpha = ALPHA / len(promises)
-    worst = max(
-        promises, key=lambda promise: (abs(promise.gap(alpha)), abs(promise.kept / promise.num - promise.promised))
-    )
-    gap, (low, high) = worst.gap(alpha), worst.interval(alpha)
-    kept = worst.kept / worst.num
-    sentence = (
-        f"The {worst.words} promise {worst.promised:.1%} and hold for {kept:.1%} of {worst.num} rows "
+    worst = max(promises, key=lambda each: (abs(each.gap(alpha)), abs(each.kept / each.num - each.promised)))
+    gap, (low, high), kept = worst.gap(alpha), worst.interval(alpha), worst.kept / worst.num
+    words = (
+        f"{worst.words} promise {worst.promised:.1%} and hold for {kept:.1%} of {worst.num} rows "
         f"({1 - alpha:.1%} interval {low:.1%} to {high:.1%})"
     )
     numbers = {"promised": worst.promised, "kept": kept, "low": low, "high": high}
     if gap == 0:
-        sentence = f"Promises are kept; the least exact of {len(promises)}: {sentence[0].lower()}{sentence[1:]}."
+        sentence = f"Promises are kept; the least exact of {len(promises)}: the {words}."
         return Finding("calibration", "ok", sentence, numbers=numbers)
     level: Level = "no" if gap < 0 and worst.promised - kept > _SEVERE else "care"
-    kind = "too sure" if gap < 0 else "not sure enough"
-    return Finding("calibration", level, f"{sentence}: the model is {kind}.", "Calibrate it on held-out data.", numbers)
+    sentence = f"The {words}: the model is {'too sure' if gap < 0 else 'not sure enough'}."
+    return Finding("calibration", level, sentence, "Calibrate it on held-out data.", numbers)
 
 
-@dataclass(frozen=True)
-class Paired:
-    """A paired comparison: the mean gain per row, its 95% interval, and the p-value of "no gain"."""
-
-    mean: float
-    low: float
-    high: float
-    p: float
-
-    @classmethod
-    def test(cls, gains: Array) -> Paired:
-        """A one-sided t-test of the gains of independent rows."""
-        mean, error = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
-        if error == 0:
-            return cls(mean, mean, mean, float(mean <= 0))
-        reach = float(stats.t.ppf(0.975, len(gains) - 1)) * error
-        return cls(mean, mean - reach, mean + reach, float(stats.t.sf(mean / error, len(gains) - 1)))
-
-
-@dataclass(frozen=True)
-class Relation:
-    """The column that is most clearly related to the target in plain linear tests, and the corrected p-value."""
-
-    name: str
-    t: float
-    p: float
-
-
-def check_useful(seen: HeldOut, relation: Relation | None, score: str) -> Finding:
-    """Compare with guessing: with the best constant, and with the model's own predictions dealt to other rows.
-
-    If the columns say nothing about the target, the second comparison cannot be won in expectation, whatever shape the
-    predictive distribution has (Jensen's inequality). Both must be won.
-    """
-    constant, own, loss = (
-        Paired.test(gain)
-        for gain in (seen.log_prob - seen.guess, seen.log_prob - seen.swapped, seen.guess_loss - seen.loss)
-    )
-    weaker = max((constant, own), key=lambda each: each.p)
-    gain = f"{weaker.mean:+.3f} nats per row (95% interval {weaker.low:+.3f} to {weaker.high:+.3f})"
-    numbers = {"gain": weaker.mean, "low": weaker.low, "high": weaker.high, "p": weaker.p, "loss_p": loss.p}
-    if weaker.p <= ALPHA and loss.high > 0:
-        return Finding(
-            "useful", "ok", f"It predicts better than guessing: the log-likelihood gains {gain}. {score}", "", numbers
-        )
-    advice = "Collect more rows or better columns."
-    if weaker.p <= ALPHA:
-        words = f"Its probabilities are better than guessing, {gain}, but its point predictions are worse. {score}"
-    elif loss.p <= ALPHA:
-        words = f"Its point predictions are better than guessing. {score} Its probabilities are not, {gain}."
-        advice = "Calibrate it on held-out data, or train it with fewer epochs."
-    elif relation is not None and relation.p <= ALPHA:
-        words = (
-            f"Column {relation.name!r} says something about the target (t = {relation.t:.1f}), but this model has not "
-            f"shown that it can use it: {gain}. {score}"
-        )
-    else:
-        words = f"There is no sign that it predicts better than guessing: the log-likelihood gains {gain}. {score}"
-        return Finding("useful", "no", words, advice, numbers)
-    return Finding("useful", "care", words, advice, numbers)
-
-
-def strongest_relation(x: Array, y: Array, names: Sequence[str]) -> Relation | None:
-    """Plain linear tests of every column by itself and, with enough rows, next to all others."""
-    kept = np.flatnonzero(x.std(0) > 0)
-    if not len(kept) or len(x) < 8:
-        return None
-    x, y = x[:, kept] - x[:, kept].mean(0), y - y.mean(0)
-    num = len(x)
-    correlation = x.T @ y / np.sqrt((x**2).sum(0)[:, None] * np.maximum((y**2).sum(0), 1e-300))
-    t = [correlation * np.sqrt((num - 2) / np.maximum(1 - correlation**2, 1e-12))]
-    freedom = [num - 2]
-    if num > 3 * len(kept) + 10:
-        inverse = np.linalg.pinv(x.T @ x)
-        weights = inverse @ x.T @ y
-        left = ((y - x @ weights) ** 2).sum(0) / (num - len(kept) - 1)
-        t.append(weights / np.sqrt(np.maximum(np.diag(inverse)[:, None] * left, 1e-300)))
-        freedom.append(num - len(kept) - 1)
-    p = np.stack([2 * stats.t.sf(np.abs(each), degrees) for each, degrees in zip(t, freedom, strict=True)])
-    at = np.unravel_index(p.argmin(), p.shape)
-    return Relation(names[kept[at[1]]], float(abs(t[at[0]][at[1:]])), float(min(1.0, p.min() * p.size)))
+# Rows in order of time ------------------------------------------------------------------------------------------------
 
 
 def check_order(seen: HeldOut, order: Array, y: Array) -> Finding | None:
-    """Test whether neighboring rows resemble each other beyond what the columns explain, as rows in time order do."""
+    """Test whether neighboring rows resemble each other beyond what the columns explain, as rows in time order do.
+
+    Rows that are sorted by the target say nothing about time.
+    """
     order = np.argsort(order)
     if _is_sorted(y[order]):
         return None
     r = seen.residuals[order] - seen.residuals.mean(0)
     products = (r[1:] * r[:-1]).sum(1)
-    size = float(np.sqrt((products**2).sum()))
-    z = float(products.sum()) / size if size > 0 else 0.0
-    p, correlation = float(stats.norm.sf(z)), float(products.sum() / max((r**2).sum(), 1e-300))
+    p = float(stats.norm.sf(products.sum() / max(np.sqrt((products**2).sum()), 1e-300)))
+    correlation = float(products.sum() / max((r**2).sum(), 1e-300))
     numbers = {"correlation": correlation, "p": p}
     if p > ALPHA / 10:
         sentence = f"The errors of neighboring rows are not related (correlation {correlation:+.2f})."
@@ -216,8 +260,8 @@ def check_order(seen: HeldOut, order: Array, y: Array) -> Finding | None:
 
 
 def _is_sorted(y: Array) -> bool:
-    """Whether rows are sorted by the target, which says nothing about time."""
+    """Whether equal targets stand next to each other, or targets only rise or only fall."""
     y = np.unique(y.reshape(len(y), -1)[:, 0], return_inverse=True)[1]
-    steps, values = np.diff(y), len(np.unique(y))
+    steps, values = np.diff(y), y.max() + 1
     in_blocks = 2 * values < len(y) and int((steps != 0).sum()) < values
-    return in_blocks or bool((steps >= 0).all() or (steps <= 0).all())
+    return bool(in_blocks or (steps >= 0).all() or (steps <= 0).all())

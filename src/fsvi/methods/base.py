@@ -265,9 +265,11 @@ class Method(Configurable, nn.Module, ABC):
 
     def _private(self) -> Self:
         """A copy in eval mode with layers of its own; it shares parameters, and buffers that are no counters."""
-        instead = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
+        instead: dict[int, Any] = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
         for learner in self.learners():
             instead |= {id(b): b.clone() for b in learner.net.buffers() if b.numel() <= _COUNTERS}
+            context = getattr(learner, "context", None)
+            instead[id(context)] = context
         return deep_copy(self, instead).eval()
 
     def _values(self, x: Any, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:

@@ -17,14 +17,14 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 _REFUSALS = (TypeError, ValueError, AttributeError, RuntimeError)
 
 
-def deep_copy(module: Module, instead: Mapping[int, Tensor] | None = None) -> Module:
+def deep_copy(module: Module, instead: Mapping[int, Any] | None = None) -> Module:
     """A deep copy that shares attributes which cannot be copied, such as a lock or an open file.
 
     Activations that a layer keeps from its last call cannot be copied either; the copy has them without their graph.
 
     Args:
         module: The module.
-        instead: What stands in the copy for some of its tensors, by identity.
+        instead: What stands in the copy for some of its parts, by identity.
     """
     memo: dict[int, Any] = dict(instead or {})
     try:

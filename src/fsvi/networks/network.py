@@ -88,6 +88,8 @@ class Network:
         """The names of the head's parameters in the network, weight first."""
         self.is_reused = False
         """Whether the model also calls the head before the end, as far as was seen."""
+        self.is_small = is_dense_stack(module) and sum(p.numel() for p in module.parameters()) <= _MOST_PARAMETERS
+        """Whether it is a stack of dense layers of which many draws are faster together than one after the other."""
         self.layout = OutputLayout()
         """How the model's outputs relate to the head's, as far as was seen."""
         self._is_head_given = head is not None
@@ -232,11 +234,6 @@ class Network:
         """The names of the parameters of the layer `head`, as the network lists them: a tied one under its first."""
         names = {id(p): name for name, p in self.module.named_parameters()}
         return [names[id(p)] for p in self.module.get_submodule(head).parameters()]
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it is a stack of dense layers of which many draws are faster together than one after the other."""
-        return is_dense_stack(self.module) and sum(p.numel() for p in self.module.parameters()) <= _MOST_PARAMETERS
 
     @property
     def is_tied(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -19,8 +19,9 @@ from fsvi.serialization import CHECKPOINT, building_from, check_writable, read_t
 
 INTERVAL = 10.0
 """The least number of seconds between two checkpoints."""
-_NAME = "checkpoint.fsvi"
-_locks: set[int] = set()
+_NAME, _LOCK = "checkpoint.fsvi", "checkpoint.lock"
+_PATIENCE = 10.0
+"""How many seconds to wait for a lock: workers of a process that was killed outlive it by a few."""
 
 
 class Checkpoints:
@@ -68,47 +69,17 @@ def opened(folder: str | PathLike[str] | None, resume: bool) -> Iterator[Checkpo
     if folder is None:
         yield None
         return
-    lock = _lock(check_writable(folder))
+    lock = FileLock(check_writable(folder) / _LOCK)
     try:
-        yield Checkpoints(folder, resume)
-    finally:
-        _release(lock)
-
-
-def _lock(folder: Path) -> int | None:
-    """Lock the folder itself, so that no file is left behind; None where the system or its disk has no such locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
+        lock.acquire(timeout=_PATIENCE)
+    except Timeout as error:
         raise InvalidInputError(
             f"{folder} belongs to another training that is running: give each training a folder of its own."
         ) from error
-    except OSError:
-        os.close(lock)
-        return None
-    _locks.add(lock)
-    return lock
-
-
-def _release(lock: int | None) -> None:
-    if lock in _locks:
-        _locks.remove(lock)
-        os.close(lock)
-
-
-def _release_all() -> None:
-    for lock in list(_locks):
-        _release(lock)
-
-
-if hasattr(os, "register_at_fork"):  # workers that outlive a killed process hold no lock
-    os.register_at_fork(after_in_child=_release_all)
+    try:
+        yield Checkpoints(folder, resume)
+    finally:
+        lock.release()
 
 
 def flatten(settings: Any, name: str = "") -> dict[str, Any]:

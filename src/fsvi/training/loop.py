@@ -258,7 +258,7 @@ class Run:
 
         Minibatches without a target are left out. A process that has no more takes part with one that does not count.
         """
-        batches = with_targets(self.method, self.batches.one_pass(self._mixed("order")))
+        batches = self._pass("order")
         spare: list[Minibatch] = []
         while True:
             step = list(islice(batches, self.accumulate))
@@ -282,11 +282,12 @@ class Run:
 
     def _again(self) -> Iterator[tuple[Any, Tensor]]:
         """This process's share of the training data once more."""
-        batches = with_targets(self.method, self.batches.one_pass(self._mixed("again")))
-        return ((batch.x, batch.y) for batch in batches)
+        return ((batch.x, batch.y) for batch in self._pass("again"))
 
-    def _mixed(self, purpose: str) -> int:
-        return mixed_seed(self.seed, purpose, len(self.history.loss))
+    def _pass(self, purpose: str) -> Iterator[Minibatch]:
+        """The minibatches with targets of a pass whose order depends on its purpose and the epoch."""
+        order = mixed_seed(self.seed, purpose, len(self.history.loss))
+        return with_targets(self.method, self.batches.one_pass(order))
 
     def _seed(self, purpose: str) -> None:
         seed_random(mixed_seed(self.seed, purpose, len(self.history.loss), self._rank), self._device)

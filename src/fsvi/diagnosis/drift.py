@@ -9,20 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fsvi.diagnosis.findings import Diagnosis, Finding, Level
+from fsvi.diagnosis.findings import LISTED, Diagnosis, Finding, Level
+from fsvi.diagnosis.statistics import ALPHA
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
 from fsvi.validation import check_count
 
-ALPHA = 0.01
-"""The false-alarm rate of one check of new rows, all columns together."""
 _BINS, _LEVELS = 20, 50
 _SMALL = 0.05
 """A shift of so few rows is not worth an alarm, however certain it is."""
 _LEAST_OLD, _LEAST_NEW = 40.0, 10.0
 """Training rows and new rows that are expected in a bin."""
 _MOST_OUTSIDE = 0.5
-_LISTED = 3
 
 
 class Sketch(Configurable):
@@ -122,12 +120,11 @@ class Seen:
         if not alarming:
             sentence = f"All {len(found)} columns are distributed as in training, or nearly so ({rate})."
             return Finding("drift", "ok", sentence, numbers=numbers)
-        named = ", ".join(f"{name!r} ({shift:.0%} of rows)" for name, _, shift in alarming[:_LISTED])
-        more = f" and {len(alarming) - _LISTED} more" if len(alarming) > _LISTED else ""
+        named = ", ".join(f"{name!r} ({shift:.0%} of rows)" for name, _, shift in alarming[:LISTED])
+        more = f" and {len(alarming) - LISTED} more" if len(alarming) > LISTED else ""
         sentence = f"{len(alarming)} of {len(found)} columns have shifted since training: {named}{more} ({rate})."
-        return Finding(
-            "drift", "care", sentence, "Check the model on new rows with targets, or train it again.", numbers
-        )
+        advice = "Check the model on new rows with targets, calibrate it on them, or train it again."
+        return Finding("drift", "care", sentence, advice, numbers)
 
 
 def _count(sketch: Mapping[str, Any], values: NDArray[Any]) -> NDArray[np.float64]:

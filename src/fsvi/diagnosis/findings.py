@@ -11,7 +11,7 @@ Level = Literal["no", "care", "ok"]
 LEVELS: tuple[Level, ...] = ("no", "care", "ok")
 """Worst first."""
 _VERDICTS = {"no": "no", "care": "care", "ok": "trust"}
-_LISTED = 3
+LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -97,5 +97,5 @@ def shown(value: Any) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """How many columns, and the first of them by name."""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"{len(names)} column{'s' * (len(names) > 1)} ({', '.join(map(repr, names[:_LISTED]))}{more})"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"{len(names)} column{'s' * (len(names) > 1)} ({', '.join(map(repr, names[:LISTED]))}{more})"

@@ -17,7 +17,6 @@ from fsvi.functions.contexts import Context, Dataset
 from fsvi.likelihoods import Predictive
 from fsvi.methods import MAP, Method
 from fsvi.methods.common import kl_weight_value
-from fsvi.networks.calls import evaluating
 from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.mean_field import MeanField
 from fsvi.validation import check_inputs
@@ -27,8 +26,8 @@ _MUCH = 0.2
 """nats: untrained networks are better than the best constant by less"""
 _PUSHES = (2.0, 3.0)
 """factors on the distance from the mean of the data"""
-_HEAVY, _DOMINANT = 30.0, 10.0
-"""multiples of the weight in the evidence lower bound, and of the negative log-likelihood (at least one nat)"""
+_HEAVY = 30.0
+"""multiples of the KL's weight in the evidence lower bound"""
 _COLLAPSED, _BLOWN_UP = 1e-4, 10.0
 """multiples of the weights"""
 _REACH, _FEW_LEAVING, _LEAST_GROWTH, _LOW_RANK = 0.95, 0.3, 1.05, 0.3
@@ -44,16 +43,16 @@ def check_method(method: Method, x: Tensor, y: Tensor, context: Any, num_samples
     points = _context_points(method, context, x)
     prediction = method.predict(x, _DRAWS)
     members = list(getattr(method, "members", [method]))
-    learning, balance = _check_learning(method, prediction, y), _check_balance(method, members[0], x, y)
-    found = [learning, balance, _check_variance(members), _check_batch_norm(members)]
-    if not any(finding is not None and finding.level == "no" for finding in (learning, balance)):
+    learning = _check_learning(method, members[0], prediction, y)
+    found = [learning, _check_variance(members), _check_batch_norm(members)]
+    if learning is None or learning.level == "ok":
         near = few if points is None else torch.cat([few, points])
         found += [_check_distance(method, few, points), _check_samples(method, near, num_samples)]
         found.append(check_promises(prediction, y))
     return [finding for finding in found if finding is not None]
 
 
-def _check_learning(method: Method, prediction: Predictive, y: Tensor) -> Finding | None:
+def _check_learning(method: Method, member: Any, prediction: Predictive, y: Tensor) -> Finding | None:
     """Compare the log-likelihood with that of the best constant prediction, if it is known."""
     constant = prediction.constant_nll(y)
     if constant is None:
@@ -64,31 +63,11 @@ def _check_learning(method: Method, prediction: Predictive, y: Tensor) -> Findin
     if gain.p <= ALPHA if method.num_data is not None else gain.mean > _MUCH:
         return Finding("learning", "ok", f"{sentence}.", numbers=numbers)
     advice = "Train it with fsvi.fit, for more epochs or with another lr."
+    num_data = method.num_data or len(y)
+    weight = kl_weight_value(member.kl_weight, num_data) * num_data if hasattr(member, "kl_weight") else 1.0
+    if weight > _HEAVY:
+        advice = f"Lower kl_weight: the KL weighs {weight:.3g} times as much as in the evidence lower bound."
     return Finding("learning", "no", f"{sentence}: the model is untrained, or training failed.", advice, numbers)
-
-
-def _check_balance(method: Method, member: Any, x: Tensor, y: Tensor) -> Finding | None:
-    """Compare the weighted KL with the negative log-likelihood, and its weight with that in the lower bound."""
-    if not hasattr(member, "kl_weight"):
-        return None
-    try:
-        with torch.no_grad(), evaluating(member.net):
-            terms = member(x, y)
-    except InvalidInputError:
-        return None  # the data of its context were not saved
-    nll, kl = float(terms["nll"]), float(terms["kl"])
-    num_data = method.num_data or len(x)
-    weight = kl_weight_value(member.kl_weight, num_data) * num_data
-    sentence = (
-        f"The KL term is {kl:.3g} and the negative log-likelihood {nll:.3g}; the KL weighs {weight:.3g} times "
-        "as much as in the evidence lower bound."
-    )
-    numbers = {"kl": kl, "nll": nll, "weight": weight}
-    if weight <= _HEAVY and kl <= _DOMINANT * max(abs(nll), 1.0):
-        return Finding("kl_balance", "ok", sentence, numbers=numbers)
-    context = ", or num_context" if hasattr(member, "num_context") else ""
-    advice = f"Lower kl_weight (its default is the evidence lower bound's){context}."
-    return Finding("kl_balance", "care", sentence, advice, numbers)
 
 
 # The posterior --------------------------------------------------------------------------------------------------------

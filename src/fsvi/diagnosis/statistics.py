@@ -104,8 +104,8 @@ def check_useful(seen: HeldOut, relation: Relation, score: str) -> Finding:
         advice = "Calibrate it on held-out data, or train it with fewer epochs."
     elif relation.p <= _HINT:
         sentence = (
-            f"{relation.words} says something about the target (t = {relation.t:.1f}), but this model has not shown "
-            f"that it can use it: {gain}. {score}"
+            f"{relation.words} says something about the target (t = {relation.t:.1f}), but this model shows no certain "
+            f"gain over guessing: {gain}. {score}"
         )
     else:
         level = "no"
@@ -152,15 +152,14 @@ def _simple_features(x: Array, names: Sequence[str]) -> tuple[list[str], Array]:
         seconds = by_values[place + 1 :]
         words += [f"The product of {names[first]!r} and {names[second]!r}" for second in seconds]
         features.append(z[:, first, None] * z[:, seconds])
-    return words, _standardized(np.column_stack(features)).astype(np.float32)
+    return words, _standardized(np.column_stack(features))
 
 
 def _standardized(x: Array) -> Array:
     """Columns with mean 0 and standard deviation 1; constant ones become 0."""
     centered = x - x.mean(0)
     std = centered.std(0)
-    standardized: Array = centered / np.where(std > 1e-9 * (1 + np.abs(x).max(0)), std, np.inf)
-    return standardized
+    return (centered / np.where(std > 1e-9 * (1 + np.abs(x).max(0)), std, np.inf)).astype(np.float32)
 
 
 # Promises -------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 from sklearn.base import clone
 
-from fsvi.diagnosis.findings import Diagnosis, Finding, listed, shown
+from fsvi.diagnosis.findings import Diagnosis, Finding, Level, listed, shown
 from fsvi.diagnosis.statistics import (
     Array,
     HeldOut,
@@ -128,14 +128,15 @@ class _Column:
             return False
         return bool(np.ptp(x) == num - 1 or _ID.search(self.name))
 
-    def far(self, rows: Table, sign: float) -> Array:
-        """A value never seen, or those of the rows moved by 8 standard deviations and more than their range."""
+    def moved(self, rows: Table, sign: int) -> Array:
+        """Values of rows; with a sign, never seen, or moved by 8 standard deviations and more than their range."""
+        values: Array = self.source.parse(rows.columns[self.name], rows.lines)
         if self.is_category:
-            return np.full(len(rows), "(never seen)", dtype=object)
+            return np.full(len(rows), "(never seen)", dtype=object) if sign else values
         known = self.values[~np.isnan(self.values)]
-        step = sign * _FAR * max(known.std(), np.ptp(known) / 7)
-        moved: Array = self.source.parse(rows.columns[self.name], rows.lines) + step
-        return moved if self.source.kind == "number" else (moved * 86_400e6).astype("datetime64[us]")
+        if sign:
+            values = values + sign * _FAR * max(known.std(), np.ptp(known) / 7)
+        return values if self.source.kind == "number" else (values * 86_400e6).astype("datetime64[us]")
 
 
 def _distinct(columns: Sequence[_Column], targets: Array, is_classes: bool) -> tuple[Array, Array, Finding]:
@@ -324,21 +325,21 @@ def _scope(num_test: int, num: int, refit: bool, timed: str | None) -> Finding:
 
 def _check_far(model: Any, table: Table, scale: Any, columns: Sequence[_Column]) -> Finding:
     """Move columns of held-out rows out of the data: all together, and one by one. Constant columns stay."""
-    movable = [column for column in columns if not column.is_constant]
-    most = min(len(table), max(10, min(200, _MOST_MOVED // (1 + len(movable)))))
-    rows = table.take(np.linspace(0, len(table) - 1, most).round().astype(int))
-
-    def level(moved: Sequence[_Column]) -> float:
-        """The mean uncertainty in the better known of two directions."""
-        signs = (1,) if all(column.is_category for column in moved) else (1, -1)
-        tables = [Table({**rows.columns, **{c.name: c.far(rows, sign) for c in moved}}, rows.lines) for sign in signs]
-        return min(_uncertainty(model, each, scale) for each in tables)
-
+    names = [column.name for column in columns if not column.is_constant]
+    moves, signs = [[], names, *([name] for name in names)], (1, -1)
+    num = min(len(table), max(10, min(200, _MOST_MOVED // len(moves))))
+    rows = table.take(np.linspace(0, len(table) - 1, num).round().astype(int))
+    joined = {}
+    for column in columns:
+        versions = {sign: column.moved(rows, sign) for sign in ((0, *signs) if column.name in names else (0,))}
+        parts = [versions[sign * (column.name in move)] for move in moves for sign in signs]
+        joined[column.name] = np.concatenate(parts)
+    moved = Table(joined, np.tile(rows.lines, len(moves) * len(signs)))
+    levels = _uncertainty(model, moved, scale).reshape(len(moves), len(signs), num).mean(2).min(1)
+    on_data, together, alone = levels[0], levels[1], dict(zip(names, levels[2:], strict=True))
     is_classes = hasattr(model, "predict_proba")
-    on_data, together = _uncertainty(model, rows, scale), level(movable)
-    alone = {column.name: level([column]) for column in movable}
     needed, needed_together = _ALONE[is_classes] * (1.0 if is_classes else on_data), _TOGETHER[is_classes]
-    missed, least = [name for name in alone if alone[name] < needed], min(alone, key=lambda name: alone[name])
+    missed, least = [name for name in names if alone[name] < needed], min(names, key=lambda name: alone[name])
     unit = "of the largest entropy" if is_classes else "of the targets' standard deviation"
     sentence = (
         f"The uncertainty is {on_data:.2f} {unit} on the data; {together:.2f} with all columns {_FAR:g} standard "
@@ -346,12 +347,14 @@ def _check_far(model: Any, table: Table, scale: Any, columns: Sequence[_Column])
         f"({least!r}; {needed:.2f} is needed{f' and missed by {listed(missed)}' * bool(missed)})."
     )
     numbers = {"on_data": on_data, "together": together, "least": alone[least], "needed": needed}
-    return Finding("far", "care" if missed or together < needed_together else "ok", sentence, numbers=numbers)
+    level: Level = "care" if missed or together < needed_together else "ok"
+    return Finding("far", level, sentence, numbers={name: float(value) for name, value in numbers.items()})
 
 
-def _uncertainty(model: Any, rows: Table, scale: Any) -> float:
-    """The mean entropy as a share of the largest, or the mean standard deviation in units of the targets'."""
+def _uncertainty(model: Any, rows: Table, scale: Any) -> Array:
+    """The entropy as a share of the largest, or the standard deviation in units of the targets', of each row."""
     if hasattr(model, "predict_proba"):
         p = np.clip(model.predict_proba(rows), _LEAST, 1.0)
-        return float(-(p * np.log(p)).sum(1).mean() / math.log(p.shape[1]))
-    return float(np.mean(model.predict(rows, return_std=True)[1] / scale))
+        shares: Array = -(p * np.log(p)).sum(1) / math.log(p.shape[1])
+        return shares
+    return (model.predict(rows, return_std=True)[1] / scale).reshape(len(rows), -1).mean(1)

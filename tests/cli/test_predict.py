@@ -54,10 +54,9 @@ def files(tmp_path, monkeypatch, trained):
     np.savez("val.npz", x=x_val, y=y_val)
     np.save("x.npy", x.reshape(-1, 2, 3, 3))
     np.savez("x.npz", x=x)
-    np.savetxt("x.csv", x, delimiter=",", fmt="%.9g")
     names = [f"pixel{i}" for i in range(18)]
+    np.savetxt("x.csv", x, delimiter=",", header=",".join(names), comments="", fmt="%.9g")
     np.savetxt("named.csv", x, delimiter=";", header=";".join(names), comments="", fmt="%.9g", encoding="utf-8-sig")
-    np.savetxt("counted.csv", x, delimiter="\t", header="\t".join(map(str, range(18))), comments="", fmt="%.9g")
     polars.DataFrame(x, schema=names).write_parquet("x.parquet")
     return tmp_path
 
@@ -180,6 +179,7 @@ def arrays():
     for name in ("bad.npy", "bad.parquet"):
         with open(name, "w") as file:
             file.write("no numbers")
+    np.savetxt("numbers.csv", np.zeros((2, 18)), delimiter=",")
     with open("latin.csv", "wb") as file:
         file.write(b"gr\xf6\xdfe\n1\n")
     polars.DataFrame({f"c{i}": [1.0, None] for i in range(18)}).write_parquet("null.parquet")
@@ -188,15 +188,16 @@ def arrays():
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ("nowhere.csv", "no such file"),
-        ("bad.npy", "numpy"),
-        ("cut.npy", "numpy"),
-        ("huge.npy", "does not fit its 128 bytes"),
+        ("nowhere.csv", "No such file"),
+        ("numbers.csv", "starts with numbers"),
+        ("bad.npy", "cannot be read"),
+        ("cut.npy", "cannot be read"),
+        ("huge.npy", "greater than file size"),
         ("none.npy", "no rows"),
         ("inf.npy", "2 of 2 rows"),
         ("wide.npy", "(3, 3, 2)"),
         ("latin.csv", "UTF-8"),
-        ("bad.parquet", "Parquet"),
+        ("bad.parquet", "cannot be read"),
         ("null.parquet", "1 of 2 rows"),
     ],
 )

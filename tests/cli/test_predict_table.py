@@ -1,5 +1,6 @@
 import csv
 import io
+import json
 
 import numpy as np
 import pytest
@@ -28,14 +29,14 @@ def make(path, num=200, seed=0):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tables")
-    table = read_table(make(folder / "train.csv")).table
+    table = read_table(make(folder / "train.csv"))
     inputs = table.without(["label", "price"])
     classifier = FSVIClassifier(**FAST, columns=TYPES).fit(inputs, np.array(table.columns["label"].tolist()))
     regressor = FSVIRegressor(**FAST, columns=TYPES).fit(inputs, table.columns["price"].astype(float))
     classifier.target_name_, regressor.target_name_ = "label", "price"
     classifier.save(folder / "classes.fsvi")
     regressor.save(folder / "numbers.fsvi")
-    held_out = read_table(make(folder / "held_out.csv", seed=1)).table
+    held_out = read_table(make(folder / "held_out.csv", seed=1))
     regressor.calibrate(held_out.without(["label", "price"]), held_out.columns["price"].astype(float))
     regressor.save(folder / "calibrated.fsvi")
     return folder
@@ -52,7 +53,7 @@ def rows_of(result):
 def test_numbers_are_those_of_the_estimator(folder):
     rows = rows_of(predict(folder, "numbers.fsvi", folder / "held_out.csv"))
     model = FSVIRegressor.load(folder / "numbers.fsvi")
-    mean, std = model.predict(read_table(folder / "held_out.csv").table, return_std=True)
+    mean, std = model.predict(read_table(folder / "held_out.csv"), return_std=True)
     np.testing.assert_allclose([float(row["mean"]) for row in rows], mean, rtol=1e-5)
     np.testing.assert_allclose([float(row["std"]) for row in rows], std, rtol=1e-5)
     assert float(rows[0]["lower"]) < float(rows[0]["mean"]) < float(rows[0]["upper"])
@@ -89,8 +90,7 @@ def test_a_folder_gets_the_predictions_of_many_files(folder, tmp_path):
         ("size,color,day\nbig,red,2024-01-01\n", "'size' has 'big' in line 2"),
         ("size,color,day\n1,red,yesterday\n", "'day' has 'yesterday' in line 2"),
         ("", "empty"),
-        ("size,color,day\n", "no rows"),
-        ("size,color,day\n1,red\n", "wrong number of fields"),
+        ("size,color,day\n1,red\n", "Row #2: Expected 3 columns, got 2"),
     ],
 )
 def test_what_does_not_fit_is_named(folder, tmp_path, text, words):
@@ -100,6 +100,14 @@ def test_what_does_not_fit_is_named(folder, tmp_path, text, words):
     with pytest.raises(FSVIError, match=words):
         raise result.exception
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_table_without_rows_has_no_predictions(folder, tmp_path):
+    (tmp_path / "none.csv").write_text("size,color,day\n")
+    for arguments in ((), ("--json",)):
+        result = predict(folder, "classes.fsvi", tmp_path / "none.csv", *arguments)
+        assert result.exit_code == 0 and result.stderr == "0 predictions.\n"
+    assert json.loads(result.stdout) == {"predictions": [], "inputs": 0}
 
 
 def test_referral_by_rows_with_the_target(folder, tmp_path):

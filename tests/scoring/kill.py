@@ -16,7 +16,7 @@ import fsvi
 from fsvi.scoring import files, scorers
 from fsvi.scoring.scorers import TableScorer
 
-whole, score_file = TableScorer.parts, files._score_file
+whole, score_file = TableScorer.parts, files._score
 
 
 def forked(work) -> int:
@@ -34,39 +34,36 @@ def score(folder: Path, name: str) -> None:
     fsvi.predict_files(folder / "m.fsvi", folder / "data", folder / name, tell=lambda _: None)
 
 
-def dying(self, path, keep):
+def dying(self, path, keep, tell):
     """Kills its process in the middle of the second file."""
-    for index, part in enumerate(whole(self, path, keep)):
+    for index, part in enumerate(whole(self, path, keep, tell)):
         if path.name == "part-1.parquet" and index == 4:
             os.kill(os.getpid(), signal.SIGKILL)
         yield part
 
 
-def slow(self, path, keep):
+def slow(self, path, keep, tell):
     """Writes down what is scored."""
     with open(Path(path).parents[1] / "scored", "a") as file:
         file.write(f"{path.name}\n")
     time.sleep(0.3)
-    return whole(self, path, keep)
+    return whole(self, path, keep, tell)
 
 
 def with_workers(model: Path, data: Path, folder: Path) -> None:
     """Two workers, in which this module is imported for `deadly`."""
-    import joblib
-
-    files._score_file = deadly
-    with joblib.parallel_config("loky"):
-        report = fsvi.predict_files(model, data, folder / "out", jobs=2, tell=lambda _: None)
+    files._score = deadly
+    report = fsvi.predict_files(model, data, folder / "out", jobs=2, tell=lambda _: None)
     print(report, report.failures())
 
 
-def deadly(job, count=None):
+def deadly(job, waits):
     """Kills its process at one file, after the other one is written."""
     if job.path.name == os.environ["FSVI_KILL"]:
         while not (job.path.parents[1] / "out" / "part-0.parquet").exists():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
-    return score_file(job, count)
+    return score_file(job, waits)
 
 
 def main(folder: Path) -> None:

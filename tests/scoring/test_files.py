@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import polars
@@ -12,7 +11,7 @@ import pytest
 import fsvi
 import fsvi.scoring.scorers as scorers
 from fsvi.errors import InvalidInputError
-from fsvi.scoring.scorers import ScoredRows, TableScorer
+from fsvi.scoring.scorers import TableScorer
 
 ROWS = 40
 
@@ -166,7 +165,7 @@ def test_earlier_predictions_stay_until_the_new_ones_exist(models, data, tmp_pat
     before = content(out)["part-1.parquet"]
     frame(8).write_parquet(data / "part-1.parquet")
 
-    def failing(self, path, keep):
+    def failing(self, path, keep, tell):
         raise OSError(28, "No space left on device")
         yield
 
@@ -175,24 +174,31 @@ def test_earlier_predictions_stay_until_the_new_ones_exist(models, data, tmp_pat
         report = score(models, data, out)
     assert "part-1.parquet cannot be written: No space left" in report.failures()
     assert content(out)["part-1.parquet"] == before
-    with monkeypatch.context() as patch:  # killed after the receipt and before the new name
-
-        def die(temporary, target):
-            if target.suffix == ".json":
-                return os.replace(temporary, target)
-            raise KeyboardInterrupt
-
-        patch.setattr("fsvi.serialization.os", SimpleNamespace(**{**vars(os), "replace": die}))
+    with monkeypatch.context() as patch:  # killed after the new file has its name and before the receipt
+        patch.setattr("fsvi.scoring.files.write_bytes", killed)
         with pytest.raises(KeyboardInterrupt):
             score(models, data, out)
-    assert score(models, data, out).new_rows == ROWS and content(out)["part-1.parquet"] != before
+    assert content(out)["part-1.parquet"] != before
+    assert score(models, data, out).new_rows == ROWS
     assert score(models, data, out).new_rows == 0
 
 
-def test_an_input_that_changes_while_it_is_scored_is_not_signed(models, data, tmp_path, monkeypatch):
-    def changing(self, path, keep):
+def killed(path, content):
+    raise KeyboardInterrupt
+
+
+def test_files_of_somebody_else_are_not_replaced(models, data, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "part-1.parquet").write_text("precious")
+    with pytest.raises(InvalidInputError, match="was not written by fsvi"):
+        score(models, data, tmp_path / "out")
+    assert content(tmp_path / "out") == {"part-1.parquet": b"precious"}
+
+
+def test_an_input_that_changes_while_it_is_scored_is_not_scored(models, data, tmp_path, monkeypatch):
+    def changing(self, path, keep, tell):
         frame(7, rows=3).write_parquet(path)
-        yield ScoredRows({"label": np.array(["big"])}, 1)
+        yield {"label": np.array(["big"])}
 
     monkeypatch.setattr(TableScorer, "parts", changing)
     with pytest.raises(InvalidInputError, match="was changed while"):

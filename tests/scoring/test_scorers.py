@@ -6,7 +6,8 @@ from torch import nn
 
 import fsvi
 from fsvi.errors import FSVIError
-from fsvi.tables.reading import read_arrays
+from fsvi.scoring import scorers
+from fsvi.scoring.scorers import ArrayScorer
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +59,15 @@ def test_the_row_of_a_missing_number_is_named(method, tmp_path, monkeypatch):
         fsvi.predict_files(method[1], tmp_path / "x.npy", tmp_path / "out", tell=lambda _: None)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 100])
 @pytest.mark.parametrize("dtype", [">f4", "<i8", "bool", "longdouble"])
-def test_arrays_are_read_in_parts(tmp_path, rows, dtype):
-    x = np.arange(60).reshape(10, 2, 3).astype(dtype)
+def test_arrays_are_read_in_parts(method, tmp_path, dtype, monkeypatch):
+    x = np.arange(60).reshape(20, 3).astype(dtype)
     np.save(tmp_path / "x.npy", x)
     np.savez(tmp_path / "x.npz", y=x[:1], x=x)
     np.save(tmp_path / "columns.npy", np.asfortranarray(x))
+    monkeypatch.setattr(scorers, "ROWS", 7)
     for name in ("x.npy", "x.npz", "columns.npy"):
-        parts = list(read_arrays(tmp_path / name, rows))
-        assert max(map(len, parts)) <= rows
+        read = ArrayScorer(method[0], 1).read(tmp_path / name, (), print)
+        parts, rows = zip(*[(part, known["row"]) for part, known in read], strict=True)
+        assert list(map(len, parts)) == [7, 7, 6] and np.concatenate(rows).tolist() == list(range(1, 21))
         np.testing.assert_array_equal(np.concatenate(parts), x.astype(float))

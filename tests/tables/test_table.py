@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from fsvi.tables.table import as_column, as_table, is_mixed
+from fsvi.errors import InvalidInputError
+from fsvi.tables.table import as_table, is_mixed
 
 
 def test_arrays_of_numbers_are_not_mixed():
@@ -20,6 +21,8 @@ def test_pandas_frames():
             "d": pandas.to_datetime(["2024-01-01", None]),
             "z": pandas.to_datetime(["2024-01-01 02:00", "2024-01-02 00:00"]).tz_localize("Europe/Rome"),
             "i": pandas.array([1, None], dtype="Int64"),
+            "k": pandas.Categorical([4, 3]),
+            "m": [1, "red"],
         }
     )
     table = as_table(frame)
@@ -28,8 +31,11 @@ def test_pandas_frames():
     assert np.isnat(table.columns["d"]).tolist() == [False, True]
     assert table.columns["z"][0] == np.datetime64("2024-01-01T01:00")
     np.testing.assert_array_equal(table.columns["i"], [1, np.nan])
+    assert table.columns["k"].tolist() == ["4", "3"] and table.columns["m"].tolist() == ["1", "red"]
 
 
-def test_other_things_than_numbers_dates_and_text_are_refused():
-    with pytest.raises(TypeError):
-        as_column(np.array([{"a": 1}], dtype=object))
+@pytest.mark.parametrize("values", [[[1], [2]], [{"a": 1}, {"a": 2}], np.array([1, 2], "timedelta64[s]")])
+def test_other_things_than_numbers_dates_and_text_are_refused(values):
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InvalidInputError, match="column 'a' has the type"):
+        as_table(pandas.DataFrame({"a": pandas.Series(values)}))

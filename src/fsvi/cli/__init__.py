@@ -22,8 +22,6 @@ def _to_stderr(said: object) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that knows which command is wrong."""
-
     def __init__(self, **given: Any) -> None:
         super().__init__(**{**given, "formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False})
 
@@ -80,8 +78,7 @@ def _fit_parser(commands: Any) -> None:
     add = parser.add_argument
     add("table", type=Path, help="a CSV file whose first line has the columns' names, or a Parquet file")
     add("--target", required=True, help="the column to predict")
-    add("--out", type=Path, default=Path("model.fsvi"), help="file to write the model to (default: %(default)s)")
-    add("--report", type=Path, help="HTML page to write (default: next to the model, .html)")
+    add("--out", type=Path, default=Path("model.fsvi"), help="file for the model; the report goes next to it, as .html")
     add("--task", help="classification or regression (default: detected from the target)")
     for kind, what in (("number", "as numbers"), ("category", "as categories"), ("date", "as dates")):
         add(f"--{kind}", action="append", default=[], help=f"read this column {what}; may be repeated")
@@ -89,11 +86,9 @@ def _fit_parser(commands: Any) -> None:
     add("--weight", help="a column that says how many times each row counts")
     add("--class-weight", help="balanced: all classes count the same")
     add("--method", default="fsvi", help="the method, such as fsvi or ensemble:map (default: %(default)s)")
-    add("--calibrate", action=argparse.BooleanOptionalAction, default=True, help="hold out rows for calibration")
     time = "the column that orders rows in time, so that the model is checked on later rows; 'rows' for their order in "
     add("--time", help=f"{time}the file, 'no' for none (default: the first column of dates)")
     add("--epochs", type=_count, help="passes through the data at most")
-    add("--max-rows", type=_count, help="use a random sample of at most this many rows")
     add("--seed", type=int, default=0, help="seed of the split and of training (default: %(default)s)")
     _add_device(add)
     add("--force", action="store_true", help="replace files that exist")
@@ -110,7 +105,7 @@ def _fit(options: argparse.Namespace) -> None:
             if name in options.columns:
                 options.parser.error(f"--{options.columns[name]} {name} and --{kind} {name} contradict each other.")
             options.columns[name] = kind
-    options.report = options.report or options.out.with_suffix(".html")
+    options.report = options.out.with_suffix(".html")
     keep_memory()
     diagnosis = fit_file(options, _to_stderr if options.json else print)
     print(diagnosis.to_json() if options.json else f"{diagnosis}\nModel: {options.out}. Report: {options.report}.")
@@ -142,8 +137,6 @@ def _predict_parser(commands: Any) -> None:
     add("--keep", action="append", default=[], help="a column to carry over to the predictions; may be repeated")
     add("--jobs", type=_count, default=1, help="files to score at the same time, if --out is a folder")
     add("--samples", type=_count, help="draws of the function (default: 100, or as a table's model was made)")
-    add("--batch-size", type=_count, default=512, help="inputs in a pass of the network (default: %(default)s)")
-    add("--seed", type=int, help="seed of the draws (default: 0, or as a table's model was made)")
     _add_net(add)
     _add_device(add)
     add("--json", action="store_true", help="print JSON for other programs")
@@ -152,7 +145,7 @@ def _predict_parser(commands: Any) -> None:
 def _predict(options: argparse.Namespace) -> None:
     from fsvi.scoring.files import predict_file, predict_files
     from fsvi.scoring.scorers import ModelFile
-    from fsvi.scoring.writing import OUTPUTS
+    from fsvi.scoring.writing import WRITERS
     from fsvi.serialization import check_writable
     from fsvi.validation import check_choice, check_fraction
 
@@ -164,13 +157,12 @@ def _predict(options: argparse.Namespace) -> None:
     check_fraction("--confidence", options.confidence)
     if options.refer_for is not None:
         check_fraction("--refer-for", options.refer_for)
-    given = {name: getattr(options, name) for name in ("net", "device", "samples", "seed", "batch_size")}
     if not is_folder:
         _check_one(options.inputs)
     if out is not None and not is_folder:
-        ending = next((each for each in OUTPUTS if out.name.lower().endswith(each)), out.suffix)
-        check_choice("the ending of the output", ending, OUTPUTS)
+        check_choice("the ending of the output", out.suffix.lower(), WRITERS)
         check_writable(out.parent)
+    given = {name: getattr(options, name) for name in ("net", "device", "samples")}
     scorer = ModelFile(options.model, **given).load()
     if options.calibration is not None:
         scorer.choose_referral(options.calibration, options.refer_for, options.confidence)
@@ -181,7 +173,6 @@ def _predict(options: argparse.Namespace) -> None:
         if report.failed:
             raise FSVIError(report.failures())
         return
-    scorer.check_keep(options.keep)
     with tempfile.TemporaryDirectory() as folder:  # what is printed is written first, so that a failure prints nothing
         target = out or Path(folder, "predictions.json" if options.json else "predictions.csv")
         counts = predict_file(scorer, Path(options.inputs[0]), target, options.keep, _to_stderr)
@@ -210,7 +201,6 @@ def _export_parser(commands: Any) -> None:
     add("model", type=Path, help="a file that a method's or a calibration's `save` wrote")
     add("out", type=Path, help="file to write: .onnx, or .pt2 for torch.export")
     add("--draws", type=_count, help="draws of the function in the file (default: 16, or those of a calibration)")
-    add("--seed", type=int, help="seed of the draws (default: 0, or that of a calibration)")
     add("--example", type=Path, help="inputs like those to come: .npy, .npz (x), .csv, .parquet")
     add("--labels", help="names of the classes, separated by commas")
     _add_net(add)
@@ -218,7 +208,7 @@ def _export_parser(commands: Any) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     from fsvi.errors import InvalidInputError
-    from fsvi.scoring.scorers import ModelFile, as_inputs, read_inputs
+    from fsvi.scoring.scorers import ModelFile, read_inputs
     from fsvi.serialization import ESTIMATOR, file_kind
 
     if file_kind(options.model) == ESTIMATOR:
@@ -227,11 +217,12 @@ def _export(options: argparse.Namespace) -> None:
             "predict."
         )
     method = ModelFile(options.model, options.net).load().model
-    x = None if options.example is None else as_inputs(method, read_inputs(options.example), options.example)
-    given = {"num_samples": options.draws, "seed": options.seed}
-    names = None if options.labels is None else [name.strip() for name in options.labels.split(",")]
-    given = {name: value for name, value in given.items() if value is not None}
-    method.export(options.out, example=x, labels=names, **given)
+    given: dict[str, Any] = {} if options.draws is None else {"num_samples": options.draws}
+    if options.example is not None:
+        given["example"] = read_inputs(method, options.example)
+    if options.labels is not None:
+        given["labels"] = [name.strip() for name in options.labels.split(",")]
+    method.export(options.out, **given)
     _to_stderr(f"Wrote {options.out} ({options.out.stat().st_size / 2**20:.1f} MiB).")
 
 

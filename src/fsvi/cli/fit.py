@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace as Options
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.networks.devices import find_device
 from fsvi.serialization import building_from, check_writable
-from fsvi.tables import CategoryColumn, DateColumn, NumberColumn, Table, TableEncoder, TableFile, read_table
+from fsvi.tables import Table, TableEncoder, read_table
 from fsvi.tables.columns import as_numbers, detect_kind, missing
 from fsvi.tables.encoder import nearest
 from fsvi.tables.table import label
@@ -36,42 +35,34 @@ Tell = Callable[[str], object]
 def fit_file(options: Options, tell: Tell) -> Diagnosis:
     """Train on the table in a file, and write the model and its report. Everything is checked before training."""
     path = options.table
-    _check_outputs((options.out, options.report), options.force)
-    file = read_table(path, options.max_rows, options.seed)
-    _tell_rows(path, file, tell)
+    for written in (options.out, options.report):
+        if written.exists() and not options.force:
+            raise InvalidInputError(f"{written} exists: choose another name, or replace it with --force.")
+        check_writable(written.parent)
+    table = read_table(path)
+    tell(f"{path}: {table.shape[0]} rows, {table.shape[1]} columns.")
+    facts = {"table": path.name, "rows": len(table), "target": options.target}
     with building_from(path):
-        table, y, weights, task = _examples(file.table, options, tell)
+        table, y, weights, task = _examples(table, options, tell)
         columns = _column_types(table, options, tell)
         encoder = TableEncoder.learn(table, columns)
         _tell_columns(encoder, table, tell)
-        _check_columns(encoder)
+        if all(column.is_constant for column in encoder.columns):
+            raise InvalidInputError("every column is constant: there is nothing to learn from.")
         model = _model(task, columns, options)
         tell(f"Training {options.method} on {len(y)} rows …")
-        train(model, table, y, weights, options.calibrate and len(y) >= _CALIBRATED_FROM)
+        train(model, table, y, weights, len(y) >= _CALIBRATED_FROM)
         model.target_name_ = options.target
         tell("Checking it on held-out rows …")
         diagnosis = diagnose(model, (table, y, weights), time=False if options.time == "no" else options.time)
     model.save(options.out)
-    facts = _facts(path, file, options, task, encoder)
+    left_out = "; ".join(f"{name}: {reason}" for name, reason in encoder.left_out)
+    facts |= {"task": task, "method": options.method, "seed": options.seed, "left out": left_out}
     write_report(options.report, diagnosis, f"{options.target}: can the model be trusted?", facts)
     return diagnosis
 
 
 # What is in the file ------------------------------------------------------------------------------------------------
-
-
-def _check_outputs(paths: Sequence[Path], force: bool) -> None:
-    for path in paths:
-        if path.exists() and not force:
-            raise InvalidInputError(f"{path} exists: choose another name, or replace it with --force.")
-        check_writable(path.parent)
-
-
-def _tell_rows(path: Path, file: TableFile, tell: Tell) -> None:
-    sample = f"; a random sample of {len(file.table)} rows is used" if len(file.table) < file.num_rows else ""
-    tell(f"{path}: {file.num_rows} rows, {file.fields} columns{sample}.")
-    if (sentence := file.skipped_sentence()) is not None:
-        tell(sentence)
 
 
 def _examples(
@@ -172,28 +163,12 @@ def _counts_rows(values: NDArray[np.float64]) -> bool:
 def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:
     rows = [("column", "type", "missing", "values")]
     for column in encoder.columns:
-        values = column.parse(table.columns[column.name], table.lines)
-        gaps = int(missing(values).sum())
-        kind = "yes/no" if isinstance(column, CategoryColumn) and column.is_boolean else column.kind
-        rows.append(
-            (
-                column.name,
-                kind,
-                str(gaps) if gaps else "",
-                "always missing" if gaps == len(table) else column.describe(),
-            )
-        )
+        gaps = int(missing(column.parse(table.columns[column.name], table.lines)).sum())
+        said = "always missing" if gaps == len(table) else column.describe()
+        rows.append((column.name, column.kind, str(gaps or ""), said))
     widths = [max(len(row[at]) for row in rows) for at in range(3)]
     for row in rows:
         tell("  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]))
-
-
-def _check_columns(encoder: TableEncoder) -> None:
-    if all(
-        column.low == column.high if isinstance(column, (NumberColumn, DateColumn)) else len(column.outputs) < 2
-        for column in encoder.columns
-    ):
-        raise InvalidInputError("every column is constant: there is nothing to learn from.")
 
 
 # Training -----------------------------------------------------------------------------------------------------------
@@ -211,17 +186,3 @@ def _model(task: str, columns: Mapping[str, str], options: Options) -> Any:
     elif options.class_weight is not None:
         raise InvalidInputError("--class-weight is for classification: leave it out.")
     return (FSVIClassifier if task == "classification" else FSVIRegressor)(options.method, **settings)
-
-
-def _facts(path: Path, file: TableFile, options: Options, task: str, encoder: TableEncoder) -> dict[str, Any]:
-    """What the report says about where the model comes from."""
-    return {
-        "table": path.name,
-        "rows": file.num_rows,
-        "skipped": file.skipped_sentence(),
-        "target": options.target,
-        "task": task,
-        "method": options.method,
-        "seed": options.seed,
-        "left out": "; ".join(f"{name}: {reason}" for name, reason in encoder.left_out),
-    }

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,20 @@ from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from fsvi.calibration import Referral
-from fsvi.errors import FSVIError, InvalidInputError
-from fsvi.scoring.scorers import ModelFile, Scorer, tell_once
+from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
+from fsvi.scoring.scorers import ModelFile, Scorer
 from fsvi.scoring.writing import new_file
 from fsvi.serialization import building_from, check_writable, reason, remove_leftovers, write_bytes
 from fsvi.tables.reading import ARRAY_ENDINGS, CSV_ENDINGS, PARQUET_ENDINGS
 from fsvi.validation import check_count
 
-_FORMAT = 2
+_FORMAT = 3
 _ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS, *ARRAY_ENDINGS)
 _OWN = ".fsvi"
 """The folder of receipts and locks among the predictions; readers of whole folders leave out names with a dot."""
 _LINE_EVERY = 10.0
+_MOST_TOLD = 20
 Tell = Callable[[str], object]
-_CountRows = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,6 @@ def predict_files(
     *,
     keep: Sequence[str] = (),
     samples: int | None = None,
-    seed: int | None = None,
-    batch_size: int = 512,
     net: str | None = None,
     device: str | None = None,
     referral: Referral | None = None,
@@ -97,16 +95,13 @@ def predict_files(
             method also .npy and .npz.
         out: The folder of predictions.
         keep: Columns to carry over to the predictions, such as a key.
-        samples: The number of draws of the function; None for the estimator's own, or 100.
-        seed: The seed of the draws; None for the estimator's own, or 0.
-        batch_size: The number of inputs per pass through a method's network.
+        samples: The number of draws of the function; None for the model's own, or 100.
         net: `module:function` that makes the network, where the file does not describe it.
         device: Where to predict; None for the CPU.
         referral: Which predictions to keep, for a column `decision`.
-        jobs: The number of files that are scored at the same time, in processes of joblib. Inside
-            `joblib.parallel_config("ray")` or "dask" they run there.
+        jobs: The number of files that are scored at the same time, in processes of their own.
         tell: A function that shows a line of text.
-        progress: Whether to tell every ten seconds how many rows are done.
+        progress: Whether to tell every ten seconds how many files are done.
 
     Returns:
         How many rows and files have predictions now, and which files have none and why.
@@ -115,28 +110,24 @@ def predict_files(
         >>> import numpy as np
         >>> fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical()).save("model.fsvi")
         >>> np.save("points.npy", np.zeros((10, 2), dtype=np.float32))
-        >>> report = fsvi.predict_files("model.fsvi", "points.npy", "scored", tell=lambda line: None, progress=False)
+        >>> report = fsvi.predict_files("model.fsvi", "points.npy", "scored", progress=False)
         >>> report.rows
         10
     """
     begun = time.monotonic()
     given = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
-    check_count("batch_size", batch_size)
-    source = ModelFile(Path(model).absolute(), net, device, samples, seed, batch_size)
+    source = ModelFile(Path(model).absolute(), net, device, samples)
     model_hash = _hash(source.path)
-    scorer = _loaded(source, model_hash)
-    # what predictions depend on besides the input; how rows are cut into batches is not among it
-    by = {"format": _FORMAT, "model": model_hash, "net": net, "samples": scorer.samples, "seed": scorer.seed}
-    by |= {"keep": list(keep), "referral": None if referral is None else referral.to_dict()}
+    samples = _loaded(source, model_hash).samples
     out = check_writable(out).absolute()  # workers may be in another folder
     files = find_files(given, out)
-    scorer.check_keep(keep)
-    todo = {name: _Job(path, out / name, source, tuple(keep), by, referral) for name, path in files.items()}
-    for job in todo.values():
-        job.found()  # a folder with other predictions is refused before anything is scored
-    outcomes = _score_all(todo, check_count("jobs", jobs), tell, progress)
-    failed = {str(files[name]): each.error for name, each in outcomes.items() if each.error is not None}
-    done = [each for each in outcomes.values() if each.error is None]
+    # what predictions depend on besides the input; how rows are cut into batches is not among it
+    by = {"format": _FORMAT, "model": model_hash, "net": net, "samples": samples, "keep": list(keep)}
+    _claim(out, {**by, "referral": None if referral is None else referral.to_dict()}, files)
+    todo = [_Job(name, path, out / name, source, model_hash, tuple(keep), referral) for name, path in files.items()]
+    outcomes = _score_all(todo, check_count("jobs", jobs), tell, begun if progress else None)
+    failed = {str(files[each.name]): each.error for each in outcomes if each.error is not None}
+    done = [each for each in outcomes if each.error is None]
     if not done:
         raise InvalidInputError(next(iter(failed.values())))
     return ScoringReport(
@@ -149,39 +140,37 @@ def predict_files(
     )
 
 
-def predict_file(
-    scorer: Scorer,
-    path: Path,
-    out: Path,
-    keep: Sequence[str] = (),
-    tell: Tell = print,
-    count: _CountRows | None = None,
-    before: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
-    """Predict the rows of one file, and count them. `before(rows, bytes)` is called when all of them are written."""
+def predict_file(scorer: Scorer, path: Path, out: Path, keep: Sequence[str] = (), tell: Tell = print) -> dict[str, Any]:
+    """Predict the rows of one file, and count them: `inputs`, and with a referral also `kept` and `referred`."""
     counts: dict[str, Any] = {"inputs": 0}
     if scorer.referral is not None:
         counts |= {"kept": 0, "referred": 0, "referral": scorer.referral.to_dict()}
+    before = _state(path)
+    with new_file(out, counts) as write, building_from(path):
+        for columns in scorer.parts(path, keep, once(tell)):
+            write(columns)
+            rows = len(next(iter(columns.values())))
+            counts["inputs"] += rows
+            if scorer.referral is not None:
+                kept = int((columns["decision"] == "keep").sum())
+                counts["kept"] += kept
+                counts["referred"] += rows - kept
+        if _state(path) != before:
+            raise InvalidInputError(f"{path} was changed while it was scored: start again.")
+    return counts
+
+
+def once(tell: Tell) -> Tell:
+    """Tell what is new; counts differ from part to part, so a column's first sentence stands for all."""
     told: set[str] = set()
 
-    def finish(size: int) -> None:
-        if before is not None:
-            before(counts["inputs"], size)
-        elif not counts["inputs"]:
-            raise InvalidInputError(f"{path} has no rows that can be predicted.")
+    def say(sentence: str) -> None:
+        start = " ".join(sentence.split(" ")[:4])
+        if start not in told and len(told) < _MOST_TOLD:
+            told.add(start)
+            tell(sentence)
 
-    with new_file(out, counts, finish) as writer, building_from(path):
-        for part in scorer.parts(path, keep):
-            writer.write(part.columns)
-            tell_once(part.told, told, tell)
-            counts["inputs"] += part.rows
-            if scorer.referral is not None:
-                kept = int((part.columns["decision"] == "keep").sum())
-                counts["kept"] += kept
-                counts["referred"] += part.rows - kept
-            if count is not None:
-                count(part.rows)
-    return counts
+    return say
 
 
 # Files and where their predictions go ---------------------------------------------------------------------------------
@@ -211,11 +200,10 @@ def find_files(inputs: Iterable[str | os.PathLike[str]], out: Path) -> dict[str,
 
 def _matching(pattern: str) -> list[Path]:
     path = Path(pattern)
-    if path.is_file():
-        return [path.absolute()]
     if path.is_dir():
         return [each.absolute() for each in path.rglob("*") if _is_data(each.relative_to(path)) and each.is_file()]
-    return [Path(each).absolute() for each in glob.glob(pattern, recursive=True) if Path(each).is_file()]
+    paths = [path] if path.exists() else map(Path, glob.glob(pattern, recursive=True))
+    return [each.absolute() for each in paths if each.is_file()]
 
 
 def _is_data(path: Path) -> bool:
@@ -224,21 +212,63 @@ def _is_data(path: Path) -> bool:
 
 
 def _output_name(path: Path) -> str:
-    """Parquet for Parquet and arrays, CSV for text, compressed if the text is."""
+    """Parquet for Parquet and arrays, CSV for text."""
     ending = next((each for each in sorted(_ENDINGS, key=len)[::-1] if path.name.lower().endswith(each)), None)
     if ending is None:
         raise InvalidInputError(f"{path} ends in {path.suffix!r}: files that can be scored end in {_ENDINGS}.")
-    kind = (ending if ending == ".csv.gz" else ".csv") if ending in CSV_ENDINGS else ".parquet"
-    return (path.parent / f"{path.name[: -len(ending)]}{kind}").as_posix()
+    stem = path.name[: -len(ending)]
+    return (path.parent / f"{stem}{'.csv' if ending in CSV_ENDINGS else '.parquet'}").as_posix()
+
+
+def _claim(out: Path, by: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a folder with other predictions, or with files of somebody else; mark a new one with the settings."""
+    path = out / _OWN / "settings.json"
+    if not path.exists():
+        taken = next((out / name for name in names if (out / name).exists()), None)
+        if taken is not None:
+            raise InvalidInputError(f"{taken} was not written by fsvi predict: remove it, or choose another folder.")
+        write_bytes(path, json.dumps(by).encode())
+    with building_from(path):
+        found = dict(json.loads(path.read_text()))
+    for name, value in by.items():
+        if found.get(name) != value:
+            what = "another model" if name == "model" else f"{name}={found.get(name)!r}, not {value!r}"
+            raise InvalidInputError(f"{out} has predictions with {what}: choose another folder, or remove that one.")
 
 
 # Scoring --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
+class _Job:
+    """One file to score, in any process."""
+
+    name: str
+    path: Path
+    output: Path
+    model: ModelFile
+    model_hash: str
+    keep: tuple[str, ...]
+    referral: Referral | None
+
+    def beside(self, ending: str) -> Path:
+        """The receipt or the lock of the predictions; the system releases the lock when its process ends."""
+        return self.output.parent / _OWN / f"{self.output.name}{ending}"
+
+    def found(self) -> int | None:
+        """The rows of predictions that exist for this input, by the receipt that was written after them."""
+        with suppress(OSError, ValueError, RecursionError, TypeError, KeyError):
+            receipt = json.loads(self.beside(".json").read_text())
+            if receipt["input"] == _state(self.path) and receipt["bytes"] == self.output.stat().st_size:
+                return int(receipt["rows"])
+        return None
+
+
+@dataclass(frozen=True)
 class _Outcome:
     """What became of a file: the number of its rows, whether they were scored now, and what was noticed."""
 
+    name: str
     rows: int = 0
     is_new: bool = False
     is_busy: bool = False
@@ -246,87 +276,36 @@ class _Outcome:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One file to score, in any process; `by` is what the predictions depend on besides the input."""
-
-    path: Path
-    output: Path
-    model: ModelFile
-    keep: tuple[str, ...]
-    by: Mapping[str, Any]
-    referral: Referral | None = None
-    waits: bool = False
-
-    def beside(self, ending: str) -> Path:
-        """The receipt or the lock of the predictions; the system releases the lock when its process ends."""
-        return self.output.parent / _OWN / f"{self.output.name}{ending}"
-
-    def source(self) -> dict[str, Any]:
-        """By what a changed input is noticed."""
-        status = self.path.stat()
-        return {"file": self.path.name, "bytes": status.st_size, "modified": status.st_mtime_ns}
-
-    def found(self) -> int | None:
-        """The rows of predictions that exist for this input; those of another model or with other settings are refused.
-
-        A receipt is written when all predictions are on the disk, just before they get their name. It says how large
-        the file is that they replace, so that a kill in between is noticed.
-        """
-        if not self.output.exists():
-            return None
-        size, receipt = self.output.stat().st_size, dict[str, Any]()
-        with suppress(OSError, ValueError, RecursionError):
-            receipt = json.loads(self.beside(".json").read_text())
-        if not isinstance(receipt, dict) or size not in (receipt.get("replaces"), receipt.get("written")):
-            raise InvalidInputError(
-                f"{self.output} exists and was not written by fsvi predict, or was changed: remove it, or choose "
-                "another folder."
-            )
-        if size == receipt.get("replaces"):
-            return None
-        for name, value in self.by.items():
-            if receipt["by"].get(name) != value:
-                what = "another model" if name == "model" else f"{name}={receipt['by'].get(name)!r}, not {value!r}"
-                raise InvalidInputError(
-                    f"{self.output} was scored with {what}: choose another folder, or remove that one."
-                )
-        return int(receipt["rows"]) if receipt["input"] == self.source() else None
-
-    def score(self, count: _CountRows | None) -> _Outcome:
-        """Score the file, whatever exists."""
-        scorer = _loaded(self.model, self.by["model"])
-        scorer.referral = self.referral
-        receipt: dict[str, Any] = {"by": dict(self.by), "input": self.source()}
-        told: list[str] = []
-        self.output.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self.output)
-
-        def sign(rows: int, size: int) -> None:
-            if self.source() != receipt["input"]:
-                raise InvalidInputError(f"{self.path} was changed while it was scored: start again.")
-            receipt.update(rows=rows, written=size)
-            earlier = {"replaces": self.output.stat().st_size} if self.output.exists() else {}
-            write_bytes(self.beside(".json"), json.dumps({**receipt, **earlier}).encode())
-
-        predict_file(scorer, self.path, self.output, self.keep, told.append, count, sign)
-        write_bytes(self.beside(".json"), json.dumps(receipt).encode())
-        return _Outcome(receipt["rows"], is_new=True, told=told)
-
-
-def _score_file(job: _Job, count: _CountRows | None = None) -> _Outcome:
+def _score(job: _Job, waits: bool) -> _Outcome:
     """Score one file, unless that is done, or another process is doing it. Errors are part of the outcome."""
     try:
         lock = job.beside(".lock")
         lock.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock).acquire(timeout=-1 if job.waits else 0):
-            rows = job.found()
-            return job.score(count) if rows is None else _Outcome(rows)
+        with FileLock(lock).acquire(timeout=-1 if waits else 0):
+            if (rows := job.found()) is not None:
+                return _Outcome(job.name, rows)
+            remove_leftovers(job.output)
+            scorer, told = _loaded(job.model, job.model_hash), list[str]()
+            scorer.referral = job.referral
+            state = _state(job.path)
+            rows = predict_file(scorer, job.path, job.output, job.keep, told.append)["inputs"]
+            receipt = {"input": state, "bytes": job.output.stat().st_size, "rows": rows}
+            write_bytes(job.beside(".json"), json.dumps(receipt).encode())
+            return _Outcome(job.name, rows, is_new=True, told=told)
     except Timeout:
-        return _Outcome(is_busy=True)
+        return _Outcome(job.name, is_busy=True)
     except Exception as error:
         said = str(error) if isinstance(error, FSVIError) else f"{job.path} cannot be scored: {reason(error)}."
-        return _Outcome(error=said)
+        return _Outcome(job.name, error=said)
+
+
+def _state(path: Path) -> list[int]:
+    """By what a change of a file is noticed: its size, and the time of the last change."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read: {reason(error)}.") from error
+    return [status.st_size, status.st_mtime_ns]
 
 
 @lru_cache(maxsize=1)
@@ -344,70 +323,54 @@ def _hash(path: Path) -> str:
         raise InvalidInputError(f"{path} cannot be read: {reason(error)}.") from error
 
 
-# Several at a time ----------------------------------------------------------------------------------------------------
-
-
-def _score_all(jobs: Mapping[str, _Job], num: int, tell: Tell, progress: bool) -> dict[str, _Outcome]:
-    """All outcomes; files that another process is scoring come last."""
-    told: set[str] = set()
+def _score_all(jobs: Sequence[_Job], num: int, tell: Tell, begun: float | None) -> list[_Outcome]:
+    """All outcomes, in order; files that another process is scoring come last. `begun` asks for progress."""
     outcomes: dict[str, _Outcome] = {}
-    rows, begun = 0, time.monotonic()
-    said = begun
-
-    def count(new: int) -> None:
-        nonlocal rows, said
-        rows, now = rows + new, time.monotonic()
-        if progress and now - said >= _LINE_EVERY:
-            said, done = now, f"{len(outcomes)} of {len(jobs)} files"
-            tell(f"{rows:,} new rows, {done}, {rows / (now - begun):,.0f} rows per second.")
-
+    surprise, rows, said = once(tell), 0, begun
     for waits in (False, True):
-        todo = {name: replace(job, waits=waits) for name, job in jobs.items() if name not in outcomes}
+        todo = [job for job in jobs if job.name not in outcomes]
         if waits and todo:
             tell(f"Waiting for {len(todo)} files that another process is scoring.")
-        one_by_one = ((name, _score_file(job, count)) for name, job in todo.items())
-        for name, outcome in _in_processes(todo, num) if num > 1 else one_by_one:
-            if not outcome.is_busy:
-                outcomes[name] = outcome
-                count(outcome.rows if num > 1 and outcome.is_new else 0)
-                tell_once([f"{name}: {sentence}" for sentence in outcome.told], told, tell)
-    return outcomes
+        for outcome in _in_processes(todo, waits, num) if num > 1 else (_score(job, waits) for job in todo):
+            if outcome.is_busy:
+                continue
+            outcomes[outcome.name] = outcome
+            for sentence in outcome.told:
+                surprise(f"{outcome.name}: {sentence}")
+            rows, now = rows + outcome.rows * outcome.is_new, time.monotonic()
+            if begun is not None and said is not None and now - said >= _LINE_EVERY:
+                tell(f"{len(outcomes)} of {len(jobs)} files, {rows / (now - begun):,.0f} rows per second.")
+                said = now
+    return [outcomes[job.name] for job in jobs]
 
 
-def _in_processes(jobs: Mapping[str, _Job], num: int) -> Iterator[tuple[str, _Outcome]]:
-    """Outcomes as they come. When a process is killed, those that were running are done again, each alone."""
-    left = dict(jobs)
-    backend = joblib.parallel.get_active_backend()[0]
-    returns = "generator_unordered" if backend.supports_return_generator else "list"
-    started: list[str] = []
+def _in_processes(jobs: Sequence[_Job], waits: bool, num: int) -> Iterator[_Outcome]:
+    """Outcomes as they come. When a process is killed, the files that were in work are done again, each alone."""
+    left, started = {job.name: job for job in jobs}, list[_Job]()
 
     def feed() -> Iterator[Any]:
-        for name, job in list(left.items()):
-            started.append(name)
-            yield joblib.delayed(_named)(_score_file, name, job)
+        for job in list(left.values()):
+            started.append(job)
+            yield joblib.delayed(_score)(job, waits)
 
+    parallel = joblib.Parallel(num, backend="loky", return_as="generator_unordered", pre_dispatch=num, batch_size=1)
     try:
         while left:
             started.clear()
             try:
-                for name, outcome in joblib.Parallel(num, return_as=returns, pre_dispatch=num, batch_size=1)(feed()):
-                    del left[name]
-                    yield name, outcome
+                for outcome in parallel(feed()):
+                    del left[outcome.name]
+                    yield outcome
             except BrokenProcessPool:
-                for name in [name for name in started if name in left]:
-                    yield name, _alone(left.pop(name))
+                for job in [job for job in started if job.name in left]:
+                    yield _alone(left.pop(job.name))
     finally:
-        if returns != "list":
-            get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
-
-
-def _named(score: Callable[[_Job], _Outcome], name: str, job: _Job) -> tuple[str, _Outcome]:
-    return name, score(job)
+        get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
 
 
 def _alone(job: _Job) -> _Outcome:
     try:
-        outcome: _Outcome = get_reusable_executor(max_workers=1).submit(_score_file, job).result()
+        outcome: _Outcome = get_reusable_executor(max_workers=1).submit(_score, job, True).result()
         return outcome
     except BrokenProcessPool:
-        return _Outcome(error=f"{job.path}: its process was killed, perhaps for lack of memory.")
+        return _Outcome(job.name, error=f"{job.path}: its process was killed, perhaps for lack of memory.")

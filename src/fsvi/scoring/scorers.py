@@ -6,8 +6,8 @@ import importlib
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +24,21 @@ from fsvi.likelihoods import Predictive, concatenate
 from fsvi.methods import Method, load
 from fsvi.networks.devices import find_device
 from fsvi.serialization import ESTIMATOR, building_from, file_kind
-from fsvi.tables import NumberColumn, column_names, read_chunks, read_table
 from fsvi.tables.columns import as_numbers, missing
-from fsvi.tables.reading import ARRAY_ENDINGS, read_arrays
-from fsvi.tables.table import label
-from fsvi.validation import first_line
+from fsvi.tables.reading import ARRAY_ENDINGS, TableReader, read_array, read_table
+from fsvi.tables.table import Table, label
+from fsvi.validation import check_count, first_line
 
 ROWS = 8_192
 """Rows that are predicted at a time, all their draws in memory; fewer if the draws would be many numbers."""
 _MOST_NUMBERS = 2**25
 _MOST_CLASSES = 1_000
 """With more classes, only the most probable one has a column."""
-_MOST_TOLD = 20
 _ALPHA = 0.05
 _EXACT = 2**53
 """Below this, float64 represents every whole number exactly."""
 Columns = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class ScoredRows:
-    """Consecutive predictions by column, and sentences about rows that were skipped or are unlike training."""
-
-    columns: Columns
-    rows: int
-    told: list[str] = field(default_factory=list)
+Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -59,23 +49,21 @@ class ModelFile:
     net: str | None = None
     device: str | None = None
     samples: int | None = None
-    seed: int | None = None
-    batch_size: int = 512
 
     def load(self) -> Scorer:
-        """The model in memory, with its own number of draws and seed where none is given."""
-        net = None if self.net is None else make_net(self.net)
+        """The model in memory, with its own number of draws where none is given."""
+        net = None if self.net is None else _made_net(self.net)
         is_table = file_kind(self.path) == ESTIMATOR
         model: Any = Estimator.load(self.path, net) if is_table else load(self.path, net)
         # A calibration promises nothing for other draws than its own.
-        samples, seed = (model.num_samples, model.seed_) if is_table else (100, 0)
-        samples, seed = self.samples or samples, seed if self.seed is None else self.seed
-        scorer: Scorer = (TableScorer if is_table else ArrayScorer)(model, samples, seed, self.batch_size)
+        own = model.num_samples if is_table or isinstance(model, Calibrated) else 100
+        samples = own if self.samples is None else check_count("samples", self.samples)
+        scorer: Scorer = (TableScorer if is_table else ArrayScorer)(model, samples)
         if self.device is not None:
             (model.method_ if is_table else scorer.uncalibrated).to(find_device(self.device))
         if is_table:
             with building_from(self.path):  # forged values show when they are used
-                scorer.without_rows()
+                scorer.columns(torch.zeros(1, len(model.encoder_.outputs), dtype=torch.float64))
         return scorer
 
 
@@ -85,8 +73,8 @@ class Scorer(ABC):
     referral: Referral | None = None
     """which predictions to keep; None adds no column about it"""
 
-    def __init__(self, model: Any, samples: int, seed: int, batch_size: int) -> None:
-        self.model, self.samples, self.seed, self.batch_size = model, samples, seed, batch_size
+    def __init__(self, model: Any, samples: int) -> None:
+        self.model, self.samples = model, samples
 
     @property
     def uncalibrated(self) -> Any:
@@ -94,87 +82,84 @@ class Scorer(ABC):
         return self.model.method if isinstance(self.model, Calibrated) else self.model
 
     @abstractmethod
-    def without_rows(self) -> Columns:
-        """The columns of no predictions; none if the shape of inputs is not known yet."""
-
-    @abstractmethod
-    def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
-        """Predictions, part by part, with the columns `keep`; a file without rows has one part, without rows."""
+    def read(self, path: Path, keep: Collection[str], tell: Tell) -> Iterator[tuple[Tensor, Columns]]:
+        """Inputs, part by part, with the columns `keep` and the rows' numbers; without rows, one part without any."""
 
     @abstractmethod
     def held_out(self, path: Path) -> tuple[Any, Any]:
         """Rows in a file, and their targets."""
 
     @abstractmethod
-    def predictions(self, x: Any) -> Iterator[Predictive]:
-        """Predictions of held-out rows, part by part."""
+    def predict(self, inputs: Tensor) -> tuple[Predictive, Columns]:
+        """Calibrated predictions, and columns that only this kind of model has."""
 
-    def check_keep(self, keep: Collection[str]) -> None:
-        """Refuse to carry over columns with the name of a prediction."""
-        taken = next((name for name in keep if name in self.without_rows()), None)
-        if taken is not None:
-            raise InvalidInputError(f"the column {taken!r} cannot be kept: predictions have one of that name.")
-
-    def choose_referral(self, path: Path, target_accuracy: float, confidence: float) -> None:
-        """Refer as many predictions as held-out rows in a file require; see `fsvi.Referral`."""
-        with building_from(path):
-            x, y = self.held_out(path)
-            parts = [p.summary() for p in self.predictions(x)]
-            if parts[0].is_numeric:
-                raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
-            labels = self.model._as_indices(y) if hasattr(self.model, "classes_") else y
-            self.referral = Referral(concatenate(parts), labels, target_accuracy, confidence)
-
+    @abstractmethod
     def rows_at_once(self, width: int) -> int:
         """How many rows of `width` numbers fit into memory with all their draws."""
-        outputs = max(1, getattr(self.model if isinstance(self, ArrayScorer) else self.model.method_, "num_outputs", 1))
-        return max(1, min(ROWS, _MOST_NUMBERS // (self.samples * outputs), _MOST_NUMBERS // max(1, width)))
 
-    def columns_of(self, p: Predictive, classes: NDArray[Any] | None = None) -> Columns:
+    def parts(self, path: Path, keep: Collection[str], tell: Tell) -> Iterator[Columns]:
+        """Predictions as columns, part by part; `tell` gets sentences about rows that are unlike training."""
+        for inputs, known in self.read(path, keep, tell):
+            columns = self.columns(inputs)
+            taken = next((name for name in keep if name in columns), None)
+            if taken is not None:
+                raise InvalidInputError(f"the column {taken!r} cannot be kept: predictions have one of that name.")
+            yield {**known, **columns}
+
+    def columns(self, inputs: Tensor) -> Columns:
         """Predictions as columns of a table, with one column per class."""
+        if not len(inputs):
+            return {name: values[:0] for name, values in self.columns(inputs.new_zeros(1, *inputs.shape[1:])).items()}
+        p, more = self.predict(inputs)
         columns = {name: _array(values) for name, values in p.columns().items()}
         if "label" in columns:
             shares = _array(p.class_probabilities())
-            names = np.arange(shares.shape[1]) if classes is None else classes
+            names = getattr(self.model, "classes_", np.arange(shares.shape[1]))
             columns["label"] = names[columns["label"]]
             if len(names) <= _MOST_CLASSES:
                 columns |= {f"probability_{name}": shares[:, at] for at, name in enumerate(names.tolist())}
         if self.referral is not None:
             columns["decision"] = np.where(_array(self.referral.decide(p)).ravel(), "keep", "refer")
-        return columns
+        return columns | more
+
+    def choose_referral(self, path: Path, target_accuracy: float, confidence: float) -> None:
+        """Refer as many predictions as held-out rows in a file require; see `fsvi.Referral`."""
+        with building_from(path):
+            x, y = self.held_out(path)
+            if isinstance(self, TableScorer):
+                x, y = self.model._encoded(x), self.model._as_indices(y) if hasattr(self.model, "classes_") else y
+            parts = [self.predict(part)[0].summary() for part in x.split(self.rows_at_once(math.prod(x.shape[1:])))]
+            if parts[0].is_numeric:
+                raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")
+            self.referral = Referral(concatenate(parts), y, target_accuracy, confidence)
 
 
 class TableScorer(Scorer):
     """An estimator, for rows of CSV and Parquet files."""
 
-    def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
-        """Predictions of rows; `line` says where in the file they are. A last part says how the rows have drifted."""
-        seen, scored = Seen(self.model.sketch_, self.model.encoder_), None
-        unknown = set(self.model.encoder_.check_names(column_names(path))) - {*keep, self.model.target_name_}
-        unused = [f"Columns that the model does not know are not used: {', '.join(map(repr, sorted(unknown)))}."]
-        told = unused * bool(unknown)
-        for file in self._chunks(path, keep, self.rows_at_once(len(self.model.encoder_.outputs))):
-            told += [sentence] if (sentence := file.skipped_sentence()) is not None else []
-            if not len(file.table):
-                yield ScoredRows({**file.kept, **self.without_rows()}, 0, told)
-                continue
-            encoded, surprises = self.model.encoder_.examine(file.table)
-            seen.add(file.table)
-            scored = {**file.kept, "line": file.table.lines, **self._columns(self.model._standardized(encoded))}
-            yield ScoredRows(scored, len(file.table), told + surprises)
-            told = []
-        drift = [finding.sentence for finding in seen.diagnosis() if finding.level != "ok"]
-        if scored is not None and drift:
-            yield ScoredRows({name: values[:0] for name, values in scored.items()}, 0, drift)
+    def read(self, path: Path, keep: Collection[str], tell: Tell) -> Iterator[tuple[Tensor, Columns]]:
+        """Encoded rows; `line` says where in the file they are. At the end, how the rows have drifted is told."""
+        reader, encoder = TableReader(path), self.model.encoder_
+        unknown = set(encoder.check_names(reader.names)) - {*keep, self.model.target_name_}
+        if unknown:
+            tell(f"Columns that the model does not know are not used: {', '.join(map(repr, sorted(unknown)))}.")
+        seen, width = Seen(self.model.sketch_, encoder), len(encoder.outputs)
+        for table, kept in reader.parts(self.rows_at_once(width), encoder.names, keep):
+            inputs = torch.zeros(0, width, dtype=torch.float64)
+            if len(table):
+                encoded, surprises = encoder.examine(table)
+                inputs = self.model._standardized(encoded)
+                seen.add(table)
+                for sentence in surprises:
+                    tell(sentence)
+            yield inputs, {**kept, "line": table.lines}
+        for finding in seen.diagnosis():
+            if finding.level != "ok":
+                tell(finding.sentence)
 
-    def without_rows(self) -> Columns:
-        """The columns of no predictions."""
-        columns = self._columns(torch.zeros(1, len(self.model.encoder_.outputs), dtype=torch.float64))
-        return {name: values[:0] for name, values in {"line": np.zeros(1, dtype=np.int64), **columns}.items()}
-
-    def held_out(self, path: Path) -> tuple[Any, Any]:
+    def held_out(self, path: Path) -> tuple[Table, Any]:
         """The rows that have a target, without that column, and the targets."""
-        table, name = read_table(path).table, self.model.target_name_
+        table, name = read_table(path), self.model.target_name_
         if name not in table.names:
             raise InvalidInputError(f"{path} lacks the column {name!r} with the right answers.")
         table = table.take(~missing(table.columns[name]))
@@ -187,33 +172,22 @@ class TableScorer(Scorer):
             y = as_numbers(name, values, table.lines)
         return table.without([name]), y
 
-    def predictions(self, x: Any) -> Iterator[Predictive]:
-        """Calibrated predictions of a table."""
-        inputs = self.model._standardized(self.model.encoder_.examine(x)[0])
-        parts = inputs.split(self.rows_at_once(inputs.shape[1]))
-        return (self.model._calibrated(self._raw(part)) for part in parts)
-
-    def _chunks(self, path: Path, keep: Collection[str], rows: int) -> Iterator[Any]:
-        columns = self.model.encoder_.columns
-        numbers = [column.name for column in columns if isinstance(column, NumberColumn)]
-        return read_chunks(path, rows, self.model.encoder_.names, keep, numbers)
-
-    def _raw(self, inputs: Tensor) -> Predictive:
-        """The prediction in the targets' units before any calibration."""
-        p: Predictive = self.model._in_target_units(self.model._predict(inputs, self.samples, self.seed))
-        return p
-
-    def _columns(self, inputs: Tensor) -> Columns:
-        """Labels by their names, and conformal sets or intervals after a calibration."""
-        model, raw = self.model, self._raw(inputs)
-        columns = self.columns_of(model._calibrated(raw), getattr(model, "classes_", None))
-        if not raw.is_numeric and model._is_conformal:
-            sets = model.calibration_.sets(raw, _ALPHA).numpy()
-            columns["set_95"] = np.array(["|".join(map(str, model.classes_[row].tolist())) for row in sets], object)
-        elif model._is_conformal:
+    def predict(self, inputs: Tensor) -> tuple[Predictive, Columns]:
+        """Predictions in the targets' units, and conformal sets or intervals after a calibration."""
+        model = self.model
+        raw = model._in_target_units(model._predict(inputs, self.samples))
+        p, more = model._calibrated(raw), Columns()
+        if model._is_conformal and raw.is_numeric:
             intervals = model.calibration_.intervals(raw, _ALPHA)
-            columns["lower"], columns["upper"] = intervals.lower[:, 0].numpy(), intervals.upper[:, 0].numpy()
-        return columns
+            more["lower"], more["upper"] = intervals.lower[:, 0].numpy(), intervals.upper[:, 0].numpy()
+        elif model._is_conformal:
+            sets = model.calibration_.sets(raw, _ALPHA).numpy()
+            more["set_95"] = np.array(["|".join(map(str, model.classes_[row].tolist())) for row in sets], object)
+        return p, more
+
+    def rows_at_once(self, width: int) -> int:
+        """How many rows fit into memory."""
+        return _fitting(width, self.samples, self.model.method_)
 
 
 class ArrayScorer(Scorer):
@@ -221,60 +195,89 @@ class ArrayScorer(Scorer):
 
     model: Method | Calibrated
 
-    def parts(self, path: Path, keep: Collection[str]) -> Iterator[ScoredRows]:
-        """Predictions of inputs; `row` counts them from 1."""
-        start, kept = 0, Columns()
-        shape = self.model.input_shape if isinstance(self.model.input_shape, tuple) else ()
-        for x, kept in _read_parts(path, keep, self.rows_at_once(math.prod(shape))):
-            if len(x):
-                columns = self._columns(as_inputs(self.model, x, path, start + 1))
-                row = np.arange(start + 1, start + len(x) + 1)
-                start += len(x)
-                yield ScoredRows({**kept, "row": row, **columns}, len(x))
-        if start == 0:
-            yield ScoredRows({**kept, **self.without_rows()}, 0)
+    def read(self, path: Path, keep: Collection[str], tell: Tell) -> Iterator[tuple[Tensor, Columns]]:
+        """Inputs; `row` counts them from 1."""
+        start, shape = 0, self.model.input_shape
+        for x, kept in _numbers(path, self.rows_at_once(math.prod(shape) if isinstance(shape, tuple) else 1), keep):
+            inputs = as_inputs(self.model, x, path, start + 1)
+            yield inputs, {**kept, "row": np.arange(start + 1, start + len(x) + 1)}
+            start += len(x)
 
-    def without_rows(self) -> Columns:
-        """The columns of no predictions; none if the shape of inputs is not known yet."""
-        shape = self.model.input_shape
-        if not isinstance(shape, tuple) or any(not isinstance(size, int) for size in shape):
-            return {}
-        columns = self._columns(torch.zeros(1, *shape, dtype=self.model.dtype))
-        return {name: values[:0] for name, values in {"row": np.zeros(1, dtype=np.int64), **columns}.items()}
-
-    def held_out(self, path: Path) -> tuple[Any, Any]:
+    def held_out(self, path: Path) -> tuple[Tensor, Tensor]:
         """The arrays x and y of a .npz file."""
         if path.suffix.lower() != ".npz":
             raise FileFormatError(f"{path} has no arrays with names: use numpy.savez and the names x and y.")
-        return as_inputs(self.model, _joined(path, "x"), path), torch.as_tensor(as_whole(_joined(path, "y")))
+        return as_inputs(self.model, read_array(path), path), torch.as_tensor(_as_whole(read_array(path, "y")))
 
-    def predictions(self, x: Any) -> Iterator[Predictive]:
-        """Predictions of a tensor."""
-        parts = x.split(self.rows_at_once(math.prod(x.shape[1:])))
-        return (self.model.predict(part, self.samples, self.seed, self.batch_size) for part in parts)
-
-    def _columns(self, inputs: Tensor) -> Columns:
-        p = self.model.predict(inputs, self.samples, self.seed, self.batch_size)
+    def predict(self, inputs: Tensor) -> tuple[Predictive, Columns]:
+        """Predictions with the draws of seed 0, or of a calibration."""
+        p = self.model.predict(inputs, self.samples)
         if len(p) != len(inputs):
             raise InvalidInputError("a model with outputs at every position cannot score files part by part.")
-        return self.columns_of(p)
+        return p, {}
+
+    def rows_at_once(self, width: int) -> int:
+        """How many rows fit into memory."""
+        return _fitting(width, self.samples, self.model)
 
 
-def _read_parts(path: Path, keep: Collection[str], rows: int) -> Iterator[tuple[NDArray[Any], Columns]]:
+def _fitting(width: int, samples: int, method: Any) -> int:
+    numbers = max(width, samples * getattr(method, "num_outputs", 1), 1)
+    return max(1, min(ROWS, _MOST_NUMBERS // numbers))
+
+
+def _numbers(path: Path, rows: int, keep: Collection[str]) -> Iterator[tuple[NDArray[Any], Columns]]:
     """The numbers in a file, and the columns to carry over, part by part."""
     if path.name.lower().endswith(ARRAY_ENDINGS):
         if keep:
             raise InvalidInputError(f"{path} has no columns with names: leave --keep out.")
-        yield from ((x, {}) for x in read_arrays(path, rows))
+        x = read_array(path)
+        yield from ((x[start : start + rows], {}) for start in range(0, len(x), rows))
         return
-    for file in read_chunks(path, rows, keep=keep, needs_names=False):
-        if file.skipped:
-            raise FileFormatError(f"{path} has rows of the wrong length: {file.skipped_sentence()}")
-        columns = [as_numbers(name, values, file.table.lines) for name, values in file.table.columns.items()]
-        yield np.column_stack(columns), dict(file.kept)
+    for table, kept in TableReader(path).parts(rows, keep=keep):
+        yield np.column_stack([as_numbers(name, cells, table.lines) for name, cells in table.columns.items()]), kept
 
 
-def make_net(name: str) -> nn.Module:
+def read_inputs(method: Method | Calibrated, path: Path) -> Tensor:
+    """All inputs of a method in a .npy, .npz (the array x), .csv or .parquet file."""
+    return as_inputs(method, np.concatenate([x for x, _ in _numbers(path, ROWS, ())]), path)
+
+
+def as_inputs(method: Method | Calibrated, x: NDArray[Any], path: Path, first: int = 1) -> Tensor:
+    """Inputs in the shape and the type that the network takes; `first` is the number of the first row in its file."""
+    shape, flat = method.input_shape, np.asarray(x, np.float64).reshape(len(x), math.prod(x.shape[1:]))
+    bad = np.flatnonzero(~np.isfinite(flat).all(1))
+    if len(bad):
+        raise InvalidInputError(
+            f"{path} has NaN, infinite or missing values in {len(bad)} of {len(x)} rows, first in row "
+            f"{bad[0] + first}: fill them in or drop those rows."
+        )
+    is_known = isinstance(shape, tuple)
+    if is_known and (x.ndim <= 2 or [n for n in x.shape[1:] if n > 1] == [n for n in shape if n > 1]):
+        columns, wanted = flat.shape[1], math.prod(shape)
+        if columns != wanted:
+            form = "×".join(map(str, shape))
+            hint = ": is a label or a row number among them?" if columns == wanted + 1 else "."
+            wanted_form = f"{wanted} ({form})" if len(shape) > 1 else form
+            raise InvalidInputError(f"{path} has {columns} columns, but the model takes {wanted_form} numbers{hint}")
+        x = flat.reshape(len(flat), *shape)
+    real = torch.as_tensor(np.array(x, np.float64)).to(method.dtype)
+    if len(x) and any(isinstance(module, nn.Embedding) for module in method.net.modules()):
+        try:
+            method.network.outputs_at(real[:2])
+        except FSVIError:  # an embedding looks up whole numbers
+            whole = torch.as_tensor(_as_whole(x))
+            return real if whole.is_floating_point() else whole.long()
+    return real
+
+
+def _as_whole(values: NDArray[Any]) -> NDArray[Any]:
+    """Real numbers as integers if all of them are whole; others as they are."""
+    is_whole = values.dtype.kind == "f" and bool(((abs(values) < _EXACT) & (values == np.round(values))).all())
+    return values.astype(np.int64) if is_whole else values
+
+
+def _made_net(name: str) -> nn.Module:
     """What the function of a `module:function` returns; the module is looked for in the current folder first."""
     module, _, function = name.partition(":")
     sys.path.insert(0, "")
@@ -288,63 +291,6 @@ def make_net(name: str) -> nn.Module:
     if not isinstance(net, nn.Module):
         raise InvalidInputError(f"--net {name} returns a {type(net).__name__}, not a torch.nn.Module.")
     return net
-
-
-def as_inputs(method: Method | Calibrated, x: np.ndarray, path: Path, first: int = 1) -> Tensor:
-    """Inputs in the shape and the type that the network takes; `first` is the number of the first row in its file."""
-    shape = method.input_shape
-    flat = x.reshape(len(x), -1)
-    bad = np.flatnonzero(~np.isfinite(flat).all(1))
-    if len(bad):
-        raise InvalidInputError(
-            f"{path} has NaN, infinite or missing values in {len(bad)} of {len(x)} rows, first in row "
-            f"{bad[0] + first}: fill them in or drop those rows."
-        )
-    if isinstance(shape, tuple) and (x.ndim <= 2 or [n for n in x.shape[1:] if n > 1] == [n for n in shape if n > 1]):
-        columns, wanted = flat.shape[1], math.prod(shape)
-        if columns != wanted:
-            form = "×".join(map(str, shape))
-            hint = ": is a label or a row number among them?" if columns == wanted + 1 else "."
-            wanted_form = f"{wanted} ({form})" if len(shape) > 1 else form
-            raise InvalidInputError(f"{path} has {columns} columns, but the model takes {wanted_form} numbers{hint}")
-        x = flat.reshape(len(flat), *shape)
-    real = torch.as_tensor(x).to(method.dtype)
-    if any(isinstance(module, nn.Embedding) for module in method.net.modules()):
-        try:
-            method.network.outputs_at(real[:2])
-        except FSVIError:  # an embedding looks up whole numbers
-            whole = torch.as_tensor(as_whole(x))
-            return real if whole.is_floating_point() else whole.long()
-    return real
-
-
-def read_inputs(path: Path) -> NDArray[Any]:
-    """All inputs of a method in a .npy, .npz (the array x), .csv or .parquet file."""
-    if path.name.lower().endswith(ARRAY_ENDINGS):
-        return _joined(path, "x")
-    return np.concatenate([x for x, _ in _read_parts(path, (), ROWS)])
-
-
-def as_whole(values: NDArray[Any]) -> NDArray[Any]:
-    """Real numbers as integers if all of them are whole; others as they are."""
-    is_whole = values.dtype.kind == "f" and bool(((abs(values) < _EXACT) & (values == np.round(values))).all())
-    return values.astype(np.int64) if is_whole else values
-
-
-def tell_once(surprises: Iterable[str], told: set[str], tell: Callable[[str], object]) -> None:
-    """Tell what is new; counts differ from part to part, so a column's first sentence stands for all."""
-    for sentence in surprises:
-        column = " ".join(sentence.split(" ")[:4])
-        if column not in told and len(told) < _MOST_TOLD:
-            told.add(column)
-            tell(sentence)
-
-
-def _joined(path: Path, name: str) -> NDArray[Any]:
-    parts = list(read_arrays(path, ROWS, name))
-    if not parts:
-        raise FileFormatError(f"{path} has no rows: at least one is needed.")
-    return np.concatenate(parts)
 
 
 def _array(column: Tensor) -> NDArray[Any]:

@@ -7,11 +7,9 @@ number) gets an apostrophe in front in CSV files. Parquet and JSON files have al
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,107 +22,78 @@ import pyarrow.parquet
 from fsvi.serialization import replacing
 from fsvi.tables.cells import is_number, show_number
 
-OUTPUTS = (".csv", ".csv.gz", ".parquet", ".json")
-"""Endings of files of predictions."""
-_GROUP = 2**17
-"""Rows that are collected before a Parquet file gets them."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
-class CSVWriter:
-    """Text with a line of names; numbers have six digits."""
-
-    def __init__(self, file: BinaryIO, compresses: bool = False) -> None:
-        # without a name and a time, the same rows give the same bytes
-        self._gzip = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if compresses else None
-        self._text = io.TextIOWrapper(self._gzip or file, encoding="utf-8", newline="")
-        self._writer = csv.writer(self._text, lineterminator="\n")
-        self._is_new = True
-
-    def write(self, columns: Mapping[str, Any]) -> None:
-        """Append rows: arrays or Arrow arrays of one length, by name; the same names in every call."""
-        if self._is_new:
-            self._writer.writerow(map(_cell, columns))
-            self._is_new = False
-        self._writer.writerows(zip(*([_cell(v) for v in values.tolist()] for values in columns.values()), strict=True))
-
-    def close(self) -> None:
-        """Write what is left; the file itself stays open."""
-        self._text.flush()
-        self._text.detach()
-        if self._gzip is not None:
-            self._gzip.close()
-
-
-class ParquetWriter:
-    """Parquet in groups of about a hundred thousand rows."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._parts = file, list[Any]()
-        self._writer: Any = None
-
-    def write(self, columns: Mapping[str, Any]) -> None:
-        """Append rows; see `CSVWriter.write`."""
-        self._parts.append(pa.table({name: _array(values) for name, values in columns.items()}))
-        if sum(map(len, self._parts)) >= _GROUP:
-            self._flush()
-
-    def close(self) -> None:
-        """Write the last group and the footer."""
-        self._flush()
-        if self._writer is not None:
-            self._writer.close()
-
-    def _flush(self) -> None:
-        if self._parts:
-            rows = pa.concat_tables(self._parts)
-            self._parts = []
-            self._writer = self._writer or pa.parquet.ParquetWriter(self._file, rows.schema, compression="zstd")
-            self._writer.write_table(rows, row_group_size=len(rows) or 1)
-
-
-class JSONWriter:
-    """One object: the rows are its `predictions`, one per line, followed by what `summary` has when it is closed."""
-
-    def __init__(self, file: BinaryIO, summary: Mapping[str, Any]) -> None:
-        self._file, self._summary, self._mark = file, summary, b"\n"
-        file.write(b'{"predictions": [')
-
-    def write(self, columns: Mapping[str, Any]) -> None:
-        """Append rows; see `CSVWriter.write`."""
-        for row in zip(*(values.tolist() for values in columns.values()), strict=True):
-            cells = {name: _plain(value) for name, value in zip(columns, row, strict=True)}
-            self._file.write(self._mark + json.dumps(cells, default=str, allow_nan=False).encode())
-            self._mark = b",\n"
-
-    def close(self) -> None:
-        """Write the summary."""
-        self._file.write(b"\n]" + json.dumps(dict(self._summary)).encode().replace(b"{", b", ", 1) + b"\n")
-
-
-Writer = CSVWriter | ParquetWriter | JSONWriter
+Write = Callable[[Mapping[str, Any]], None]
+"""A function that appends rows: arrays or Arrow arrays of one length, by name; the same names in every call."""
 
 
 @contextmanager
-def new_file(path: Path, summary: Mapping[str, Any], before: Callable[[int], None] | None = None) -> Iterator[Writer]:
-    """A writer of a file that gets its name when everything is written.
+def _csv(file: BinaryIO, summary: Mapping[str, Any]) -> Iterator[Write]:
+    """Text with a line of names; numbers have six digits."""
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer, is_new = csv.writer(text, lineterminator="\n"), True
 
-    `before` is called with the number of bytes when all of them are on the disk; `summary` has further values for a
-    .json file.
+    def write(columns: Mapping[str, Any]) -> None:
+        nonlocal is_new
+        if is_new:
+            writer.writerow(map(_cell, columns))
+        is_new = False
+        writer.writerows(zip(*([_cell(v) for v in values.tolist()] for values in columns.values()), strict=True))
+
+    try:
+        yield write
+    finally:
+        text.detach()  # which flushes it, and leaves the file open
+
+
+@contextmanager
+def _parquet(file: BinaryIO, summary: Mapping[str, Any]) -> Iterator[Write]:
+    writer: Any = None
+
+    def write(columns: Mapping[str, Any]) -> None:
+        nonlocal writer
+        rows = pa.table({name: _array(values) for name, values in columns.items()})
+        writer = writer or pa.parquet.ParquetWriter(file, rows.schema, compression="zstd")
+        writer.write_table(rows)
+
+    try:
+        yield write
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+@contextmanager
+def _json(file: BinaryIO, summary: Mapping[str, Any]) -> Iterator[Write]:
+    """One object: the rows are its `predictions`, one per line, followed by the summary."""
+    file.write(b'{"predictions": [')
+    mark = b"\n"
+
+    def write(columns: Mapping[str, Any]) -> None:
+        nonlocal mark
+        for row in zip(*(values.tolist() for values in columns.values()), strict=True):
+            cells = {name: _plain(value) for name, value in zip(columns, row, strict=True)}
+            file.write(mark + json.dumps(cells, default=str, allow_nan=False).encode())
+            mark = b",\n"
+
+    yield write
+    file.write(b"\n]" + json.dumps(dict(summary)).encode().replace(b"{", b", ", 1) + b"\n")
+
+
+WRITERS = {".csv": _csv, ".parquet": _parquet, ".json": _json}
+"""By the endings of files of predictions."""
+
+
+@contextmanager
+def new_file(path: Path, summary: Mapping[str, Any]) -> Iterator[Write]:
+    """A function that writes rows to a file, which gets its name when everything is written.
+
+    Args:
+        path: The file.
+        summary: Further values for a .json file, as they are at the end.
     """
-    with replacing(path) as file:
-        name = path.name.lower()
-        writer: Writer
-        if name.endswith(".parquet"):
-            writer = ParquetWriter(file)
-        else:
-            writer = JSONWriter(file, summary) if name.endswith(".json") else CSVWriter(file, name.endswith("gz"))
-        yield writer
-        writer.close()
-        if before is not None:
-            file.flush()
-            os.fsync(file.fileno())
-            before(file.tell())
+    with replacing(path) as file, WRITERS[path.suffix.lower()](file, summary) as write:
+        yield write
 
 
 def _cell(value: Any) -> Any:

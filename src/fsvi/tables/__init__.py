@@ -2,7 +2,7 @@
 
 from fsvi.tables.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from fsvi.tables.encoder import TableEncoder
-from fsvi.tables.reading import TableFile, column_names, read_chunks, read_table
+from fsvi.tables.reading import TableReader, read_table
 from fsvi.tables.table import Table, as_table, is_mixed
 
 __all__ = [
@@ -12,10 +12,8 @@ __all__ = [
     "NumberColumn",
     "Table",
     "TableEncoder",
-    "TableFile",
+    "TableReader",
     "as_table",
-    "column_names",
     "is_mixed",
-    "read_chunks",
     "read_table",
 ]

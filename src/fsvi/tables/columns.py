@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
-from fsvi.tables import cells
-from fsvi.tables.cells import as_number, date_format, days, is_number, parse_date, show_number
+from fsvi.tables.cells import UNITS, all_numbers, as_number, date_format, days, is_number, parse_date, show_number
 from fsvi.tables.table import label
 
 MOST_CATEGORIES = 64
@@ -65,6 +64,11 @@ class Column(Configurable, ABC):
     @abstractmethod
     def describe(self) -> str:
         """What training found in the column, in a few words."""
+
+    @property
+    @abstractmethod
+    def is_constant(self) -> bool:
+        """Whether all training rows had one value."""
 
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """What is unlike training in parsed values, in sentences; the model predicts all the same."""
@@ -173,6 +177,11 @@ class DateColumn(Column):
         return cls(name, form, middle, low, high, bool(np.isnan(numbers).any()), [c for c in _CYCLES if went[c]])
 
     @property
+    def is_constant(self) -> bool:
+        """Whether all training rows had one date."""
+        return self.low == self.high
+
+    @property
     def outputs(self) -> list[str]:
         """Days, two coordinates for each cycle, and where the date is missing."""
         circles = [f"{self.name} {part} of {cycle}" for cycle in self.cycles for part in ("sine", "cosine")]
@@ -229,6 +238,11 @@ class CategoryColumn(Column):
         return cls(name, ranked[:MOST_CATEGORIES], sorted(ranked[MOST_CATEGORIES:]), has_missing)
 
     @property
+    def is_constant(self) -> bool:
+        """Whether all training rows had one category, or lacked it."""
+        return len(self.outputs) < 2
+
+    @property
     def outputs(self) -> list[str]:
         """One for each category."""
         rare = [f"{self.name}=(rare)"] if self.rare else []
@@ -265,11 +279,6 @@ class CategoryColumn(Column):
         found = f"Column {self.name!r} has {len(unseen)} of {len(values)} values that no training row had, such as "
         return [*super().surprises(values), f"{found}{unseen[0]!r}{hint}."]
 
-    @property
-    def is_boolean(self) -> bool:
-        """Whether the categories are yes and no."""
-        return {level.lower() for level in self.levels} <= cells.BOOLEANS and not self.rare
-
     def describe(self) -> str:
         """The most frequent categories."""
         shown = ", ".join(self.levels[:_SHOWN])
@@ -281,10 +290,12 @@ def as_numbers(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None 
     """A column's values as numbers, NaN where there is none; an error names the first that is something else."""
     if values.dtype.kind == "M":
         raise InvalidInputError(f"column {name!r} holds dates where numbers are expected.")
-    if values.dtype.kind == "O":
+    try:
+        numbers = values.astype(np.float64, copy=False)
+    except ValueError:  # currencies, percents, or something else
         _check_cells(name, values, lines, is_number, "a number")
-        values = np.array([None if value is None else as_number(value) for value in values.tolist()], dtype=np.float64)
-    numbers = values.astype(np.float64, copy=False)
+        cells = [None if value is None else as_number(value) for value in values.tolist()]
+        numbers = np.array(cells, dtype=np.float64)
     if np.isinf(numbers).any():
         raise InvalidInputError(f"column {name!r} holds infinite values: drop those rows, or leave the cells empty.")
     return numbers
@@ -292,7 +303,10 @@ def as_numbers(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None 
 
 def missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Where a column of any type has no value."""
-    return np.array([value is None or value != value for value in values.tolist()], dtype=bool)
+    if values.dtype.kind == "O":
+        return np.array([value is None for value in values.tolist()], dtype=bool)
+    gaps: NDArray[np.bool_] = values != values
+    return gaps
 
 
 def _as_days(name: str, values: NDArray[Any], form: str | None, lines: NDArray[np.int64] | None) -> NDArray[np.float64]:
@@ -348,8 +362,8 @@ def detect_kind(values: NDArray[Any], read_numbers: bool = False) -> str:
         return "date"
     known = [value for value in values.tolist() if value is not None]
     distinct = set(known)
-    has_units = any(mark in str(cell) for cell in distinct for mark in cells.UNITS)
-    if (read_numbers or has_units or not known) and cells.all_numbers(distinct):
+    has_units = any(mark in str(cell) for cell in distinct for mark in UNITS)
+    if (read_numbers or has_units or not known) and all_numbers(distinct):
         return "number"
     if date_format(sorted(distinct)) is not None:
         return "date"

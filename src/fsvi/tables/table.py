@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fsvi.errors import InvalidInputError
-from fsvi.tables.cells import days
 
-_MISSING_TYPES = ("NAType", "NaTType")
-"""How pandas names its missing values, which cannot be compared with anything."""
 _FRAMES = ("pandas", "polars")
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+_TEXT = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "bool")
+"""Names of Arrow's types."""
 
 
 @dataclass(frozen=True)
@@ -68,31 +69,53 @@ def as_table(x: Any, names: Sequence[str] | None = None) -> Table:
     """A frame or an array (rows, columns) as a table; `names` are those of an array's columns."""
     if isinstance(x, Table):
         return x
-    if _is_frame(x):
-        columns = {str(name): as_column(_values(x[name])) for name in x.columns}
-    else:
+    lines = np.arange(1, len(x) + 1)
+    if not _is_frame(x):
         x = np.asarray(x)
         names = [f"x{index}" for index in range(x.shape[1])] if names is None else names
-        columns = {str(name): as_column(x[:, index]) for index, name in enumerate(names)}
-    return Table(columns, np.arange(1, len(x) + 1))
+        columns = {str(name): x[:, at] for at, name in enumerate(names)}
+        if x.dtype.kind in "iuf":
+            return Table({name: np.asarray(values, np.float64) for name, values in columns.items()}, lines)
+    else:
+        if len(set(x.columns)) < len(x.columns):
+            raise InvalidInputError("two columns of the frame have the same name: rename one.")
+        columns = {str(name): x[name] for name in x.columns}
+    return Table({name: _from_series(name, values) for name, values in columns.items()}, lines)
 
 
-def as_column(values: NDArray[Any]) -> NDArray[Any]:
-    """Any array as one of the three kinds of column; truth values become the strings "true" and "false"."""
-    if values.dtype.kind in "iuf":
-        return values.astype(np.float64, copy=False)
-    if values.dtype.kind == "M":
-        return values.astype("datetime64[us]")
-    if values.dtype.kind == "m":
-        return days(values.astype("timedelta64[us]").view("datetime64[us]"))
-    if values.dtype.kind == "b":
-        return np.where(values, "true", "false").astype(object)
-    return _object_column([None if _is_missing(value) else value for value in values.tolist()])
+def _from_series(name: str, values: Any) -> NDArray[Any]:
+    """A column of a frame or an array."""
+    if hasattr(values.dtype, "tz"):
+        values = values.dt.tz_convert(None)  # to UTC; pandas warns when Arrow asks it for these
+    try:
+        arrow = values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # such as numbers among text
+        cells = np.asarray(values, dtype=object).tolist()
+        arrow = pa.array([None if value is None or value != value else label(value) for value in cells], pa.string())
+    return as_column(name, arrow)
 
 
-def _is_missing(value: Any) -> bool:
-    """Whether a cell of a frame is None, NaN, or one of pandas's missing values."""
-    return value is None or type(value).__name__ in _MISSING_TYPES or (isinstance(value, float) and value != value)
+def as_column(name: str, values: Any) -> NDArray[Any]:
+    """An Arrow array as one of the three kinds of column; truth values become the strings "true" and "false".
+
+    Args:
+        name: The column's name, for the error about a type that is none of them.
+        values: The array.
+    """
+    kind = values.type
+    if pa.types.is_dictionary(kind):  # pandas' categories are text, also where they are numbers
+        kind, values = pa.string(), pc.cast(pc.cast(values, kind.value_type), pa.string())
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        moments = pc.cast(values, pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
+        return np.asarray(moments.to_numpy(zero_copy_only=False), dtype="datetime64[us]")
+    if pa.types.is_null(kind) or any(test(kind) for test in _NUMBERS):
+        numbers = pc.cast(values, pa.float64(), safe=False)
+        return np.array(numbers.to_numpy(zero_copy_only=False), dtype=np.float64)
+    if str(kind) in _TEXT:
+        return np.asarray(pc.cast(values, pa.string()).to_numpy(zero_copy_only=False), dtype=object)
+    raise InvalidInputError(
+        f"column {name!r} has the type {kind}, which is neither numbers, dates nor text: remove it."
+    )
 
 
 def label(value: Any) -> str:
@@ -104,23 +127,6 @@ def label(value: Any) -> str:
     return str(value)
 
 
-def _object_column(cells: list[Any]) -> NDArray[Any]:
-    present = [cell for cell in cells if cell is not None]
-    if present and all(isinstance(cell, datetime.date) for cell in present):
-        in_utc = [_in_utc(cell) if getattr(cell, "tzinfo", None) is not None else cell for cell in cells]
-        return np.array(in_utc, dtype="datetime64[us]")
-    if not any(isinstance(cell, (str, bool)) for cell in present):
-        return np.array([np.nan if cell is None else float(cell) for cell in cells], dtype=np.float64)
-    column = np.empty(len(cells), dtype=object)
-    column[:] = [None if cell is None else label(cell) for cell in cells]
-    return column
-
-
-def _in_utc(moment: datetime.datetime) -> datetime.datetime:
-    """Without a time zone, which numpy cannot keep."""
-    return moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-
-
 def _is_frame(x: Any) -> bool:
     return hasattr(x, "columns") and hasattr(x, "__getitem__") and type(x).__module__.split(".")[0] in _FRAMES
 
@@ -130,14 +136,6 @@ def _dtype_kind(dtype: Any) -> str:
     if hasattr(dtype, "is_numeric"):  # polars
         return "f" if dtype.is_numeric() else "O"
     return getattr(dtype, "kind", "O") if not hasattr(dtype, "categories") else "O"
-
-
-def _values(series: Any) -> NDArray[Any]:
-    """A frame's column as numpy's; a mistake in one of the cells is named."""
-    values = series.to_numpy()
-    if values.ndim != 1:
-        raise InvalidInputError(f"two columns of the frame are called {series.columns[0]!r}: rename one.")
-    return np.asarray(values)
 
 
 def _holds_text(x: NDArray[Any]) -> bool:

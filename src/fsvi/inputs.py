@@ -105,7 +105,7 @@ class Graphs(Bundle):
 
     def named_leaves(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor of the batch; rows are nodes, edges or graphs."""
-        return _named_tensors(self.tree.to_dict(), "")
+        return _named(self.tree.to_dict(), "")
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Graphs:
         """The same graphs, with `function` applied to each tensor of the batch."""
@@ -169,13 +169,8 @@ def bundle(x: Any, check_leaf: Callable[[str, Any], Tensor]) -> Bundle:
     return made
 
 
-def without_targets(batch: Any) -> Any:
-    """A dictionary or a batch of graphs without the keys that usually hold targets."""
-    return without_keys(batch, TARGET_KEYS)
-
-
-def without_keys(batch: Any, keys: Sequence[str]) -> Any:
-    """A dictionary or a batch of graphs without some keys."""
+def without_targets(batch: Any, keys: Sequence[str] = TARGET_KEYS) -> Any:
+    """A dictionary or a batch of graphs without the keys that hold targets."""
     if not is_graph_batch(batch):
         return {key: value for key, value in batch.items() if key not in keys}
     batch = copy.copy(batch)
@@ -240,20 +235,14 @@ def tensors_of(x: Inputs, name: str = "x") -> dict[str, Tensor]:
 
 
 def _named(tree: Any, place: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a tree that may hold other things too."""
     if isinstance(tree, Tensor):
         yield place, tree
         return
-    for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        yield from _named(part, f"{place}.{key}" if place else str(key))
-
-
-def _named_tensors(tree: Any, place: str) -> Iterator[tuple[str, Tensor]]:
-    """As `_named`, for a dictionary that may hold other things too."""
-    if isinstance(tree, Tensor):
-        yield place, tree
-    for key, part in tree.items() if isinstance(tree, Mapping) else ():
+    parts = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, tuple) else ()
+    for key, part in parts:
         name = "-".join(key) if isinstance(key, tuple) else str(key)  # edges between two kinds of nodes
-        yield from _named_tensors(part, f"{place}.{name}" if place else name)
+        yield from _named(part, f"{place}.{name}" if place else name)
 
 
 def _checked_graphs(graphs: Graphs, check_leaf: Callable[[str, Any], Tensor]) -> Graphs:

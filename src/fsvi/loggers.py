@@ -62,29 +62,20 @@ class TensorBoard(Callback):
 
     Args:
         folder: The folder of the run.
-        every: Write the terms of every so many steps too; None writes epochs only.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], every: int | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise InvalidInputError(
-                "fsvi.loggers.TensorBoard needs the package tensorboard: pip install tensorboard."
-            ) from error
-        self.folder, self.every = os.fspath(folder), every
+            raise InvalidInputError("the package tensorboard is missing: pip install tensorboard.") from error
+        self.folder = os.fspath(folder)
         self._open = SummaryWriter
         self._writer: Any = None
 
     def on_train_begin(self, state: TrainingState) -> None:
         """Open the file; values of steps that are made again after an interruption are replaced."""
         self._writer = self._open(self.folder, purge_step=state.step if state.step else None)
-
-    def on_step_end(self, state: TrainingState) -> None:
-        """Write the terms of a step."""
-        if self.every is not None and state.step % self.every == 0:
-            for name, value in state.terms.items():
-                self._writer.add_scalar(f"step/{name}", value, state.step)
 
     def on_epoch_end(self, state: TrainingState) -> None:
         """Write the epoch's means, at the number of steps done."""

@@ -206,7 +206,7 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path, monkeypatch):
         method.export(tmp_path / "m.pt2")
     with pytest.raises(FSVIError, match="2 labels, but the model predicts 3 classes"):
         method.export(tmp_path / "m.pt2", example=x, labels=["a", "b"])
-    with pytest.raises(FSVIError, match=r"layer 'choice' \(Choice\) cannot be exported"):
+    with pytest.raises(FSVIError, match="the network cannot be exported: it decides by values"):
         fsvi.MAP(Deciding(), fsvi.Categorical()).export(tmp_path / "m.pt2", example=x)
     monkeypatch.setattr("fsvi.export.files.find_spec", lambda name: None)
     with pytest.raises(FSVIError, match=r"pip install onnx onnxscript"):

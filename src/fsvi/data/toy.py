@@ -60,7 +60,6 @@ class Toy1D:
         y_raw: Targets in original units, (n, 1).
         zoomed: Range of raw inputs for a figure close to the data.
         wide: Range of raw inputs for a figure that shows extrapolation.
-        context_range: Range of raw inputs for context points.
         features: From raw inputs (n, 1) to network inputs (n, inputs).
         targets: From raw targets to the targets of the network.
         noise: Observation noise (std) of published runs, in the units of `y`; None if none is stated.
@@ -71,7 +70,6 @@ class Toy1D:
     y_raw: Tensor
     zoomed: tuple[float, float]
     wide: tuple[float, float]
-    context_range: tuple[float, float]
     features: Callable[[Tensor], Tensor] = field(default_factory=Standardize)
     targets: Standardize = field(default_factory=Standardize)
     noise: float | None = None
@@ -85,16 +83,6 @@ class Toy1D:
     def y(self) -> Tensor:
         """Targets of the network, (n, 1)."""
         return self.targets(self.y_raw)
-
-    def context_points(self, num: int = 1001) -> Tensor:
-        """Network inputs (num, inputs) of evenly spaced raw inputs over `context_range`."""
-        return self.features(torch.linspace(*self.context_range, num)[:, None])
-
-    @property
-    def context_bounds(self) -> tuple[list[float], list[float]]:
-        """The lowest and the highest value of each network input over `context_range`."""
-        points = self.context_points()
-        return points.amin(0).tolist(), points.amax(0).tolist()
 
 
 def two_moons(num: int = 200, noise: float = 0.2, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -136,7 +124,6 @@ def snelson(remove_gap: bool = True) -> Toy1D:
         y_raw=y_raw,
         zoomed=(x_mean - 2.5 * x_std, x_mean + 2.5 * x_std),
         wide=(x_mean - 8.0 * x_std, x_mean + 8.0 * x_std),
-        context_range=(x_mean - 8.0 * x_std, x_mean + 8.0 * x_std),
         features=Standardize(x_mean, x_std),
         targets=Standardize(y_mean, y_std),
         noise=0.286,
@@ -165,7 +152,6 @@ def oat1d(seed: int = 2, num: int = 100) -> Toy1D:
         y_raw=y_raw,
         zoomed=(-8.0, 8.0),
         wide=(-15.0, 15.0),
-        context_range=(-10.0, 10.0),
         noise=0.05,
     )
 
@@ -179,7 +165,6 @@ def subspace() -> Toy1D:
         y_raw=y_raw,
         zoomed=(-7.5, 7.5),
         wide=(-12.0, 12.0),
-        context_range=(-10.0, 10.0),
         features=_half_and_square,
     )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.validation import check_choice, check_count
+from fsvi.validation import check_count
 
 PADDING, UNKNOWN = 0, 1
 """The ids of padding and of words that the vocabulary does not have."""
@@ -57,7 +57,7 @@ class Vocabulary:
         """The number of ids."""
         return len(self.words) + UNKNOWN + 1
 
-    def encode(self, texts: Sequence[str], length: int = 256, keep: str = "end") -> dict[str, Tensor]:
+    def encode(self, texts: Sequence[str], length: int = 256) -> dict[str, Tensor]:
         """Ids and mask of texts, as the arguments `input_ids` and `attention_mask` of a network.
 
         Texts are padded at the end to the longest of them. A text without any word becomes one unknown word, because a
@@ -65,18 +65,15 @@ class Vocabulary:
 
         Args:
             texts: The texts.
-            length: The most words of a text that are kept.
-            keep: Which words of a longer text are kept, those at the "start" or at the "end".
+            length: How many words are kept of a longer text, those at its end.
 
         Returns:
             `input_ids` (n, words) int64, and `attention_mask` (n, words) bool, which is False at padding.
         """
         check_count("length", length)
-        check_choice("keep", keep, ("start", "end"))
         if isinstance(texts, str) or len(texts) == 0:
             raise InvalidInputError("texts must be a list of at least one text.")
-        rows = [split_words(text) for text in texts]
-        rows = [row[:length] if keep == "start" else row[-length:] for row in rows]
+        rows = [split_words(text)[-length:] for text in texts]
         numbers = [[self._ids.get(word, UNKNOWN) for word in row] or [UNKNOWN] for row in rows]
         ids = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, numbers)), True, PADDING)
         return {"input_ids": ids, "attention_mask": ids != PADDING}

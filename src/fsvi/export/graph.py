@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_map
 
 from fsvi.errors import FSVIError, InvalidInputError
@@ -42,9 +41,9 @@ class Graph:
     outputs: list[str]
 
 
-def trace(function: Summarize, x: Inputs, module: nn.Module, names: list[str]) -> Graph:
+def trace(function: Summarize, x: Inputs, names: list[str]) -> Graph:
     """The graph of `function`, for any number of examples, and for texts of any length if the model allows it."""
-    program = _exported(_Traced(function), x, module)
+    program = _exported(_Traced(function), x)
     with quiet_torch():
         program = program.run_decompositions({})  # without operations in place, so that equal nodes are equal values
     share(program.graph)
@@ -88,21 +87,20 @@ class _Traced(nn.Module):
         return dict(self._function[0](x if isinstance(x, Tensor) else Bundle(x)))
 
 
-def _exported(traced: nn.Module, x: Inputs, module: nn.Module) -> ExportedProgram:
+def _exported(traced: nn.Module, x: Inputs) -> ExportedProgram:
     tree = x if isinstance(x, Tensor) else x.tree
     batch = Dim("batch")
     shapes = tree_map(lambda leaf: {0: batch, **_lengths(leaf, isinstance(x, Tensor))}, tree)
-    with _following(module) as inside:
-        try:
-            with torch.no_grad(), quiet_torch(), exporting():
-                return export(traced, (tree,), dynamic_shapes={"x": shapes}, strict=False)
-        except FSVIError:
-            raise
-        except Exception as error:  # torch raises errors of many kinds for what it cannot trace
-            raise InvalidInputError(
-                f"{_place(inside)} cannot be exported: {_reason(error)}; compute without Python conditions on values "
-                "or on the number of examples, or serve with predict_batches."
-            ) from error
+    try:
+        with torch.no_grad(), quiet_torch(), exporting():
+            return export(traced, (tree,), dynamic_shapes={"x": shapes}, strict=False)
+    except FSVIError:
+        raise
+    except Exception as error:  # torch raises errors of many kinds for what it cannot trace
+        raise InvalidInputError(
+            f"the network cannot be exported: {_reason(error)}; compute without Python conditions on values or on the "
+            "number of examples, or serve with predict_batches."
+        ) from error
 
 
 def _lengths(leaf: Tensor, is_alone: bool) -> dict[int, Any]:
@@ -120,39 +118,6 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, slice):
         return slice, _frozen((value.start, value.stop, value.step))
     return value if isinstance(value, torch.fx.Node) else (type(value), value)
-
-
-# Layers in error messages ---------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _following(module: nn.Module) -> Iterator[list[str]]:
-    """The names of the layers that are being called; after an error, the last one is where it happened."""
-    inside: list[str] = []
-    labels = {
-        id(layer): f"the layer {name!r} ({type(layer).__name__})" if name else f"the network ({type(layer).__name__})"
-        for name, layer in module.named_modules()
-    }
-
-    def enter(layer: nn.Module, _: Any) -> None:
-        if id(layer) in labels:
-            inside.append(labels[id(layer)])
-
-    def leave(layer: nn.Module, *_: Any) -> None:
-        if id(layer) in labels:
-            inside.pop()
-
-    # Hooks of all modules, because methods treat a layer with hooks of its own differently.
-    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
-    try:
-        yield inside
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _place(inside: list[str]) -> str:
-    return inside[-1] if inside else "the prediction"
 
 
 def _reason(error: Exception) -> str:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fsvi import ranks
 from fsvi.errors import InvalidInputError
-from fsvi.inputs import TARGET_KEYS, concatenate, is_graph_batch, tensors_of, without_keys
+from fsvi.inputs import TARGET_KEYS, concatenate, is_graph_batch, tensors_of, without_targets
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.networks.parameters import batch_norms
@@ -286,7 +286,7 @@ def _split_targets(batch: Any, key: str | None) -> tuple[Any, Any]:
             f"{wanted} cannot be found in a batch with the keys {keys}: say where the targets "
             "are with unpack=, a key or a function from a batch to (inputs, targets)."
         )
-    return without_keys(batch, [found]), batch[found]
+    return without_targets(batch, [found]), batch[found]
 
 
 def as_batches(

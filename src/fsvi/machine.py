@@ -15,7 +15,7 @@ _KEPT = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20, _MMAP_MAX: 0}
 
 def free_memory() -> int | None:
     """The bytes that this process may still allocate; None if unknown."""
-    found = []
+    found: list[int | None] = []
     with suppress(OSError):
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
         found.append(int(lines["MemAvailable"].split()[0]) * 1024)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-import fsvi
 from fsvi.errors import InvalidInputError
 from fsvi.export.files import check_path, write_graph
 from fsvi.export.graph import trace
@@ -58,7 +58,7 @@ def export_method(
         p = method.predict(others, num_samples, seed)
         _check(graph.program.module(), others, p if adjust is None else adjust(p))
     metadata = {
-        "fsvi_version": fsvi.__version__,
+        "fsvi_version": _version(),
         "method": type(method).__name__,
         "likelihood": type(method.likelihood).__name__,
         "draws": str(draws),
@@ -135,3 +135,10 @@ def _check_labels(method: Method, labels: Sequence[str] | None) -> list[str] | N
         wanted = "real numbers" if method.likelihood.is_numeric else f"{method.network.num_outputs} classes"
         raise InvalidInputError(f"there are {len(names)} labels, but the model predicts {wanted}.")
     return names
+
+
+def _version() -> str:
+    try:
+        return version("fsvi")
+    except PackageNotFoundError:
+        return "unknown"

@@ -17,7 +17,7 @@ ALPHA = 0.01
 _BINS, _ROWS_PER_BIN = 10, 20
 _SEVERE = 0.15
 """Overconfidence by more than this is a reason not to rely on the model."""
-_HINT, _PERMUTATIONS = 0.05, 199
+_HINT, _PERMUTATIONS = 0.1, 199
 """The p-value up to which a relation is a sign that columns say something, and the permutations that it comes from."""
 _STEPS = np.linspace(0.05, 0.95, 19)
 _MOST_RELATED, _MOST_PAIRED = 5_000, 50
@@ -104,8 +104,8 @@ def check_useful(seen: HeldOut, relation: Relation, score: str) -> Finding:
         advice = "Calibrate it on held-out data, or train it with fewer epochs."
     elif relation.p <= _HINT:
         sentence = (
-            f"{relation.words} says something about the target (t = {relation.t:.1f}), but this model shows no certain "
-            f"gain over guessing: {gain}. {score}"
+            f"{relation.words} may say something about the target (t = {relation.t:.1f}, p = {relation.p:.3g}), but "
+            f"this model shows no certain gain over guessing: {gain}. {score}"
         )
     else:
         level = "no"
@@ -255,7 +255,7 @@ def check_order(seen: HeldOut, order: Array, y: Array) -> Finding | None:
         f"The errors of neighboring rows resemble each other (correlation {correlation:+.2f}), as in rows in order of "
         "time: random test rows are then easier than future ones."
     )
-    return Finding("order", "care", sentence, 'If the order is time, check with time="rows".', numbers)
+    return Finding("order", "care", sentence, 'If the order is time, check with time="rows" (--time rows).', numbers)
 
 
 def _is_sorted(y: Array) -> bool:

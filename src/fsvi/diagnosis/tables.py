@@ -311,7 +311,9 @@ def _score(metrics: Mapping[str, float]) -> str:
 def _scope(num_test: int, num: int, refit: bool, timed: str | None) -> Finding:
     by = "models trained in the same way on the other rows" if refit else "the model itself"
     if timed is not None:
-        by = f"models trained on earlier rows (in order of time, by {timed!r}; time=False splits at random)"
+        by = (
+            f"models trained on earlier rows (in order of time, by {timed!r}; time=False or --time no splits at random)"
+        )
     sentence = (
         f"Measured on {num_test} of {num} rows by {by}. 'useful' and 'calibration' hold only for rows like these; "
         "'far' is about other rows."

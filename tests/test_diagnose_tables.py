@@ -273,6 +273,18 @@ def test_a_rare_class_can_be_given_away_too():
     assert diagnose(CheapClassifier(), (leaking, target))["leak"].level == "care"
 
 
+def test_tables_of_ids_missing_dates_and_empty_columns_are_diagnosed():
+    generator = np.random.default_rng(0)
+    ids, y = generator.permutation(9000)[:60].astype(float), generator.normal(size=60)
+    assert (
+        diagnose(CheapRegressor(), (fsvi.tables.Table({"id": ids}, np.arange(60)), y))["idle columns"].level == "care"
+    )
+    days = np.datetime64("2024-01-01") + np.arange(60).astype("timedelta64[D]")
+    days[::7] = np.datetime64("NaT")
+    table, y = make(60, day=days, gap=np.full(60, np.nan))
+    assert "'day'" in diagnose(CheapRegressor(), (table, y))["time"].sentence
+
+
 @pytest.mark.parametrize("name", ["customer_id", "CustomerID", "passengerId", "Row.No", "UUID"])
 def test_columns_that_teach_nothing_are_named(name):
     numbers = np.random.default_rng(0).permutation(90_000)[:300].astype(float)

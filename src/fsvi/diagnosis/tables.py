@@ -144,7 +144,7 @@ def _distinct(columns: Sequence[_Column], targets: Array, is_classes: bool) -> t
 
     Rows of few categories are equal by chance; they stay.
     """
-    num, used = len(targets), [column.codes for column in columns if not column.is_id]
+    num, used = len(targets), [column.codes for column in columns if not column.is_id] or [np.arange(len(targets))]
     expected = (num - 1) * np.exp(np.sum([np.log(_frequencies(codes)) for codes in used], axis=0))
     is_rare = expected < _BY_CHANCE if is_classes else expected * _frequencies(targets) < 1
     groups = np.unique(np.stack(used, 1), axis=0, return_inverse=True)[1].reshape(-1)

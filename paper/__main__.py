@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,11 @@ from fsvi.networks.devices import find_device
 from fsvi.training.loop import PRECISIONS
 from fsvi.validation import check_choice, first_line
 from paper import data
-from paper.experiment import PROFILES, Compute, Order
+from paper.experiment import PROFILES, Order
 
 HERE = Path(__file__).resolve().parent
 _MOST_JOBS = 4
 """The most models that the demo trains at the same time."""
-
-
-# Commands -----------------------------------------------------------------------------------------------------------
 
 
 def demo(given: Namespace) -> None:
@@ -32,9 +30,9 @@ def demo(given: Namespace) -> None:
     from paper.sweeps import Workers, plan, reproduce
 
     print("Training on the toy tasks: a few minutes on 2 cores.")
-    jobs = given.jobs or min(_MOST_JOBS, cpu_count())
     orders = plan("toy", seeds=[given.seed], profile="smoke" if given.quick else "paper")
-    reproduce(orders, given.out, print, Workers(jobs, threads=1), _compute(given))
+    jobs = given.jobs or min(_MOST_JOBS, cpu_count())
+    reproduce([replace(order, **_compute(given)) for order in orders], given.out, print, Workers(jobs, threads=1))
     write_report(given.out, given.out, is_demo=True)
 
 
@@ -44,52 +42,45 @@ def run(given: Namespace) -> None:
     from paper.records import model_path, result_path
     from paper.tasks.registry import TASKS
 
-    order = runs.checked(Order(given.task, given.method, given.profile, given.seed, given.context))
-    result = runs.run(order, given.out, _to_stderr if given.json else print, compute=_compute(given))
+    order = Order(given.task, given.method, given.profile, given.seed, given.context, **_compute(given))
+    order = runs.checked(order)
+    result = runs.run(order, given.out, _to_stderr if given.json else print)
     if given.json:
         path = result_path(given.out, order)
         files = {"result": str(path), "model": str(model_path(given.out, path))}
         print(json.dumps({**files, "metrics": dict(result.metrics)}, indent=2))
         return
-    columns = [(table, each) for table in TASKS[order.task].section.tables for each in table.columns]
-    for table, column in columns:
-        value = column.value(result) if column.task == order.task else None
-        if value is not None:
-            # A table with one column per task, like those of UCI, is named after the measure.
-            name = table.title if len(table.tasks) > 1 else column.label
-            print(f"{name}: {column.show(value)}")
+    for table in TASKS[order.task].section.tables:
+        for column in table.columns:
+            value = column.value(result) if column.task == order.task else None
+            if value is not None:
+                # A table with one column per task, like those of UCI, is named after the measure.
+                print(f"{table.title if len(table.tasks) > 1 else column.label}: {column.show(value)}")
 
 
 def reproduce(given: Namespace) -> None:
     """Make all runs behind a table or figure of the paper; a killed sweep continues."""
     from paper import runs, sweeps
 
-    orders = sweeps.plan(given.what, _listed(given.methods), given.seeds, given.profile, given.shard)
+    orders = sweeps.plan(given.what, _listed(given.methods), given.seeds, given.profile)
     if given.list:
-        states = [(runs.state(order, given.out), runs.describe(order)) for order in orders]
-        for state, description in states:
-            print(f"{state:<12} {description}")
-        print(", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in states).items()) + ".")
+        states = [runs.state(order, given.out) for order in orders]
+        for state, order in zip(states, orders, strict=True):
+            print(f"{state:<12} {order}")
+        print(", ".join(f"{count} {state}" for state, count in Counter(states).items()) + ".")
         return
     threads = given.threads or (1 if given.jobs > 1 else None)
-    sweeps.reproduce(orders, given.out, print, sweeps.Workers(given.jobs, given.backend, threads), _compute(given))
+    workers = sweeps.Workers(given.jobs, given.backend, threads)
+    sweeps.reproduce([replace(order, **_compute(given)) for order in orders], given.out, print, workers)
 
 
 def tune(given: Namespace) -> None:
     """Search for hyperparameters on held-out training data; processes with the same command share the trials."""
     from paper.tuning import tune
 
-    order = Order(given.task, given.method, given.profile, given.seed)
-    found = tune(
-        order,
-        given.out,
-        given.trials,
-        _listed(given.contexts),
-        splits=given.splits,
-        compute=_compute(given),
-        storage=given.storage,
-        seconds=given.seconds,
-    )
+    order = Order(given.task, given.method, given.profile, given.seed, **_compute(given))
+    contexts = _listed(given.contexts)
+    found = tune(order, given.out, given.trials, contexts, print, given.splits, given.storage, given.seconds)
     print(f"Best: {found['best']}")
 
 
@@ -133,9 +124,6 @@ def show_data(given: Namespace) -> None:
             raise FSVIError(f"{len(wrong)} files are not the published ones: delete {', '.join(wrong)}.")
 
 
-# Options ------------------------------------------------------------------------------------------------------------
-
-
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="python -m paper", description="Reproduce the experiments of the paper.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -174,7 +162,6 @@ def _parser() -> ArgumentParser:
     added.add_argument("--jobs", type=int, default=1, help="runs at the same time, each in a process of its own")
     added.add_argument("--backend", default="loky", help="loky (this machine), ray or dask (here or on a cluster)")
     added.add_argument("--threads", type=int, help="threads per run (default: 1; without --jobs, PyTorch's choice)")
-    added.add_argument("--shard", help="make only this part of the runs, such as 1/4: for the jobs of a batch system")
     added.add_argument("--list", action="store_true", help="list the runs and how far they are, and make none of them")
     added = add("tune", tune, HERE / "studies")
     order(added, "quick")
@@ -211,10 +198,10 @@ def _listed(names: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (names or "").split(",") if name.strip())
 
 
-def _compute(given: Namespace) -> Compute:
+def _compute(given: Namespace) -> dict[str, Any]:
     """Where and how to train; both are checked before anything else happens."""
     device = None if given.device is None else str(find_device(given.device))
-    return Compute(device, given.precision and check_choice("precision", given.precision, PRECISIONS))
+    return {"device": device, "precision": given.precision and check_choice("precision", given.precision, PRECISIONS)}
 
 
 def _to_stderr(line: str) -> None:

@@ -13,17 +13,10 @@ Better: TypeAlias = Literal["higher", "lower", ""]
 
 @dataclass(frozen=True)
 class Column:
-    """A measure of a task.
+    """A measure of a task; `name` is that in the paper's table, and in results unless they have others.
 
     Attributes:
-        task: The task's name.
-        name: The measure's name in the paper's table, and in results unless `recorded` is given.
-        label: Its name in tables.
-        meaning: An explanation for first-time readers.
-        better: Which values are better; "" if neither.
-        decimals: Digits after the point.
         scale: Factor from the number in a result to the unit of the table.
-        unit: Text after the number.
         recorded: Names of the measure in results; the first name that a result has is used.
         by_entropy: Names of the same measure computed from the predictive entropy, if `recorded` uses another score.
     """
@@ -31,7 +24,6 @@ class Column:
     task: str
     name: str
     label: str
-    meaning: str = ""
     better: Better = ""
     decimals: int = 3
     scale: float = 1.0
@@ -69,9 +61,9 @@ class TableLayout:
         return list(dict.fromkeys(column.task for column in self.columns))
 
 
-def percent(task: str, name: str, label: str, meaning: str, decimals: int = 2) -> Column:
+def percent(task: str, name: str, label: str, decimals: int = 2) -> Column:
     """A share of 1, shown in percent; higher is better."""
-    return Column(task, name, label, meaning, "higher", decimals, 100.0)
+    return Column(task, name, label, "higher", decimals, 100.0)
 
 
 def detection(task: str, dataset: str, label: str) -> Column:
@@ -79,20 +71,18 @@ def detection(task: str, dataset: str, label: str) -> Column:
 
     Results hold it as `auroc_own_…` and `auroc_…`; in early ones `auroc_…` is the AUROC by entropy.
     """
-    meaning = "percent; by the score that the method's authors use, which is the entropy unless noted"
-    own = (f"auroc_own_{dataset}", f"auroc_{dataset}")
-    by_entropy = (f"auroc_entropy_{dataset}", f"auroc_{dataset}")
-    return Column(task, own[1], f"AUROC {label}", meaning, "higher", 2, 100.0, "", own, by_entropy)
+    name, own, by_entropy = f"auroc_{dataset}", f"auroc_own_{dataset}", f"auroc_entropy_{dataset}"
+    return Column(task, name, f"AUROC {label}", "higher", 2, 100.0, "", (own, name), (by_entropy, name))
 
 
 def calibration_error(task: str, ending: str = "") -> Column:
-    """The expected calibration error."""
-    return Column(task, f"ece_15{ending}", "ECE", "expected calibration error, 15 bins", "lower")
+    """The expected calibration error in 15 bins."""
+    return Column(task, f"ece_15{ending}", "ECE", "lower")
 
 
 def negative_log_likelihood(task: str, ending: str = "") -> Column:
     """The mean negative log probability of the right class."""
-    return Column(task, f"nll{ending}", "NLL", "mean −log probability of the right class", "lower")
+    return Column(task, f"nll{ending}", "NLL", "lower")
 
 
 def plain_layout(task: str, results: Iterable[Result]) -> TableLayout:

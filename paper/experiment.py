@@ -7,7 +7,7 @@ not call it, such as tuning and early stopping, cannot see any.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fsvi.methods import Method
 from fsvi.training import History, fit
-from paper.data import DataSplit, TextSplit
+from paper.data import DataSplit
 
 Profile = Literal["paper", "desk", "quick", "smoke"]
 """The paper's protocol; all data on a desktop in about an hour, for the tasks that have such a recipe; a few minutes on
@@ -31,13 +31,13 @@ class Order:
     """A run to make.
 
     Attributes:
-        task: The task's name.
         method: The method's name, as `fsvi.make_method` knows it.
-        profile: How much effort the run may take.
         seed: Seed of the data split if the task has one, of the initial parameters, and of training.
         context: The context of a method that takes one; None for the task's default.
-        settings: Method arguments that override the recipe's.
-        fit_settings: Arguments of `fit` that override the recipe's.
+        settings: Method arguments that override the recipe's, for tuning.
+        fit_settings: Arguments of `fit` that override the recipe's, for tuning.
+        device: Where to train and evaluate; None for the CPU. A run is the same run on any computer.
+        precision: "bf16" or "fp16" trains in that type where torch considers it safe; a note in the result says so.
     """
 
     task: str
@@ -47,44 +47,26 @@ class Order:
     context: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     fit_settings: Mapping[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    precision: str | None = None
 
     @property
     def member(self) -> str:
         """The method, or the members' method for an ensemble."""
         return self.method.removeprefix("ensemble:")
 
-
-@dataclass(frozen=True)
-class Compute:
-    """Where and how training computes; results name it, but a run is the same run on any computer.
-
-    Attributes:
-        device: Where to train and evaluate; None for the CPU.
-        precision: "bf16" or "fp16" trains the network in that type where torch considers it safe; None keeps float32.
-            Predictions are always in float32.
-    """
-
-    device: str | None = None
-    precision: str | None = None
-
-
-CPU = Compute()
-"""The CPU, in float32."""
+    def __str__(self) -> str:
+        context = f" ({self.context})" if self.context else ""
+        return f"{self.task} {self.method}{context}, {self.profile}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The evaluation of a trained method.
-
-    Attributes:
-        metrics: Numbers by name; shares are fractions of 1.
-        curves: Lists of numbers from which figures are drawn, by figure.
-        sources: The test data.
-    """
+    """The evaluation of a trained method: numbers by name, curves by figure, and the test data."""
 
     metrics: dict[str, float]
     curves: dict[str, Any]
-    sources: Sequence[DataSplit | TextSplit] = ()
+    sources: Sequence[DataSplit] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +77,6 @@ class Experiment:
         make: Makes the method, untrained. If there are `starts`, it makes the method from their trained models, or
             without any from a new network.
         data: Training inputs, a tensor or an `fsvi.inputs.Bundle`, and targets, as the network sees them.
-        fit_settings: Arguments of `fit`.
         evaluate: Loads the test data and evaluates a trained method.
         sources: The training data and the context's data.
         notes: Differences from the paper that a reader of the results must know.
@@ -112,12 +93,12 @@ class Experiment:
     data: tuple[Any, Tensor]
     fit_settings: Mapping[str, Any]
     evaluate: Callable[[Method], Outcome]
-    sources: Sequence[DataSplit | TextSplit] = ()
+    sources: Sequence[DataSplit] = ()
     notes: Sequence[str] = ()
     dataset: Callable[[Tensor, Tensor], Any] | None = None
     validation: Callable[[], tuple[Any, Tensor]] | None = None
     tests: Sequence[str] = ()
-    context: Sequence[DataSplit | TextSplit] = ()
+    context: Sequence[DataSplit] = ()
     starts: Sequence[Order] = ()
     trains: bool = True
     is_diagnosed: bool = True
@@ -127,13 +108,6 @@ class Experiment:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.make(*started)
-
-    def computed(self, compute: Compute) -> Experiment:
-        """The experiment, trained in another precision if `compute` asks for one; its notes say so."""
-        if compute.precision is None or not self.trains:
-            return self
-        settings = {**self.fit_settings, "precision": compute.precision}
-        return replace(self, fit_settings=settings, notes=[*self.notes, f"trained in {compute.precision}"])
 
     def train(self, method: Method, seed: int, **settings: Any) -> History:
         """Train the method that `build` made."""

@@ -73,15 +73,15 @@ def model_path(out: Path, result: Path) -> Path:
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Replace the file atomically. NaN and infinity become null."""
-    write_document(path, {**asdict(result), "format": FORMAT})
+    """Replace the file atomically."""
+    write_document(path, asdict(result))
 
 
 def write_document(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace the file atomically with JSON: one value per line, and a checksum on the last line."""
+    """Replace the file atomically with JSON: one value per line, and a checksum on the last; NaN becomes null."""
     standard = {name: _standard(value) for name, value in values.items()}
-    summed = {**standard, "sha256": checksum(standard)}
-    lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in summed.items())
+    standard["sha256"] = checksum(standard)
+    lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in standard.items())
     write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
@@ -110,27 +110,26 @@ def read_result(path: Path) -> Result:
 def read_document(path: Path) -> dict[str, Any]:
     """Read a file that `write_document` wrote; its checksum must fit."""
     try:
-        document = json.loads(path.read_text("utf-8"))
-        given = document.pop("sha256") if isinstance(document, dict) else None
+        document = dict(json.loads(path.read_text("utf-8")))
+        given = document.pop("sha256")
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise FileFormatError(f"{path} is truncated or not a result: delete it and make it again.") from error
-    if given is None or given != checksum(document):
+    if given != checksum(document):
         raise FileFormatError(f"{path} was changed after it was written: its checksum does not match.")
-    return dict(document)
+    return document
 
 
 def read_results(folder: Path) -> Iterator[tuple[Path, Result | FileFormatError]]:
     """Every result below `folder`, or the reason why it cannot be read; folders that begin with a dot are skipped."""
     for path in sorted(folder.rglob("*.json")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if hidden or path.name.endswith(DIAGNOSIS):
-            continue
-        try:
-            yield path, read_result(path)
-        except FileFormatError as error:
-            yield path, error
+        if not hidden and not path.name.endswith(DIAGNOSIS):
+            try:
+                yield path, read_result(path)
+            except FileFormatError as error:
+                yield path, error
 
 
 def duration(seconds: float) -> str:

@@ -32,10 +32,9 @@ from fsvi.methods import Method, load
 from fsvi.methods.registry import check_method, find_method
 from fsvi.serialization import check_writable, plain
 from fsvi.training import History
-from fsvi.validation import check_choice, check_seed, check_type
+from fsvi.validation import check_choice, check_seed
 from paper import data
-from paper.data import DataSplit
-from paper.experiment import CPU, PROFILES, Compute, Experiment, Order, Outcome, thin
+from paper.experiment import PROFILES, Experiment, Order, Outcome, thin
 from paper.records import DIAGNOSIS, Result, model_path, read_result, result_path, write_document, write_result
 from paper.tasks.images import GENERATED, check_unseen
 from paper.tasks.registry import TASKS
@@ -44,22 +43,9 @@ _EPOCHS = 60
 """The most epochs whose history a result keeps."""
 _EXAMPLES = 500
 """Training examples that a diagnosis looks at."""
-_RECIPE: dict[str, Any] = {"method": {}, "fit": {}}
-"""The ordered settings of a run that takes the recipe as it is."""
 
 
-class BusyError(FSVIError):
-    """Another process is making the same result."""
-
-
-def run(
-    order: Order,
-    out: Path,
-    tell: Callable[[str], None] = print,
-    progress: bool | None = None,
-    compute: Compute = CPU,
-    wait: bool = True,
-) -> Result:
+def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
     """The result of a run: read if it exists, otherwise trained, evaluated and written.
 
     Args:
@@ -67,18 +53,20 @@ def run(
         out: The folder of results; trained models go to `models` in it.
         tell: A function that shows a line of text.
         progress: Whether to show a progress bar; None shows it on a terminal.
-        compute: Where and how to train.
-        wait: Whether to wait while another process makes the result; otherwise `BusyError` is raised.
     """
     order = checked(order)
+    if order.settings or order.fit_settings:
+        raise InvalidInputError("a result has the settings of its recipe: change the recipe to run with others.")
     path = result_path(check_writable(out), order)
     if not path.exists():
-        with _alone(out, path, tell, wait):
+        if state(order, out) == "running":
+            tell(f"Waiting for another process that makes {path}.")
+        with _lock(out, path):  # the system releases it when the process ends, even if it is killed
             if not path.exists():  # another process may have made it just before we got the lock
-                return _make(order, out, path, tell, progress, compute)
+                return _make(order, out, path, tell, progress)
     rmtree(_unfinished(out, path), ignore_errors=True)  # left by a process that was killed at the very end
     tell(f"{path} exists already.")
-    return _read(path, order)
+    return read_result(path)
 
 
 def checked(order: Order) -> Order:
@@ -107,42 +95,31 @@ def state(order: Order, out: Path) -> str:
     lock = _lock(out, path)
     if Path(lock.lock_file).exists():
         try:
-            lock.acquire(timeout=0)
-            lock.release()
+            with lock.acquire(timeout=0):
+                pass
         except Timeout:
             return "running"
     return "interrupted" if any(_unfinished(out, path).glob("*")) else "missing"
 
 
-def describe(order: Order) -> str:
-    """An order in a few words."""
-    context = f" ({order.context})" if order.context else ""
-    return f"{order.task} {order.method}{context}, {order.profile}, seed {order.seed}"
-
-
-# Making -------------------------------------------------------------------------------------------------------------
-
-
-def _make(
-    order: Order, out: Path, path: Path, tell: Callable[[str], None], progress: bool | None, compute: Compute
-) -> Result:
+def _make(order: Order, out: Path, path: Path, tell: Callable[[str], None], progress: bool | None) -> Result:
     commit, model = source_commit(), model_path(out, path)
     for file in (model, path):
         check_writable(file.parent)
-    experiment = TASKS[order.task].experiment(order).computed(compute)
+    experiment = TASKS[order.task].experiment(order)
     _check_data(experiment)
-    before = [(run(start, out, tell, progress, compute), _load_model(start, out)) for start in experiment.starts]
+    before = [(run(start, out, tell, progress), _load_model(start, out)) for start in experiment.starts]
     started = time.perf_counter()
     with _threads_of(order):
         method = experiment.build(order.seed, [each for _, each in before])
         kept = {"checkpoint": _unfinished(out, path), "resume": True}
-        history = experiment.train(method, order.seed, progress=progress, device=compute.device, **kept)
+        history = experiment.train(method, order.seed, progress=progress, device=order.device, **kept)
         if not experiment.trains:
             history.seconds = time.perf_counter() - started
         started = time.perf_counter()
         outcome = experiment.evaluate(method)
         seconds = {"train": round(history.seconds, 1), "evaluate": round(time.perf_counter() - started, 1)}
-        if experiment.starts:
+        if before:
             earlier = sum(each.seconds["train"] + each.seconds.get("start", 0.0) for each, _ in before)
             seconds["start"] = round(earlier, 1)
         result = _result(order, experiment, method, history, outcome, seconds, commit)
@@ -157,9 +134,8 @@ def _check_data(experiment: Experiment) -> None:
     """Find the test data, and refuse test images among context points, before hours of training."""
     for name in experiment.tests:
         data.ensure(name, "test")
-    context = [source for source in experiment.context if isinstance(source, DataSplit)]
-    if context:
-        check_unseen((data.load(name, "test") for name in experiment.tests), context)
+    if experiment.context:
+        check_unseen((data.load(name, "test") for name in experiment.tests), experiment.context)
 
 
 def _load_model(order: Order, out: Path) -> Method:
@@ -172,8 +148,7 @@ def _load_model(order: Order, out: Path) -> Method:
             f"remove {result_path(out, order)}, and the run is made again."
         )
     method = load(path, TASKS[order.task].experiment(order).build(order.seed).net)
-    check_type("the model", method, Method, "a method without calibration, as runs save it")
-    assert isinstance(method, Method)
+    assert isinstance(method, Method)  # runs save it without calibration
     return method
 
 
@@ -189,25 +164,6 @@ def _diagnose(path: Path, method: Method, experiment: Experiment) -> None:
         warnings.warn(f"{path} has no diagnosis: {error}", stacklevel=2)
 
 
-def _read(path: Path, order: Order) -> Result:
-    """The result, if it was made with exactly the settings of `order`."""
-    result = read_result(path)
-    made, wanted = result.settings.get("ordered", _RECIPE), _ordered(order)
-    if made != wanted:
-        raise InvalidInputError(
-            f"{path} was made with {_listed(made)}, not with {_listed(wanted)}: remove it, or choose another folder."
-        )
-    return result
-
-
-def _listed(ordered: Mapping[str, Mapping[str, Any]]) -> str:
-    named = [f"{name}={value!r}" for settings in ordered.values() for name, value in settings.items()]
-    return ", ".join(named) or "the recipe's settings"
-
-
-# Locks --------------------------------------------------------------------------------------------------------------
-
-
 def _unfinished(out: Path, path: Path) -> Path:
     """The folder for checkpoints of an unfinished result."""
     return out / ".unfinished" / path.relative_to(out).with_suffix("")
@@ -219,24 +175,6 @@ def _lock(out: Path, path: Path) -> FileLock:
 
 
 @contextmanager
-def _alone(out: Path, path: Path, tell: Callable[[str], None], wait: bool) -> Iterator[None]:
-    """Hold the lock on making a result. It is released when the process ends, even if it is killed."""
-    lock = _lock(out, path)
-    check_writable(Path(lock.lock_file).parent)
-    try:
-        lock.acquire(timeout=0.1)
-    except Timeout as error:
-        if not wait:
-            raise BusyError(f"{path} is being made by another process.") from error
-        tell(f"Waiting for another process that makes {path}.")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
 def _threads_of(order: Order) -> Iterator[None]:
     """Train and evaluate with the number of threads that the task asks for."""
     before = torch.get_num_threads()
@@ -245,9 +183,6 @@ def _threads_of(order: Order) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-# What a result says -------------------------------------------------------------------------------------------------
 
 
 def _result(
@@ -269,7 +204,7 @@ def _result(
         context=order.context,
         profile=order.profile,
         seed=order.seed,
-        settings=settings if _ordered(order) == _RECIPE else {**settings, "ordered": _ordered(order)},
+        settings=settings,
         metrics={name: value for name, value in outcome.metrics.items() if math.isfinite(value)},
         curves=outcome.curves,
         history={name: thin(values, _EPOCHS) for name, values in columns.items() if values},
@@ -291,11 +226,6 @@ def where() -> dict[str, Any]:
         },
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
     }
-
-
-def _ordered(order: Order) -> dict[str, Any]:
-    """The settings of an order, as a result keeps them."""
-    return {"method": recorded(order.settings), "fit": recorded(order.fit_settings)}
 
 
 def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:

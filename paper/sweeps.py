@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import joblib
 import torch
 
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.validation import check_choice, check_count, check_seed, first_line
-from paper.experiment import CPU, Compute, Order, Profile
+from paper.experiment import Order, Profile
 from paper.records import Result, duration
-from paper.runs import BusyError, checked, describe, run, state
+from paper.runs import checked, run, state
 from paper.task import Sweep
 from paper.tasks.registry import TASKS
 
@@ -42,11 +41,7 @@ class Workers:
 
 
 def plan(
-    name: str,
-    methods: Sequence[str] = (),
-    seeds: int | Sequence[int] | None = None,
-    profile: Profile = "paper",
-    shard: str | None = None,
+    name: str, methods: Sequence[str] = (), seeds: int | Sequence[int] | None = None, profile: Profile = "paper"
 ) -> list[Order]:
     """The runs of a sweep.
 
@@ -55,7 +50,6 @@ def plan(
         methods: Methods to run; all if empty.
         seeds: The number of seeds, or the seeds themselves; None for the sweep's own numbers.
         profile: How much effort each run may take.
-        shard: A part of the sweep such as "1/4", for the jobs of a batch system; None for all of it.
     """
     check_choice("name", name, [*SWEEPS, "all"])
     sweeps = [sweep for sweep in SWEEPS.values() if name in (sweep.name, "all") and sweep.rows_at(profile)]
@@ -65,36 +59,25 @@ def plan(
     known = sorted({method for sweep in sweeps for method, _ in sweep.rows_at(profile)})
     for method in methods:
         check_choice("methods", method, known)
-    orders = [order for sweep in sweeps for order in _orders(sweep, methods, seeds, profile)]
-    if shard is None:
-        return orders
-    index, _, count = shard.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
-        raise InvalidInputError(f"shard={shard!r} must be i/n with i from 1 to n, such as 1/4.")
-    return orders[int(index) - 1 :: int(count)]
+    return [order for sweep in sweeps for order in _orders(sweep, methods, seeds, profile)]
 
 
 def _orders(
     sweep: Sweep, methods: Sequence[str], seeds: int | Sequence[int] | None, profile: Profile
 ) -> Iterator[Order]:
     """Seed by seed, so that the first results cover all tasks and methods."""
-    rows = [row for row in sweep.rows_at(profile) if not methods or row[0] in methods]
     if isinstance(seeds, int):
         seeds = range(check_count("seeds", seeds))
-    chosen = {row: range(sweep.seeds_of(row, profile)) if seeds is None else seeds for row in rows}
-    for seed in dict.fromkeys(check_seed(seed) for each in chosen.values() for seed in each):
-        for task in (task.name for task in TASKS.values() if task.sweep == sweep):
-            for row in rows:
-                if seed in chosen[row]:
-                    yield checked(Order(task, row[0], profile, seed, row[1]))
+    rows = {row: seeds or range(own) for row, own in sweep.rows_at(profile).items() if not methods or row[0] in methods}
+    for seed in dict.fromkeys(check_seed(seed) for chosen in rows.values() for seed in chosen):
+        for task in TASKS.values():
+            for (method, context), chosen in rows.items():
+                if task.sweep == sweep and seed in chosen:
+                    yield checked(Order(task.name, method, profile, seed, context))
 
 
 def reproduce(
-    orders: Sequence[Order],
-    out: Path,
-    tell: Callable[[str], None] = print,
-    workers: Workers = Workers(),
-    compute: Compute = CPU,
+    orders: Sequence[Order], out: Path, tell: Callable[[str], None] = print, workers: Workers = Workers()
 ) -> list[Result]:
     """Make all runs of a plan; existing results are reused, and runs of other processes are waited for.
 
@@ -105,7 +88,6 @@ def reproduce(
         out: The folder for results.
         tell: Receives a line for each run.
         workers: How many runs to make at the same time; one is made in this process.
-        compute: Where and how to train.
     """
     started = time.perf_counter()
     missing = [order for order in orders if state(order, out) != "done"]
@@ -113,56 +95,55 @@ def reproduce(
     if results:
         tell(f"{len(results)} of {len(orders)} runs exist already.")
     failed: list[Order] = []
-    for order, outcome in _each_made(missing, out.absolute(), tell, workers, compute):
+    for order, outcome in _each_made(missing, out.absolute(), tell, workers):
         if isinstance(outcome, Result):
             results.append(outcome)
         else:
             failed.append(order)
         done = len(results) + len(failed)
-        left = (time.perf_counter() - started) * (len(orders) - done) / max(1, done - len(orders) + len(missing))
+        left = (time.perf_counter() - started) * (len(orders) - done) / (done - len(orders) + len(missing))
         said = _summary(outcome) if isinstance(outcome, Result) else f"failed: {outcome}"
-        tell(f"[{done}/{len(orders)}, {duration(left)} left] {describe(order)}: {said}")
+        tell(f"[{done}/{len(orders)}, {duration(left)} left] {order}: {said}")
     if failed:
-        names = "; ".join(map(describe, failed))
+        names = "; ".join(map(str, failed))
         raise FSVIError(f"{len(failed)} of {len(orders)} runs failed: {names}. The others are done.")
     return results
 
 
 def _each_made(
-    orders: Sequence[Order], out: Path, tell: Callable[[str], None], workers: Workers, compute: Compute
+    orders: Sequence[Order], out: Path, tell: Callable[[str], None], workers: Workers
 ) -> Iterator[tuple[Order, Result | str]]:
-    """Each order with its result or the reason why there is none, as they come.
+    """Each order with its result or the reason why there is none, as they come; those of other processes come last.
 
     If a worker is killed, joblib gives up all its jobs. Those left are then made one at a time, from their
     checkpoints, until the run that is killed again is found; it costs only itself.
     """
-    left, busy, alone, wait = list(orders), list[Order](), False, False
-    while left or busy:
-        if not left:
-            tell(f"Waiting for other processes that make {len(busy)} runs.")
-            left, busy, wait = busy, [], True
+    left, alone = list(orders), False
+    while left:
+        free = [order for order in left if state(order, out) != "running"]
+        if not free:
+            tell(f"Waiting for other processes that make {len(left)} runs.")
+        chosen = (free or left)[: 1 if alone else None]
+        # joblib asks for the next order when a worker is free; another process may have begun with it by then.
+        given = (order for order in chosen if not free or state(order, out) != "running")
         try:
-            for order, outcome in _parallel(left[:1] if alone else left, out, compute, workers, wait):
+            for order, outcome in _parallel(given, out, workers):
                 left.remove(order)
-                if isinstance(outcome, BusyError):
-                    busy.append(order)
-                else:
-                    yield order, outcome
+                yield order, outcome
         except FSVIError:
             raise
         except Exception as error:  # joblib's backends raise their own when a worker is lost
             if workers.jobs == 1:
                 raise
             if alone:
-                yield left.pop(0), f"its process was lost ({type(error).__name__}: {first_line(error)})"
+                left.remove(chosen[0])
+                yield chosen[0], f"its process was lost ({type(error).__name__}: {first_line(error)})"
             else:
                 tell("A worker was lost; runs are made one at a time until it is known which one it was.")
             alone = not alone
 
 
-def _parallel(
-    orders: Sequence[Order], out: Path, compute: Compute, workers: Workers, wait: bool
-) -> Iterator[tuple[Order, Any]]:
+def _parallel(orders: Iterable[Order], out: Path, workers: Workers) -> Iterator[tuple[Order, Result | str]]:
     with ExitStack() as stack:
         try:
             settings = {"inner_max_num_threads": workers.threads} if workers.backend == "loky" else {}
@@ -181,22 +162,22 @@ def _parallel(
         # Ray's backend cannot return results as they come.
         form = "list" if workers.backend == "ray" else "generator_unordered"
         parallel = joblib.Parallel(n_jobs=workers.jobs, return_as=form, batch_size=1, pre_dispatch=workers.jobs)
-        yield from parallel(joblib.delayed(_made)(order, out, compute, workers, wait) for order in list(orders))
+        yield from parallel(joblib.delayed(_made)(order, out, workers) for order in orders)
 
 
-def _made(order: Order, out: Path, compute: Compute, workers: Workers, wait: bool) -> tuple[Order, Any]:
+def _made(order: Order, out: Path, workers: Workers) -> tuple[Order, Result | str]:
     """Make a run, in this process or in a worker's."""
     if workers.threads is not None:
         torch.set_num_threads(workers.threads)
     alone = workers.jobs == 1
     try:
-        return order, run(order, out, _quiet, None if alone else False, compute, wait)
-    except BusyError as error:
-        return order, error
+        return order, run(order, out, _quiet, None if alone else False)
+    except FSVIError as error:
+        return order, str(error)
     except Exception as error:
-        if not isinstance(error, FSVIError) and alone:
+        if alone:
             raise
-        return order, str(error) if isinstance(error, FSVIError) else f"{type(error).__name__}: {first_line(error)}"
+        return order, f"{type(error).__name__}: {first_line(error)}"
 
 
 def _summary(result: Result) -> str:

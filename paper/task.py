@@ -18,15 +18,10 @@ MethodAndContext = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs behind a table or figure of the paper; tasks with the same sweep are run together.
+    """The runs behind a table or figure of the paper, by the name that `python -m paper reproduce` knows.
 
-    Attributes:
-        name: What `python -m paper reproduce` calls it.
-        rows: The methods with their contexts.
-        seeds: How many seeds a row has if the command names no number.
-        more_seeds: Rows with another number of seeds.
-        desk: The methods with their contexts at the profile `desk`, if the tasks have it.
-        desk_seeds: How many seeds a row of that profile has.
+    Tasks with the same sweep are run together. Each row has `seeds` seeds, except for those in `more_seeds`; at the
+    profile `desk` there are other rows, for tasks that have it.
     """
 
     name: str
@@ -36,24 +31,16 @@ class Sweep:
     desk: tuple[MethodAndContext, ...] = ()
     desk_seeds: int = 1
 
-    def rows_at(self, profile: str) -> tuple[MethodAndContext, ...]:
-        """The methods with their contexts at a profile; none if the tasks do not have it."""
-        return self.desk if profile == DESK else self.rows
-
-    def seeds_of(self, row: MethodAndContext, profile: str) -> int:
-        """How many seeds a row has if the command names no number."""
-        return self.desk_seeds if profile == DESK else self.more_seeds.get(row, self.seeds)
+    def rows_at(self, profile: str) -> dict[MethodAndContext, int]:
+        """The methods with their contexts at a profile, and how many seeds each has; none if it is not the tasks'."""
+        if profile == DESK:
+            return dict.fromkeys(self.desk, self.desk_seeds)
+        return {row: self.more_seeds.get(row, self.seeds) for row in self.rows}
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the report; tasks that share a table share a section.
-
-    Attributes:
-        title: Its heading.
-        about: One or two sentences about the task.
-        tables: The tables, filled from results.
-    """
+    """A section of the report; tasks that share a table share a section."""
 
     title: str
     about: str
@@ -65,13 +52,8 @@ class Task:
     """A task of the paper.
 
     Attributes:
-        name: Its name on the command line and in files.
-        recipe: Makes an experiment from an order.
-        section: Where the report shows it.
-        sweep: The runs that reproduce the paper's table or figure.
         context: The default context of methods that take one; None if the task has a fixed context.
         contexts: The contexts to choose from; empty for those of images and all datasets.
-        profiles: The profiles that its recipe knows.
         threads: The number of threads to train with; None for PyTorch's choice. Small networks are fastest with one,
             and then their results do not depend on the number of cores.
     """
@@ -86,20 +68,20 @@ class Task:
     threads: int | None = None
 
     def experiment(self, order: Order) -> Experiment:
-        """The experiment of an order, with the learning-rate schedule that its method needs."""
-        experiment = self.recipe(order)
-        return replace(experiment, fit_settings={**_method_schedule(order), **experiment.fit_settings})
+        """The experiment of an order, in its precision and with the learning-rate schedule that its method needs."""
+        made = self.recipe(order)
+        settings, notes = {**_method_schedule(order), **made.fit_settings}, list(made.notes)
+        if order.precision is not None and made.trains:
+            settings["precision"] = order.precision
+            notes.append(f"trained in {order.precision}")
+        return replace(made, fit_settings=settings, notes=notes)
 
 
 def _method_schedule(order: Order) -> Mapping[str, Any]:
     """Methods that average parameters do so at a constant learning rate; all others use the default schedule."""
     if order.member != "swag":
         return {}
-    start = order.settings.get("start")
-    return {"schedule": AveragingSchedule() if start is None else AveragingSchedule(start)}
-
-
-# Learning rates -------------------------------------------------------------------------------------------------------
+    return {"schedule": AveragingSchedule(order.settings.get("start", 0.5))}
 
 
 @dataclass(frozen=True)
@@ -107,11 +89,8 @@ class AveragingSchedule:
     """SWAG's schedule: high at first, then a linear descent, then constant while parameters are collected.
 
     As in the code of SWAG's authors (Maddox et al., 2019), the descent lasts from 50% to 90% of the time before
-    collection starts. A rate that kept falling would collect nearly the same network again and again.
-
-    Args:
-        start: The fraction of training after which SWAG collects parameters.
-        final: The learning rate during collection, as a factor of the initial one.
+    `start`, the fraction of training after which parameters are collected. A rate that kept falling would collect
+    nearly the same network again and again.
     """
 
     start: float = 0.5
@@ -127,13 +106,7 @@ class AveragingSchedule:
 
 @dataclass(frozen=True)
 class TriangularSchedule:
-    """Rises linearly to the full learning rate, then falls linearly: a short training at a high rate.
-
-    Args:
-        first: The factor at the start.
-        peak: The fraction of training after which the factor is 1.
-        final: The factor at the end.
-    """
+    """Rises linearly to the full rate after the fraction `peak`, then falls: a short training at a high rate."""
 
     first: float = 0.2
     peak: float = 0.23

@@ -24,13 +24,12 @@ from optuna.trial import TrialState
 from torch import Tensor
 
 from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, SingularCovarianceError
-from fsvi.functions.priors import GaussianProcess
 from fsvi.methods import Method
 from fsvi.serialization import Configurable, check_writable, write_bytes
 from fsvi.training.callbacks import Callback, TrainingState
 from fsvi.validation import check_count, check_seed
 from paper import data
-from paper.experiment import CPU, Compute, Experiment, Order
+from paper.experiment import Experiment, Order
 from paper.records import result_path
 from paper.runs import checked, recorded
 from paper.tasks.registry import TASKS
@@ -40,7 +39,6 @@ Space: TypeAlias = Mapping[str, tuple[float, float] | list[Any]]
 _WIDE: Space = {"prior_variance": (1e-3, 1e3)}
 _PARAMETER_SPACE: Space = {"prior_variance": (1e-3, 10.0), "num_samples": [1, 5]}
 _CONTEXT: Space = {"num_context": [4, 8, 16, 32, 64], "kl_weight": (1e-5, 1e-1)}
-_FUNCTION_SPACE: Space = {"prior_variance": (0.1, 100.0), **_CONTEXT, "num_samples": [1, 5]}
 SPACES: dict[str, Space] = {
     "map": _WIDE,
     "swag": _WIDE,
@@ -57,12 +55,10 @@ SPACES: dict[str, Space] = {
     "spg": _CONTEXT,
     "fbnn": _CONTEXT,
     "fs-eb": {"prior_variance": (1e-2, 1e3), **_CONTEXT},
-    "gfsvi": {**_FUNCTION_SPACE, "gamma": (1e-5, 1e-1)},
-    "fsvi": _FUNCTION_SPACE,
+    "gfsvi": {**_CONTEXT, "num_samples": [1, 5], "divergence.gamma": (1e-5, 1e-1)},
+    "fsvi": {**_CONTEXT, "num_samples": [1, 5], "prior.variance": (0.1, 100.0)},
 }
 """What is searched, by method; the learning rate, too, between a quarter and four times the recipe's."""
-_PARTS = {"prior_variance": ("prior", "variance"), "gamma": ("divergence", "gamma")}
-"""Settings of objects that a method is given: the method's argument, and the setting of the object."""
 _HEARTBEAT = 60
 _STARTUP, _WARMUP, _REPORTS = 5, 3, 10
 """Trials that must have ended before any is pruned, the first report that can prune one, and reports per training."""
@@ -75,14 +71,13 @@ def tune(
     contexts: tuple[str, ...] = (),
     tell: Callable[[str], None] = print,
     splits: int = 1,
-    compute: Compute = CPU,
     storage: str | None = None,
     seconds: float | None = None,
 ) -> dict[str, Any]:
     """Search until the study has `trials` trials; returns its summary, which is also written to the folder `out`.
 
-    The first trial has the recipe's own settings. Another seed, other contexts or another number of splits make
-    another study. A trial is pruned if, from 30% of its training on, it is worse than the median of the others.
+    The first trial is the recipe as it is. Another seed, other contexts or another number of splits make another
+    study. A trial is pruned if, from 30% of its training on, it is worse than the median of the others.
 
     Args:
         order: The task, method, profile and first seed.
@@ -91,7 +86,6 @@ def tune(
         contexts: Contexts to choose from; none to keep the order's.
         tell: Receives a line for each trial.
         splits: The number of random splits over which the value of a trial is averaged, with successive seeds.
-        compute: Where and how to train.
         storage: The URL of a database that Optuna can use; None for an SQLite file next to the summary.
         seconds: The time after which this process starts no more trials.
     """
@@ -101,7 +95,7 @@ def tune(
     contexts = tuple(sorted(set(contexts)))  # Optuna identifies a search by the order of its choices
     check_count("trials", trials)
     check_seed(order.seed + check_count("splits", splits) - 1)
-    search = _Search(order, contexts, splits, compute)
+    search = _Search(order, contexts, splits)
     row = replace(order, context="+".join(contexts) or order.context)
     name = f"{order.task}.{result_path(out, row).stem}" + (f"-{splits}" if splits > 1 else "")
     path = check_writable(out) / f"{name}.json"
@@ -109,7 +103,7 @@ def tune(
 
     def after(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
         value = "pruned" if trial.state == TrialState.PRUNED else f"{trial.value:.4f}"
-        tell(f"trial {len(_ended(study))}/{trials}: {value}  {trial.params}")
+        tell(f"trial {len(_ended(study))}/{trials}: {value}  {trial.params or 'the recipe'}")
         write_bytes(path, (json.dumps(search.summary(study), indent=1) + "\n").encode())
         if len(_ended(study)) >= trials:
             study.stop()
@@ -132,17 +126,16 @@ def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Any, 
 
 
 def _open(search: _Search, name: str, storage: str) -> optuna.Study:
-    """The study; a new one starts with the recipe's settings."""
+    """The study; a new one starts with the recipe."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        kept = RDBStorage(
-            storage,
-            heartbeat_interval=_HEARTBEAT,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
-            engine_kwargs={"connect_args": {"timeout": 100}} if storage.startswith("sqlite") else None,
-        )
         study = optuna.create_study(
-            storage=kept,
+            storage=RDBStorage(
+                storage,
+                heartbeat_interval=_HEARTBEAT,
+                heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
+                engine_kwargs={"connect_args": {"timeout": 100}} if storage.startswith("sqlite") else None,
+            ),
             study_name=name,
             direction="maximize",
             load_if_exists=True,
@@ -151,11 +144,11 @@ def _open(search: _Search, name: str, storage: str) -> optuna.Study:
         )
     except Exception as error:
         raise FSVIError(f"the study at {storage} cannot be used: {error}") from error
-    if study.user_attrs.get("recipe", search.fixed) != search.fixed:
+    if study.user_attrs.get("recipe", search.recipe) != search.recipe:
         raise FSVIError(f"the study {name} belongs to another version of the recipe: choose another --out.")
     if "recipe" not in study.user_attrs:
-        study.set_user_attr("recipe", search.fixed)
-        study.enqueue_trial(search.first, skip_if_exists=True)
+        study.set_user_attr("recipe", search.recipe)
+        study.enqueue_trial({}, user_attrs={"is_recipe": True})
     return study
 
 
@@ -164,59 +157,31 @@ def _ended(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 class _Search:
-    """A search space that holds the recipe's own settings, and how a choice is evaluated.
+    """What is searched around a recipe, and how a choice is evaluated."""
 
-    Attributes:
-        space: What is searched.
-        first: The recipe's own values of it.
-        fixed: The settings that all trials share, such as the length of training; they make trials comparable.
-    """
-
-    def __init__(self, order: Order, contexts: tuple[str, ...], splits: int, compute: Compute) -> None:
-        self.order, self.contexts, self.splits, self.compute = order, contexts, splits, compute
+    def __init__(self, order: Order, contexts: tuple[str, ...], splits: int) -> None:
+        self.order, self.contexts, self.splits = order, contexts, splits
         if order.member not in SPACES:
             raise InvalidInputError(f"{order.method!r} has no search space: choose one of {', '.join(SPACES)}.")
-        experiment = TASKS[order.task].experiment(order).computed(compute)
+        experiment = TASKS[order.task].experiment(order)
         if not experiment.is_diagnosed or experiment.starts:
             raise InvalidInputError(
                 f"{order.task!r} with {order.method!r} cannot be tuned at profile={order.profile!r}: it is a sequence "
                 "of tasks, or starts from a network that has seen the data that would be held out."
             )
         made: Any = experiment.build(order.seed)
-        self.method: Any = made.members[0] if order.method != order.member else made
-        searched = SPACES[order.member]
-        own = {name: getattr(self.method, name) for name in searched if hasattr(self.method, name)}
-        own |= _part_values(self.method) | {"lr": experiment.fit_settings.get("lr"), "context": order.context}
-        if own.get("kl_weight", 0) is None:
-            own["kl_weight"] = 1 / len(experiment.data[0])
-        rate = own["lr"]
-        listed = {**searched, **({} if rate is None else {"lr": (rate / 4, rate * 4)})}
-        self.space = {name: _holding(each, own[name]) for name, each in listed.items() if name in own}
-        self.space |= {"context": list(contexts)} if contexts else {}
-        self.first = {name: own[name] for name, each in self.space.items() if _has(each, own[name])}
-        varied = {*self.space, *(argument for argument, _ in _PARTS.values())}
-        settings = {
-            "method": {name: value for name, value in _settings_of(self.method).items() if name not in varied},
-            "fit": {name: value for name, value in experiment.fit_settings.items() if name not in varied},
-        }
-        self.fixed = json.loads(json.dumps({name: recorded(each) for name, each in settings.items()}))
+        self.method: Method = made.members[0] if order.method != order.member else made
+        self.rate = experiment.fit_settings.get("lr")
+        settings = {"method": self.method.config()["settings"], "fit": recorded(experiment.fit_settings)}
+        self.recipe = json.loads(json.dumps(settings))
 
     def value(self, trial: Trial) -> float:
         """The mean log-likelihood of the held-out data, over splits."""
-        params = {name: _suggest(trial, name, each) for name, each in self.space.items()}
-        context = params.pop("context", self.order.context)
-        rate = {"lr": params.pop("lr")} if "lr" in params else {}
+        chosen = self.order if trial.user_attrs.get("is_recipe") else self._choose(trial)
         scores: list[float] = []
         for seed in range(self.order.seed, self.order.seed + self.splits):
-            order = replace(
-                self.order,
-                seed=seed,
-                context=context,
-                settings={**self.order.settings, **_with_parts(self.method, params)},
-                fit_settings={**self.order.fit_settings, **rate},
-            )
             try:
-                scores.append(self._score(order, trial, scores))
+                scores.append(self._score(replace(chosen, seed=seed), trial, scores))
             except (NonFiniteLossError, SingularCovarianceError) as error:
                 raise TrialPruned(str(error)) from error
         mean = sum(scores) / len(scores)
@@ -224,21 +189,41 @@ class _Search:
             raise TrialPruned(f"the log-likelihood is {mean}")
         return mean
 
+    def _choose(self, trial: Trial) -> Order:
+        settings, fit_settings, context = dict(self.order.settings), dict(self.order.fit_settings), self.order.context
+        for name, each in SPACES[self.order.member].items():
+            if isinstance(each, tuple):
+                value: Any = trial.suggest_float(name, *each, log=True)
+            else:
+                value = trial.suggest_categorical(name, each)
+            argument, _, part = name.partition(".")
+            settings[argument] = self._rebuilt(argument, part, value) if part else value
+        if self.rate is not None:
+            fit_settings["lr"] = trial.suggest_float("lr", self.rate / 4, self.rate * 4, log=True)
+        if self.contexts:
+            context = trial.suggest_categorical("context", self.contexts)
+        return replace(self.order, settings=settings, fit_settings=fit_settings, context=context)
+
+    def _rebuilt(self, argument: str, part: str, value: float) -> Any:
+        """The object that the recipe's method has as `argument`, with another value of its setting `part`."""
+        config = getattr(self.method, argument).config()
+        return Configurable.from_config({**config, "settings": {**config["settings"], part: value}})
+
     def _score(self, order: Order, trial: Trial, earlier: list[float]) -> float:
-        experiment, (x, y) = held_out(TASKS[order.task].experiment(order).computed(self.compute), order.seed)
+        experiment, (x, y) = held_out(TASKS[order.task].experiment(order), order.seed)
         method = experiment.build(order.seed)
 
         def score(num: int | None, samples: int) -> float:
             return float(method.predict(x[:num], num_samples=samples).log_prob(y[:num]).mean())
 
         watch = _Watch(trial, lambda: sum([*earlier, score(1000, 8)]) / (len(earlier) + 1), len(earlier))
-        experiment.train(method, order.seed, progress=False, device=self.compute.device, callbacks=[watch])
+        experiment.train(method, order.seed, progress=False, device=order.device, callbacks=[watch])
         return score(None, 16)
 
     def summary(self, study: optuna.Study) -> dict[str, Any]:
         """The study as plain values: the search, its trials, and the best one."""
         order, ended = self.order, _ended(study)
-        done = [trial for trial in ended if trial.state == TrialState.COMPLETE and trial.value is not None]
+        done = [trial for trial in ended if trial.state == TrialState.COMPLETE]
         best = max(done, key=lambda trial: trial.value or -math.inf, default=None)
         return {
             "task": order.task,
@@ -251,7 +236,7 @@ class _Search:
             "recipe": study.user_attrs.get("recipe"),
             "best": None if best is None else {"value": best.value, **best.params},
             "trials": [
-                {"value": None if trial not in done else trial.value, "state": trial.state.name.lower(), **trial.params}
+                {"value": trial.value if trial in done else None, "state": trial.state.name.lower(), **trial.params}
                 for trial in ended
             ],
         }
@@ -274,62 +259,3 @@ class _Watch(Callback):
             self.trial.report(self.score(), self.first + moment)
             if self.trial.should_prune():
                 raise TrialPruned(f"at {moment / _REPORTS:.0%} of training it was worse than the median of the others")
-
-
-# Settings -------------------------------------------------------------------------------------------------------------
-
-
-def _suggest(trial: Trial, name: str, each: tuple[float, float] | list[Any]) -> Any:
-    return (
-        trial.suggest_float(name, *each, log=True) if isinstance(each, tuple) else trial.suggest_categorical(name, each)
-    )
-
-
-def _has(each: tuple[float, float] | list[Any], value: Any) -> bool:
-    if isinstance(each, tuple):
-        return isinstance(value, (int, float)) and each[0] <= value <= each[1]
-    return value in each
-
-
-def _holding(each: tuple[float, float] | list[Any], value: Any) -> tuple[float, float] | list[Any]:
-    """The range or the choices, widened to include the value if it is on their scale."""
-    if isinstance(each, tuple):
-        is_on_scale = isinstance(value, (int, float)) and value > 0
-        return (min(each[0], value), max(each[1], value)) if is_on_scale else each
-    return each if value is None or value in each else sorted([*each, value])
-
-
-def _part_values(method: Method) -> dict[str, Any]:
-    """The settings of a method's parts by their names in a search; not of those it has as arguments of its own."""
-    own = {name: _part_settings(method, argument) for name, (argument, _) in _PARTS.items()}
-    return {
-        name: settings[_PARTS[name][1]]
-        for name, settings in own.items()
-        if not hasattr(method, name) and _PARTS[name][1] in settings
-    }
-
-
-def _with_parts(method: Method, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of a search as arguments of the method: its parts are rebuilt with the settings among them."""
-    varied = [name for name in _part_values(method) if name in params]
-    arguments = {name: value for name, value in params.items() if name not in varied}
-    for name in varied:
-        argument, setting = _PARTS[name]
-        settings = {**_part_settings(method, argument), setting: params[name]}
-        arguments[argument] = type(getattr(method, argument))._from_settings(settings)
-    return arguments
-
-
-def _part_settings(method: Method, argument: str) -> dict[str, Any]:
-    """The settings of a part; none if it cannot be rebuilt, or is a Gaussian process that is fitted to the targets."""
-    part = getattr(method, argument, None)
-    is_fitted = isinstance(part, GaussianProcess) and part.learn
-    return {} if not isinstance(part, Configurable) or part._transient or is_fitted else _settings_of(part)
-
-
-def _settings_of(part: Configurable) -> dict[str, Any]:
-    """The constructor arguments of a method or of its part; none if they cannot be serialized."""
-    try:
-        return dict(part.config()["settings"])
-    except InvalidInputError:
-        return {}

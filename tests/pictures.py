@@ -1,4 +1,4 @@
-"""Made-up images in place of real datasets, for recipes, and a method that predicts what a test wants."""
+"""Made-up data in place of real datasets, for recipes, and a method that predicts what a test wants."""
 
 import zlib
 from collections.abc import Callable
@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import review_texts
 from fsvi.likelihoods import CategoricalPredictive
 from paper import data
 from paper.data import DataSplit
+from paper.tasks.uci_regression import TABLES
 
 SHAPES = {
     "fashion-mnist": (1, 28, 10),
@@ -23,7 +25,7 @@ SHAPES = {
     "retina": (3, 128, 2),
     "aptos": (3, 128, 2),
 }
-"""Channels, height and classes by name; `cifar10-c/…` is as `cifar10`."""
+"""Channels, height and classes by name."""
 
 
 def pretend(
@@ -43,8 +45,13 @@ def pretend(
 
 
 def make_up(name: str, split: Any, num: int, note: str = "") -> DataSplit:
-    """Images whose brightness grows with their class, the classes in turn."""
-    channels, size, classes = SHAPES[name if name in SHAPES else name.partition("-")[0]]
+    """Images whose brightness grows with their class, the classes in turn; or texts, or a table of numbers."""
+    if name in ("imdb", "rotten-tomatoes"):
+        return review_texts.make_up(name, split)
+    if name in TABLES:
+        x = torch.randn(60, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        return DataSplit(x, x.sum(1, keepdim=True), name, split, note, sha256=f"{name} {split}")
+    channels, size, classes = SHAPES[name]
     generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {split}".encode()))
     y = torch.arange(num) % classes
     x = torch.randint(0, 50, (num, channels, size, size), generator=generator)

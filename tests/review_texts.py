@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from paper.data import TextSplit
+from paper.data import DataSplit
 
 WORDS = ("the", "film", "plot", "actor", "scene", "and", "a", "with")
 
@@ -18,4 +18,4 @@ def make_up(name, split, num=160):
     for label in labels:
         words = [rng.choice(WORDS) for _ in range(rng.randint(most // 2, most))]
         texts.append(" ".join([*words, "great" if label else "awful"]))
-    return TextSplit(tuple(texts), torch.tensor(labels), name, split, sha256=f"{name} {split}")
+    return DataSplit(tuple(texts), torch.tensor(labels), name, split, sha256=f"{name} {split}")

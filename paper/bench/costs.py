@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
 import fsvi
 from fsvi.errors import FileFormatError
@@ -26,7 +25,7 @@ from fsvi.methods.registry import METHODS
 from fsvi.serialization import check_writable
 from fsvi.validation import check_choice, first_line
 from paper.bench import peers
-from paper.bench.steps import FSVI, Action, Size, plain_forward, plain_step
+from paper.bench.steps import FSVI, Action, Size, Work, plain_forward, plain_step
 from paper.records import read_document, write_document
 
 PLAIN, FORWARD = "plain", "forward"
@@ -38,18 +37,12 @@ _SIZES = {
     "resnet18": Size("resnet18", 32, 8),
     "transformer": Size("transformer", 32, 8),
 }
-_GROWTHS: dict[str, tuple[str, dict[int, Size]]] = {
-    "width": ("units per layer", {n: Size(f"mlp {n}-{n}", 128, 32) for n in (50, 100, 200, 400, 800, 1600)}),
-    "depth": ("hidden layers", {n: Size(f"mlp {'-'.join(['200'] * n)}", 128, 32) for n in (1, 2, 4, 8, 16)}),
-    "context": ("context points, K", {n: Size("cnn", 128, n) for n in (4, 8, 16, 32, 64, 128, 256)}),
-}
-"""How costs grow with a size: its name, and what is measured at each value."""
 _PREDICTIONS = {"last_layer": 100, "conditional": 10, "mfvi": 10, "mc-dropout": 10, "laplace": 100}
 """fsvi's predictions, and their draws."""
 
 
 def run_bench(out: Path, quick: bool, only: str | None = None, others: bool = False) -> None:
-    """Measure steps and predictions, print tables, plot growth; write `bench.json`, or `peers.json` with others."""
+    """Measure steps and predictions, print tables and write `bench.json`, or `peers.json` with others."""
     path = out / ("peers.json" if others else "bench.json")
     sections: dict[str, Callable[[], Rows]] = {
         name: partial(_steps, size, ("map", "mfvi", "ivon", "mc-dropout", *FSVI), quick, others)
@@ -57,7 +50,6 @@ def run_bench(out: Path, quick: bool, only: str | None = None, others: bool = Fa
     }
     sections["methods"] = partial(_steps, _SIZES["cnn"], tuple(METHODS), True, False)
     sections["predictions"] = partial(_predictions, Size("cnn with dropout", 128, 32), quick, others)
-    sections |= {name: partial(_growth, out, name, quick) for name in _GROWTHS}
     given = list(sections) if only is None else [each.strip() for each in only.split(",")]
     names = [check_choice("only", name, sections) for name in given]
     check_writable(out)
@@ -75,14 +67,11 @@ def run_bench(out: Path, quick: bool, only: str | None = None, others: bool = Fa
         write_document(path, found)
 
 
-# Sections -----------------------------------------------------------------------------------------------------------
-
-
 def _steps(size: Size, names: Sequence[str], quick: bool, others: bool) -> Rows:
     """Times of training steps; memory, too, unless it is to be quick."""
     actions = {PLAIN: plain_step(size.work(size.batch)), **{name: size.step(name) for name in names}}
     if others:
-        actions |= _usable({name: (peer, size.work(size.batch)) for name, peer in peers.STEPS.items()})
+        actions |= _usable({name: (make, size.work(size.batch)) for name, make in peers.STEPS.items()})
     found = _costs(actions, PLAIN, 3 if quick else 100)
     rows = [{"method": name, "B": size.batch, "K": size.context, **found[name]} for name in found]
     if not quick:
@@ -98,46 +87,24 @@ def _predictions(size: Size, quick: bool, others: bool) -> Rows:
     actions = {FORWARD: plain_forward(size.work(num))}
     actions |= {name: size.prediction(name, num, each) for name, each in _PREDICTIONS.items()}
     if others:
-        actions |= _usable({name: (peer, size.work(num, peer.num_samples)) for name, peer in peers.PREDICTIONS.items()})
-        draws |= {name: peer.num_samples for name, peer in peers.PREDICTIONS.items()}
+        draws |= {name: samples for name, (_, samples) in peers.PREDICTIONS.items()}
+        given = {name: (make, size.work(num, samples)) for name, (make, samples) in peers.PREDICTIONS.items()}
+        actions |= _usable(given)
     found = _costs(actions, FORWARD, 3 if quick else 15)
     return [{"method": name, "num_samples": draws[name], **cost} for name, cost in found.items()]
 
 
-def _usable(given: Mapping[str, tuple[peers.Peer, Any]]) -> dict[str, Action]:
+def _usable(given: Mapping[str, tuple[Callable[[Work], Action], Work]]) -> dict[str, Action]:
     """The actions of libraries that are installed and work on the network; it says which do not."""
     actions = {}
-    for name, (peer, work) in given.items():
-        missing = peers.why_missing(peer)
-        if missing is None:
-            try:
-                action = peer.make(work)
-                action()
-                actions[name] = action
-            except Exception as error:  # other libraries fail in any way
-                missing = f"{name} fails on this network: {first_line(error)}."
-        if missing is not None:
-            print(missing, file=sys.stderr)
+    for name, (make, work) in given.items():
+        try:
+            action = make(work)
+            action()
+            actions[name] = action
+        except Exception as error:  # other libraries fail in any way
+            print(f"{name} cannot be measured: {first_line(error)}.", file=sys.stderr)
     return actions
-
-
-def _growth(out: Path, name: str, quick: bool) -> Rows:
-    """Times at growing sizes, and a plot of them."""
-    label, sizes = _GROWTHS[name]
-    chosen = list(sizes.items())[: 2 if quick else None]
-    rows = [{"size": value, **row} for value, size in chosen for row in _steps(size, tuple(FSVI), True, False)]
-    figure = Figure(figsize=(5, 3.2), layout="constrained")
-    axes = figure.subplots()
-    for method in (PLAIN, *FSVI):
-        points = [(row["size"], row["ms"]["median"]) for row in rows if row["method"] == method]
-        axes.loglog(*zip(*points, strict=True), marker="o", label=method)
-    axes.set(xlabel=label, ylabel="ms per step")
-    axes.legend(frameon=False)
-    figure.savefig(out / f"{name}.svg", metadata={"Date": None})
-    return rows
-
-
-# Times --------------------------------------------------------------------------------------------------------------
 
 
 def interleave(actions: Mapping[str, Action], rounds: int) -> dict[str, list[float]]:
@@ -170,9 +137,6 @@ def spread(values: Any) -> dict[str, float]:
     """The median and the quartiles."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).round(4).tolist()
     return {"median": middle, "low": low, "high": high}
-
-
-# Memory -------------------------------------------------------------------------------------------------------------
 
 
 def step_memory(size: Size, name: str, repeats: int = 3) -> float:

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from fsvi.inputs import Inputs
-from fsvi.validation import first_line
 from paper.bench.steps import (
     LEARNING_RATE,
     NUM_DATA,
@@ -28,30 +27,11 @@ from paper.bench.steps import (
 )
 
 
-class Peer(NamedTuple):
-    """What is imported, what makes the action that is timed, and the draws per prediction."""
-
-    module: str
-    make: Callable[[Work], Action]
-    num_samples: int = 1
-
-
-def why_missing(peer: Peer) -> str | None:
-    """A sentence that says why a library cannot be used; None if it can."""
-    try:
-        _module(peer.module)
-    except Exception as error:  # a library that does not fit the others can fail in any way when it is imported
-        return f"{peer.module.partition('.')[0]} cannot be imported: {first_line(error)}."
-    return None
-
-
 def _module(name: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return import_module(name)
 
-
-# bayesian-torch -------------------------------------------------------------------------------------------------------
 
 _BAYESIAN_TORCH = {
     "prior_mu": 0.0,
@@ -89,9 +69,6 @@ def _arranged_like(work: Work) -> nn.Module:
     return work.net
 
 
-# ivon-opt and posteriors ----------------------------------------------------------------------------------------------
-
-
 def _ivon_step(work: Work) -> Action:
     """IVON; the step stops at the likelihood, fsvi's also computes the KL, to report it."""
     optimizer = _module("ivon").IVON(work.net.parameters(), lr=LEARNING_RATE, ess=NUM_DATA)
@@ -126,8 +103,6 @@ def _posteriors_step(work: Work) -> Action:
 
     return act
 
-
-# torch-uncertainty and laplace-torch ----------------------------------------------------------------------------------
 
 _CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
 
@@ -164,15 +139,16 @@ def _laplace_prediction(structure: str) -> Callable[[Work], Action]:
     return make
 
 
-STEPS: Mapping[str, Peer] = {
-    "bayesian-torch": Peer("bayesian_torch.models.dnn_to_bnn", _bayesian_torch_step),
-    "posteriors": Peer("posteriors", _posteriors_step),
-    "torch-uncertainty": Peer("torch_uncertainty.layers", _torch_uncertainty_step),
-    "ivon-opt": Peer("ivon", _ivon_step),
+STEPS: Mapping[str, Callable[[Work], Action]] = {
+    "bayesian-torch": _bayesian_torch_step,
+    "posteriors": _posteriors_step,
+    "torch-uncertainty": _torch_uncertainty_step,
+    "ivon-opt": _ivon_step,
 }
-PREDICTIONS: Mapping[str, Peer] = {
-    "laplace-torch kron": Peer("laplace", _laplace_prediction("kron")),
-    "laplace-torch diag": Peer("laplace", _laplace_prediction("diag")),
-    "bayesian-torch": Peer("bayesian_torch.models.dnn_to_bnn", _bayesian_torch_prediction, 10),
-    "dropout loop": Peer("torch", dropout_prediction, 10),
+PREDICTIONS: Mapping[str, tuple[Callable[[Work], Action], int]] = {
+    "laplace-torch kron": (_laplace_prediction("kron"), 1),
+    "laplace-torch diag": (_laplace_prediction("diag"), 1),
+    "bayesian-torch": (_bayesian_torch_prediction, 10),
+    "dropout loop": (dropout_prediction, 10),
 }
+"""Predictions, and their draws."""

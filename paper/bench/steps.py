@@ -56,9 +56,6 @@ def call(net: nn.Module, x: Inputs, tensors: dict[str, Tensor] | None = None) ->
     return outputs
 
 
-# Plain PyTorch --------------------------------------------------------------------------------------------------------
-
-
 def plain_step(work: Work) -> Action:
     """A training step of maximum likelihood."""
     return adam_step(work.net, lambda: F.cross_entropy(work.outputs(), work.y))
@@ -106,8 +103,6 @@ def averaging(work: Work, net: nn.Module) -> Callable[[Inputs], Tensor]:
     """Class probabilities, averaged over passes of a network that is random."""
     return lambda x: torch.stack([call(net, x).softmax(-1) for _ in range(work.num_samples)]).mean(0)
 
-
-# Networks -------------------------------------------------------------------------------------------------------------
 
 _SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | None]] = {
     "cnn": (cnn, (1, 28, 28)),

@@ -3,7 +3,7 @@
 from fsvi.data import Standardize, Vocabulary
 from paper.data.catalog import names
 from paper.data.corruptions import CORRUPTIONS, corrupt
-from paper.data.store import DataSplit, TextSplit, available, catalog, ensure, fetch, load, load_texts, verify
+from paper.data.store import DataSplit, available, catalog, ensure, fetch, load, verify
 from paper.data.transforms import Normalize, augment, rotate, splits
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "DataSplit",
     "Normalize",
     "Standardize",
-    "TextSplit",
     "Vocabulary",
     "augment",
     "available",
@@ -20,7 +19,6 @@ __all__ = [
     "ensure",
     "fetch",
     "load",
-    "load_texts",
     "names",
     "rotate",
     "splits",

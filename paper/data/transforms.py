@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.validation import check_choice, check_count, check_fraction
+from fsvi.validation import check_count, check_fraction
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,7 @@ def augment(
         mode: What the added pixels are: "zeros", the mean of normalized images, or "reflect", the image continued as
             in a mirror at its edge.
     """
-    _check_images(x)
-    check_count("padding", padding, least=0)
-    check_choice("mode", mode, ("zeros", "reflect"))
     n, _, height, width = x.shape
-    if mode == "reflect" and padding >= min(height, width):
-        raise InvalidInputError(
-            f"padding={padding} must be less than the sides of the images, {height}×{width}, to continue them as in a "
-            'mirror: lower it, or use mode="zeros".'
-        )
     shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator).to(x.device)
     flip = (torch.rand(n, 1, generator=generator) < 0.5).to(x.device)
     rows, columns = shift[0] + torch.arange(height, device=x.device), torch.arange(width, device=x.device)
@@ -88,9 +80,6 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
         x: Images (n, channels, height, width), floating or uint8, which is rounded.
         degrees: The angle.
     """
-    _check_images(x)
-    if not math.isfinite(degrees):
-        raise InvalidInputError(f"degrees={degrees!r} must be a finite number.")
     angle, (height, width) = math.radians(degrees), x.shape[-2:]
     cos, sin = math.cos(angle), math.sin(angle)
     # affine_grid counts from −1 to 1 along each side, so the rotation is scaled to be one in pixels.
@@ -113,11 +102,6 @@ def splits(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     held_out = round(check_count("n", n) * check_fraction("fraction", fraction))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return order[held_out:].sort().values, order[:held_out].sort().values
-
-
-def _check_images(x: Tensor) -> None:
-    if x.dim() != 4:
-        raise InvalidInputError(f"images have shape {tuple(x.shape)}; (n, channels, height, width) is needed.")
 
 
 def _check_bytes(x: Tensor) -> None:

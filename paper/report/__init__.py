@@ -117,11 +117,11 @@ def _posthoc(depth: str) -> Section:
     """The section of `paper.posthoc`."""
     task = f"posthoc-resnet{depth}"
     columns: Iterable[Column] = (
-        percent(task, "accuracy", "Accuracy", "percent of test images"),
+        percent(task, "accuracy", "Accuracy"),
         negative_log_likelihood(task),
-        Column(task, "ece_15", "ECE", "expected calibration error, 15 bins", "lower", 4),
+        Column(task, "ece_15", "ECE", "lower", 4),
         *(
-            Column(task, f"{name}_rotated_{angle}", f"{name.upper()}, ±{angle}°", "rotated images", "lower")
+            Column(task, f"{name}_rotated_{angle}", f"{name.upper()}, ±{angle}°", "lower")
             for angle in (30, 90, 180)
             for name in ("nll", "ece")
         ),

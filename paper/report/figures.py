@@ -45,7 +45,7 @@ def build_figures(results: Sequence[Result]) -> list[tuple[str, str, Markup]]:
             curves = _first_seeds(own, name)
             if curves:
                 with rc_context(_STYLE):
-                    image = _image(draw(curves), title, vector=name != "picture")
+                    image = _image(draw(curves), title)
                 made.append((title if len(tasks) == 1 else f"{title}: {task}", caption, image))
     return made
 
@@ -60,14 +60,12 @@ def _first_seeds(results: Sequence[Result], name: str) -> Curves:
     return curves
 
 
-def _image(figure: Figure, title: str, vector: bool) -> Markup:
+def _image(figure: Figure, title: str) -> Markup:
     """The figure as an image inside the page."""
-    file, form = io.BytesIO(), "svg" if vector else "png"
-    metadata = {"Date": None} if vector else None
-    figure.savefig(file, format=form, dpi=120, metadata=metadata)
-    kind = "svg+xml" if vector else "png"
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=120)
     content = base64.b64encode(file.getvalue()).decode("ascii")
-    return Markup(f'<img alt="{title}" src="data:image/{kind};base64,{content}">')
+    return Markup(f'<img alt="{title}" src="data:image/png;base64,{content}">')
 
 
 def _grid(num: int, width: float = 2.6, height: float = 2.4, most: int = 4) -> tuple[Figure, list[Axes]]:
@@ -92,9 +90,6 @@ def _style(i: int) -> dict[str, Any]:
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
-
-
-# Classification -----------------------------------------------------------------------------------------------------
 
 
 def reliability(curves: Curves) -> Figure:
@@ -175,9 +170,6 @@ def forgetting(curves: Curves) -> Figure:
         ax.set(title=title, xlabel="tasks learned", ylabel="accuracy")
     _legend(figure, axes[0])
     return figure
-
-
-# Predictions of the toy tasks ---------------------------------------------------------------------------------------
 
 
 def picture(curves: Curves) -> Figure:

@@ -160,8 +160,6 @@ def _agree(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-# The first table ------------------------------------------------------------------------------------------------------
-
 _COMPARED: dict[str, tuple[str, tuple[Column, ...]]] = {
     "fashion-mnist": (
         "paper",
@@ -169,11 +167,11 @@ _COMPARED: dict[str, tuple[str, tuple[Column, ...]]] = {
     ),
     "cifar10": (
         "desk",
-        (percent("cifar10", "accuracy_corrupted", "Accuracy, corrupted", ""), detection("cifar10", "svhn", "SVHN")),
+        (percent("cifar10", "accuracy_corrupted", "Accuracy, corrupted"), detection("cifar10", "svhn", "SVHN")),
     ),
-    "rotated-mnist": ("paper", (Column("rotated-mnist", "nll_45plus", "NLL, > 45°", "", "lower"),)),
-    "retina": ("desk", (percent("retina", "accuracy_referred_50", "Accuracy, 50% referred", ""),)),
-    "reviews": ("paper", (Column("reviews", "nll_shifted", "NLL, shifted", "", "lower"),)),
+    "rotated-mnist": ("paper", (Column("rotated-mnist", "nll_45plus", "NLL, > 45°", "lower"),)),
+    "retina": ("desk", (percent("retina", "accuracy_referred_50", "Accuracy, 50% referred"),)),
+    "reviews": ("paper", (Column("reviews", "nll_shifted", "NLL, shifted", "lower"),)),
 }
 _GROUPS = (("fsvi", "map", "mc-dropout"), ("ensemble:fsvi", "ensemble:map"))
 
@@ -189,7 +187,7 @@ def compare_like_with_like(results: Sequence[Result]) -> Table | None:
         labels = {method: _most_seeds(ours, method, TASKS[task].context) for group in _GROUPS for method in group}
         name = TASKS[task].section.title
         contexts += [f"{name}: {full_name(labels[each])}" for each in labels if "fsvi" in each and labels[each]]
-        accuracy = percent(task, "accuracy", "Accuracy", "")
+        accuracy = percent(task, "accuracy", "Accuracy")
         for column in (accuracy, negative_log_likelihood(task), calibration_error(task), *further) if ours else ():
             means = column_means(column, ours)
             rows[f"{name}, {column.heading}"] = [
@@ -216,9 +214,6 @@ def _compared_cell(column: Column, label: str, means: pd.DataFrame) -> str:
     text = column.show(mean, error if count > 1 else None)
     text = f"**{text}**" if round(mean, column.decimals) == _best(column, means) else text
     return f"{text} ({count:.0f})"
-
-
-# Numbers as text ------------------------------------------------------------------------------------------------------
 
 
 def _seconds(results: Sequence[Result]) -> float:

@@ -43,14 +43,9 @@ class TaskSequence:
     """What distinguishes the four sequences of tasks.
 
     Attributes:
-        name: The name on the command line.
-        title: The name in tables.
-        dataset: The images.
         classes: The classes of each task; empty if every task has all classes, with its own order of pixels.
         is_multi_head: Whether every task has outputs of its own.
-        hidden: The widths of the hidden layers.
         coreset: The number of images that S-FSVI keeps per task.
-        epochs: Passes over the images of each task.
         published: The epochs of S-FSVI's authors, with and without a coreset.
         settings: Settings of S-FSVI that differ from those of the other sequences.
         fit_settings: The same for the settings of `fit`.
@@ -120,7 +115,12 @@ _SEQUENCES = (
     TaskSequence("split-mnist-single", "Split MNIST, one head", "mnist", _PAIRS, False, (256, 256), 200, 3, (80, 80)),
 )
 
-_SMALLER = {"quick": ImageEffort(12_000, 2_000, 1, 1), "smoke": ImageEffort(500, 200, 1, 1)}
+_SMALLER = {
+    "quick": ImageEffort(
+        12_000, 2_000, 1, 1, notes=("subset: the first 12,000 training images and 2,000 test images",)
+    ),
+    "smoke": ImageEffort(500, 200, 1, 1, notes=("subset: the first 500 training images and 200 test images",)),
+}
 _SETTINGS: Mapping[str, Any] = {
     "divergence": KL(1e-4, covariance="diagonal"),
     "stochastic": "last_layer",
@@ -189,7 +189,7 @@ def continual(sequence: TaskSequence, order: Order) -> Experiment:
 
     published = sequence.published[order.context == NO_CORESET]
     coreset = [f"coreset: {sequence.coreset} images per task"] if order.context == CORESET else []
-    notes = [*effort.notes(), f"epochs per task: {effort.epochs}; S-FSVI's authors: {published}", *coreset]
+    notes = [*effort.notes, f"epochs per task: {effort.epochs}; S-FSVI's authors: {published}", *coreset]
     experiment = SequenceExperiment(
         make,
         tasks[-1],
@@ -262,7 +262,6 @@ def _scores(method: Method, tests: Sequence[Pair], seen: int, num_samples: int) 
     return found
 
 
-_LOST = "percent; accuracy lost since a task was learned, mean without the last task"
 _SECTION = Section(
     "Continual learning",
     "A network learns one task after the other and never sees earlier images again, except for a small coreset. How "
@@ -270,14 +269,11 @@ _SECTION = Section(
     (
         TableLayout(
             "Accuracy after the last task",
-            tuple(
-                percent(each.name, "accuracy", each.title, "percent of test images, mean over tasks")
-                for each in _SEQUENCES
-            ),
+            tuple(percent(each.name, "accuracy", each.title) for each in _SEQUENCES),
         ),
         TableLayout(
             "Forgetting",
-            tuple(Column(each.name, "forgetting", each.title, _LOST, "lower", 2, 100.0) for each in _SEQUENCES),
+            tuple(Column(each.name, "forgetting", each.title, "lower", 2, 100.0) for each in _SEQUENCES),
         ),
     ),
 )

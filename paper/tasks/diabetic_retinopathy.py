@@ -26,7 +26,6 @@ from paper.task import Section, Sweep, Task, TriangularSchedule
 from paper.tasks.images import (
     AugmentedImages,
     ImageEffort,
-    context_notes,
     entropy_histogram,
     make_classifier,
     make_context,
@@ -55,13 +54,7 @@ class _PhotographEffort(ImageEffort):
     """Adds the height and width of the photographs."""
 
     size: int = 128
-
-    def notes(self) -> list[str]:
-        """Says what is smaller than in the paper."""
-        most = (
-            [f"no more than {self.images:,} training and {self.test_images:,} test photographs"] if self.images else []
-        )
-        return [*most, f"photographs at {self.size}×{self.size}, the paper's are 512×512"]
+    notes: tuple[str, ...] = ("photographs at 128×128, the paper's are 512×512",)
 
 
 _SGD = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
@@ -92,8 +85,25 @@ _EFFORTS = {
         },
         fine_tuning=_FINE_TUNING,
     ),
-    "quick": replace(_SMALL, images=1_200, test_images=400, epochs=10, size=64, batch_size=32),
-    "smoke": replace(_SMALL, images=32, test_images=24, epochs=1, num_samples=2, size=32, batch_size=16),
+    "quick": replace(
+        _SMALL,
+        images=1_200,
+        test_images=400,
+        epochs=10,
+        size=64,
+        batch_size=32,
+        notes=("no more than 1,200 training and 400 test photographs at 64×64, the paper's are 512×512",),
+    ),
+    "smoke": replace(
+        _SMALL,
+        images=32,
+        test_images=24,
+        epochs=1,
+        num_samples=2,
+        size=32,
+        batch_size=16,
+        notes=("no more than 32 training and 24 test photographs at 32×32",),
+    ),
 }
 
 
@@ -119,7 +129,7 @@ def retina(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = _load(NAME, "train", effort.images, effort.size)
     normalize = Normalize.of(train.x)
-    context, sources = make_context(order.context, normalize, (SHIFTED, NAME))
+    context, sources, mixed = make_context(order.context, normalize, (SHIFTED, NAME))
     x, y = normalize(train.x), train.y
     make = make_classifier(order, partial(effort.network, x), context, effort.settings, _ENSEMBLE)
     stands_in = bool(train.note)
@@ -147,7 +157,7 @@ def retina(order: Order) -> Experiment:
         effort.fit_settings(order),
         evaluate,
         [train, *sources],
-        [*effort.notes(), *context_notes(order.context)],
+        [*effort.notes, *mixed],
         partial(AugmentedImages, shift=effort.shift) if effort.shift else None,
         validation if stands_in else None,
         tests=(NAME,),
@@ -182,7 +192,7 @@ def _load(name: str, split: Any, num: int | None, size: int) -> DataSplit:
 
 
 def _changed(dataset: DataSplit, x: Tensor, y: Tensor) -> DataSplit:
-    return replace(dataset, x=x, y=y, grade=None, sha256=content_hash(x.numpy(), y.numpy()))
+    return replace(dataset, x=x, y=y, sha256=content_hash(x.numpy(), y.numpy()))
 
 
 def _load_shifted(test: DataSplit, effort: _PhotographEffort) -> DataSplit:
@@ -202,8 +212,8 @@ def _columns(domain: str) -> tuple[Column, ...]:
     shares = {"": "all kept", "_referred_50": "50% referred", "_referred_70": "70% referred"}
     measures = {"auroc": "AUC", "accuracy": "Accuracy"}
     return tuple(
-        percent_column(NAME, f"{key}{share}{domain}", f"{measure}, {meaning}", f"percent; {meaning}", 1)
-        for share, meaning in shares.items()
+        percent_column(NAME, f"{key}{share}{domain}", f"{measure}, {kept}", 1)
+        for share, kept in shares.items()
         for key, measure in measures.items()
     )
 

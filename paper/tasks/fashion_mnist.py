@@ -14,9 +14,8 @@ from paper.experiment import Experiment, Order, Outcome
 from paper.methods import dataset_name
 from paper.task import Section, Sweep, Task
 from paper.tasks.images import (
-    CNN_SETTINGS,
+    FSVI_SETTINGS,
     ImageEffort,
-    context_notes,
     evaluate_test_sets,
     joined,
     make_classifier,
@@ -28,11 +27,17 @@ OOD = ("mnist", "notmnist")
 
 _EFFORTS = {
     "paper": ImageEffort(None, None, epochs=30, num_samples=10),
-    "quick": ImageEffort(12_000, 2_000, epochs=10, num_samples=10),
-    "smoke": ImageEffort(256, 128, epochs=1, num_samples=2),
+    "quick": ImageEffort(
+        12_000,
+        2_000,
+        epochs=10,
+        num_samples=10,
+        notes=("subset: the first 12,000 training images and 2,000 test images",),
+    ),
+    "smoke": ImageEffort(256, 128, 1, 2, notes=("subset: the first 256 training images and 128 test images",)),
 }
 
-_SETTINGS: dict[str, Mapping[str, Any]] = {"fsvi": CNN_SETTINGS, "fbnn": {"num_samples": 10}}
+_SETTINGS: dict[str, Mapping[str, Any]] = {"fsvi": FSVI_SETTINGS, "fbnn": {"num_samples": 10}}
 _SGD = {"optimizer": "sgd", "lr": 0.02}
 _ADAM = {"optimizer": "adam", "lr": 1e-3}
 _WITH_SGD = ("map", "mc-dropout", "swag", "duq", "laplace")
@@ -56,7 +61,7 @@ def fashion_mnist(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = data.load(NAME, "train")
     normalize = Normalize.of(train.x)
-    context, sources = make_context(order.context, normalize, OOD)
+    context, sources, mixed = make_context(order.context, normalize, OOD)
     dropout = _DROPOUT.get(order.member, 0.0)
     make = make_classifier(order, lambda: cnn(dropout=dropout), context, _SETTINGS, _ENSEMBLE)
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
@@ -69,7 +74,7 @@ def fashion_mnist(order: Order) -> Experiment:
     fit_settings = {**steps, **effort.fit_settings(order)}
     dropped = f", dropout {dropout}" if dropout else ""
     protocol = f"{fit_settings['optimizer']} at {fit_settings['lr']}{dropped}; the paper's: sgd at 0.005"
-    notes = [*effort.notes(), *context_notes(order.context), protocol]
+    notes = [*effort.notes, *mixed, protocol]
     tests = (NAME, *OOD)
     experiment = Experiment(
         make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests, context=sources
@@ -88,7 +93,7 @@ TASK = Task(
             TableLayout(
                 "FashionMNIST",
                 (
-                    percent(NAME, "accuracy", "Accuracy", "percent of test images"),
+                    percent(NAME, "accuracy", "Accuracy"),
                     calibration_error(NAME),
                     *(detection(NAME, name, dataset_name(name)) for name in OOD),
                     negative_log_likelihood(NAME),

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from fsvi.functions.contexts import Context
 from fsvi.functions.priors import Constant
 from fsvi.inputs import Inputs
 from fsvi.likelihoods import Categorical, CategoricalPredictive
-from fsvi.methods import FSVI, MAP, Ensemble, Laplace, Method, make_method
+from fsvi.methods import Ensemble, Laplace, Method, make_method
 from fsvi.networks import cnn
 from fsvi.validation import check_choice
 from paper import data
@@ -34,7 +35,7 @@ _BATCH = 1000
 _ONE_PASS = 10
 _BINS = 30
 
-CNN_SETTINGS = MappingProxyType(
+FSVI_SETTINGS = MappingProxyType(
     {
         "prior": Constant(10.0),
         "num_context": 8,
@@ -43,7 +44,7 @@ CNN_SETTINGS = MappingProxyType(
         "stochastic": "last_layer",
     }
 )
-"""FSVI's settings for the paper's CNN on gray images, chosen on FashionMNIST."""
+"""FSVI's settings for the paper's CNN on gray images, chosen on FashionMNIST; they do for texts, too."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,12 @@ class ImageEffort:
     Attributes:
         images: The number of training images, taken from the front; None for all.
         test_images: The number of images of each test set, taken from the front; None for all.
-        epochs: Passes over the training images.
-        num_samples: Draws of the function in prediction.
         network: Makes the network from training images, for tasks whose network depends on the profile.
-        batch_size: Images per step.
         shift: The largest random shift of training images, in pixels; 0 does not augment them.
         edges: What fills the pixels that a shift uncovers.
-        fit: Settings of `fit`.
         settings: Settings of methods.
         fine_tuning: Settings of `fit` for methods that start from MAP's network, by method; empty if none does.
+        notes: Differences from the paper.
     """
 
     images: int | None
@@ -75,12 +73,7 @@ class ImageEffort:
     fit: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fine_tuning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def notes(self) -> list[str]:
-        """Says which part of the data was used, if not all."""
-        parts = {"training": self.images, "test": self.test_images}
-        counts = [f"{number:,} {name} images" for name, number in parts.items() if number is not None]
-        return [f"subset: the first {' and '.join(counts)}"] if counts else []
+    notes: tuple[str, ...] = ()
 
     def fit_settings(self, order: Order) -> dict[str, Any]:
         """The settings of `fit` for an order."""
@@ -109,10 +102,15 @@ class AugmentedImages(TorchDataset[tuple[Tensor, Tensor]]):
         return list(zip(augmented, self.y[indices], strict=True))
 
 
-# Contexts ------------------------------------------------------------------------------------------------------------
+def half_batch(other: Context) -> Context:
+    """Half of the points come from the minibatch. There the prior bounds the logits of the data, too, which keeps a
+    classifier calibrated late in training."""
+    return contexts.Mixture([contexts.Batch(), other], [0.5, 0.5])
 
-GENERATED: dict[str, Callable[[], contexts.Context]] = {
-    "monochrome": lambda: _half_batch(contexts.Monochrome()),
+
+HALF = "half of the context points are from the minibatch"
+GENERATED: dict[str, Callable[[], Context]] = {
+    "monochrome": lambda: half_batch(contexts.Monochrome()),
     "batch": contexts.Batch,
     "corrupted": contexts.Corrupted,
 }
@@ -121,36 +119,28 @@ GENERATED: dict[str, Callable[[], contexts.Context]] = {
 
 def make_context(
     name: str | None, normalize: Normalize, ood: Sequence[str]
-) -> tuple[contexts.Context | None, list[DataSplit]]:
-    """A context and the data it was made from; None for a method without a context.
-
-    In a dataset context and in the monochrome context, half of the points come from the minibatch.
+) -> tuple[Context | None, list[DataSplit], list[str]]:
+    """A context, the data it was made from, and notes for readers; no context for a method without one.
 
     A dataset in `ood`, the test sets of out-of-distribution detection, is refused: images seen in training cannot test
     detection.
     """
     if name is None:
-        return None, []
+        return None, [], []
     if name in ood:
         raise InvalidInputError(
             f"context {name!r} is also a test set of this task, so its results would be meaningless: "
             f"choose another context, such as {next(iter(GENERATED))!r}."
         )
     if name in GENERATED:
-        return GENERATED[name](), []
+        return GENERATED[name](), [], [HALF] if name == "monochrome" else []
     check_choice("context", name, [*GENERATED, *(each for each in data.names() if each not in ood)])
     source = data.load(name, _context_split(name))
     try:
         points = normalize(source.x)
     except InvalidInputError as error:
         raise InvalidInputError(f"context {name!r} does not fit this task: {error}") from error
-    return _half_batch(contexts.Dataset(points)), [source]
-
-
-def context_notes(name: str | None) -> list[str]:
-    """Notes for readers about the context called `name`."""
-    is_mixed = name is not None and (name not in GENERATED or isinstance(GENERATED[name](), contexts.Mixture))
-    return ["half of the context points are from the minibatch"] if is_mixed else []
+    return half_batch(contexts.Dataset(points)), [source], [HALF]
 
 
 def check_unseen(tests: Iterable[DataSplit], context: Iterable[DataSplit]) -> None:
@@ -177,15 +167,6 @@ def _context_split(name: str) -> Split:
     return "train" if has_train and not only_test else "test"
 
 
-def _half_batch(other: contexts.Context) -> contexts.Context:
-    """Half of the points come from the minibatch. There the prior bounds the logits of the data, too, which keeps a
-    classifier calibrated late in training."""
-    return contexts.Mixture([contexts.Batch(), other], [0.5, 0.5])
-
-
-# Making -------------------------------------------------------------------------------------------------------------
-
-
 def make_classifier(
     order: Order,
     network: Callable[[], nn.Module],
@@ -204,24 +185,13 @@ def make_classifier(
     return make
 
 
-# Predicting ---------------------------------------------------------------------------------------------------------
-
-
 def predict(method: Method, x: Inputs, num_samples: int) -> CategoricalPredictive:
     """The predictive distribution of a classifier; ten times as many draws if one network pass serves all of them."""
-    draws = num_samples * (_ONE_PASS if _has_random_last_layer_only(method) else 1)
+    random = getattr(method, "structure", None) or getattr(method, "stochastic", None)
+    draws = num_samples * (_ONE_PASS if random == "last_layer" else 1)
     p = method.predict(x, num_samples=draws, batch_size=_BATCH)
     assert isinstance(p, CategoricalPredictive)
     return p
-
-
-def _has_random_last_layer_only(method: Method) -> bool:
-    if isinstance(method, Laplace):
-        return method.structure == "last_layer"
-    return isinstance(method, FSVI) and method.stochastic == "last_layer"
-
-
-# Evaluating ---------------------------------------------------------------------------------------------------------
 
 
 def evaluate_images(
@@ -264,17 +234,6 @@ def shift_scores(p: CategoricalPredictive, y: Tensor) -> dict[str, float]:
     }
 
 
-def as_columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """The values of each name in the order of the rows."""
-    return {name: [round(float(row[name]), 5) for row in rows] for name in rows[0]}
-
-
-def average(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of the values of each name."""
-    listed = list(rows)
-    return {name: sum(row[name] for row in listed) / len(listed) for name in listed[0]}
-
-
 def reliability_curve(p: CategoricalPredictive, y: Tensor) -> dict[str, list[float]]:
     """The reliability diagram with 15 bins of equal width."""
     diagram = asdict(metrics.reliability(p, y, bins=15))
@@ -289,9 +248,6 @@ def entropy_histogram(p: CategoricalPredictive) -> list[float]:
     return [round(float(value), 5) for value in counts / len(entropy)]
 
 
-# Starts from trained networks ----------------------------------------------------------------------------------------
-
-
 def warm_started(experiment: Experiment, order: Order) -> Experiment:
     """The experiment with a warm start, as far as its method can have one.
 
@@ -303,11 +259,10 @@ def warm_started(experiment: Experiment, order: Order) -> Experiment:
         return experiment
     if order.member != order.method:
         return joined(experiment, order)
-    start = [Order(order.task, "map", order.profile, order.seed)]
+    start = [replace(order, method="map", context=None)]
     if order.method == "laplace":
-        data = experiment.data
-        structure: dict[str, Any] = dict(order.settings)
-        return _ready(experiment, start, lambda mode: _approximated(mode, data, structure), "around the trained MAP")
+        around = partial(Laplace.from_trained, data=experiment.data, **order.settings)
+        return _ready(experiment, start, around, "around the trained MAP")
     notes = [*experiment.notes, "starts from the trained network of MAP, whose time is not part of the training time"]
     return replace(experiment, starts=start, notes=notes)
 
@@ -328,8 +283,3 @@ def _ready(experiment: Experiment, starts: list[Order], make: Any, note: str) ->
         return make(*trained) if trained else experiment.make()
 
     return replace(experiment, make=made, starts=starts, trains=False, notes=[*experiment.notes, note])
-
-
-def _approximated(mode: Method, data: Any, settings: dict[str, Any]) -> Laplace:
-    assert isinstance(mode, MAP)
-    return Laplace.from_trained(mode, data, **settings)

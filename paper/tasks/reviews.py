@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,18 +13,25 @@ from torch import Tensor
 from fsvi import metrics
 from fsvi.data.words import PADDING
 from fsvi.functions import contexts
-from fsvi.functions.priors import Constant
 from fsvi.inputs import Bundle
 from fsvi.likelihoods import CategoricalPredictive
 from fsvi.methods import Method
 from fsvi.networks import text_encoder
 from paper import data
 from paper.columns import Column, TableLayout, calibration_error, detection, negative_log_likelihood, percent
-from paper.data import TextSplit, Vocabulary
+from paper.data import DataSplit, Vocabulary
 from paper.experiment import Experiment, Order, Outcome, thin
 from paper.methods import dataset_name
 from paper.task import Section, Sweep, Task
-from paper.tasks.images import entropy_histogram, make_classifier, predict, reliability_curve
+from paper.tasks.images import (
+    FSVI_SETTINGS,
+    HALF,
+    entropy_histogram,
+    half_batch,
+    make_classifier,
+    predict,
+    reliability_curve,
+)
 
 NAME = "reviews"
 IN_DOMAIN, SHIFTED = "imdb", "rotten-tomatoes"
@@ -36,16 +44,7 @@ _PERCENTS = tuple(range(0, 100, 5))
 
 @dataclass(frozen=True)
 class _Effort:
-    """The effort of a profile.
-
-    Attributes:
-        texts: The number of training texts; None for all.
-        test_texts: The number of texts of each test set; None for all.
-        epochs: Passes over the training texts.
-        length: The most words per text.
-        vocabulary: The number of different ids.
-        num_samples: Draws of the function in prediction.
-    """
+    """How many training texts and texts of each test set (None for all), words per text, and different ids."""
 
     texts: int | None
     test_texts: int | None
@@ -53,11 +52,6 @@ class _Effort:
     length: int = 256
     vocabulary: int = 20_000
     num_samples: int = 10
-
-    def notes(self) -> list[str]:
-        """Says how texts are cut, and which part of the data was used if not all."""
-        part = [f"subset: {self.texts:,} training texts and {self.test_texts:,} of each test set"] if self.texts else []
-        return [*part, f"the last {self.length} words of each text"]
 
 
 _EFFORTS = {
@@ -68,20 +62,11 @@ _EFFORTS = {
 _DROPOUT = 0.3
 _POINT: Mapping[str, Any] = {"prior_variance": None}
 _SETTINGS: dict[str, Mapping[str, Any]] = {
-    "fsvi": {
-        "prior": Constant(10.0),
-        "num_context": 8,
-        "num_samples": 5,
-        "kl_weight": 1 / 128,
-        "stochastic": "last_layer",
-    },
+    "fsvi": FSVI_SETTINGS,
     "map": _POINT,
     "mc-dropout": _POINT,
 }
 _ENSEMBLE = {"size": 3}
-
-
-# Contexts -----------------------------------------------------------------------------------------------------------
 
 
 def excerpts(x: Bundle, seed: int = 0) -> contexts.Context:
@@ -101,16 +86,8 @@ def excerpts(x: Bundle, seed: int = 0) -> contexts.Context:
 _CONTEXTS: dict[str, Callable[[Bundle], contexts.Context]] = {
     "excerpts": excerpts,
     "shuffled": lambda _: contexts.ShuffledTokens(),
-    "replaced": lambda _: contexts.ReplacedTokens(),
 }
 """Other texts, all made from training reviews. Half of the context points are reviews of the minibatch."""
-
-
-def _make_context(name: str | None, x: Bundle) -> contexts.Context | None:
-    return None if name is None else contexts.Mixture([contexts.Batch(), _CONTEXTS[name](x)], [0.5, 0.5])
-
-
-# The experiment -----------------------------------------------------------------------------------------------------
 
 
 def reviews(order: Order) -> Experiment:
@@ -126,7 +103,7 @@ def reviews(order: Order) -> Experiment:
     when half are referred. `auroc_own_rotten-tomatoes` says how well uncertainty tells one source from the other.
     """
     effort = _EFFORTS[order.profile]
-    train = data.load_texts(IN_DOMAIN, "train")
+    train = data.load(IN_DOMAIN, "train")
     texts, y = _subset(train, effort.texts)
     vocabulary = Vocabulary.of(texts, effort.vocabulary)
     x = Bundle(vocabulary.encode(texts, effort.length))
@@ -135,28 +112,29 @@ def reviews(order: Order) -> Experiment:
         return text_encoder(len(vocabulary), length=effort.length, dropout=_DROPOUT)
 
     def validation() -> tuple[Bundle, Tensor]:
-        held_out, labels = _subset(data.load_texts(IN_DOMAIN, "validation"), effort.test_texts)
+        held_out, labels = _subset(data.load(IN_DOMAIN, "validation"), effort.test_texts)
         return Bundle(vocabulary.encode(held_out, effort.length)), labels
 
-    def evaluate(method: Method) -> Outcome:
-        return _evaluate(method, vocabulary, effort)
-
     fit_settings = {"epochs": effort.epochs, "batch_size": 64, "lr": 2e-3, **order.fit_settings}
-    make = make_classifier(order, network, _make_context(order.context, x), _SETTINGS, _ENSEMBLE)
-    context = ["half of the context points are from the minibatch"] if order.context else []
-    notes = [*effort.notes(), *context]
+    context = half_batch(_CONTEXTS[order.context](x)) if order.context else None
+    make = make_classifier(order, network, context, _SETTINGS, _ENSEMBLE)
+    part = (
+        [f"subset: {effort.texts:,} training texts and {effort.test_texts:,} of each test set"] if effort.texts else []
+    )
+    notes = [*part, f"the last {effort.length} words of each text", *([HALF] if context else [])]
     tests = (IN_DOMAIN, SHIFTED)
+    evaluate = partial(_evaluate, vocabulary=vocabulary, effort=effort)
     return Experiment(make, (x, y), fit_settings, evaluate, [train], notes, validation=validation, tests=tests)
 
 
-def _subset(split: TextSplit, num: int | None) -> tuple[list[str], Tensor]:
+def _subset(split: DataSplit, num: int | None) -> tuple[list[str], Tensor]:
     """The first `num` texts in a fixed random order; the files are sorted by label and film."""
     chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:num]
-    return [split.texts[i] for i in chosen.tolist()], split.y[chosen]
+    return [split.x[i] for i in chosen.tolist()], split.y[chosen]
 
 
 def _evaluate(method: Method, vocabulary: Vocabulary, effort: _Effort) -> Outcome:
-    sets = {"in_domain": data.load_texts(IN_DOMAIN, "test"), "shifted": data.load_texts(SHIFTED, "test")}
+    sets = {"in_domain": data.load(IN_DOMAIN, "test"), "shifted": data.load(SHIFTED, "test")}
     predictions: dict[str, CategoricalPredictive] = {}
     scores: dict[str, dict[str, float]] = {}
     curves: dict[str, Any] = {"referral": {}, "entropy": {}}
@@ -178,11 +156,11 @@ def _evaluate(method: Method, vocabulary: Vocabulary, effort: _Effort) -> Outcom
 
 def _columns(domain: str) -> tuple[Column, ...]:
     return (
-        percent(NAME, f"accuracy{domain}", "Accuracy", "percent of texts", 1),
-        percent(NAME, f"accuracy_referred_{_REFERRED}{domain}", "Accuracy, 50% referred", "percent of kept texts", 1),
+        percent(NAME, f"accuracy{domain}", "Accuracy", 1),
+        percent(NAME, f"accuracy_referred_{_REFERRED}{domain}", "Accuracy, 50% referred", 1),
         negative_log_likelihood(NAME, domain),
         calibration_error(NAME, domain),
-        Column(NAME, f"aurc{domain}", "AURC", "area under the risk-coverage curve", "lower"),
+        Column(NAME, f"aurc{domain}", "AURC", "lower"),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from fsvi.methods import Method
 from fsvi.networks import cnn
 from paper import data
@@ -10,11 +12,8 @@ from paper.data import Normalize
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task
 from paper.tasks.images import (
-    CNN_SETTINGS,
+    FSVI_SETTINGS,
     ImageEffort,
-    as_columns,
-    average,
-    context_notes,
     evaluate_images,
     make_classifier,
     make_context,
@@ -32,11 +31,17 @@ _ROTATING = ("corrupted",)
 
 _EFFORTS = {
     "paper": ImageEffort(None, None, epochs=30, num_samples=10),
-    "quick": ImageEffort(12_000, 2_000, epochs=10, num_samples=10),
-    "smoke": ImageEffort(256, 64, epochs=1, num_samples=2),
+    "quick": ImageEffort(
+        12_000,
+        2_000,
+        epochs=10,
+        num_samples=10,
+        notes=("subset: the first 12,000 training images and 2,000 test images",),
+    ),
+    "smoke": ImageEffort(256, 64, 1, 2, notes=("subset: the first 256 training images and 64 test images",)),
 }
 
-_SETTINGS = {"fsvi": CNN_SETTINGS}
+_SETTINGS = {"fsvi": FSVI_SETTINGS}
 _DROPOUT = 0.25
 """Dropout of the dense layer, for all methods."""
 
@@ -54,7 +59,7 @@ def rotated_mnist(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = data.load("mnist", "train")
     normalize = Normalize.of(train.x)
-    context, sources = make_context(order.context, normalize, _ROTATING)
+    context, sources, mixed = make_context(order.context, normalize, _ROTATING)
     make = make_classifier(order, lambda: cnn(dropout=_DROPOUT), context, _SETTINGS)
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
@@ -62,20 +67,17 @@ def rotated_mnist(order: Order) -> Experiment:
         test = data.load("mnist", "test")
         digits, labels = test.x[: effort.test_images], test.y[: effort.test_images]
         rotated = (normalize(data.rotate(digits, degrees)) for degrees in DEGREES)
-        rows = [shift_scores(predict(method, images, effort.num_samples), labels) for images in rotated]
+        scores = [shift_scores(predict(method, images, effort.num_samples), labels) for images in rotated]
+        rows = pd.DataFrame(scores, index=pd.Index(DEGREES, name="degrees"))
+        far = rows[rows.index > _FAR].mean()
         found, curves = evaluate_images(method, normalize(digits), labels, {}, effort.num_samples)
-        rotation = {"degrees": list(DEGREES), **as_columns(rows)}
-        return Outcome({**found, **_summarize(rows)}, {**curves, "rotation": rotation}, [test])
+        found |= far.add_suffix(f"_{_FAR}plus").to_dict()
+        found["entropy_rise"] = float(far["entropy"] - rows["entropy"][0])
+        return Outcome(found, {**curves, "rotation": rows.round(5).reset_index().to_dict("list")}, [test])
 
-    notes = [*effort.notes(), *context_notes(order.context), f"dropout {_DROPOUT}"]
+    notes = [*effort.notes, *mixed, f"dropout {_DROPOUT}"]
     fit_settings = {"lr": 1e-3, **effort.fit_settings(order)}
     return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=("mnist",), context=sources)
-
-
-def _summarize(rows: list[dict[str, float]]) -> dict[str, float]:
-    far = average(row for degrees, row in zip(DEGREES, rows, strict=True) if degrees > _FAR)
-    found = {f"{name}_{_FAR}plus": value for name, value in far.items()}
-    return {**found, "entropy_rise": far["entropy"] - rows[0]["entropy"]}
 
 
 TASK = Task(
@@ -88,11 +90,11 @@ TASK = Task(
             TableLayout(
                 "Rotated MNIST",
                 (
-                    percent(NAME, "accuracy", "Accuracy", "percent of upright test images"),
-                    Column(NAME, "brier", "Brier, 0°", "of upright digits", "lower"),
-                    Column(NAME, "brier_45plus", "Brier, > 45°", "mean beyond 45°", "lower"),
-                    Column(NAME, "entropy_45plus", "Entropy, > 45°", "mean beyond 45°", "higher"),
-                    Column(NAME, "entropy_rise", "Entropy rise", "from 0° to beyond 45°", "higher"),
+                    percent(NAME, "accuracy", "Accuracy"),
+                    Column(NAME, "brier", "Brier, 0°", "lower"),
+                    Column(NAME, "brier_45plus", "Brier, > 45°", "lower"),
+                    Column(NAME, "entropy_45plus", "Entropy, > 45°", "higher"),
+                    Column(NAME, "entropy_rise", "Entropy rise", "higher"),
                 ),
             ),
         ),

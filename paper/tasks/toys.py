@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,19 +38,10 @@ def _mean(values: Tensor) -> float:
     return float(values.float().mean())
 
 
-def _as_lists(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors as a result file keeps them, rounded; mappings keep their form, and texts stay texts."""
-    return {
-        name: _as_lists(value)
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, str)
-        else np.asarray(value.detach().float(), np.float64).round(4).tolist()
-        for name, value in values.items()
-    }
+def _lists(**values: Tensor) -> dict[str, list[Any]]:
+    """Tensors as a result file keeps them, rounded."""
+    return {name: np.asarray(value.float(), np.float64).round(4).tolist() for name, value in values.items()}
 
-
-# Two moons -----------------------------------------------------------------------------------------------------------
 
 _MOONS = "two-moons"
 
@@ -90,8 +81,7 @@ def _surface(train: tuple[Tensor, Tensor], axis: Tensor, p: Predictive) -> dict[
     """The training points, and the mean and variance of class 1 on a grid whose rows are the second input."""
     step = (_MEASURED - 1) // (_DRAWN - 1)
     mean, variance = (each[:, 1].reshape(len(axis), len(axis))[::step, ::step] for each in (p.mean, p.variance))
-    points = {"kind": "surface", "x": train[0], "y": train[1], "axis": axis[::step]}
-    return _as_lists({**points, "mean": mean, "variance": variance})
+    return {"kind": "surface", **_lists(x=train[0], y=train[1], axis=axis[::step], mean=mean, variance=variance)}
 
 
 def _entropies(x: Tensor, grid: Tensor, p: Predictive) -> dict[str, float]:
@@ -103,11 +93,11 @@ def _entropies(x: Tensor, grid: Tensor, p: Predictive) -> dict[str, float]:
 
 
 _MOON_COLUMNS = (
-    Column(_MOONS, "accuracy", "accuracy", "share of 1,000 held-out points with the right class", "higher"),
-    Column(_MOONS, "nll", "NLL", "mean −log probability of the right class on held-out points", "lower"),
-    Column(_MOONS, "far_entropy", "entropy far away", "mean at distance 3 or more; 1 is a coin toss", "higher"),
-    Column(_MOONS, "far_entropy_min", "lowest entropy far away", "at the most confident such place", "higher"),
-    Column(_MOONS, "near_entropy", "entropy near the data", "mean within 0.3 of a training point; 0 is certainty"),
+    Column(_MOONS, "accuracy", "accuracy", "higher"),
+    Column(_MOONS, "nll", "NLL", "lower"),
+    Column(_MOONS, "far_entropy", "entropy far away", "higher"),
+    Column(_MOONS, "far_entropy_min", "lowest entropy far away", "higher"),
+    Column(_MOONS, "near_entropy", "entropy near the data"),
 )
 
 TWO_MOONS = Task(
@@ -124,8 +114,6 @@ TWO_MOONS = Task(
 )
 
 
-# Regressions ---------------------------------------------------------------------------------------------------------
-
 _OUTSIDE = 4.0
 """How far outside the data the uncertainty is measured, in raw units."""
 _LINE = 201
@@ -136,15 +124,7 @@ _FSVI_SETTINGS = {"prior": Constant(10.0), "num_context": 20, "kl_weight": 0.015
 
 @dataclass(frozen=True)
 class _Regression:
-    """A toy regression.
-
-    Attributes:
-        load: Makes the data.
-        gaps: The middle of every gap in the data, raw.
-        epochs: Passes over the data.
-        title: Its heading in the report.
-        about: What is special about the data.
-    """
+    """A toy regression, with the middle of every gap in its raw data."""
 
     load: Callable[[], Toy1D]
     gaps: tuple[float, ...]
@@ -219,12 +199,12 @@ def _evaluate(method: Method, toy: Toy1D, gaps: tuple[float, ...]) -> Outcome:
     metrics = {
         "rmse": math.sqrt(_mean((p.mean - toy.y).square())),
         "log_likelihood": _mean(p.log_prob(toy.y)),
-        "noise": float(_noise_variance(p).mean().sqrt()),
+        "noise": float((p.variance - _function_std(p).square()).mean().sqrt()),
+        **_std_ratios(method, toy, gaps, _function_std(p)),
     }
-    picture = {"kind": "curve", "x": toy.x_raw.squeeze(1), "y": toy.y_raw.squeeze(1)}
     bands = {"zoomed": _band(method, toy, toy.zoomed), "wide": _band(method, toy, toy.wide)}
-    ratios = _std_ratios(method, toy, gaps, _function_std(p))
-    return Outcome({**metrics, **ratios}, {"picture": _as_lists({**picture, **bands})})
+    points = _lists(x=toy.x_raw.squeeze(1), y=toy.y_raw.squeeze(1))
+    return Outcome(metrics, {"picture": {"kind": "curve", **points, **bands}})
 
 
 def _std_ratios(method: Method, toy: Toy1D, gaps: tuple[float, ...], on_data: Tensor) -> dict[str, float]:
@@ -236,32 +216,28 @@ def _std_ratios(method: Method, toy: Toy1D, gaps: tuple[float, ...], on_data: Te
     return {"data_std": typical, "gap_std_ratio": min(in_gaps), "left_std_ratio": left, "right_std_ratio": right}
 
 
-def _band(method: Method, toy: Toy1D, limits: tuple[float, float]) -> dict[str, Tensor]:
+def _band(method: Method, toy: Toy1D, limits: tuple[float, float]) -> dict[str, list[Any]]:
     """The prediction along a line, in raw units: mean, and standard deviations of the function and of targets."""
     x = torch.linspace(*limits, _LINE)[:, None]
     p = _predict(method, toy.features(x))
     scale = toy.targets.std
     stds = {"function_std": scale * _function_std(p), "target_std": scale * p.variance.sqrt()}
     values = {"x": x, "mean": toy.targets.inverse(p.mean), **stds}
-    return {name: value.squeeze(1) for name, value in values.items()}
+    return _lists(**{name: value.squeeze(1) for name, value in values.items()})
 
 
 def _function_std(p: Predictive) -> Tensor:
     return p.samples.std(0, correction=0)
 
 
-def _noise_variance(p: Predictive) -> Tensor:
-    return p.variance - _function_std(p).square()
-
-
 _COLUMNS: tuple[tuple[Any, ...], ...] = (
-    ("rmse", "RMSE", "typical error of the mean at the data", "lower"),
-    ("log_likelihood", "log-likelihood", "mean log density of the data", "higher"),
-    ("noise", "noise", "learned standard deviation of the observations around the function"),
-    ("data_std", "σ on the data", "median standard deviation of the function at the data"),
-    ("gap_std_ratio", "σ in the gap", "divided by σ on the data", "", 1, 1.0, " ×"),
-    ("left_std_ratio", "σ 4 left of the data", "divided by σ on the data", "", 1, 1.0, " ×"),
-    ("right_std_ratio", "σ 4 right of the data", "divided by σ on the data", "", 1, 1.0, " ×"),
+    ("rmse", "RMSE", "lower"),
+    ("log_likelihood", "log-likelihood", "higher"),
+    ("noise", "noise"),
+    ("data_std", "σ on the data"),
+    ("gap_std_ratio", "σ in the gap", "", 1, 1.0, " ×"),
+    ("left_std_ratio", "σ 4 left of the data", "", 1, 1.0, " ×"),
+    ("right_std_ratio", "σ 4 right of the data", "", 1, 1.0, " ×"),
 )
 
 

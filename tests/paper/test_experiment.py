@@ -3,7 +3,7 @@
 import torch
 
 import fsvi
-from paper.experiment import Experiment, Order
+from paper.experiment import Experiment
 
 
 def experiment(**changes) -> Experiment:
@@ -23,12 +23,6 @@ def test_the_seed_determines_the_initial_parameters_and_nothing_else():
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_settings_of_the_call_override_those_of_the_recipe():
-    method = experiment().build(0)
-    assert experiment().train(method, 0, progress=False).epochs == 2
-    assert experiment().train(method, 0, progress=False, epochs=3).epochs == 3
-
-
 def test_fit_receives_the_dataset_instead_of_the_tensors():
     asked = []
 
@@ -46,7 +40,3 @@ def test_fit_receives_the_dataset_instead_of_the_tensors():
     made = experiment(dataset=Recorded)
     made.train(made.build(0), 0, progress=False, batch_size=4)
     assert asked
-
-
-def test_the_member_of_an_ensemble():
-    assert Order("task", "ensemble:map").member == Order("task", "map").member == "map"

@@ -57,7 +57,6 @@ def test_runs_of_a_sweep_are_listed(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("reproduce", "toy", "--shard", "5/4"), 1, "shard='5/4'"),
         (("reproduce", "toy", "--jobs", "0"), 1, "jobs=0"),
         (("demo", "--seed", "many"), 2, "--seed"),
         (("dmo",), 2, "invalid choice"),

@@ -28,11 +28,14 @@ def test_unfinished_runs_are_no_results(tmp_path, result):
     assert list(read_results(tmp_path)) == []
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_result_without_a_checksum_is_refused(tmp_path, result, number):
+def test_a_damaged_result_is_refused(tmp_path, result):
     path = tmp_path / "a.json"
     write_result(path, result)
-    document = {name: value for name, value in json.loads(path.read_text()).items() if name != "sha256"}
-    path.write_text(json.dumps({**document, "format": number}))
-    with pytest.raises(FileFormatError, match=r"a\.json"):
-        read_result(path)
+    assert read_result(path) == result
+    content = path.read_text()
+    unsigned = json.dumps({name: value for name, value in json.loads(content).items() if name != "sha256"})
+    changed = content.replace('"seed": 3', '"seed": 1')
+    for text, said in ((content[:-20], "truncated"), (changed, "checksum"), (unsigned, "not a result"), ("[]", "not")):
+        path.write_text(text)
+        with pytest.raises(FileFormatError, match=rf"a\.json.*{said}"):
+            read_result(path)

@@ -174,7 +174,7 @@ def test_a_report_of_a_folder(tmp_path):
     for text in (html, markdown):
         assert "<script>alert" not in text and "alert(1)" in text and "Like with like" in text
         assert "It is off. Train longer." in text and "FashionMNIST" in text
-    assert html.count("data:image/svg+xml") == 1 and not re.search(r'(src|href)="(?!#|data:|https://arxiv)', html)
+    assert html.count("data:image/png") == 1 and not re.search(r'(src|href)="(?!#|data:|https://arxiv)', html)
     assert sum("same run" in line for line in said) == 1 and sum("damaged.json" in line for line in said) == 1
     assert said[-1].startswith("1 results.")
 

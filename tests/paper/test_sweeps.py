@@ -8,7 +8,7 @@ import pytest
 
 from fsvi.errors import FSVIError, InvalidInputError
 from paper.experiment import Order
-from paper.runs import BusyError, run, state
+from paper.runs import run, state
 from paper.sweeps import SWEEPS, Workers, plan, reproduce
 from paper.tasks.registry import TASKS
 
@@ -40,17 +40,11 @@ def test_methods_and_seeds_can_be_chosen():
         (("tabel1",), "'table1'"),
         (("table1", ["mfiv"]), "did you mean 'mfvi'"),
         (("toy", [], 0), "seeds=0"),
-        *[(("toy", [], 1, "paper", shard), "shard=") for shard in ("5/4", "0/4", "1", "a/b", "")],
     ],
 )
 def test_bad_choices_are_refused(arguments, said):
     with pytest.raises(InvalidInputError, match=said):
         plan(*arguments)
-
-
-def test_every_run_is_in_one_shard():
-    shares = [plan("toy", shard=f"{i}/5") for i in range(1, 6)]
-    assert sorted(str(order) for share in shares for order in share) == sorted(map(str, plan("toy")))
 
 
 ORDERS = plan("toy", ["mfvi"], profile="smoke")
@@ -78,7 +72,7 @@ def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
     assert [state(order, tmp_path) for order in ORDERS].count("done") == 3
 
 
-def killing(order, out, compute, workers, wait):
+def killing(order, out, workers):
     """Stands in for making a run in a worker: it kills the process of one task."""
     if order.task == "snelson":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -97,17 +91,23 @@ def test_a_killed_worker_costs_only_its_own_run_and_workers_make_the_same_result
 
 
 def test_runs_of_other_processes_come_last(tmp_path, monkeypatch):
-    asked = []
+    """Another process makes the first run, and then, before its turn comes, the second."""
+    done, said = [], []
 
-    def made(order, out, tell, progress, compute, wait):
-        asked.append((order.task, wait))
-        if order.task == "two-moons" and not wait:
-            raise BusyError("busy")
-        return run(order, out, tell, progress, compute)
+    def pretended(order, out):
+        is_busy = order == ORDERS[0] or (order == ORDERS[1] and done)
+        return "running" if is_busy else state(order, out)
 
+    def made(order, *arguments):
+        done.append(order)
+        return run(order, *arguments)
+
+    monkeypatch.setattr("paper.sweeps.state", pretended)
     monkeypatch.setattr("paper.sweeps.run", made)
-    assert len(reproduce(ORDERS, tmp_path, lambda _: None)) == 4
-    assert asked[0] == ("two-moons", False) and asked[-1] == ("two-moons", True)
+    orders = [ORDERS[0], ORDERS[2], ORDERS[1]]
+    assert len(reproduce(orders, tmp_path, said.append)) == 3
+    assert done == [ORDERS[2], ORDERS[0], ORDERS[1]]
+    assert said[1] == "Waiting for other processes that make 2 runs."
 
 
 @pytest.mark.parametrize(("settings", "said"), [({"jobs": 0}, "jobs=0"), ({"backend": "lokki"}, "did you mean 'loky'")])

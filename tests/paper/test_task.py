@@ -1,29 +1,41 @@
-"""A task knows the training that a method needs."""
+"""A task knows the schedule that a method needs: SWAG collects at a constant rate, short trainings warm up and fall."""
 
 import pytest
 
 from fsvi.training.rates import cosine
 from paper.experiment import Order
-from paper.task import AveragingSchedule
+from paper.task import AveragingSchedule, TriangularSchedule
 from paper.tasks.registry import TASKS
 from pictures import pretend
 
 
-def rates(task, method, **order):
-    settings = TASKS[task].experiment(Order(task, method, "smoke", **order)).fit_settings
-    schedule = settings.get("schedule", cosine())
-    return [schedule(done) for done in (0.5, 0.75, 1.0)]
+@pytest.mark.parametrize("start", [0.2, 0.5, 0.75])
+def test_the_rate_falls_before_collection_and_is_constant_during_it(start):
+    schedule = AveragingSchedule(start, final=0.3)
+    assert schedule(0.0) == schedule(0.5 * start) == 1.0
+    assert schedule(0.7 * start) == pytest.approx(0.65)
+    assert [schedule(done) for done in (0.9 * start, start, 0.9, 1.0)] == pytest.approx([0.3] * 4)
+    assert AveragingSchedule(0.0, final=0.3)(0.0) == 0.3
 
 
-@pytest.mark.parametrize("task", ["two-moons", "cifar10"])
-@pytest.mark.parametrize("method", ["swag", "ensemble:swag"])
-def test_swag_collects_at_a_constant_rate(monkeypatch, task, method):
+def test_a_triangle_rises_and_falls_linearly():
+    schedule = TriangularSchedule(first=0.2, peak=0.25, final=0.01)
+    expected = {0.0: 0.2, 0.125: 0.6, 0.25: 1.0, 0.625: 0.505, 1.0: 0.01}
+    assert {done: schedule(done) for done in expected} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "rates"),
+    [
+        ("two-moons", "swag", [0.5, 0.5, 0.5]),
+        ("cifar10", "ensemble:swag", [0.5, 0.5, 0.5]),
+        ("two-moons", "map", [cosine()(done) for done in (0.5, 0.75, 1.0)]),
+    ],
+)
+def test_swag_collects_at_a_constant_rate(monkeypatch, task, method, rates):
     pretend(monkeypatch)
-    assert rates(task, method) == pytest.approx([0.5, 0.5, 0.5])
-
-
-def test_other_methods_keep_the_default_schedule():
-    assert rates("two-moons", "map")[2] == pytest.approx(0.05)
+    schedule = TASKS[task].experiment(Order(task, method, "smoke")).fit_settings.get("schedule", cosine())
+    assert [schedule(done) for done in (0.5, 0.75, 1.0)] == pytest.approx(rates)
 
 
 def test_the_order_decides():

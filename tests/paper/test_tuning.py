@@ -1,5 +1,6 @@
 """Tuning: held-out data only, the recipe first, studies that continue."""
 
+import inspect
 import json
 import multiprocessing
 from dataclasses import replace
@@ -9,10 +10,12 @@ import pytest
 import torch
 
 from fsvi.errors import FSVIError, InvalidInputError
+from fsvi.functions.priors import Constant
+from fsvi.methods.registry import METHODS
 from paper import tuning
 from paper.experiment import Experiment, Order
 from paper.tasks.registry import TASKS
-from paper.tuning import held_out, tune
+from paper.tuning import SPACES, held_out, tune
 
 ORDER = Order("snelson", "fsvi", "smoke")
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -35,8 +38,8 @@ def test_a_study_starts_with_the_recipe_and_continues(tmp_path):
     assert json.loads((tmp_path / "snelson.fsvi.smoke.0.json").read_text()) == summary
     assert set(summary) >= {"task", "method", "profile", "seed", "splits", "contexts", "objective", "recipe", "best"}
     first, second = summary["trials"]
-    recipe = TASKS["snelson"].experiment(ORDER).build(0)
-    assert first["prior_variance"] == recipe.prior.variance and first["num_context"] == recipe.num_context
+    assert set(first) == {"value", "state"} and summary["recipe"]["method"]["num_context"] == 20
+    assert set(second) - set(first) == {*SPACES["fsvi"], "lr"}
     assert first != second and summary["best"]["value"] == max(each["value"] for each in summary["trials"])
     assert len(tune(ORDER, tmp_path, 3, tell=quiet)["trials"]) == 3
     assert tune(ORDER, tmp_path, 3, tell=lambda _: pytest.fail("another trial"))["trials"][:2] == [first, second]
@@ -59,6 +62,20 @@ def test_a_task_with_validation_data_uses_them():
     own = torch.zeros(3, 1), torch.ones(3, 1)
     experiment = replace(TASKS["snelson"].experiment(ORDER), validation=lambda: own)
     assert held_out(experiment, 0) == (experiment, own)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_every_setting_that_is_searched_is_the_methods(name):
+    arguments = inspect.signature(METHODS[name].method).parameters
+    assert {setting.partition(".")[0] for setting in SPACES[name]} <= set(arguments)
+
+
+def test_a_choice_changes_the_parts_of_the_recipe_too():
+    fixed = {"prior.variance": 7.0, "num_context": 8, "kl_weight": 1e-3, "num_samples": 5, "lr": 0.01}
+    chosen = tuning._Search(ORDER, (), 1)._choose(optuna.trial.FixedTrial(fixed))
+    method = TASKS["snelson"].experiment(chosen).build(0)
+    assert (method.prior.variance, method.num_context, method.kl_weight) == (7.0, 8, 1e-3)
+    assert isinstance(method.prior, Constant) and chosen.fit_settings == {"lr": 0.01}
 
 
 def test_a_study_of_another_recipe_is_refused(tmp_path, monkeypatch):
@@ -109,8 +126,7 @@ def test_the_trial_of_a_killed_process_is_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "_HEARTBEAT", 1)
     monkeypatch.setattr(optuna.storages.RDBStorage, "_get_stale_trial_ids", _all_running)
     summary = tune(ORDER, tmp_path, 1, tell=quiet)
-    recipe = TASKS["snelson"].experiment(ORDER).build(0)
-    assert summary["trials"][0]["num_context"] == recipe.num_context  # the settings of the trial that was lost
+    assert set(summary["trials"][0]) == {"value", "state"}  # the recipe, which was lost
 
 
 def _all_running(self, study_id):

@@ -86,39 +86,35 @@ def test_memory_of_a_step_grows_with_the_network():
 
 def test_sections_are_written_one_by_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(costs, "_SIZES", {"cnn": Size("mlp 10", 4, 2)})
-    monkeypatch.setattr(costs, "_GROWTHS", {"width": ("units", {n: Size(f"mlp {n}", 4, 2) for n in (5, 10)})})
-    monkeypatch.setattr(peers, "STEPS", {"broken": peers.Peer("torch", lambda work: 1 / 0)})
+    monkeypatch.setattr(costs, "_PREDICTIONS", {"last_layer": 3})
+    monkeypatch.setattr(peers, "STEPS", {"broken": lambda work: 1 / 0})
+    monkeypatch.setattr(peers, "PREDICTIONS", {"dropout loop": peers.PREDICTIONS["dropout loop"]})
     run_bench(tmp_path, True, "cnn", others=True)
-    run_bench(tmp_path, True, "width", others=True)
+    run_bench(tmp_path, True, "predictions", others=True)
     found = json.loads((tmp_path / "peers.json").read_text())
-    assert {"cnn", "width"} <= set(found) and found["cnn"]["quick"] and (tmp_path / "width.svg").exists()
-    assert [row["method"] for row in found["width"]["rows"]] == 2 * ["plain", *FSVI]
+    assert {"cnn", "predictions"} <= set(found) and found["cnn"]["quick"]
+    draws = [(row["method"], row["num_samples"]) for row in found["predictions"]["rows"]]
+    assert draws == [("forward", 1), ("last_layer", 3), ("dropout loop", 10)]
     assert found["cnn"]["rows"][0]["ratio"]["median"] == 1
     printed = capsys.readouterr()
-    assert "ratio.median" in printed.out and "broken fails on this network: division by zero" in printed.err
+    assert "ratio.median" in printed.out and "broken cannot be measured: division by zero" in printed.err
     with pytest.raises(InvalidInputError, match="only="):
         run_bench(tmp_path, True, "nothing")
 
 
-def test_a_library_that_is_not_installed_has_a_sentence():
-    said = peers.why_missing(peers.Peer("a_library.part", plain_step))
-    assert said == "a_library cannot be imported: No module named 'a_library'."
-    assert peers.why_missing(peers.PREDICTIONS["dropout loop"]) is None
+PEERS = {**peers.STEPS, **{name: make for name, (make, _) in peers.PREDICTIONS.items()}}
 
 
 @pytest.mark.filterwarnings("ignore")  # other libraries use what PyTorch deprecates
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ("STEPS", "PREDICTIONS") for n in getattr(peers, k)])
-def test_what_is_installed_works(kind, name):
-    peer = getattr(peers, kind)[name]
-    if (why := peers.why_missing(peer)) is not None:
-        pytest.skip(why)
-    if name == "posteriors":
-        pytest.importorskip("torchopt")
+@pytest.mark.parametrize("name", PEERS)
+def test_what_is_installed_works(name):
     given = work(nn.Dropout(0.2), num_samples=3)
-    act = peer.make(given)
     before = [parameter.detach().clone() for parameter in given.net.parameters()]
-    found = act()
-    if kind == "STEPS":
+    try:
+        found = PEERS[name](given)()
+    except ImportError as error:
+        pytest.skip(str(error))
+    if name in peers.STEPS:
         after = list(given.net.parameters())
         assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
     else:

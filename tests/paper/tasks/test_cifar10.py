@@ -5,39 +5,8 @@ from torch import nn
 import fsvi
 import paper.data
 from paper.experiment import Order
-from paper.runs import run
 from paper.tasks.cifar10 import ABSENT, SEVERITIES, TASK, cifar10
 from pictures import Oracle, make_up, pretend
-
-SMOKE = Order("cifar10", "map", "smoke")
-UNIFORM = Oracle(lambda x: torch.full((len(x), 10), 0.1))
-
-
-def check(result):
-    assert result.curves["corruption"]["severity"] == [1, 2, 3, 4, 5]
-    assert all(len(values) == 5 for values in result.curves["corruption"].values())
-    assert {"accuracy", "ece_15", "auroc_own_svhn", "accuracy_corrupted", "accuracy_corrupted_5"} <= set(result.metrics)
-    assert result.metrics["accuracy_corrupted"] == result.metrics["accuracy_corrupted_2"]
-    assert [each["name"] for each in result.data][-3:] == ["cifar10", "svhn", "cifar10-c"]
-    told = " ".join(result.notes)
-    assert "subset" in told and "7×7 stem" in told and "regenerated" in told
-
-
-def test_a_run_from_made_up_images_to_the_table(monkeypatch, tmp_path):
-    pretend(monkeypatch)
-    result = run(Order("cifar10", "fsvi", "smoke"), tmp_path, progress=False)
-    check(result)
-    assert result.context == "monochrome"
-    assert result.data[-1]["size"] == 20 and result.data[-1]["sha256"] != "cifar10 test"
-
-
-def test_test_images_are_loaded_by_the_evaluation_alone(monkeypatch):
-    asked = pretend(monkeypatch)
-    experiment = cifar10(SMOKE)
-    experiment.build(0)
-    assert asked == [("cifar10", "train")]
-    experiment.evaluate(UNIFORM)
-    assert asked[1:] == [("cifar10", "test"), ("svhn", "test")]
 
 
 def test_accuracy_on_corrupted_images_is_the_mean_over_kinds_at_severity_2(monkeypatch):
@@ -74,16 +43,6 @@ def test_accuracy_on_corrupted_images_is_the_mean_over_kinds_at_severity_2(monke
     assert found.curves["corruption"]["accuracy"][1] == pytest.approx(1 - 4 / 200)
 
 
-def test_the_whole_test_set_is_taken_as_released(monkeypatch):
-    asked = pretend(monkeypatch)
-    monkeypatch.setattr(paper.data, "corrupt", None)
-    found = cifar10(Order("cifar10", "map", "paper")).evaluate(UNIFORM)
-    corrupted = [name for name, split in asked if name.startswith("cifar10-c/") and split == "test"]
-    assert len(set(corrupted)) == len(corrupted) == 5 * len(paper.data.CORRUPTIONS)
-    assert "cifar10-c/fog/2" in corrupted
-    assert len(found.sources[-1]) == 48 * len(corrupted) and found.sources[-1].x.numel() == 0
-
-
 def test_the_papers_settings(monkeypatch):
     pretend(monkeypatch)
     experiment = cifar10(Order("cifar10", "fsvi", "paper", context="cifar100"))
@@ -96,13 +55,6 @@ def test_the_papers_settings(monkeypatch):
     parts = [type(part) for part in method.context.contexts]
     assert parts == [fsvi.contexts.Batch, fsvi.contexts.Dataset] and method.num_context == 32
     assert not any(isinstance(module, nn.MaxPool2d) for module in method.net.modules())
-
-
-@pytest.mark.parametrize("context", ["svhn", "cifar10-c"])
-def test_a_context_that_is_also_the_test_is_refused(monkeypatch, context):
-    pretend(monkeypatch)
-    with pytest.raises(fsvi.errors.InvalidInputError, match=f"'{context}'.*test"):
-        cifar10(Order("cifar10", "fsvi", "smoke", context=context))
 
 
 def test_the_kinds_that_the_mean_leaves_out_are_named_next_to_it():

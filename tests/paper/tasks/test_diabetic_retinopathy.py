@@ -1,75 +1,13 @@
-import csv
-import io
-import os
-import zipfile
-from pathlib import Path
-
 import pytest
 import torch
 
-import fsvi
 import paper.data
 from paper.experiment import Order
-from paper.runs import run
 from paper.tasks.diabetic_retinopathy import photograph_poorly, retina
 from paper.tuning import held_out
-from pictures import Oracle, make_up, needs, pretend
+from pictures import Oracle, make_up, pretend
 
 SMOKE = Order("retina", "map", "smoke")
-
-
-def check(result):
-    for figure in ("referral", "roc", "entropy"):
-        assert set(result.curves[figure]) == {"in_domain", "shifted"}
-    assert len(result.curves["referral"]["shifted"]["auroc"]) == 20
-    assert result.curves["referral"]["in_domain"]["accuracy"][0] == pytest.approx(result.metrics["accuracy"], abs=1e-5)
-    assert {"auroc", "accuracy_referred_50", "accuracy_referred_70_shifted", "sensitivity_nhs"} <= set(result.metrics)
-    told = " ".join(result.notes)
-    assert "no more than 32 training and 24 test photographs" in told and "photographs at 32×32" in told
-
-
-def test_a_run_from_made_up_photographs_to_the_curves(monkeypatch, tmp_path):
-    pretend(monkeypatch)
-    result = run(Order("retina", "fsvi", "smoke"), tmp_path, progress=False)
-    check(result)
-    assert any("imitated poorer camera" in note for note in result.notes)
-    assert result.context == "monochrome"
-
-
-@pytest.mark.data
-@needs(("retina", "train"), ("retina", "test"))
-def test_a_run_on_real_photographs(tmp_path):
-    check(run(SMOKE, tmp_path, progress=False))
-
-
-@pytest.mark.data
-@needs(("retina", "train"))
-def test_no_patient_of_deepdrid_is_in_two_splits():
-    archive = next(
-        (
-            path
-            for part in os.environ["FSVI_DATA"].split(os.pathsep)
-            for path in Path(part).glob("retina/deepdrid128.zip")
-        ),
-        None,
-    )
-    if archive is None:
-        pytest.skip("DeepDRiD is not in FSVI_DATA")
-    with zipfile.ZipFile(archive) as content:
-        rows = list(csv.DictReader(io.StringIO(content.read("labels.csv").decode())))
-    splits = {}
-    for row in rows:
-        splits.setdefault(row["patient_id"], set()).add(row["split"])
-    assert len(splits) == 500 and all(len(each) == 1 for each in splits.values())
-
-
-def test_training_loads_the_training_split_and_the_evaluation_the_test_split(monkeypatch):
-    asked = pretend(monkeypatch)
-    experiment = retina(SMOKE)
-    experiment.build(0)
-    assert asked == [("retina", "train")]
-    experiment.evaluate(Oracle(lambda x: torch.full((len(x), 2), 0.5)))
-    assert asked[1:] == [("retina", "test")]
 
 
 def test_the_stand_in_is_tuned_by_its_own_validation_split_of_other_patients(monkeypatch):
@@ -152,9 +90,3 @@ def test_photographs_are_made_smaller_by_averaging(monkeypatch):
     photographs = make_up("retina", "train", 48).x
     assert experiment.sources[0].x.shape == (48, 3, 64, 64)
     assert torch.equal(experiment.sources[0].x, torch.nn.functional.avg_pool2d(photographs.float(), 2).round().byte())
-
-
-def test_the_shifted_set_cannot_be_the_context(monkeypatch):
-    pretend(monkeypatch)
-    with pytest.raises(fsvi.errors.InvalidInputError, match=r"'aptos'.*test"):
-        retina(Order("retina", "fsvi", "smoke", context="aptos"))

@@ -3,48 +3,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-import fsvi
 from paper.data import Normalize
 from paper.experiment import Order
-from paper.runs import run
 from paper.tasks.fashion_mnist import fashion_mnist
 from paper.tasks.registry import TASKS
-from pictures import Oracle, make_up, needs, pretend
+from pictures import Oracle, make_up, pretend
 
 SMOKE = Order("fashion-mnist", "fsvi", "smoke", context="monochrome")
 SETS = ("fashion-mnist", "mnist", "notmnist")
-
-
-def check(result):
-    assert 0 <= result.metrics["accuracy"] <= 1 and 0 <= result.metrics["ece_15"] <= 1
-    assert all(0 <= result.metrics[f"auroc_{score}_{name}"] <= 1 for score in ("own", "entropy") for name in SETS[1:])
-    assert set(result.curves["entropy"]) == {"test", "mnist", "notmnist"}
-    tests = [source["name"] for source in result.data if source["split"] == "test"]
-    assert [name for name in tests if name != "kmnist"] == list(SETS)
-    assert any("subset" in note for note in result.notes)
-
-
-@pytest.mark.parametrize("method", ["map", "fsvi", "ensemble:map"])
-def test_a_run_from_made_up_pictures_to_the_table(monkeypatch, tmp_path, method):
-    pretend(monkeypatch)
-    result = run(Order("fashion-mnist", method, "smoke"), tmp_path, progress=False)
-    check(result)
-    assert result.context == ("kmnist" if method == "fsvi" else None)
-
-
-@pytest.mark.data
-@needs(("fashion-mnist", "train"), *((name, "test") for name in (*SETS, "kmnist")))
-def test_a_run_on_real_pictures(tmp_path):
-    check(run(Order("fashion-mnist", "fsvi", "smoke"), tmp_path, progress=False))
-
-
-def test_test_pictures_are_loaded_by_the_evaluation_alone(monkeypatch):
-    asked = pretend(monkeypatch)
-    experiment = fashion_mnist(Order("fashion-mnist", "fsvi", "smoke", context="kmnist"))
-    experiment.build(0)
-    assert asked == [("fashion-mnist", "train"), ("kmnist", "train")]
-    experiment.evaluate(Oracle(lambda x: torch.full((len(x), 10), 0.1)))
-    assert asked[2:] == [(name, "test") for name in SETS]
 
 
 def test_each_test_set_is_measured_under_its_own_name(monkeypatch):
@@ -63,13 +29,6 @@ def test_each_test_set_is_measured_under_its_own_name(monkeypatch):
     assert found.metrics["accuracy"] == 1.0 and found.metrics["ece_15"] == pytest.approx(0.3)
     assert (found.metrics["auroc_own_mnist"], found.metrics["auroc_own_notmnist"]) == (1.0, 0.0)
     assert [source.name for source in found.sources] == list(SETS)
-
-
-@pytest.mark.parametrize("name", ["mnist", "notmnist"])
-def test_a_context_that_is_a_test_of_detection_is_refused(monkeypatch, name):
-    pretend(monkeypatch)
-    with pytest.raises(fsvi.errors.InvalidInputError, match=f"'{name}'"):
-        fashion_mnist(Order("fashion-mnist", "fsvi", "smoke", context=name))
 
 
 def test_an_ensemble_of_the_table_joins_runs_of_its_members(monkeypatch):

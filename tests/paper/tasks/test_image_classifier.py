@@ -10,8 +10,6 @@ from fsvi.likelihoods import CategoricalPredictive
 from fsvi.networks import mlp
 from paper.experiment import Order
 from paper.tasks.images import (
-    as_columns,
-    average,
     entropy_histogram,
     evaluate_images,
     predict,
@@ -86,9 +84,3 @@ def test_detection_is_measured_by_the_methods_own_score_and_by_entropy():
     assert (found["auroc_own_other"], found["auroc_entropy_other"]) == (1.0, 0.0)
     assert found["auroc_other"] == found["auroc_own_other"]
     assert set(curves["entropy"]) == {"test", "other"}
-
-
-def test_rows_become_columns_and_means():
-    rows = [{"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 2.0}]
-    assert as_columns(rows) == {"a": [1.0, 3.0], "b": [2.0, 2.0]}
-    assert average(iter(rows)) == {"a": 2.0, "b": 2.0}

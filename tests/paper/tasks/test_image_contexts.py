@@ -9,16 +9,18 @@ import fsvi
 from paper import data
 from paper.experiment import Experiment, Order
 from paper.runs import run
-from paper.tasks.images import context_notes
+from paper.tasks.images import make_context
 from paper.tasks.registry import TASKS
 from pictures import pretend
 
 
-def test_mixed_contexts_say_so():
-    assert (
-        context_notes("kmnist") == context_notes("monochrome") == ["half of the context points are from the minibatch"]
-    )
-    assert context_notes("corrupted") == context_notes(None) == []
+@pytest.mark.parametrize("name", ["kmnist", "monochrome", "corrupted", None])
+def test_mixed_contexts_say_so(monkeypatch, name):
+    pretend(monkeypatch)
+    context, _, notes = make_context(name, data.Normalize((0.5,), (0.5,)), ())
+    is_mixed = isinstance(context, fsvi.contexts.Mixture)
+    assert is_mixed == (name in ("kmnist", "monochrome"))
+    assert notes == ["half of the context points are from the minibatch"] * is_mixed
 
 
 @pytest.mark.parametrize(
@@ -35,21 +37,6 @@ def test_test_images_under_the_name_of_the_context_are_refused_before_training(
     monkeypatch.setattr(Experiment, "train", lambda *_, **__: pytest.fail("it was trained before"))
     with pytest.raises(fsvi.errors.InvalidInputError, match=f"48 .*{other}"):
         run(order, tmp_path, progress=False)
-
-
-def test_a_single_test_image_in_the_context_is_enough(monkeypatch, tmp_path):
-    pretend(monkeypatch)
-    load = data.load
-
-    def leaking(asked, split="train"):
-        found = load(asked, split)
-        return replace(found, x=torch.cat([found.x, load("mnist", "test").x[7:8]])) if asked == "kmnist" else found
-
-    monkeypatch.setattr(data, "load", leaking)
-    monkeypatch.setattr(Experiment, "train", lambda *_, **__: pytest.fail("it was trained before"))
-    for task in ("fashion-mnist", "rotated-mnist"):
-        with pytest.raises(fsvi.errors.InvalidInputError, match="1 test images of mnist"):
-            run(Order(task, "fsvi", "smoke", context="kmnist"), tmp_path, progress=False)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "boston"])
@@ -76,3 +63,19 @@ def test_a_context_is_of_the_training_split_where_that_can_be_had(monkeypatch, n
     monkeypatch.setattr(data, "available", lambda _, split: split not in absent)
     TASKS["rotated-mnist"].experiment(Order("rotated-mnist", "fsvi", "smoke", context=name))
     assert asked[-1] == (name, split)
+
+
+@pytest.mark.parametrize(
+    ("task", "context"),
+    [
+        ("fashion-mnist", "mnist"),
+        ("fashion-mnist", "notmnist"),
+        ("cifar10", "svhn"),
+        ("rotated-mnist", "corrupted"),
+        ("retina", "aptos"),
+    ],
+)
+def test_a_context_that_is_also_the_test_is_refused(monkeypatch, task, context):
+    pretend(monkeypatch)
+    with pytest.raises(fsvi.errors.InvalidInputError, match=f"'{context}'.*test"):
+        TASKS[task].experiment(Order(task, "fsvi", "smoke", context=context))

@@ -23,13 +23,6 @@ def test_tasks_of_a_sweep_share_it():
         assert all(other.sweep == task.sweep for other in others)
 
 
-def test_every_table_has_columns_of_its_own():
-    for task in TASKS.values():
-        for layout in task.section.tables:
-            keys = [(column.task, column.name) for column in layout.columns]
-            assert len(keys) == len(set(keys)) > 1
-
-
 def test_every_table_of_the_paper_has_its_columns():
     for name in PUBLISHED.keys() & TASKS.keys():
         shown = {column.name for layout in TASKS[name].section.tables for column in layout.columns}

@@ -1,7 +1,5 @@
 """The toy regressions: their context, and their metrics against predictions that are known in advance."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -17,14 +15,6 @@ TOYS = {"snelson": snelson, "oat1d": oat1d, "subspace": subspace}
 
 def experiment(name: str, profile: str = "paper", method: str = "fsvi"):
     return TASKS[name].experiment(Order(name, method, profile))
-
-
-@pytest.mark.parametrize("name", TOYS)
-def test_every_regression_trains_and_is_evaluated(name):
-    short = experiment(name, "smoke")
-    method = short.build(0)
-    short.train(method, 0, progress=False)
-    assert all(math.isfinite(value) for value in short.evaluate(method).metrics.values())
 
 
 def test_standard_deviations_are_compared_with_those_on_the_data():

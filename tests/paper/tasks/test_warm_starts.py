@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 import fsvi
 from paper.experiment import Order
 from paper.records import result_path
 from paper.runs import model_path, run
 from paper.tasks import cifar10 as recipe
-from paper.tasks.images import warm_started
 from paper.tasks.registry import TASKS
 from paper.tuning import tune
 from pictures import pretend
@@ -85,18 +83,6 @@ def test_laplace_is_around_the_trained_network(small, tmp_path):
     assert around.prior_variance == point.prior_variance
 
 
-def test_without_a_trained_model_a_new_network_is_made(small):
-    """A run that starts from another one needs a network of the right form to load a file into."""
-    for name in ("ensemble:map", "laplace", "mc-dropout"):
-        made = TASKS["cifar10"].experiment(replace(DESK, method=name)).build(0)
-        assert isinstance(made.net, nn.Module)
-
-
 def test_a_warm_start_cannot_be_tuned_on_data_that_the_network_has_seen(small, tmp_path):
     with pytest.raises(fsvi.errors.InvalidInputError, match="seen"):
         tune(replace(DESK, method="fsvi", context="monochrome"), tmp_path, 1)
-
-
-def test_the_note_names_the_start(small):
-    experiment = TASKS["cifar10"].experiment(Order("cifar10", "fsvi", "smoke", context="corrupted"))
-    assert any("MAP" in note for note in warm_started(experiment, Order("cifar10", "fsvi", "smoke")).notes)

@@ -201,19 +201,14 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[path] = _dense(value)
         return {"$tensor": path}
     if isinstance(value, Mapping):
-        return _encode_mapping(value, path, tensors)
+        encoded = {str(key): _encode(item, f"{path}/{key}", tensors) for key, item in value.items()}
+        has_numbers = bool(value) and all(isinstance(key, int) for key in value)  # JSON keys are strings
+        return {"$int": encoded} if has_numbers else encoded
     if isinstance(value, (list, tuple)):
         return [_encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise InvalidInputError(f"{path or 'the value'} is a {type(value).__name__}, which cannot be saved without pickle.")
-
-
-def _encode_mapping(value: Mapping[Any, Any], path: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """JSON keys are strings, so a mapping with integer keys (an optimizer's state) is marked."""
-    encoded = {str(key): _encode(item, f"{path}/{key}", tensors) for key, item in value.items()}
-    whole = bool(value) and all(isinstance(key, int) for key in value)
-    return {"$int": encoded} if whole else encoded
 
 
 def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:

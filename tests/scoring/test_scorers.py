@@ -71,3 +71,12 @@ def test_arrays_are_read_in_parts(method, tmp_path, dtype, monkeypatch):
         parts, rows = zip(*[(part, known["row"]) for part, known in read], strict=True)
         assert list(map(len, parts)) == [7, 7, 6] and np.concatenate(rows).tolist() == list(range(1, 21))
         np.testing.assert_array_equal(np.concatenate(parts), x.astype(float))
+
+
+def test_embeddings_get_whole_numbers(tmp_path):
+    net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2))
+    model, ids = fsvi.MAP(net, fsvi.Categorical()), np.arange(6).reshape(2, 3)
+    fsvi.fit(model, (torch.as_tensor(ids), torch.tensor([0, 1])), epochs=1, progress=False)
+    np.save(tmp_path / "x.npy", ids.astype(np.float64))
+    inputs, _ = next(ArrayScorer(model, 1).read(tmp_path / "x.npy", (), print))
+    assert inputs.dtype == torch.int64 and inputs.tolist() == ids.tolist()

@@ -88,7 +88,7 @@ def _fit_parser(commands: Any) -> None:
     add("--method", default="fsvi", help="the method, such as fsvi or ensemble:map (default: %(default)s)")
     time = "the column that orders rows in time, so that the model is checked on later rows; 'rows' for their order in "
     add("--time", help=f"{time}the file, 'no' for none (default: the first column of dates)")
-    add("--epochs", type=_count, help="passes through the data at most")
+    add("--epochs", type=int, help="passes through the data at most")
     add("--seed", type=int, default=0, help="seed of the split and of training (default: %(default)s)")
     _add_device(add)
     add("--force", action="store_true", help="replace files that exist")
@@ -135,8 +135,8 @@ def _predict_parser(commands: Any) -> None:
     add("--confidence", type=float, default=0.9, help="how sure to be of that accuracy (default: %(default)s)")
     add("--out", type=Path, help="file to write: .csv, .parquet or .json; or a folder, with a file for each input")
     add("--keep", action="append", default=[], help="a column to carry over to the predictions; may be repeated")
-    add("--jobs", type=_count, default=1, help="files to score at the same time, if --out is a folder")
-    add("--samples", type=_count, help="draws of the function (default: 100, or as a table's model was made)")
+    add("--jobs", type=int, default=1, help="files to score at the same time, if --out is a folder")
+    add("--samples", type=int, help="draws of the function (default: 100, or as a table's model was made)")
     _add_net(add)
     _add_device(add)
     add("--json", action="store_true", help="print JSON for other programs")
@@ -200,7 +200,7 @@ def _export_parser(commands: Any) -> None:
     add = parser.add_argument
     add("model", type=Path, help="a file that a method's or a calibration's `save` wrote")
     add("out", type=Path, help="file to write: .onnx, or .pt2 for torch.export")
-    add("--draws", type=_count, help="draws of the function in the file (default: 16, or those of a calibration)")
+    add("--draws", type=int, help="draws of the function in the file (default: 16, or those of a calibration)")
     add("--example", type=Path, help="inputs like those to come: .npy, .npz (x), .csv, .parquet")
     add("--labels", help="names of the classes, separated by commas")
     _add_net(add)
@@ -251,23 +251,11 @@ def _diagnose(options: argparse.Namespace) -> None:
 
 
 def _add_net(add: Any) -> None:
-    add("--net", type=_module, help="module:function that makes the network, where the file does not describe it")
+    add("--net", help="module:function that makes the network, where the file does not describe it")
 
 
 def _add_device(add: Any) -> None:
     add("--device", help="where to compute: cpu, cuda, mps or auto (default: cpu)")
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _module(text: str) -> str:
-    if not all(text.partition(":")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form module:function")
-    return text
 
 
 def _check_processes() -> None:
@@ -279,7 +267,7 @@ def _check_processes() -> None:
 
 
 def _say(error: Exception) -> None:
-    """One sentence, in red on a terminal unless NO_COLOR is set (https://no-color.org)."""
+    """One sentence."""
     if isinstance(error, BrokenPipeError):  # such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
@@ -289,5 +277,4 @@ def _say(error: Exception) -> None:
     elif not isinstance(error, FSVIError):
         lines = said.strip().splitlines() or [""]
         said = f"{type(error).__name__}: {lines[0]}; this is a bug in fsvi; --debug shows where."
-    is_red = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    _to_stderr(f"\x1b[31mError: {said}\x1b[0m" if is_red else f"Error: {said}")
+    _to_stderr(f"Error: {said}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace as Options
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from fsvi.networks.devices import find_device
 from fsvi.serialization import building_from, check_writable
 from fsvi.tables import Table, TableEncoder, read_table
 from fsvi.tables.columns import as_numbers, detect_kind, missing
-from fsvi.tables.encoder import nearest
 from fsvi.tables.table import label
 from fsvi.validation import check_choice
 
@@ -28,7 +27,6 @@ _MOST_CLASSES = 10
 _FEWEST_ROWS = 20
 _CALIBRATED_FROM = 400
 """With fewer rows, none are held out for calibration."""
-_LISTED = 10
 Tell = Callable[[str], object]
 
 
@@ -71,7 +69,7 @@ def _examples(
     """The rows that have a target, their targets, how many times each row counts, and the task."""
     others = [options.target, *([options.weight] if options.weight else [])]
     for name in (*others, *options.columns):
-        _check_column(name, table.names)
+        check_choice("column", name, table.names)
     if options.target in options.columns:
         raise InvalidInputError(f"{options.target!r} is the target: use --task to say what it holds.")
     values = table.columns[options.target]
@@ -90,16 +88,6 @@ def _examples(
     how = "" if options.task else ", detected; --task overrides it"
     tell(f"Target {options.target!r}: {task} ({found}{how}).")
     return table.without(others), y, weights, task
-
-
-def _check_column(name: str, names: Sequence[str]) -> None:
-    if name in names:
-        return
-    near = nearest(name, names)
-    if near is not None:
-        raise InvalidInputError(f"there is no column {name!r}; did you mean {near!r}?")
-    known = ", ".join(map(repr, names[:_LISTED])) + (", …" if len(names) > _LISTED else "")
-    raise InvalidInputError(f"there is no column {name!r}: there are {known}.")
 
 
 def _task(options: Options, values: NDArray[Any]) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fsvi.calibration import Calibrated, Referral
 from fsvi.diagnosis.drift import Seen
-from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
+from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.estimators.base import Estimator
 from fsvi.likelihoods import Predictive, concatenate
 from fsvi.methods import Method, load
@@ -252,23 +252,18 @@ def as_inputs(method: Method | Calibrated, x: NDArray[Any], path: Path, first: i
             f"{path} has NaN, infinite or missing values in {len(bad)} of {len(x)} rows, first in row "
             f"{bad[0] + first}: fill them in or drop those rows."
         )
-    is_known = isinstance(shape, tuple)
-    if is_known and (x.ndim <= 2 or [n for n in x.shape[1:] if n > 1] == [n for n in shape if n > 1]):
-        columns, wanted = flat.shape[1], math.prod(shape)
-        if columns != wanted:
+    if isinstance(shape, tuple) and (x.ndim <= 2 or [n for n in x.shape[1:] if n > 1] == [n for n in shape if n > 1]):
+        if flat.shape[1] != math.prod(shape):
             form = "×".join(map(str, shape))
-            hint = ": is a label or a row number among them?" if columns == wanted + 1 else "."
-            wanted_form = f"{wanted} ({form})" if len(shape) > 1 else form
-            raise InvalidInputError(f"{path} has {columns} columns, but the model takes {wanted_form} numbers{hint}")
+            raise InvalidInputError(
+                f"{path} has {flat.shape[1]} columns, but the model takes {form} numbers: is a label among them?"
+            )
         x = flat.reshape(len(flat), *shape)
-    real = torch.as_tensor(np.array(x, np.float64)).to(method.dtype)
-    if len(x) and any(isinstance(module, nn.Embedding) for module in method.net.modules()):
-        try:
-            method.network.outputs_at(real[:2])
-        except FSVIError:  # an embedding looks up whole numbers
-            whole = torch.as_tensor(_as_whole(x))
-            return real if whole.is_floating_point() else whole.long()
-    return real
+    x = np.array(x, np.float64)
+    if any(isinstance(module, nn.Embedding) for module in method.net.modules()):
+        x = _as_whole(x)  # an embedding looks up whole numbers
+    inputs = torch.as_tensor(x)
+    return inputs.to(method.dtype) if inputs.is_floating_point() else inputs
 
 
 def _as_whole(values: NDArray[Any]) -> NDArray[Any]:

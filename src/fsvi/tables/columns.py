@@ -120,12 +120,6 @@ class NumberColumn(Column):
         filled = np.where(gaps, self.middle, values)
         return np.stack([filled, gaps] if self.has_missing else [filled], 1)
 
-    def surprises(self, values: NDArray[Any]) -> list[str]:
-        """Missing values, and values other than a constant."""
-        others = int((values[~np.isnan(values)] != self.low).sum()) if self.is_constant else 0
-        always = f"Column {self.name!r} was {label(self.low)} in every training row"
-        return super().surprises(values) + [f"{always}: {others} of {len(values)} values differ."] * bool(others)
-
     def describe(self) -> str:
         """The range."""
         low, high = show_number(self.low), show_number(self.high)

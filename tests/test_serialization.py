@@ -1,9 +1,6 @@
 import errno
 import json
 import os
-import pickle
-import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,7 +64,7 @@ def test_what_would_need_pickle_is_refused_by_name(tmp_path, value):
     assert list(tmp_path.iterdir()) == []
 
 
-# Spoiled files
+# Spoiled files; tests/reliability damages more of them
 
 
 def expect_refusal(path, contents):
@@ -75,53 +72,6 @@ def expect_refusal(path, contents):
     with pytest.raises(FileFormatError) as caught:
         read_tree(path, "a tree")
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_truncated_at_any_length(path):
-    whole = path.read_bytes()
-    lengths = {*range(20), *range(0, len(whole), 37), len(whole) - 1}
-    for length in lengths:
-        expect_refusal(path, whole[:length])
-    expect_refusal(path, whole + b"\0")
-
-
-def test_any_flipped_byte_is_found_or_changes_nothing(path):
-    whole, draw = path.read_bytes(), random.Random(0)
-    harmless = 0
-    for place in [*range(16), *(draw.randrange(len(whole)) for _ in range(250))]:
-        spoiled = bytearray(whole)
-        spoiled[place] ^= 1 << draw.randrange(8)
-        path.write_bytes(spoiled)
-        try:
-            tree = read_tree(path, "a tree")
-        except FileFormatError:
-            continue
-        assert same_bits(tree, TREE)
-        harmless += 1
-    assert harmless < 10
-
-
-class Exploit:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-@pytest.mark.parametrize("write", [pickle.dumps, "torch"])
-def test_a_pickle_is_never_unpickled(path, tmp_path, write):
-    trap = tmp_path / "executed"
-    if write == "torch":
-        torch.save({"weights": Exploit(trap)}, path)
-    else:
-        path.write_bytes(write(Exploit(trap)))
-    expect_refusal(path, path.read_bytes())
-    assert not trap.exists()
-    pickle.loads(pickle.dumps(Exploit(trap)))
-    assert trap.exists()
 
 
 @pytest.mark.parametrize(
@@ -139,11 +89,6 @@ def test_a_pickle_is_never_unpickled(path, tmp_path, write):
 def test_a_strange_header(path, header):
     expect_refusal(path, len(header).to_bytes(8, "little") + header + b"\0" * 4)
     expect_refusal(path, len(header).to_bytes(8, "little") + header)
-
-
-@pytest.mark.parametrize("length", [0, 2**31, 2**64 - 1])
-def test_a_lying_header_length(path, length):
-    expect_refusal(path, length.to_bytes(8, "little") + path.read_bytes()[8:])
 
 
 @pytest.mark.parametrize(

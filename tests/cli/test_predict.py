@@ -1,6 +1,7 @@
 """`fsvi predict`: files in, a table out, and one sentence about everything that is wrong with them."""
 
 import sys
+import zipfile
 
 import numpy as np
 import polars
@@ -173,9 +174,12 @@ def arrays():
     np.savez("no_labels.npz", x=pictures()[0])
     with open("x.npy", "rb") as file, open("cut.npy", "wb") as cut:
         cut.write(file.read()[:200])
-    with open("huge.npy", "wb") as file:
-        header = {"descr": "<f8", "fortran_order": False, "shape": (10**13, 2)}
-        np.lib.format.write_array_header_1_0(file, header)
+    for name, shape in (("huge", (10**13, 2)), ("negative", (-5, 18))):
+        with open(f"{name}.npy", "wb") as file:
+            header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+        with zipfile.ZipFile(f"{name}.npz", "w") as archive:
+            archive.write(f"{name}.npy", "x.npy")
     for name in ("bad.npy", "bad.parquet"):
         with open(name, "w") as file:
             file.write("no numbers")
@@ -193,6 +197,9 @@ def arrays():
         ("bad.npy", "cannot be read"),
         ("cut.npy", "cannot be read"),
         ("huge.npy", "greater than file size"),
+        ("huge.npz", "cannot be read"),
+        ("negative.npy", "must be positive"),
+        ("negative.npz", "negative dimensions"),
         ("none.npy", "no rows"),
         ("inf.npy", "2 of 2 rows"),
         ("wide.npy", "(3, 3, 2)"),

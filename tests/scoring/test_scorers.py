@@ -8,6 +8,7 @@ import fsvi
 from fsvi.errors import FSVIError
 from fsvi.scoring import scorers
 from fsvi.scoring.scorers import ArrayScorer
+from fsvi.tables.reading import read_array
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,13 @@ def test_arrays_are_read_in_parts(method, tmp_path, dtype, monkeypatch):
         parts, rows = zip(*[(part, known["row"]) for part, known in read], strict=True)
         assert list(map(len, parts)) == [7, 7, 6] and np.concatenate(rows).tolist() == list(range(1, 21))
         np.testing.assert_array_equal(np.concatenate(parts), x.astype(float))
+
+
+def test_an_array_larger_than_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((10**6, 3)))
+    monkeypatch.setattr("fsvi.tables.reading.free_memory", lambda: 10**6)
+    with pytest.raises(FSVIError, match="does not fit into memory"):
+        read_array(tmp_path / "x.npz")
 
 
 def test_embeddings_get_whole_numbers(tmp_path):

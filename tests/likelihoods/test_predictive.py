@@ -181,7 +181,6 @@ def test_positions_are_predicted_as_rows_are(kind):
         (p.mean, rows.mean),
         (p.std, rows.variance.sqrt()),
         (p.score, rows.score),
-        (p.point(), rows.point()),
         (p.log_prob(shaped), rows.log_prob(y)),
         (p.sample(4, seed=1)[3], rows.sample(4, seed=1)[3]),
         *zip(p.columns().values(), rows.columns().values(), strict=True),

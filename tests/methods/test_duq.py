@@ -161,7 +161,6 @@ def test_far_from_the_data_it_is_uncertain():
     assert history.loss[-1] < 0.3 * history.loss[0]
     p = method.predict(x)
     assert float((p.labels() == y).float().mean()) > 0.9
-    assert p.score_name == "kernel distance"
     assert float(p.score.mean()) < -0.7
     far = 8 * torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
     assert float(method.predict(far).score.mean()) > -0.1

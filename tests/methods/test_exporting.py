@@ -11,6 +11,7 @@ import fsvi
 import fsvi.export.method
 from fsvi.errors import FSVIError
 from fsvi.methods import make_method
+from fsvi.methods.duq import KernelPredictive
 from fsvi.methods.registry import METHODS
 from fsvi.networks.devices import make_generator
 
@@ -69,7 +70,7 @@ def outputs(p: fsvi.likelihoods.Predictive) -> dict[str, Tensor]:
     if p.is_numeric:
         return {"mean": p.mean, "std": p.variance**0.5}
     named = {"mean": p.mean, "entropy": p.entropy(), "mutual_information": p.mutual_information()}
-    return named | ({"score": p.score} if p.score_name != "entropy" else {})
+    return named | ({"score": p.score} if isinstance(p, KernelPredictive) else {})
 
 
 def check(given: dict[str, Tensor], method, x, samples: int = SAMPLES, seed: int = SEED) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fsvi.calibration.conformal import ConformalIntervals, ConformalSets, Intervals
+from fsvi.calibration.conformal import Conformal, ConformalIntervals, ConformalSets, Intervals
 from fsvi.calibration.scaling import Rescaling
 from fsvi.errors import InvalidInputError
 from fsvi.export import export_method
@@ -17,9 +17,6 @@ from fsvi.likelihoods import Predictive, gathered
 from fsvi.methods.base import Method
 from fsvi.serialization import Configurable, check_draws
 from fsvi.validation import as_tensor, check_count, check_fraction, check_seed, check_type
-
-Conformal: TypeAlias = ConformalSets | ConformalIntervals
-"""A step that turns predictions into sets or intervals."""
 
 
 class Calibration(Configurable):
@@ -34,10 +31,14 @@ class Calibration(Configurable):
     """
 
     def __init__(self, steps: Sequence[Rescaling | Conformal], scaling_share: float = 0.3) -> None:
-        check_type("steps", steps, Sequence, "a list of calibration steps such as [TemperatureScaling(), LAC()]")
         self.steps = list(steps)
         self.scaling_share = check_fraction("scaling_share", scaling_share)
-        self._check_order()
+        is_scaling = [isinstance(step, Rescaling) for step in self.steps]
+        if not self.steps or not all(is_scaling[:-1]) or not isinstance(self.steps[-1], (Rescaling, Conformal)):
+            given = ", ".join(type(step).__name__ for step in self.steps)
+            raise InvalidInputError(
+                f"steps=[{given}] must be scalings and then at most one conformal step: [TemperatureScaling(), LAC()]."
+            )
 
     @property
     def scalings(self) -> list[Rescaling]:
@@ -51,10 +52,10 @@ class Calibration(Configurable):
         return None if isinstance(last, Rescaling) else last
 
     def fit(self, p: Any, y: Any, seed: int = 0) -> Calibration:
-        """Fit every step on held-out predictions `p` and their targets `y`, each after the steps before it.
+        """Fit every step on held-out rows, each after the steps before it.
 
         The rows must be exchangeable with those to come, and must have been used neither for training nor for stopping
-        or selecting the model. `seed` divides them.
+        or selecting the model.
 
         Args:
             p: Held-out predictions.
@@ -65,7 +66,12 @@ class Calibration(Configurable):
         y = as_tensor("y", y).cpu()
         if y.dim() == 0 or len(y) != len(p):
             raise InvalidInputError(f"there are {len(p)} predictions, but targets of shape {tuple(y.shape)}.")
-        first, rest = self._divide(len(y), seed)
+        first = rest = torch.arange(len(y))
+        if self.scalings and self.conformal is not None:
+            order = torch.randperm(len(y), generator=torch.Generator().manual_seed(check_seed(seed)))
+            first, rest = order.tensor_split([int(self.scaling_share * len(y))])
+            if len(first) == 0:
+                raise InvalidInputError(f"{len(y)} held-out rows are too few for scalings and a conformal step.")
         scaled, targets = p[first], y[first]
         for step in self.scalings:
             scaled = step.fit(scaled, targets)(scaled)
@@ -100,28 +106,6 @@ class Calibration(Configurable):
         if not isinstance(self.conformal, ConformalIntervals):
             raise InvalidInputError("this calibration makes no intervals: its last step must be ConformalIntervals().")
         return self.conformal.intervals(self(p), alpha)
-
-    def _divide(self, num: int, seed: int) -> tuple[Tensor, Tensor]:
-        """The rows for the scalings and those for the conformal step; all for both if there is only one kind."""
-        rows = torch.arange(num)
-        if not self.scalings or self.conformal is None:
-            return rows, rows
-        order = torch.randperm(num, generator=torch.Generator().manual_seed(check_seed(seed)))
-        first, rest = order.tensor_split([int(self.scaling_share * num)])
-        if len(first) == 0 or len(rest) == 0:
-            raise InvalidInputError(f"{num} held-out rows are too few to fit scalings and a conformal step: give more.")
-        return first, rest
-
-    def _check_order(self) -> None:
-        if not self.steps:
-            raise InvalidInputError("steps is empty: give at least one, such as TemperatureScaling().")
-        for index, step in enumerate(self.steps):
-            if not isinstance(step, (Rescaling, ConformalSets, ConformalIntervals)):
-                raise InvalidInputError(f"step {index} is a {type(step).__name__}, not a calibration step.")
-            if not isinstance(step, Rescaling) and index < len(self.steps) - 1:
-                raise InvalidInputError(
-                    f"{type(step).__name__} is step {index}, but a conformal step must be the last."
-                )
 
 
 class Calibrated(Configurable):
@@ -168,7 +152,6 @@ class Calibrated(Configurable):
             num_samples: Draws per prediction.
             seed: Seed of the draws.
         """
-        check_type("method", method, Method, "a trained method such as fsvi.FSVI(...)")
         return cls(method, Calibration(steps).fit(method.predict(x, num_samples, seed), y), num_samples, seed)
 
     def predict(

@@ -21,24 +21,20 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
-from fsvi.likelihoods.base import as_numbers
-from fsvi.metrics.checks import (
-    Probabilities,
-    check_numbers,
-    check_numeric,
-    check_predictions,
-    check_probabilities,
-    check_scores,
-)
+from fsvi.likelihoods.predictive import as_numbers
+from fsvi.metrics.checks import Probabilities, check_numbers, check_numeric, check_predictions, check_probabilities
 from fsvi.serialization import Configurable
-from fsvi.validation import as_tensor, check_count, check_positive
+from fsvi.validation import as_tensor, check_positive
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _HASH_BYTES = 6
 """Bytes of a hash that make a uniform number: 48 bits fit into a float64 exactly."""
@@ -74,47 +70,66 @@ def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
     return scores[rank - 1]
 
 
-class _Scored(Configurable):
-    """A conformal step, which is fitted when it has the scores of held-out rows."""
+class Conformal(Configurable, ABC):
+    """A step that turns predictions into sets or intervals, fitted when it has the scores of held-out rows.
 
-    scores: Tensor | None
+    Guaranteed: a new row's target is in its set or interval with a chance of at least 1 − α, on average over held-out
+    and new rows, if they are exchangeable. With several targets this holds for each by itself, not for all at once. Not
+    guaranteed: coverage for each class, each group or each input; coverage after a distribution shift; coverage if the
+    same rows also trained, stopped, scaled or selected the model.
 
-    def config(self) -> dict[str, Any]:
-        """The class and its settings; the scores stay a tensor."""
-        config = super().config()
-        config["settings"]["scores"] = self.scores
-        return config
+    Args:
+        scores: Scores of the held-out rows, (n,) or (n, targets); None until `fit` has computed them.
+    """
 
-    def _quantile(self, alpha: float) -> Tensor:
+    def __init__(self, scores: Any = None) -> None:
+        scores = None if scores is None else as_tensor("scores", scores, torch.float64)
+        if scores is not None and (scores.numel() == 0 or scores.dim() == 0 or not bool(scores.isfinite().all())):
+            raise InvalidInputError(f"scores of shape {tuple(scores.shape)} must be finite and of at least one row.")
+        self.scores = None if scores is None else scores.sort(dim=0).values
+
+    @abstractmethod
+    def fit(self, p: Any, y: Any) -> Self:
+        """Keep the scores of held-out predictions `p` with their targets `y`.
+
+        Args:
+            p: Held-out predictions.
+            y: Their targets.
+        """
+
+    def bound(self, alpha: float) -> Tensor:
+        """The score that a new row exceeds with a chance of at most `alpha`.
+
+        Args:
+            alpha: The chance.
+        """
         if self.scores is None:
             raise InvalidInputError(f"{type(self).__name__} is not fitted: call fit(p, y) with held-out rows first.")
         return conformal_quantile(self.scores, alpha)
 
+    def _setting(self, name: str) -> Any:
+        return self.scores if name == "scores" else super()._setting(name)  # in files they stay a tensor
 
-class ConformalSets(_Scored, ABC):
-    """Sets {c : score(x, c) ≤ q}, with q a quantile of the held-out rows' scores; see `fsvi.calibration.conformal`.
 
-    Guaranteed: a new row's class is in its set with a chance of at least 1 − α, on average over held-out and new rows,
-    if they are exchangeable. Not guaranteed: coverage for each class, each group or each input; coverage after a
-    distribution shift; coverage if the same rows also trained, stopped, scaled or selected the model.
+class ConformalSets(Conformal):
+    """Sets {c : score(x, c) ≤ q}, with q a quantile of the held-out rows' scores; see `Conformal`.
+
+    Args:
+        nonempty: Put the most probable class into every set. Coverage can only grow, so its upper bound is lost.
+        scores: Scores of the held-out rows, (n,); None until `fit` has computed them.
     """
 
-    nonempty: bool
-    num_classes: int | None
+    def __init__(self, nonempty: bool = False, scores: Any = None) -> None:
+        super().__init__(scores)
+        self.nonempty = bool(nonempty)
 
     @abstractmethod
     def class_scores(self, probabilities: Tensor) -> Tensor:
         """The score of every class, (..., classes): larger where the class conforms less to the prediction."""
 
-    def fit(self, p: Probabilities, y: Any) -> ConformalSets:
-        """Keep the scores of held-out predictions `p` with their labels `y`.
-
-        Args:
-            p: Held-out predictions.
-            y: Their labels.
-        """
+    def fit(self, p: Probabilities, y: Any) -> Self:
+        """Keep the scores of held-out predictions `p` with their labels `y`."""
         probabilities, y, _ = check_predictions(p, y)
-        self.num_classes = probabilities.shape[1]
         self.scores = self.class_scores(probabilities).gather(1, y[:, None]).squeeze(1).sort().values
         return self
 
@@ -125,17 +140,11 @@ class ConformalSets(_Scored, ABC):
             p: Predictions.
             alpha: The largest chance that a set misses the label.
         """
-        bound, probabilities = self._quantile(alpha), check_probabilities(p)
-        check_outputs(probabilities.shape[-1], self.num_classes, "classes")
+        bound, probabilities = self.bound(alpha), check_probabilities(p)
         chosen = self.class_scores(probabilities) <= bound
         if self.nonempty:
             chosen.scatter_(-1, probabilities.argmax(-1, keepdim=True), True)
         return chosen
-
-    def _keep(self, nonempty: bool, scores: Any, num_classes: int | None) -> None:
-        self.nonempty = bool(nonempty)
-        self.scores = None if scores is None else check_scores("scores", scores).sort().values
-        self.num_classes = None if num_classes is None else check_count("num_classes", num_classes, least=2)
 
 
 class LAC(ConformalSets):
@@ -147,11 +156,7 @@ class LAC(ConformalSets):
     Args:
         nonempty: Put the most probable class into every set. Coverage can only grow, so its upper bound is lost.
         scores: Scores of the held-out rows, (n,); None until `fit` has computed them.
-        num_classes: Number of classes; None until `fit` has seen it.
     """
-
-    def __init__(self, nonempty: bool = False, scores: Any = None, num_classes: int | None = None) -> None:
-        self._keep(nonempty, scores, num_classes)
 
     def class_scores(self, probabilities: Tensor) -> Tensor:
         """1 − p(c|x)."""
@@ -174,14 +179,11 @@ class APS(ConformalSets):
         randomized: Reduce scores at random, for smaller sets.
         nonempty: Put the most probable class into every set. Coverage can only grow, so its upper bound is lost.
         scores: Scores of the held-out rows, (n,); None until `fit` has computed them.
-        num_classes: Number of classes; None until `fit` has seen it.
     """
 
-    def __init__(
-        self, randomized: bool = False, nonempty: bool = False, scores: Any = None, num_classes: int | None = None
-    ) -> None:
+    def __init__(self, randomized: bool = False, nonempty: bool = False, scores: Any = None) -> None:
+        super().__init__(nonempty, scores)
         self.randomized = bool(randomized)
-        self._keep(nonempty, scores, num_classes)
 
     def class_scores(self, probabilities: Tensor) -> Tensor:
         """Σ p(c'|x) over c and the more probable classes c', minus u p(c|x) if randomized."""
@@ -222,35 +224,23 @@ class Intervals(NamedTuple):
         return (self.lower <= y) & (y <= self.upper)
 
 
-class ConformalIntervals(_Scored):
-    """Intervals E[y] ± q √Var[y], with q a quantile of |y − E[y]| / √Var[y] over the held-out rows.
+class ConformalIntervals(Conformal):
+    """Intervals E[y] ± q √Var[y], with q a quantile of |y − E[y]| / √Var[y] over the held-out rows; see `Conformal`.
 
-    They widen where the prediction is unsure. Guaranteed: each target of a new row lies in its interval with a chance
-    of at least 1 − α, on average over held-out and new rows, if they are exchangeable; see
-    `fsvi.calibration.conformal`. With several targets this holds for each by itself, not for all at once. Not
-    guaranteed: coverage for each group or input; coverage after a distribution shift; coverage if the same rows also
-    trained, stopped, scaled or selected the model.
+    They widen where the prediction is unsure.
 
     Args:
         scores: |y − E[y]| / √Var[y] of the held-out rows, (n, targets); None until `fit` has computed them.
     """
 
-    def __init__(self, scores: Any = None) -> None:
-        self.scores = None if scores is None else _check_residuals(scores)
-
-    def fit(self, p: Predictive, y: Any) -> ConformalIntervals:
-        """Keep the scaled residuals of held-out targets `y` under predictions `p`.
-
-        Args:
-            p: Held-out predictions.
-            y: Their targets; rows with a missing one are left out.
-        """
+    def fit(self, p: Predictive, y: Any) -> Self:
+        """Keep the scaled residuals of held-out targets `y`; rows in which one is missing are left out."""
         p, y = check_numbers(p, y)
         complete = ~y.isnan().any(1)
         if not bool(complete.any()):
             raise InvalidInputError("no held-out row has all targets: intervals need rows without missing ones.")
-        y, (mean, std) = y[complete], _moments(p[complete])
-        self.scores = ((y - mean).abs() / std).sort(dim=0).values
+        mean, std = _moments(p[complete])
+        self.scores = ((y[complete] - mean).abs() / std).sort(dim=0).values
         return self
 
     def intervals(self, p: Predictive, alpha: float = 0.1) -> Intervals:
@@ -260,31 +250,13 @@ class ConformalIntervals(_Scored):
             p: Predictions.
             alpha: The largest chance that an interval misses its target.
         """
-        bound, (mean, std) = self._quantile(alpha), _moments(p)
-        check_outputs(mean.shape[-1], len(bound), "targets")
-        reach = bound * std
-        return Intervals(mean - reach, mean + reach)
+        bound, (mean, std) = self.bound(alpha), _moments(check_numeric(p))
+        return Intervals(mean - bound * std, mean + bound * std)
 
 
-def _moments(p: Any) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of y, (n, targets), in float64; both finite, the latter above 0."""
-    check_numeric(p)
-    p = p.detach().to("cpu", torch.float64)
-    mean, std = p.mean, p.std
-    if not bool((mean.isfinite() & std.isfinite() & (std > 0)).all()):
-        raise InvalidInputError("p has a standard deviation that is 0 or not finite: intervals need positive ones.")
-    return mean, std
-
-
-def _check_residuals(scores: Any) -> Tensor:
-    """Finite scores (n, targets), n ≥ 1, none negative, each column sorted."""
-    values = as_tensor("scores", scores, torch.float64).detach().cpu()
-    if values.dim() != 2 or 0 in values.shape or not bool((values >= 0).all() and values.isfinite().all()):
-        raise InvalidInputError(f"scores of shape {tuple(values.shape)} must be (n, targets), finite and at least 0.")
-    return values.sort(dim=0).values
-
-
-def check_outputs(given: int, fitted: int | None, kind: str) -> None:
-    """Refuse predictions with another number of classes or targets than the calibration has seen."""
-    if given != fitted:
-        raise InvalidInputError(f"p has {given} {kind}, but the calibration was fitted on {fitted}.")
+def _moments(p: Predictive) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of y, (n, targets), the latter above 0."""
+    std = p.std
+    if not bool((std > 0).all()):
+        raise InvalidInputError("p has a standard deviation of 0: intervals need positive ones.")
+    return p.mean, std

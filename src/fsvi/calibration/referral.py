@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,13 +14,10 @@ from fsvi.likelihoods import Predictive
 from fsvi.metrics.checks import check_predictions, check_scores
 from fsvi.metrics.detection import UNCERTAINTIES, uncertainty
 from fsvi.serialization import Configurable
-from fsvi.validation import check_choice, check_count, check_fraction, check_positive, check_type
+from fsvi.validation import check_choice, check_count, check_fraction, check_positive
 
 _PILOT = 0.2
 """The fraction of held-out data that proposes thresholds; the rest tests them."""
-
-_LEARNED = ("threshold", "referred", "kept_accuracy")
-_SETTINGS = ("target_accuracy", "confidence", "score")
 
 
 class Referral:
@@ -67,19 +63,18 @@ class Referral:
         confidence: float = 0.9,
         score: str = "entropy",
     ) -> None:
-        self._set(target_accuracy, confidence, score)
+        self.target_accuracy = check_fraction("target_accuracy", target_accuracy)
+        self.confidence = check_fraction("confidence", confidence)
+        self.score = check_choice("score", score, UNCERTAINTIES)
         scores = uncertainty(p_val, self.score).detach().cpu()
         probabilities, y, observed = check_predictions(p_val, y_val)
         scores = check_scores("uncertainty of p_val", scores[observed])
         wrong = probabilities.argmax(1) != y
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
         pilot, test = order.tensor_split([max(1, int(_PILOT * len(y)))])
-        threshold = self._choose((scores[pilot], wrong[pilot]), (scores[test], wrong[test]))
-        if threshold is None:
-            raise InvalidInputError(self._failure(wrong))
-        self.threshold = threshold
-        self.referred = float((scores > threshold).double().mean())
-        self.kept_accuracy = float((~wrong[test][scores[test] <= threshold]).double().mean())
+        self.threshold = self._choose((scores[pilot], wrong[pilot]), (scores[test], wrong[test]))
+        self.referred = float((scores > self.threshold).double().mean())
+        self.kept_accuracy = float((~wrong[test][scores[test] <= self.threshold]).double().mean())
 
     def decide(self, p: Predictive) -> Tensor:
         """Whether to keep each prediction, (n,) or (n, positions...): True is keep, False is refer.
@@ -90,20 +85,8 @@ class Referral:
         return uncertainty(p, self.score).double() <= self.threshold
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings and the learned threshold as plain numbers and strings."""
-        return {name: getattr(self, name) for name in (*_SETTINGS, *_LEARNED)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Referral:
-        """The referral that `to_dict` described."""
-        if not isinstance(values, Mapping) or set(values) != {*_SETTINGS, *_LEARNED}:
-            raise InvalidInputError(f"a referral has {', '.join((*_SETTINGS, *_LEARNED))}, not {values!r}.")
-        referral = cls.__new__(cls)
-        referral._set(*(values[name] for name in _SETTINGS))
-        referral.threshold = float(check_scores("threshold", [values["threshold"]]))
-        referral.referred = check_positive("referred", values["referred"], zero=True)
-        referral.kept_accuracy = check_positive("kept_accuracy", values["kept_accuracy"], zero=True)
-        return referral
+        """The settings and what was learned, as plain numbers and strings."""
+        return dict(vars(self))
 
     def __str__(self) -> str:
         return (
@@ -112,18 +95,20 @@ class Referral:
             f"{self.confidence:.4g} ({self.kept_accuracy:.4g} on held-out data)."
         )
 
-    def _set(self, target_accuracy: float, confidence: float, score: str) -> None:
-        self.target_accuracy = check_fraction("target_accuracy", target_accuracy)
-        self.confidence = check_fraction("confidence", confidence)
-        self.score = check_choice("score", score, UNCERTAINTIES)
-
-    def _choose(self, pilot: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> float | None:
+    def _choose(self, pilot: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> float:
         """The last threshold in the pilot's sequence before the first one that fails on the test data."""
         thresholds = pilot[0].unique()
         start = int(self._p_values(thresholds, *pilot).argmin())
         failed = self._p_values(thresholds[start:], *test) > 1 - self.confidence
         passed = int(failed.nonzero()[0]) if bool(failed.any()) else len(failed)
-        return float(thresholds[start + passed - 1]) if passed else None
+        if not passed:
+            wrong = torch.cat([pilot[1], test[1]])
+            raise InvalidInputError(
+                f"no threshold on {self.score!r} is sure to keep inputs with an accuracy of {self.target_accuracy} at "
+                f"confidence {self.confidence}: {len(wrong)} held-out inputs, {int(wrong.sum())} of them wrong, do not "
+                "show it, so lower target_accuracy or confidence, or give more held-out data."
+            )
+        return float(thresholds[start + passed - 1])
 
     def _p_values(self, thresholds: Tensor, scores: Tensor, wrong: Tensor) -> Tensor:
         """The probability of so few errors up to each threshold, if the accuracy were just below the target."""
@@ -133,13 +118,6 @@ class Referral:
         errors = torch.cat([torch.zeros(1).long(), wrong[order].cumsum(0)])
         kept = torch.searchsorted(ordered, thresholds, right=True)
         return torch.as_tensor(bdtr(errors[kept].double().numpy(), kept.numpy(), 1 - self.target_accuracy))
-
-    def _failure(self, wrong: Tensor) -> str:
-        return (
-            f"no threshold on {self.score!r} is sure to keep inputs with an accuracy of {self.target_accuracy} at "
-            f"confidence {self.confidence}: {len(wrong)} held-out inputs, {int(wrong.sum())} of them wrong, do not "
-            "show it, so lower target_accuracy or confidence, or give more held-out data."
-        )
 
 
 class SetReferral(Configurable):
@@ -156,7 +134,6 @@ class SetReferral(Configurable):
     """
 
     def __init__(self, calibration: Calibration, alpha: float = 0.1, max_size: int = 1) -> None:
-        check_type("calibration", calibration, Calibration, "a fitted Calibration that ends in LAC or APS")
         self.calibration = calibration
         self.alpha = float(check_alpha(alpha))
         self.max_size = check_count("max_size", max_size)
@@ -192,7 +169,6 @@ class IntervalReferral(Configurable):
     """
 
     def __init__(self, calibration: Calibration, max_width: float, alpha: float = 0.1) -> None:
-        check_type("calibration", calibration, Calibration, "a fitted Calibration that ends in ConformalIntervals")
         self.calibration = calibration
         self.max_width = check_positive("max_width", max_width)
         self.alpha = float(check_alpha(alpha))

@@ -12,17 +12,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fsvi.calibration.conformal import check_outputs
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods import CategoricalPredictive, Predictive
-from fsvi.metrics.checks import check_numbers, check_numeric, check_prediction, check_predictions, check_scores
+from fsvi.likelihoods import CategoricalPredictive, ClassPredictive, Predictive
+from fsvi.metrics.checks import check_numbers, check_predictions, check_scores
 from fsvi.serialization import Configurable
-from fsvi.validation import check_positive
+from fsvi.validation import check_positive, check_type
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _LIMIT = 20.0
 """Scales stay between 1/20 and 20: without errors among the held-out rows, the best temperature would be 0."""
@@ -34,7 +36,7 @@ class Rescaling(Configurable, ABC):
     """A correction of predictions, fitted on held-out rows."""
 
     @abstractmethod
-    def fit(self, p: Any, y: Any) -> Rescaling:
+    def fit(self, p: Any, y: Any) -> Self:
         """Choose the scale that gives held-out targets `y` the highest likelihood under predictions `p`.
 
         Args:
@@ -64,15 +66,14 @@ class TemperatureScaling(Rescaling):
     def __init__(self, temperature: float | None = None) -> None:
         self.temperature = None if temperature is None else check_positive("temperature", temperature)
 
-    def fit(self, p: Predictive, y: Any) -> TemperatureScaling:
+    def fit(self, p: ClassPredictive, y: Any) -> Self:
         """Minimize the mean negative log-likelihood of held-out labels `y`."""
-        log_probs, y = _check_classes(p, y)
-        self.temperature = _best_scale(lambda scale: _nll(log_probs / scale, y))
+        self.temperature = _best_temperature(*_observed(p, y))
         return self
 
-    def __call__(self, p: Predictive) -> Predictive:
+    def __call__(self, p: ClassPredictive) -> Predictive:
         """The prediction at this temperature."""
-        return p.with_class_logits(check_prediction(p).class_log_probs() / self._fitted(self.temperature))
+        return p.with_class_logits(_class_log_probs(p) / self._fitted(self.temperature))
 
 
 class VectorScaling(Rescaling):
@@ -87,24 +88,25 @@ class VectorScaling(Rescaling):
     """
 
     def __init__(self, scale: Any = None, bias: Any = None) -> None:
-        self.scale = _check_scales("scale", scale)
+        self.scale = None if scale is None else check_scores("scale", scale)
         self.bias = None if bias is None else check_scores("bias", bias)
-        if (None if self.scale is None else len(self.scale)) != (None if self.bias is None else len(self.bias)):
-            raise InvalidInputError(f"scale={scale} and bias={bias} must have one number per class each.")
 
-    def fit(self, p: Predictive, y: Any) -> VectorScaling:
+    def fit(self, p: ClassPredictive, y: Any) -> Self:
         """Minimize the mean negative log-likelihood of held-out labels `y`, starting at the best temperature."""
-        log_probs, y = _check_classes(p, y)
-        _check_every_class(y, log_probs.shape[-1])
-        start = 1 / _best_scale(lambda scale: _nll(log_probs / scale, y))
-        self.scale, self.bias = _best_vectors(log_probs, y, start)
+        log_probs, y = _observed(p, y)
+        absent = sorted(set(range(log_probs.shape[-1])) - set(y.tolist()))
+        if absent:
+            raise InvalidInputError(
+                f"class {absent[0]} does not occur among the {len(y)} held-out labels, so VectorScaling would rule it "
+                "out: give more rows or use TemperatureScaling."
+            )
+        self.scale, self.bias = _best_vectors(log_probs, y)
         return self
 
-    def __call__(self, p: Predictive) -> Predictive:
+    def __call__(self, p: ClassPredictive) -> Predictive:
         """The prediction with every class scaled and shifted."""
-        log_probs = check_prediction(p).class_log_probs()
+        log_probs = _class_log_probs(p)
         scale, bias = (self._fitted(value).to(log_probs) for value in (self.scale, self.bias))
-        check_outputs(log_probs.shape[-1], len(scale), "classes")
         return p.with_class_logits(log_probs * scale + bias)
 
 
@@ -120,51 +122,48 @@ class VarianceScaling(Rescaling):
     """
 
     def __init__(self, factor: Any = None, noise_only: bool = False) -> None:
-        self.factor = _check_scales("factor", factor)
+        self.factor = None if factor is None else check_scores("factor", factor)
         self.noise_only = bool(noise_only)
 
-    def fit(self, p: Predictive, y: Any) -> VarianceScaling:
+    def fit(self, p: Predictive, y: Any) -> Self:
         """Minimize the mean negative log-likelihood of held-out targets `y`, each target by itself."""
         p, y = check_numbers(p, y)
-        _check_finite(p)
-        columns = [(p.column(index), y[:, index]) for index in range(y.shape[1])]
-        factors = [_best_scale(lambda k, c=c, t=t: -float(self._scaled(c, k).log_prob(t).mean())) for c, t in columns]  # type: ignore[misc]
-        self.factor = torch.tensor(factors, dtype=torch.float64)
+        self.factor = torch.tensor([self._best(p, y, target) for target in range(y.shape[1])], dtype=torch.float64)
         return self
 
     def __call__(self, p: Predictive) -> Predictive:
         """The prediction with scaled standard deviations."""
-        check_numeric(p)
-        factor = self._fitted(self.factor).to(p.samples)
-        check_outputs(p.samples.shape[-1], len(factor), "targets")
-        return self._scaled(p, factor)
+        return self._scaled(p, self._fitted(self.factor).to(p.samples))
+
+    def _best(self, p: Predictive, y: Tensor, target: int) -> float:
+        only = torch.full_like(y, torch.nan)
+        only[:, target] = y[:, target]
+        return _best_scale(lambda factor: -float(self._scaled(p, factor).log_prob(only).mean()))
 
     def _scaled(self, p: Predictive, factor: Any) -> Predictive:
         samples = p.samples if self.noise_only else p.mean + factor * (p.samples - p.mean)
         return p.moved(samples, factor)
 
 
-def _check_scales(name: str, scales: Any) -> Tensor | None:
-    values = None if scales is None else check_scores(name, scales)
-    if values is not None and not bool((values > 0).all()):
-        raise InvalidInputError(f"{name}={values.tolist()} must be above 0.")
-    return values
-
-
 def _best_scale(loss: Callable[[float], float]) -> float:
     """The scale of the lowest loss: the best point of a grid, refined between its neighbors."""
     from scipy.optimize import minimize_scalar  # takes long to import
 
-    grid = torch.linspace(-math.log(_LIMIT), math.log(_LIMIT), _GRID, dtype=torch.float64)
-    best = int(torch.tensor([loss(math.exp(point)) for point in grid.tolist()]).argmin())
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
-    found = minimize_scalar(
-        lambda point: loss(math.exp(point)), bounds=(float(low), float(high)), method="bounded", options={"xatol": 1e-9}
-    )
-    return math.exp(found.x)
+    grid = torch.linspace(-math.log(_LIMIT), math.log(_LIMIT), _GRID, dtype=torch.float64).tolist()
+    losses = [loss(math.exp(point)) for point in grid]
+    best = losses.index(min(losses))
+    if not math.isfinite(losses[best]):
+        raise InvalidInputError("p gives a held-out target probability 0, which no scaling changes.")
+    ends = grid[max(best - 1, 0)], grid[min(best + 1, _GRID - 1)]
+    options = {"xatol": 1e-9}
+    return math.exp(minimize_scalar(lambda x: loss(math.exp(x)), bounds=ends, method="bounded", options=options).x)
 
 
-def _best_vectors(log_probs: Tensor, y: Tensor, start: float) -> tuple[Tensor, Tensor]:
+def _best_temperature(log_probs: Tensor, y: Tensor) -> float:
+    return _best_scale(lambda scale: -float(CategoricalPredictive(log_probs / scale).log_prob(y).mean()))
+
+
+def _best_vectors(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The scale and the bias of the lowest loss; a shift of all biases changes nothing, so they get mean 0."""
     from scipy.optimize import minimize
 
@@ -176,7 +175,7 @@ def _best_vectors(log_probs: Tensor, y: Tensor, start: float) -> tuple[Tensor, T
         return value.item(), gradient.numpy()
 
     classes = log_probs.shape[-1]
-    first = [start] * classes + [0.0] * classes
+    first = [1 / _best_temperature(log_probs, y)] * classes + [0.0] * classes
     bounds = [(1 / _LIMIT, _LIMIT)] * classes + [(-_LIMIT, _LIMIT)] * classes
     options = {"maxiter": 1000, "ftol": 1e-13, "gtol": 1e-8}
     found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
@@ -184,35 +183,13 @@ def _best_vectors(log_probs: Tensor, y: Tensor, start: float) -> tuple[Tensor, T
     return scale.clone(), bias - bias.mean()
 
 
-def _nll(logits: Tensor, y: Tensor) -> float:
-    return -float(CategoricalPredictive(logits).log_prob(y).mean())
-
-
-def _check_classes(p: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """Every draw's log-probabilities (samples, n, classes) in float64, and labels to which each row gives a chance."""
-    check_prediction(p)
+def _observed(p: ClassPredictive, y: Any) -> tuple[Tensor, Tensor]:
+    """Every draw's log-probabilities (samples, n, classes) in float64 where there is a label, and the labels."""
+    log_probs = _class_log_probs(p).detach().cpu().double()
     _, y, observed = check_predictions(p, y)
-    log_probs = p.class_log_probs().detach().cpu().double()[:, observed]
-    impossible = ~CategoricalPredictive(log_probs).log_prob(y).isfinite()
-    if bool(impossible.any()):
-        row = int(impossible.nonzero()[0])
-        raise InvalidInputError(
-            f"row {row} of p gives its label {int(y[row])} probability 0, which no scaling changes."
-        )
-    return log_probs, y
+    return log_probs[:, observed], y
 
 
-def _check_every_class(y: Tensor, num_classes: int) -> None:
-    absent = sorted(set(range(num_classes)) - set(y.tolist()))
-    if absent:
-        raise InvalidInputError(
-            f"class {absent[0]} does not occur among the {len(y)} held-out labels, so VectorScaling would rule it out: "
-            "give more rows or use TemperatureScaling."
-        )
-
-
-def _check_finite(p: Predictive) -> None:
-    variance = p.variance
-    finite = p.samples.isfinite().all() and variance.isfinite().all() and (variance > p.function_variance).all()
-    if not bool(finite):
-        raise InvalidInputError("p holds NaN or infinite values or no noise: calibration needs finite predictions.")
+def _class_log_probs(p: ClassPredictive) -> Tensor:
+    check_type("p", p, ClassPredictive, "a prediction of classes with its draws, such as method.predict(x)")
+    return p.class_log_probs()

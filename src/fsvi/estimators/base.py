@@ -303,10 +303,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
 
     def _predict(self, inputs: Tensor, num_samples: int, seed: int | None = None) -> Any:
         """The network's own prediction, of classes or of standardized targets, in the memory of the CPU."""
-        prediction = self.method_.predict(inputs, num_samples, self.seed_ if seed is None else seed)
-        for name, value in vars(prediction).items():
-            setattr(prediction, name, value.cpu())
-        return prediction
+        return self.method_.predict(inputs, num_samples, self.seed_ if seed is None else seed).to("cpu")
 
     def _parts(self, X: Any) -> Iterator[Any]:
         """Predictions of a few thousand rows at a time: all draws for many rows would not fit into memory."""

@@ -6,13 +6,14 @@ Examples:
     (torch.Size([5, 3]), torch.Size([5]))
 """
 
-from fsvi.likelihoods.base import Likelihood, Predictive, Summary, concatenate, gathered, mixture, weighted
+from fsvi.likelihoods.base import Likelihood, weighted
 from fsvi.likelihoods.bernoulli import Bernoulli, BernoulliPredictive
 from fsvi.likelihoods.categorical import Categorical, CategoricalPredictive
 from fsvi.likelihoods.gaussian import Gaussian, GaussianPredictive
 from fsvi.likelihoods.multi_head import MultiHead
 from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood, NumericPredictive
 from fsvi.likelihoods.poisson import Poisson, PoissonPredictive
+from fsvi.likelihoods.predictive import ClassPredictive, Predictive, Summary, concatenate, gathered, mixture
 from fsvi.likelihoods.student_t import StudentT, StudentTPredictive
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "BernoulliPredictive",
     "Categorical",
     "CategoricalPredictive",
+    "ClassPredictive",
     "Gaussian",
     "GaussianPredictive",
     "Likelihood",

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch import distributions as D
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import (
+from fsvi.likelihoods.numbers import NumberLikelihood
+from fsvi.likelihoods.predictive import (
     ClassPredictive,
     as_numbers,
     check_defined,
@@ -19,7 +21,6 @@ from fsvi.likelihoods.base import (
     named,
     precise,
 )
-from fsvi.likelihoods.numbers import NumberLikelihood
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,13 +34,9 @@ class Bernoulli(NumberLikelihood):
     probabilities. NaN is a label that is unknown.
 
     Examples:
-        >>> x = torch.linspace(-1, 1, 50)[:, None]
-        >>> net = fsvi.networks.mlp(1, (20,), 1)
-        >>> y = (x > 0).float()
-        >>> method = fsvi.MAP(net, fsvi.Bernoulli())
-        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
-        >>> method.predict(x).mean.shape  # the probability of 1
-        torch.Size([50, 1])
+        >>> f = torch.zeros(10, 4, 1)  # outputs of 10 draws of the function at 4 inputs
+        >>> fsvi.Bernoulli().predictive(f).mean[0]
+        tensor([0.5000])
     """
 
     is_numeric = False
@@ -48,9 +45,9 @@ class Bernoulli(NumberLikelihood):
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
         """Labels as floats (n, outputs)."""
         y = super().check_targets(y, num_outputs)
-        if bool(((y < 0) | (y > 1)).any()):
-            low, high = y.nan_to_num(0.5).min(), y.nan_to_num(0.5).max()
-            raise InvalidInputError(f"labels lie in {low:.4g}..{high:.4g}; Bernoulli needs 0, 1 or probabilities.")
+        wrong = (y < 0) | (y > 1)
+        if bool(wrong.any()):
+            raise InvalidInputError(f"labels hold {y[wrong][0]:.4g}; Bernoulli needs 0, 1 or probabilities.")
         return y
 
     def losses(self, f: Tensor, y: Tensor) -> Tensor:
@@ -90,13 +87,12 @@ class BernoulliPredictive(ClassPredictive):
     def log_prob(self, y: Any) -> Tensor:
         """log 1/S Σₛ Π_l p(y_l|fₛ(x)), (n,), for y of 0 and 1; labels that are NaN are left out."""
         y = check_present(as_numbers(y, self.logits))
-        present = y.expand(self.logits.shape)
-        logs = torch.where(present.isnan(), 0.0, F.logsigmoid(torch.where(present == 1, self.logits, -self.logits)))
-        return log_mean_exp(logs.sum(-1))
+        logs = F.logsigmoid(torch.where(y == 1, self.logits, -self.logits))
+        return log_mean_exp(logs.masked_fill(y.isnan(), 0.0).sum(-1))
 
-    def class_probabilities(self) -> Tensor:
-        """The probabilities of 0 and 1, (n, 2), of a single label."""
-        return self.class_log_probs().exp().mean(0)
+    def outcomes(self) -> Tensor:
+        """Log-probabilities of the absence of all labels, then of their presence, (samples, n, 2 labels)."""
+        return F.logsigmoid(torch.cat([-self.logits, self.logits], dim=-1))
 
     def class_log_probs(self) -> Tensor:
         """(samples, n, 2), of a single label."""
@@ -113,33 +109,29 @@ class BernoulliPredictive(ClassPredictive):
         other.logits = logits[..., 1:] - logits[..., :1]
         return other
 
+    def column(self, index: int) -> Self:
+        """The prediction of one label by itself."""
+        return self.mapped(lambda values: values[..., index : index + 1])
+
     def labels(self) -> Tensor:
         """Whether each label is more probable than not, as 0 or 1, (n, labels), or (n,) for a single label."""
         present = (self.mean > 0.5).long()
         return present.squeeze(-1) if present.shape[-1] == 1 else present
 
-    def noisy(self, draws: Tensor, generator: torch.Generator) -> Tensor:
-        """Labels 0 and 1 per draw and input, (len(draws), n, labels)."""
-        device = self.logits.device
-        return torch.bernoulli(self.samples[draws.to(device)].cpu(), generator=generator).to(device)
+    def given_function(self) -> D.Bernoulli:
+        """The distribution of labels given each draw."""
+        return D.Bernoulli(logits=self.logits, validate_args=False)
 
     def columns(self) -> dict[str, Tensor]:
         """As for two classes; with several labels, the probability that each is present."""
+        if self.logits.shape[-1] == 1:
+            return super().columns()
         p = self.rows()
-        if p.logits.shape[-1] == 1:
-            own = {"label": p.labels(), "probability": p.class_probabilities().amax(-1)}
-        else:
-            own = named("probability", p.mean)
-        return own | {"entropy": p.entropy(), "mutual_information": p.mutual_information()}
+        return named("probability", p.mean) | {"entropy": p.entropy(), "mutual_information": p.mutual_information()}
 
     def constant_nll(self, y: Tensor) -> float | None:
         """The sum over labels of the entropies of their frequencies."""
         y = y.double().reshape(-1, y.shape[-1])
         shares = y.nanmean(0)
         entropies = torch.special.entr(shares) + torch.special.entr(1 - shares)
-        observed = (~y.isnan()).double().mean(0)
-        return float((entropies * observed).nansum())
-
-    def outcomes(self) -> Tensor:
-        """Log-probabilities of the absence of all labels, then of their presence, (samples, n, 2 labels)."""
-        return F.logsigmoid(torch.cat([-self.logits, self.logits], dim=-1))
+        return float((entropies * (~y.isnan()).double().mean(0)).nansum())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch import distributions as D
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import ClassPredictive, Likelihood, as_labels, check_defined, log_mean_exp, precise
+from fsvi.likelihoods.base import Likelihood
+from fsvi.likelihoods.predictive import ClassPredictive, as_labels, check_defined, log_mean_exp, precise
 from fsvi.validation import as_tensor, check_fraction, check_labels
 
 if TYPE_CHECKING:
@@ -32,6 +35,9 @@ class Categorical(Likelihood):
         class_weight: One weight per class; None weighs all the same.
         label_smoothing: ε, from 0 to below 1.
         ignore_index: The label of examples without a target, which do not count; None if all have one.
+
+    Attributes:
+        is_plain: Whether the loss is the cross-entropy of labels, without any option.
 
     Examples:
         >>> likelihood = fsvi.Categorical()
@@ -56,11 +62,7 @@ class Categorical(Likelihood):
         if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
             raise InvalidInputError(f"ignore_index={ignore_index!r} must be a whole number or None.")
         self.ignore_index = ignore_index
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the loss is the cross-entropy of labels, without any option."""
-        return self.class_weight is None and not self.label_smoothing and self.ignore_index is None
+        self.is_plain = class_weight is None and not label_smoothing and ignore_index is None
 
     def bind(self, num_outputs: int) -> None:
         """Check the number of weights."""
@@ -74,7 +76,7 @@ class Categorical(Likelihood):
             raise InvalidInputError(
                 "the network has one output, but Categorical needs one per class: use fsvi.Bernoulli() for one logit."
             )
-        if y.dim() == 2 and y.shape[1] == num_outputs > 1 and y.is_floating_point():
+        if y.dim() == 2 and y.shape[1] == num_outputs and y.is_floating_point():
             sums = y.sum(1)
             if not bool((y >= 0).all()) or not torch.allclose(sums, torch.ones_like(sums), atol=_ROUNDING):
                 raise InvalidInputError(
@@ -89,20 +91,23 @@ class Categorical(Likelihood):
 
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """Mean cross-entropy."""
-        soft = y.is_floating_point()
-        targets = y.expand(f.shape).flatten(0, -2) if soft else y.expand(f.shape[:-1]).reshape(-1)
-        flat = f.reshape(-1, f.shape[-1])
         if self.is_plain and self.weights is None:
-            return F.cross_entropy(flat, targets)
+            targets = y.expand(f.shape if y.is_floating_point() else f.shape[:-1])
+            return F.cross_entropy(f.flatten(0, -2), targets.flatten(0, f.dim() - 2))
+        return self.average(self._losses(f, y), self.observed(y))
+
+    def _losses(self, f: Tensor, y: Tensor) -> Tensor:
+        """−Σ_c w_c q_c log p_c of every example, (..., n); 0 where the target is missing."""
+        targets = y.expand(f.shape if y.is_floating_point() else f.shape[:-1])
         losses = F.cross_entropy(
-            flat,
-            targets,
+            f.flatten(0, -2),
+            targets.flatten(0, f.dim() - 2),
             weight=None if self.class_weight is None else self.class_weight.to(f),
-            ignore_index=_NO_LABEL if soft or self.ignore_index is None else self.ignore_index,
+            ignore_index=_NO_LABEL if y.is_floating_point() or self.ignore_index is None else self.ignore_index,
             label_smoothing=self.label_smoothing,
             reduction="none",
         )
-        return self.average(losses.reshape(f.shape[:-1]), self.observed(y))
+        return losses.reshape(f.shape[:-1])
 
     def observed(self, y: Tensor) -> Tensor | None:
         """Examples whose label is not `ignore_index`."""
@@ -110,10 +115,9 @@ class Categorical(Likelihood):
 
     def num_observed(self, y: Tensor) -> int | Tensor:
         """Labels, or rows of probabilities, that are not `ignore_index`."""
-        observed = self.observed(y)
-        if observed is None:
-            return y[..., 0].numel() if y.is_floating_point() else y.numel()
-        return observed.sum().clamp_min(1)
+        if y.is_floating_point():
+            return y[..., 0].numel()
+        return y.numel() if self.ignore_index is None else (y != self.ignore_index).sum()
 
     def predictive(self, f: Tensor) -> CategoricalPredictive:
         """Class probabilities averaged over draws."""
@@ -123,22 +127,9 @@ class Categorical(Likelihood):
         """√t (diag(√p) − p √pᵀ), a root of t (diag(p) − p pᵀ), with t = Σ_c w_c q_c; t = E w without targets."""
         p = f.softmax(-1)
         root = p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]
-        return root if self.is_plain else self._totals(p, y).sqrt()[:, None, None] * root
-
-    def _totals(self, p: Tensor, y: Tensor | None) -> Tensor:
-        """Σ_c w_c q_c of each example, (n,)."""
-        weight = torch.ones_like(p[0]) if self.class_weight is None else self.class_weight.to(p)
-        if y is None:
-            return self._smoothed(p) @ weight
-        if y.is_floating_point():
-            return self._smoothed(y.to(p)) @ weight
-        observed = self.observed(y)
-        labels = y if observed is None else torch.where(observed, y, 0)
-        totals = self._smoothed(F.one_hot(labels, p.shape[1]).to(p)) @ weight
-        return totals if observed is None else totals * observed
-
-    def _smoothed(self, q: Tensor) -> Tensor:
-        return (1 - self.label_smoothing) * q + self.label_smoothing / q.shape[1]
+        # with equal probabilities, an example's loss is t log C
+        totals = self._losses(torch.zeros_like(f), p if y is None else y) / math.log(f.shape[-1])
+        return totals.sqrt()[:, None, None] * root
 
 
 def _check_weights(weights: Sequence[float] | Tensor) -> Tensor:
@@ -160,9 +151,8 @@ class CategoricalPredictive(ClassPredictive):
 
     def __init__(self, logits: Tensor, ignore_index: int | None = None) -> None:
         self.log_probs = precise(logits).log_softmax(-1)
-        check_defined(self.samples)
-        if ignore_index is not None:
-            self.ignore_index = ignore_index
+        check_defined(self.log_probs.amax(-1))
+        self.ignore_index = ignore_index
 
     @property
     def samples(self) -> Tensor:  # type: ignore[override]
@@ -175,14 +165,6 @@ class CategoricalPredictive(ClassPredictive):
         chosen = self.log_probs.gather(-1, y.expand(self.log_probs.shape[:-1])[..., None]).squeeze(-1)
         return log_mean_exp(chosen).masked_fill(~observed, 0.0)
 
-    def class_probabilities(self) -> Tensor:
-        """The mean over draws, (n, classes)."""
-        return self.mean
-
-    def class_log_probs(self) -> Tensor:
-        """(samples, n, classes)."""
-        return self.log_probs
-
     def outcomes(self) -> Tensor:
         """(samples, n, classes)."""
         return self.log_probs
@@ -193,29 +175,9 @@ class CategoricalPredictive(ClassPredictive):
         other.log_probs = logits.log_softmax(-1)
         return other
 
-    def labels(self) -> Tensor:
-        """The most probable class, (n,)."""
-        return self.mean.argmax(-1)
-
-    def noisy(self, draws: Tensor, generator: torch.Generator) -> Tensor:
-        """A label per draw and input, (len(draws), n)."""
-        probabilities = self.samples[draws.to(self.log_probs.device)].cpu()
-        labels = torch.multinomial(probabilities.flatten(0, -2), 1, generator=generator)
-        return labels.reshape(probabilities.shape[:-1]).to(self.log_probs.device)
-
-    def column(self, index: int) -> Self:
-        """Refused: a class by itself is not a prediction."""
-        self._refuse("single targets")
-
-    def columns(self) -> dict[str, Tensor]:
-        """The most probable class with its probability, entropy and mutual information."""
-        p = self.rows()
-        return {
-            "label": p.labels(),
-            "probability": p.mean.amax(-1),
-            "entropy": p.entropy(),
-            "mutual_information": p.mutual_information(),
-        }
+    def given_function(self) -> D.Categorical:
+        """The distribution of labels given each draw."""
+        return D.Categorical(logits=self.log_probs, validate_args=False)
 
     def constant_nll(self, y: Tensor) -> float | None:
         """The entropy of the classes' frequencies."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import as_numbers, precise
 from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
-from fsvi.serialization import name_in_files, plain
+from fsvi.likelihoods.predictive import as_numbers, check_defined, precise
+from fsvi.serialization import plain
 from fsvi.validation import as_tensor, check_positive
 
 _TWO_SIDED_95 = 1.959964
@@ -31,13 +31,9 @@ class Gaussian(NumberLikelihood):
             training data.
 
     Examples:
-        >>> x = torch.linspace(-1, 1, 50)[:, None]
-        >>> net = fsvi.networks.mlp(1, (20,), 1)
-        >>> y = torch.sin(3 * x)
-        >>> method = fsvi.MAP(net, fsvi.Gaussian(noise=0.1, learn_noise=True))
-        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
-        >>> method.predict(x).variance.shape
-        torch.Size([50, 1])
+        >>> f = torch.zeros(10, 4, 1)  # outputs of 10 draws of the function at 4 inputs
+        >>> fsvi.Gaussian(noise=0.5).predictive(f).std[0]
+        tensor([0.5000])
     """
 
     log_noise: Tensor
@@ -67,21 +63,18 @@ class Gaussian(NumberLikelihood):
         self.heteroscedastic = heteroscedastic
         self._set(values)
 
-    def config(self) -> dict[str, object]:
-        """The constructor's arguments; the learned noise is saved with the tensors."""
-        names = ("learn_noise", "heteroscedastic", "least_noise")
-        settings = {"noise": plain(self._noise), **{name: getattr(self, name) for name in names}}
-        return {"class": name_in_files(type(self)), "settings": settings}
+    def _setting(self, name: str) -> Any:
+        return plain(self._noise) if name == "noise" else super()._setting(name)  # a learned one is a tensor
 
     def bind(self, num_outputs: int) -> None:
         """One noise per output."""
+        if self.heteroscedastic and num_outputs % 2:
+            raise InvalidInputError(
+                f"heteroscedastic noise needs two outputs per target; the network has {num_outputs}."
+            )
         if self.heteroscedastic:
-            if num_outputs % 2:
-                raise InvalidInputError(
-                    f"heteroscedastic noise needs two outputs per target; the network has {num_outputs}."
-                )
             return
-        given = torch.as_tensor(self._noise, dtype=self.log_noise.dtype, device=self.log_noise.device)
+        given = torch.as_tensor(self._noise, dtype=torch.float32)
         if given.dim() == 1 and len(given) != num_outputs:
             raise InvalidInputError(f"noise has {len(given)} values for a network with {num_outputs} outputs.")
         self._set(given.expand(num_outputs))
@@ -91,9 +84,9 @@ class Gaussian(NumberLikelihood):
         """The standard deviation of the noise, one per output."""
         return self._log_noise().detach().exp()
 
-    def num_targets(self, num_outputs: int) -> int:
-        """One per output; one per two outputs if the noise is an output, too."""
-        return num_outputs // 2 if self.heteroscedastic else num_outputs
+    def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        """Targets as floats (n, targets); each has two outputs if the noise is an output, too."""
+        return super().check_targets(y, num_outputs // 2 if self.heteroscedastic else num_outputs)
 
     def losses(self, f: Tensor, y: Tensor) -> Tensor:
         """−log N(y; f, noise²)."""
@@ -130,10 +123,7 @@ class Gaussian(NumberLikelihood):
 
     def _set(self, noise: Tensor) -> None:
         log_noise = 0.5 * (noise.square() - self.least_noise**2).log() if self.least_noise else noise.log()
-        if self.learn_noise:
-            self.log_noise = nn.Parameter(log_noise)
-        else:
-            self.register_buffer("log_noise", log_noise)
+        self.learnable("log_noise", log_noise, self.learn_noise)
 
 
 class GaussianPredictive(NumericPredictive):
@@ -146,17 +136,17 @@ class GaussianPredictive(NumericPredictive):
 
     def __init__(self, samples: Tensor, noise_variance: Tensor) -> None:
         self.samples = precise(samples)
-        self.noise_variance = precise(noise_variance).expand(samples.shape)
-        self.check_variance()
+        noise_variance = precise(noise_variance)
+        self.noise_variance = noise_variance.clamp_min(torch.finfo(noise_variance.dtype).tiny).expand(samples.shape)
+        check_defined(self.variance[None])
 
     def given_function(self) -> D.Normal:
         """N(f, noise) of each draw."""
         return D.Normal(self.samples, self.noise_variance.sqrt(), validate_args=False)
 
     def cdf(self, y: Any, below: bool = False) -> Tensor:
-        """1/S Σₛ Φ((y − fₛ)/σₛ), (n, targets). If σₛ is 0, the function jumps at fₛ."""
-        z = (as_numbers(y, self.samples) - self.samples) / self.noise_variance.sqrt()
-        return torch.special.ndtr(torch.where(z.isnan(), -math.inf if below else math.inf, z)).mean(0)
+        """1/S Σₛ Φ((y − fₛ)/σₛ), (n, targets)."""
+        return torch.special.ndtr((as_numbers(y, self.samples) - self.samples) / self.noise_variance.sqrt()).mean(0)
 
     def crps(self, y: Any) -> Tensor:
         """1/S Σₛ A(y − fₛ, σₛ²) − 1/(2S²) Σₛₜ A(fₛ − fₜ, σₛ² + σₜ²), with A(m, v) = E|N(m, v)| (Grimit et al. 2006)."""
@@ -179,14 +169,14 @@ class GaussianPredictive(NumericPredictive):
     def constant_nll(self, y: Tensor) -> float | None:
         """That of one Gaussian."""
         y = y.double().reshape(-1, y.shape[-1])
-        squared = (y - y.nanmean(0)).square().nanmean(0).clamp_min(1e-12)
-        observed = (~y.isnan()).double().mean(0)
-        return float((observed * 0.5 * (2 * math.pi * math.e * squared).log()).nansum())
+        mean = y.nanmean(0)
+        constant = GaussianPredictive(mean.expand(1, *y.shape), (y - mean).square().nanmean(0).clamp_min(1e-12))
+        return -float(constant.log_prob(y).mean())
 
 
 def _mean_absolute(mean: Tensor, variance: Tensor) -> Tensor:
     """E|N(mean, variance)| = 2σ φ(m/σ) + m (2Φ(m/σ) − 1)."""
-    std = variance.sqrt().clamp_min(torch.finfo(variance.dtype).tiny)
+    std = variance.sqrt()
     z = mean / std
     density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
     return 2 * std * density + mean * torch.erf(z / math.sqrt(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,8 +10,8 @@ from torch import Tensor
 from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import as_numbers, precise
 from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
+from fsvi.likelihoods.predictive import as_numbers, check_defined, precise
 
 _TAIL = 1e-10
 """the probability of larger counts that the CRPS leaves out"""
@@ -22,13 +23,9 @@ class Poisson(NumberLikelihood):
     NaN is a missing count.
 
     Examples:
-        >>> x = torch.linspace(-1, 1, 50)[:, None]
-        >>> net = fsvi.networks.mlp(1, (20,), 1)
-        >>> y = torch.poisson((1 + x).exp())
-        >>> method = fsvi.MAP(net, fsvi.Poisson())
-        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
-        >>> method.predict(x).quantile([0.05, 0.95]).shape
-        torch.Size([2, 50, 1])
+        >>> f = torch.zeros(10, 4, 1)  # outputs of 10 draws of the function at 4 inputs
+        >>> fsvi.Poisson().predictive(f).quantile(0.95)[0]
+        tensor([3.])
     """
 
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
@@ -61,15 +58,11 @@ class PoissonPredictive(NumericPredictive):
 
     def __init__(self, log_rates: Tensor) -> None:
         self.samples = precise(log_rates).exp()
-        self.check_variance()
+        check_defined(self.variance[None])
 
     def given_function(self) -> D.Poisson:
         """The Poisson distribution of each draw."""
         return D.Poisson(self.samples, validate_args=False)
-
-    def point(self) -> Tensor:
-        """E[y], rounded to a count, (n, targets)."""
-        return self.mean.round()
 
     def cdf(self, y: Any, below: bool = False) -> Tensor:
         """P(Y ≤ y), (n, targets), for any real y."""
@@ -78,22 +71,18 @@ class PoissonPredictive(NumericPredictive):
         chance = torch.special.gammaincc((last + 1).clamp_min(1), self.samples.to(last.dtype))
         return torch.where(last < 0, 0.0, chance).mean(0)
 
-    def one_quantile(self, q: float) -> Tensor:
-        """The smallest count with a distribution function of at least `q`, by bisection."""
-        low = torch.full_like(self.mean, -1.0)
-        high = self.samples.amax(0).ceil() + 1
-        while bool((short := self.cdf(high) < q).any()):
-            high = torch.where(short, 2 * high, high)
-        while bool((high - low > 1).any()):
-            middle = ((low + high) / 2).floor()
-            enough = self.cdf(middle) >= q
-            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-        return high
+    def quantile(self, q: float | Sequence[float]) -> Tensor:
+        """The smallest count with a distribution function of at least `q`, of each target by itself.
+
+        Args:
+            q: Probabilities between 0 and 1. One number gives (n, targets), several (len(q), n, targets).
+        """
+        return super().quantile(q).floor()
 
     def crps(self, y: Any) -> Tensor:
         """Σₖ (F(k) − 1[k ≥ y])² over counts k, (n, targets), which is the integral of a step function."""
         y = as_numbers(y, self.samples)
-        last = torch.maximum(self.one_quantile(1 - _TAIL).max(), y.nan_to_num(0.0).max())
+        last = torch.maximum(self.quantile(1 - _TAIL).max(), y.nan_to_num(0.0).max())
         total = torch.zeros_like(y)
         for count in range(int(last) + 1):
             step = (count >= y).to(y.dtype)
@@ -103,5 +92,5 @@ class PoissonPredictive(NumericPredictive):
     def constant_nll(self, y: Tensor) -> float | None:
         """That of one Poisson distribution with the mean of the counts."""
         y = y.double().reshape(-1, y.shape[-1])
-        logs = D.Poisson(y.nanmean(0).clamp_min(1e-12), validate_args=False).log_prob(y.nan_to_num(0.0))
-        return -float(torch.where(y.isnan(), 0.0, logs).sum(-1).mean())
+        rates = y.nanmean(0).clamp_min(1e-12).expand(1, *y.shape)
+        return -float(PoissonPredictive(rates.log()).log_prob(y).mean())

@@ -6,19 +6,16 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.base import as_numbers, precise
 from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
-from fsvi.serialization import name_in_files
+from fsvi.likelihoods.predictive import as_numbers, check_defined, precise
 from fsvi.validation import check_positive
 
 _LEAST_DF = 2.0
 """where the variance becomes infinite"""
-_ITERATIONS = 100
-"""of expectation maximization"""
 
 
 class StudentT(NumberLikelihood):
@@ -34,13 +31,9 @@ class StudentT(NumberLikelihood):
         learn_df: Whether the degrees of freedom are learned, one value per output. It takes hundreds of examples.
 
     Examples:
-        >>> x = torch.linspace(-1, 1, 50)[:, None]
-        >>> net = fsvi.networks.mlp(1, (20,), 1)
-        >>> y = torch.sin(3 * x)
-        >>> method = fsvi.MAP(net, fsvi.StudentT())
-        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
-        >>> method.predict(x).mean.shape
-        torch.Size([50, 1])
+        >>> f = torch.zeros(10, 4, 1)  # outputs of 10 draws of the function at 4 inputs
+        >>> fsvi.StudentT().predictive(f).quantile([0.05, 0.95]).shape
+        torch.Size([2, 4, 1])
     """
 
     log_scale: Tensor
@@ -54,16 +47,18 @@ class StudentT(NumberLikelihood):
             raise InvalidInputError(f"df={df} must be above {_LEAST_DF:.0f}: otherwise the noise has no variance.")
         self.learn_scale = learn_scale
         self.learn_df = learn_df
-        self._set(1)
+        self.bind(1)
 
-    def config(self) -> dict[str, object]:
-        """The constructor's arguments; learned values are saved with the tensors."""
-        settings = {"scale": self._scale, "df": self._df, "learn_scale": self.learn_scale, "learn_df": self.learn_df}
-        return {"class": name_in_files(type(self)), "settings": settings}
+    def _setting(self, name: str) -> Any:
+        return getattr(self, f"_{name}") if name in ("scale", "df") else super()._setting(name)  # learned: a tensor
 
     def bind(self, num_outputs: int) -> None:
         """One scale and one number of degrees of freedom per output."""
-        self._set(num_outputs)
+        for name, value, is_learned in (
+            ("log_scale", math.log(self._scale), self.learn_scale),
+            ("log_excess", math.log(self._df - _LEAST_DF), self.learn_df),
+        ):
+            self.learnable(name, torch.full((num_outputs,), value), is_learned)
 
     @property
     def scale(self) -> Tensor:
@@ -77,11 +72,7 @@ class StudentT(NumberLikelihood):
 
     def losses(self, f: Tensor, y: Tensor) -> Tensor:
         """−log of the t density of y at location f."""
-        df = self._freedom()
-        z = (y - f) * (-self.log_scale).exp()
-        tail = 0.5 * (df + 1) * torch.log1p(z.square() / df)
-        constant = torch.lgamma(0.5 * df) - torch.lgamma(0.5 * (df + 1)) + 0.5 * (math.pi * df).log()
-        return tail + constant + self.log_scale
+        return -D.StudentT(self._freedom(), f, self.log_scale.exp(), validate_args=False).log_prob(y)
 
     def predictive(self, f: Tensor) -> StudentTPredictive:
         """Mixture of t distributions."""
@@ -94,18 +85,6 @@ class StudentT(NumberLikelihood):
 
     def _freedom(self) -> Tensor:
         return _LEAST_DF + self.log_excess.exp()
-
-    def _set(self, num_outputs: int) -> None:
-        for name, value, learned in (
-            ("log_scale", math.log(self._scale), self.learn_scale),
-            ("log_excess", math.log(self._df - _LEAST_DF), self.learn_df),
-        ):
-            old = getattr(self, name, None)
-            values = torch.full((num_outputs,), value) if old is None else old.detach().new_full((num_outputs,), value)
-            if learned:
-                setattr(self, name, nn.Parameter(values))
-            else:
-                self.register_buffer(name, values)
 
 
 class StudentTPredictive(NumericPredictive):
@@ -122,7 +101,7 @@ class StudentTPredictive(NumericPredictive):
     def __init__(self, samples: Tensor, scale: Tensor, df: Tensor) -> None:
         self.samples = precise(samples)
         self.scale, self.df = (values.to(self.samples).expand(samples.shape) for values in (scale, df))
-        self.check_variance()
+        check_defined(self.variance[None])
 
     def given_function(self) -> D.StudentT:
         """The t distribution of each draw."""
@@ -142,28 +121,16 @@ class StudentTPredictive(NumericPredictive):
         df, z = (values.detach().cpu().double().numpy() for values in (self.df, z))
         return torch.as_tensor(stdtr(df, z)).mean(0).to(y)
 
-    def bracket(self, q: float) -> tuple[Tensor, Tensor]:
-        """The least and the largest quantile over draws."""
-        from scipy.special import stdtrit
-
-        z = torch.as_tensor(stdtrit(self.df.detach().cpu().double().numpy(), q)).to(self.samples)
-        quantiles = self.samples + self.scale * z
-        return quantiles.amin(0), quantiles.amax(0)
-
     def moved(self, samples: Tensor, factor: Any) -> StudentTPredictive:
         """The prediction with these locations of the draws, and noise whose scale is multiplied by `factor`."""
         return StudentTPredictive(samples, self.scale * factor, self.df)
 
     def constant_nll(self, y: Tensor) -> float | None:
-        """That of one t distribution with these degrees of freedom, fitted by expectation maximization."""
-        y = y.double().reshape(-1, y.shape[-1])
-        df = self.df.flatten(0, -2).mean(0).double()
-        loc = y.nanmedian(0).values
-        variance = (y - loc).square().nanmean(0).clamp_min(1e-12)
-        for _ in range(_ITERATIONS):
-            squared = (y - loc).square() / variance
-            weight = torch.where(y.isnan(), torch.nan, (df + 1) / (df + squared))
-            loc = (weight * y).nansum(0) / weight.nansum(0)
-            variance = (weight * (y - loc).square()).nanmean(0).clamp_min(1e-12)
-        logs = D.StudentT(df, loc, variance.sqrt(), validate_args=False).log_prob(y)
-        return -float(torch.where(y.isnan(), 0.0, logs).sum(-1).mean())
+        """That of one t distribution with these degrees of freedom, fitted by SciPy."""
+        from scipy.stats import t
+
+        total = 0.0
+        for target, df in zip(y.double().reshape(-1, y.shape[-1]).T, self.df.flatten(0, -2).mean(0), strict=True):
+            known = target[~target.isnan()].cpu().numpy()
+            total -= t.logpdf(known, *t.fit(known, fdf=float(df))).sum() / len(target)
+        return total

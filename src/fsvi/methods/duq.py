@@ -26,8 +26,6 @@ class KernelPredictive(CategoricalPredictive):
         log_kernels: log K_c, (samples, n, classes).
     """
 
-    score_name = "kernel distance"
-
     def __init__(self, log_kernels: Tensor) -> None:
         # Distances that overflow are equal: no class is near, and the kernels are 0.
         log_kernels = log_kernels.clamp_min(torch.finfo(log_kernels.dtype).min / 4)

@@ -6,18 +6,19 @@ Metrics are computed in float64 on the CPU, so that sums over a large test set s
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
-from fsvi.likelihoods.base import as_labels, as_numbers
-from fsvi.validation import as_tensor, check_type
+from fsvi.likelihoods.predictive import as_labels, as_numbers
+from fsvi.validation import as_tensor
 
 Probabilities: TypeAlias = Predictive | Tensor
 """A prediction of classes, or its class probabilities (n, positions..., classes)."""
+P = TypeVar("P", bound=Predictive)
 
 _ROUNDING = 1e-3
 """The tolerance for sums of probabilities; half precision passes."""
@@ -53,9 +54,9 @@ def check_probabilities(p: Any) -> Tensor:
     if values.dim() < 2 or 0 in values.shape:
         raise InvalidInputError(f"p has shape {tuple(values.shape)}; probabilities (n, classes) are needed, n ≥ 1.")
     rows = values.flatten(0, -2)
-    wrong = ((rows < 0) | ~rows.isfinite()).any(1) | ((rows.sum(1) - 1).abs() > _ROUNDING)
-    if bool(wrong.any()):
-        row = int(wrong.nonzero()[0])
+    right = (rows >= 0).all(1) & ((rows.sum(1) - 1).abs() <= _ROUNDING)
+    if not bool(right.all()):
+        row = int((~right).nonzero()[0])
         raise InvalidInputError(f"row {row} of p is {rows[row].tolist()}, not probabilities that sum to 1.")
     return values
 
@@ -70,30 +71,19 @@ def check_scores(name: str, scores: Any) -> Tensor:
     return values
 
 
-def check_prediction(p: Any) -> Predictive:
-    """A prediction with at least one input."""
-    check_type("p", p, Predictive, "a prediction of classes or numbers, such as method.predict(x)")
-    if p.mean.shape[0] == 0:  # `len` would fix the number of examples in a graph that is exported
-        raise InvalidInputError("p has no predictions: at least one is needed.")
-    prediction: Predictive = p
-    return prediction
-
-
-def check_numeric(p: Any) -> None:
-    """A prediction of numbers."""
-    check_type("p", p, Predictive, "a prediction of real targets or counts, such as method.predict(x) of a regression")
-    if not p.is_numeric:
+def check_numeric(p: P) -> P:
+    """A prediction of numbers, in float64 on the CPU."""
+    if not isinstance(p, Predictive) or not p.is_numeric:
         raise InvalidInputError(f"p is a {type(p).__name__}, not a prediction of real targets or counts.")
+    return p.mapped(lambda values: values.detach().to("cpu", torch.float64))
 
 
-def check_numbers(p: Any, y: Any) -> tuple[Predictive, Tensor]:
+def check_numbers(p: P, y: Any) -> tuple[P, Tensor]:
     """Predictions of numbers in float64 at inputs or positions with any target, and these targets (rows, targets)."""
-    check_numeric(p)
-    p = p.detach().to("cpu", torch.float64)
-    y = as_numbers(as_tensor("y", y, torch.float64).detach().cpu(), p.mean[None])
+    p = check_numeric(p)
+    y = as_numbers(as_tensor("y", y, torch.float64).detach().cpu(), p.mean[None]).flatten(0, -2)
     if bool(y.isinf().any()):
         raise InvalidInputError(f"targets have {int(y.isinf().sum())} infinite values.")
-    y = y.flatten(0, -2)
     observed = ~y.isnan().all(1)
     if not bool(observed.any()):
         raise InvalidInputError(f"there are {len(p)} predictions, but no targets: at least one is needed.")

@@ -3,31 +3,23 @@
 # scikit-learn is imported inside functions, because its import takes longer than that of fsvi.
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
-from fsvi.metrics.checks import check_prediction, check_scores
-from fsvi.validation import as_tensor, check_choice, check_labels
+from fsvi.metrics.checks import check_scores
+from fsvi.validation import as_tensor, check_choice, check_labels, check_type
 
-UNCERTAINTIES: dict[str, Callable[[Predictive], Tensor]] = {
-    "entropy": lambda p: p.entropy(),
-    "expected_entropy": lambda p: p.expected_entropy(),
-    "mutual_information": lambda p: p.mutual_information(),
-    "own": lambda p: p.score,
-}
+UNCERTAINTIES = ("entropy", "expected_entropy", "mutual_information", "own")
 """Uncertainty scores by name. "own" is the score that the method's authors use, `Predictive.score`."""
 
 _ACCEPTED = 0.95
 
 
-@dataclass(frozen=True)
-class Roc:
+class Roc(NamedTuple):
     """A ROC curve, with one point per threshold, in descending order.
 
     Attributes:
@@ -41,8 +33,7 @@ class Roc:
     thresholds: Tensor
 
 
-@dataclass(frozen=True)
-class Detection:
+class Detection(NamedTuple):
     """How well a score separates inputs out of distribution from inputs in distribution.
 
     Attributes:
@@ -68,7 +59,9 @@ def uncertainty(p: Predictive, kind: str = "entropy") -> Tensor:
             method's authors use).
     """
     check_choice("kind", kind, UNCERTAINTIES)
-    return UNCERTAINTIES[kind](check_prediction(p))
+    check_type("p", p, Predictive, "a prediction such as method.predict(x)")
+    scores: Tensor = p.score if kind == "own" else getattr(p, kind)()
+    return scores
 
 
 def evaluate_ood(p_in: Predictive, p_out: Predictive) -> dict[str, float]:
@@ -79,7 +72,7 @@ def evaluate_ood(p_in: Predictive, p_out: Predictive) -> dict[str, float]:
         p_out: Predictions for inputs out of distribution.
     """
     found = {kind: ood(uncertainty(p_in, kind), uncertainty(p_out, kind)) for kind in UNCERTAINTIES}
-    return {f"{name}_{kind}": value for kind, each in found.items() for name, value in asdict(each).items()}
+    return {f"{name}_{kind}": value for kind, each in found.items() for name, value in each._asdict().items()}
 
 
 def ood(in_scores: Any, out_scores: Any) -> Detection:
@@ -91,12 +84,10 @@ def ood(in_scores: Any, out_scores: Any) -> Detection:
     """
     from sklearn.metrics import average_precision_score
 
-    inside, outside = (
-        check_scores(name, as_tensor(name, scores).flatten())
-        for name, scores in (("in_scores", in_scores), ("out_scores", out_scores))
-    )
+    inside = check_scores("in_scores", as_tensor("in_scores", in_scores).flatten())
+    outside = check_scores("out_scores", as_tensor("out_scores", out_scores).flatten())
     scores = torch.cat([inside, outside])
-    is_out = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).long()
+    is_out = torch.arange(len(scores)).ge(len(inside)).long()
     accepted = roc(1 - is_out, -scores)
     return Detection(
         auroc=auroc(is_out, scores),

@@ -1,34 +1,25 @@
-"""The quality of predictions of real targets. The predictive distribution is the mixture over draws.
-
-Targets that are NaN are missing and do not count.
-
-Predictions and targets have the same units. A network trained on standardized targets predicts standardized ones.
-`unstandardize` converts its predictions to the original units, in which these metrics should be reported.
-"""
+"""The quality of predictions of real targets and counts, in their units; targets that are NaN do not count."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
-from fsvi.metrics.checks import check_numbers, check_numeric
+from fsvi.metrics.checks import P, check_numbers
 from fsvi.validation import as_tensor, check_fraction
 
 _LEVELS = (50, 90, 95)
 
-P = TypeVar("P", bound=Predictive)
-
 
 def unstandardize(p: P, scale: Any) -> P:
-    """Convert a prediction of standardized targets to the original units.
+    """Convert a prediction of standardized targets to the original units, in which metrics should be reported.
 
     Args:
         p: The prediction.
         scale: How the targets were standardized, z = (y − mean) / std: an object with `mean` and `std`, one number or
             one per target.
     """
-    check_numeric(p)
     mean, std = (as_tensor(name, getattr(scale, name)).to(p.samples) for name in ("mean", "std"))
     if not bool((std > 0).all() and std.isfinite().all() and mean.isfinite().all()):
         raise InvalidInputError(f"the scale has mean={scale.mean} and std={scale.std}: std must be above 0.")
@@ -73,9 +64,8 @@ def log_likelihood(p: Predictive, y: Any) -> float:
 def coverage(p: Predictive, y: Any, level: float = 0.95) -> float:
     """The fraction of targets inside the central interval with probability `level`.
 
-    y is inside if the distribution function at y is between (1 − level)/2 and (1 + level)/2, so no quantile of the
-    mixture is needed. Where the function jumps, as for counts, y is inside if the jump overlaps these bounds: the
-    interval of an exact prediction is one point.
+    y is inside if the distribution function at y is between (1 − level)/2 and (1 + level)/2. Where the function jumps,
+    as for counts, y is inside if the jump overlaps these bounds.
 
     Args:
         p: Predictions.

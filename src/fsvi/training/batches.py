@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from fsvi import ranks
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import TARGET_KEYS, concatenate, is_graph_batch, tensors_of, without_targets
-from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import digest
@@ -247,16 +246,10 @@ class StreamBatches(LoaderBatches):
         return 1 if first is None else len(first.y)
 
 
-def num_observed(likelihood: Likelihood, y: Tensor) -> int:
-    """How many targets are present: of examples, or of positions if there are outputs at every position."""
-    observed = likelihood.observed(y)
-    return int(likelihood.num_observed(y)) if observed is None else int(observed.sum())
-
-
 def with_targets(method: Method, batches: Iterable[Minibatch]) -> Iterator[Minibatch]:
     """The batches in which a target is present, with the number of these."""
     for batch in batches:
-        observed = num_observed(method.likelihood, batch.y)
+        observed = int(method.likelihood.num_observed(batch.y))
         if observed:
             yield batch._replace(observed=observed)
 

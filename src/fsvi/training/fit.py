@@ -14,7 +14,7 @@ from fsvi import ranks
 from fsvi.errors import InvalidInputError
 from fsvi.methods.base import Method
 from fsvi.networks.devices import find_device, forked_random, seed_random
-from fsvi.training.batches import Batches, Minibatch, TensorBatches, Unpack, as_batches, num_observed
+from fsvi.training.batches import Batches, Minibatch, TensorBatches, Unpack, as_batches
 from fsvi.training.callbacks import Callback, TrainingState, check_callbacks
 from fsvi.training.checkpoints import opened
 from fsvi.training.features import use_features
@@ -213,7 +213,7 @@ def _begin(method: Method, batches: Batches) -> Minibatch:
         label = int(y.flatten()[0])
         message = f"all {y.numel()} labels checked are {label}: nothing can be learned about the other classes."
         warnings.warn(message, stacklevel=3)
-    observed = num_observed(method.likelihood, y)
+    observed = int(method.likelihood.num_observed(y))
     if not observed:
         raise InvalidInputError(f"no target is present in the {len(y)} examples checked: at least one is needed.")
     for each in {method, *method.learners()}:  # N counts the examples, or positions, that have a target

@@ -25,7 +25,7 @@ from fsvi.methods.files import load_tensors
 from fsvi.networks.devices import mixed_seed, seed_random
 from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import building_from, digest
-from fsvi.training.batches import Batches, Minibatch, num_observed, with_targets
+from fsvi.training.batches import Batches, Minibatch, with_targets
 from fsvi.training.callbacks import Callback, TrainingState, callback_name
 from fsvi.training.checkpoints import Checkpoints, flatten, load_optimizer
 from fsvi.training.history import History
@@ -82,8 +82,8 @@ class Stepper:
             The terms of the loss by name, averaged over the minibatches; empty without any observed target.
         """
         if observed is None:
-            count = self.method.likelihood
-            given = [Minibatch(*batch)._replace(observed=num_observed(count, batch[1])) for batch in batches]
+            count = self.method.likelihood.num_observed
+            given = [Minibatch(*batch)._replace(observed=int(count(batch[1]))) for batch in batches]
             observed = ranks.total(sum(batch.observed or 0 for batch in given))
             batches = [batch for batch in given if batch.observed] or given[:1]  # one without targets takes part
         if not observed:

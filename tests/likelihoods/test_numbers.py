@@ -17,7 +17,7 @@ def in_scipy(p, kind):
     if kind == "counts":
         return scipy.stats.poisson(p.samples.numpy())
     if kind == "student":
-        return scipy.stats.t(p.df.numpy(), p.samples.numpy(), p.scale.numpy())
+        return scipy.stats.t(p.parameters["df"].numpy(), p.samples.numpy(), p.parameters["scale"].numpy())
     return scipy.stats.laplace(p.parameters["loc"].numpy(), p.parameters["scale"].numpy())
 
 

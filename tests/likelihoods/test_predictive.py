@@ -159,7 +159,7 @@ def test_the_best_constant_is_not_beaten_by_any_other(kind):
         p = made(kind, seed=seed)[[0]].draws(slice(0, 1))
         same = fsvi.likelihoods.concatenate([p] * len(y))
         if kind == "student":  # the degrees of freedom are given
-            same.df = made(kind).df[:1, :1].expand(1, len(y), Q)
+            same.parameters["df"] = made(kind).parameters["df"][:1, :1].expand(1, len(y), Q)
         assert -float(same.log_prob(y).mean()) > best
 
 

@@ -195,8 +195,7 @@ class Calibrated(Configurable):
             summary: Yield summaries without the draws.
         """
         for p in self.method.predict_batches(loader, *self._sampling(num_samples, seed), batch_size):
-            scaled: Predictive = self.calibration(p)
-            yield scaled.summary() if summary else scaled
+            yield self.calibration(p).summary() if summary else self.calibration(p)
 
     def sets(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Tensor:
         """The classes in the prediction set of each input, (n, classes).
@@ -206,7 +205,7 @@ class Calibrated(Configurable):
             alpha: The largest chance that a set misses the label.
             batch_size: The number of inputs per pass through the network.
         """
-        return self.calibration.sets(self._raw(x, batch_size), alpha)
+        return self.calibration.sets(self.method.predict(x, self.num_samples, self.seed, batch_size), alpha)
 
     def intervals(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Intervals:
         """The prediction interval of each input and target.
@@ -216,7 +215,7 @@ class Calibrated(Configurable):
             alpha: The largest chance that an interval misses the target.
             batch_size: The number of inputs per pass through the network.
         """
-        return self.calibration.intervals(self._raw(x, batch_size), alpha)
+        return self.calibration.intervals(self.method.predict(x, self.num_samples, self.seed, batch_size), alpha)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write method and calibration to one file, without pickle; `fsvi.load` restores both."""
@@ -243,9 +242,6 @@ class Calibrated(Configurable):
 
     def _sampling(self, num_samples: int | None, seed: int | None) -> tuple[int, int]:
         return self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
-
-    def _raw(self, x: Any, batch_size: int) -> Predictive:
-        return self.method.predict(x, self.num_samples, self.seed, batch_size)
 
     def __getattr__(self, name: str) -> Any:
         if name == "method":  # not set yet, as while a copy is being made

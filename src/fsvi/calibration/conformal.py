@@ -1,15 +1,10 @@
 """Conformal prediction: sets of classes, and intervals, that hold the target with a chance of at least 1 − α.
 
-Split-conformal prediction asks which held-out score bounds a new one with a given chance.
-
-Let s₁..sₙ be scores of held-out rows and s that of a new row. If all n + 1 rows are exchangeable (for instance drawn
-independently from one distribution) and the score is a fixed function that has not seen them, then s is equally likely
-to have any rank among the n + 1. With k = ⌈(n + 1)(1 − α)⌉ and q the k-th smallest held-out score,
+Let s₁..sₙ be scores of held-out rows and s that of a new row. If all n + 1 rows are exchangeable and the score is a
+fixed function that has not seen them, then s is equally likely to have any rank among the n + 1. With
+k = ⌈(n + 1)(1 − α)⌉ and q the k-th smallest held-out score,
 
     1 − α ≤ P(s ≤ q),   and without ties   P(s ≤ q) = k/(n + 1) ≤ 1 − α + 1/(n + 1).
-
-The chance is over held-out rows and the new row together. Given the held-out rows, the coverage without ties has the
-distribution Beta(k, n + 1 − k).
 
 With outputs at every position, the scores of all positions are pooled. Positions of one input are not exchangeable with
 those of others, so coverage over positions is then close to 1 − α for many inputs, but not guaranteed.
@@ -28,7 +23,6 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
-from fsvi.likelihoods.predictive import as_numbers
 from fsvi.metrics.checks import Probabilities, check_numbers, check_numeric, check_predictions, check_probabilities
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_positive
@@ -167,13 +161,10 @@ class APS(ConformalSets):
     """Adaptive sets: the most probable classes, up to a total probability of q (Romano, Sesia, Candès 2020).
 
     The score of class c is the sum of the probabilities of c and all classes before it, the most probable first. Sets
-    are larger than LAC's, but grow more where the model is unsure. Without `randomized`, the least probable class has a
-    score of 1 in every row. These ties may raise the coverage above its upper bound, if that class is right with a
-    chance of more than α. With `randomized`, the score is reduced by u p(c|x), u uniform on [0, 1).
-
-    Here u is a hash of the row's probabilities. So the score is a fixed function of the input, which keeps the
-    guarantee, and sets depend neither on a seed nor on the other rows of a batch. Rows with equal probabilities have
-    equal u; a difference in the last bit, as between devices, gives another u.
+    are larger than LAC's, but grow more where the model is unsure. The least probable class has a score of 1 in every
+    row; these ties may raise the coverage above its upper bound. With `randomized`, the score is reduced by u p(c|x),
+    u uniform on [0, 1): a hash of the row's probabilities, so that sets depend neither on a seed nor on other rows. A
+    difference in the last bit, as between devices, gives another u.
 
     Args:
         randomized: Reduce scores at random, for smaller sets.
@@ -217,11 +208,6 @@ class Intervals(NamedTuple):
     def width(self) -> Tensor:
         """Upper minus lower end, (n, targets)."""
         return self.upper - self.lower
-
-    def contains(self, y: Any) -> Tensor:
-        """Whether each target lies inside, (n, targets)."""
-        y = as_numbers(as_tensor("y", y, torch.float64).cpu(), self.lower[None])
-        return (self.lower <= y) & (y <= self.upper)
 
 
 class ConformalIntervals(Conformal):

@@ -1,10 +1,7 @@
 """Scaling: a few numbers, fitted on held-out rows, that correct how confident predictions are.
 
-Class probabilities are scaled draw by draw, before they are averaged. The alternative, scaling the log of the averaged
-probabilities, can sharpen predictions on which the draws disagree: a temperature below 1, fitted where there are data,
-would then make the model more certain far from the data, where disagreement is all that says "unknown". Scaled draws
-still disagree. They also keep mutual information, sampling and mixtures defined. The price: if draws disagree too much
-on the data themselves, no temperature can correct it.
+Class probabilities are scaled draw by draw, before they are averaged. A temperature below 1, fitted where there are
+data, would otherwise sharpen the average far from them, where disagreement of the draws is all that says "unknown".
 """
 
 from __future__ import annotations

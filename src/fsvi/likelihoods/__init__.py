@@ -11,7 +11,7 @@ from fsvi.likelihoods.bernoulli import Bernoulli, BernoulliPredictive
 from fsvi.likelihoods.categorical import Categorical, CategoricalPredictive
 from fsvi.likelihoods.gaussian import Gaussian, GaussianPredictive
 from fsvi.likelihoods.multi_head import MultiHead
-from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood, NumericPredictive
+from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood
 from fsvi.likelihoods.poisson import Poisson, PoissonPredictive
 from fsvi.likelihoods.predictive import ClassPredictive, Predictive, Summary, concatenate, gathered, mixture
 from fsvi.likelihoods.student_t import StudentT, StudentTPredictive
@@ -28,7 +28,6 @@ __all__ = [
     "MixturePredictive",
     "MultiHead",
     "NumberLikelihood",
-    "NumericPredictive",
     "Poisson",
     "PoissonPredictive",
     "Predictive",

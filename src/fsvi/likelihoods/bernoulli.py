@@ -73,8 +73,6 @@ class BernoulliPredictive(ClassPredictive):
         logits: The draws' outputs, (samples, n, labels).
     """
 
-    outputs_name = "labels"
-
     def __init__(self, logits: Tensor) -> None:
         self.logits = precise(logits)
         check_defined(self.samples)

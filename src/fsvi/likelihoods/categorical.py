@@ -147,8 +147,6 @@ class CategoricalPredictive(ClassPredictive):
         ignore_index: The label of inputs without a target, which `log_prob` counts as 0; None if there is none.
     """
 
-    outputs_name = "classes"
-
     def __init__(self, logits: Tensor, ignore_index: int | None = None) -> None:
         self.log_probs = precise(logits).log_softmax(-1)
         check_defined(self.log_probs.amax(-1))
@@ -161,7 +159,7 @@ class CategoricalPredictive(ClassPredictive):
 
     def log_prob(self, y: Any) -> Tensor:
         """log 1/S Σₛ p(y|fₛ(x)) for integer labels, (n,); 0 where the label is `ignore_index`."""
-        y, observed = as_labels(y, self.log_probs[0], self)
+        y, observed = as_labels(y, self.log_probs[0], self.ignore_index)
         chosen = self.log_probs.gather(-1, y.expand(self.log_probs.shape[:-1])[..., None]).squeeze(-1)
         return log_mean_exp(chosen).masked_fill(~observed, 0.0)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
-from fsvi.likelihoods.predictive import as_numbers, check_defined, precise
+from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood
+from fsvi.likelihoods.predictive import as_numbers, precise
 from fsvi.serialization import plain
 from fsvi.validation import as_tensor, check_positive
 
@@ -126,7 +126,7 @@ class Gaussian(NumberLikelihood):
         self.learnable("log_noise", log_noise, self.learn_noise)
 
 
-class GaussianPredictive(NumericPredictive):
+class GaussianPredictive(MixturePredictive):
     """Real targets: draws of the mean, and the variance of the noise around each.
 
     Args:
@@ -135,27 +135,25 @@ class GaussianPredictive(NumericPredictive):
     """
 
     def __init__(self, samples: Tensor, noise_variance: Tensor) -> None:
-        self.samples = precise(samples)
-        noise_variance = precise(noise_variance)
-        self.noise_variance = noise_variance.clamp_min(torch.finfo(noise_variance.dtype).tiny).expand(samples.shape)
-        check_defined(self.variance[None])
+        variance = precise(noise_variance)
+        super().__init__(D.Normal, loc=samples, scale=variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt())
 
-    def given_function(self) -> D.Normal:
-        """N(f, noise) of each draw."""
-        return D.Normal(self.samples, self.noise_variance.sqrt(), validate_args=False)
+    @property
+    def noise_variance(self) -> Tensor:
+        """(samples, n, targets)."""
+        return self.parameters["scale"].square()
 
     def cdf(self, y: Any, below: bool = False) -> Tensor:
-        """1/S Σₛ Φ((y − fₛ)/σₛ), (n, targets)."""
-        return torch.special.ndtr((as_numbers(y, self.samples) - self.samples) / self.noise_variance.sqrt()).mean(0)
+        """1/S Σₛ Φ((y − fₛ)/σₛ), (n, targets), more exact in the tails than `D.Normal.cdf`."""
+        return torch.special.ndtr((as_numbers(y, self.samples) - self.samples) / self.parameters["scale"]).mean(0)
 
     def crps(self, y: Any) -> Tensor:
         """1/S Σₛ A(y − fₛ, σₛ²) − 1/(2S²) Σₛₜ A(fₛ − fₜ, σₛ² + σₜ²), with A(m, v) = E|N(m, v)| (Grimit et al. 2006)."""
-        y = as_numbers(y, self.samples)
-        to_target = _mean_absolute(y - self.samples, self.noise_variance).mean(0)
-        between = torch.zeros_like(to_target)
-        for f, noise in zip(self.samples, self.noise_variance, strict=True):
-            between += _mean_absolute(f - self.samples, noise + self.noise_variance).mean(0)
-        return to_target - 0.5 * between / len(self.samples)
+        y, samples, noise = as_numbers(y, self.samples), self.samples, self.noise_variance
+        between = torch.zeros_like(y)
+        for f, variance in zip(samples, noise, strict=True):
+            between += _mean_absolute(f - samples, variance + noise).mean(0)
+        return _mean_absolute(y - samples, noise).mean(0) - 0.5 * between / len(samples)
 
     def moved(self, samples: Tensor, factor: Any) -> GaussianPredictive:
         """With these means of the draws, and noise whose standard deviation is multiplied by `factor`."""

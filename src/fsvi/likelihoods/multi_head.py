@@ -40,19 +40,10 @@ class MultiHead(Categorical):
         self.task = task
 
     @property
-    def task(self) -> int:
-        """The number of the present task, from 0."""
-        return self._task
-
-    @task.setter
-    def task(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(self.heads):
-            raise InvalidInputError(f"task={value!r} must be a whole number from 0 to {len(self.heads) - 1}.")
-        self._task = value
-
-    @property
     def classes(self) -> list[int]:
         """The classes of the present task."""
+        if self.task not in range(len(self.heads)):
+            raise InvalidInputError(f"task={self.task!r} must be a whole number from 0 to {len(self.heads) - 1}.")
         return self.heads[self.task]
 
     def bind(self, num_outputs: int) -> None:

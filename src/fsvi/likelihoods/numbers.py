@@ -68,11 +68,32 @@ class NumberLikelihood(Likelihood):
         return (roots if y is None else roots.masked_fill(y.isnan(), 0.0)).diag_embed()
 
 
-class NumericPredictive(Predictive):
-    """Numbers; a class of your own needs `samples` and `given_function`."""
+class MixturePredictive(Predictive):
+    """Numbers whose distribution given a draw of the function is of a family of `torch.distributions`.
+
+    It serves likelihoods of your own: `MixturePredictive(torch.distributions.Laplace, loc=f, scale=scale)`.
+
+    Args:
+        family: The class, such as `torch.distributions.Laplace`.
+        parameters: Its arguments, each of shape (samples, n, targets) or smaller, as in broadcasting.
+    """
 
     is_numeric = True
-    outputs_name = "targets"
+
+    def __init__(self, family: Callable[..., D.Distribution], **parameters: Tensor) -> None:
+        self.family = family
+        shape = torch.broadcast_shapes(*(values.shape for values in parameters.values()))
+        self.parameters = {name: precise(values.detach()).expand(shape) for name, values in parameters.items()}
+        check_defined(self.variance[None])
+
+    def given_function(self) -> D.Distribution:
+        """The family with each draw's parameters."""
+        return self.family(**self.parameters, validate_args=False)
+
+    @property
+    def samples(self) -> Tensor:  # type: ignore[override]
+        """(samples, n, targets): each draw's mean of the targets."""
+        return self.given_function().mean
 
     @property
     def variance(self) -> Tensor:
@@ -119,32 +140,3 @@ class NumericPredictive(Predictive):
     def graph_outputs(self) -> dict[str, Tensor]:
         """The mean of every target, and its standard deviation with the noise."""
         return {"mean": self.mean, "std": self.std}
-
-
-class MixturePredictive(NumericPredictive):
-    """Numbers whose distribution given a draw of the function is of a family of `torch.distributions`.
-
-    It serves likelihoods of your own: `MixturePredictive(torch.distributions.Laplace, loc=f, scale=scale)`.
-
-    Args:
-        family: The class, such as `torch.distributions.Laplace`.
-        parameters: Its arguments, each of shape (samples, n, targets) or smaller, as in broadcasting.
-    """
-
-    family: Callable[..., D.Distribution]
-    parameters: dict[str, Tensor]
-
-    def __init__(self, family: Callable[..., D.Distribution], **parameters: Tensor) -> None:
-        self.family = family
-        shape = torch.broadcast_shapes(*(values.shape for values in parameters.values()))
-        self.parameters = {name: precise(values.detach()).expand(shape) for name, values in parameters.items()}
-        check_defined(self.variance[None])
-
-    @property
-    def samples(self) -> Tensor:  # type: ignore[override]
-        """(samples, n, targets): each draw's mean of the targets."""
-        return self.given_function().mean
-
-    def given_function(self) -> D.Distribution:
-        """The family with each draw's parameters."""
-        return self.family(**self.parameters, validate_args=False)

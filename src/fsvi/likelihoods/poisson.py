@@ -10,8 +10,8 @@ from torch import Tensor
 from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
-from fsvi.likelihoods.predictive import as_numbers, check_defined, precise
+from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood
+from fsvi.likelihoods.predictive import as_numbers, precise
 
 _TAIL = 1e-10
 """the probability of larger counts that the CRPS leaves out"""
@@ -49,7 +49,7 @@ class Poisson(NumberLikelihood):
         return self.present((0.5 * f).exp(), y)
 
 
-class PoissonPredictive(NumericPredictive):
+class PoissonPredictive(MixturePredictive):
     """Counts: a mixture over draws of Poisson distributions.
 
     Args:
@@ -57,12 +57,7 @@ class PoissonPredictive(NumericPredictive):
     """
 
     def __init__(self, log_rates: Tensor) -> None:
-        self.samples = precise(log_rates).exp()
-        check_defined(self.variance[None])
-
-    def given_function(self) -> D.Poisson:
-        """The Poisson distribution of each draw."""
-        return D.Poisson(self.samples, validate_args=False)
+        super().__init__(D.Poisson, rate=precise(log_rates).exp())
 
     def cdf(self, y: Any, below: bool = False) -> Tensor:
         """P(Y ≤ y), (n, targets), for any real y."""

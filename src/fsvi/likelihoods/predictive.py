@@ -52,8 +52,6 @@ class Predictive(ABC):
     """whether targets are numbers, so that errors, quantiles and intervals have a meaning"""
     ignore_index: int | None = None
     """the label of inputs without a target, which do not count; None if there is none"""
-    outputs_name: str = "outputs"
-    """what the last axis holds: "classes", "labels" or "targets" """
 
     # The distribution -----------------------------------------------------------------------------------------------
 
@@ -213,12 +211,7 @@ class Predictive(ABC):
 
     def __repr__(self) -> str:
         kind = type(self).__name__.removesuffix("Predictive")
-        return f"Predictive({kind}, {self._shape_in_words()}, {_counted(self.num_draws, 'draws')})"
-
-    def _shape_in_words(self) -> str:
-        num, *positions, outputs = self.mean.shape
-        places = [_counted("×".join(map(str, positions)), "positions")] if positions else []
-        return ", ".join([_counted(num, "inputs"), *places, _counted(outputs, self.outputs_name)])
+        return f"Predictive({kind}, {self.num_draws} draws, mean {tuple(self.mean.shape)})"
 
     # Rows and draws -------------------------------------------------------------------------------------------------
 
@@ -316,7 +309,7 @@ class Summary(Predictive):
 
     def __init__(self, p: Predictive) -> None:
         self.kind = type(p).__name__
-        self.is_numeric, self.outputs_name, self.ignore_index = p.is_numeric, p.outputs_name, p.ignore_index
+        self.is_numeric, self.ignore_index = p.is_numeric, p.ignore_index
         self.values = {name: getattr(p, name)[None] for name in _PROPERTIES}
         for name in _FUNCTIONS:
             with suppress(InvalidInputError):  # this kind does not have it
@@ -347,7 +340,7 @@ class Summary(Predictive):
         if "class_probabilities" not in self.values:
             self._refuse("log-probability")
         probabilities = self.class_probabilities()
-        y, observed = as_labels(y, probabilities, self)
+        y, observed = as_labels(y, probabilities, self.ignore_index)
         return probabilities.gather(-1, y[..., None]).squeeze(-1).log().masked_fill(~observed, 0.0)
 
     def summary(self) -> Summary:
@@ -358,7 +351,7 @@ class Summary(Predictive):
         return len(self.mean)
 
     def __repr__(self) -> str:
-        return f"Summary({self.kind.removesuffix('Predictive')}, {self._shape_in_words()})"
+        return f"Summary({self.kind.removesuffix('Predictive')}, mean {tuple(self.mean.shape)})"
 
     def _refuse(self, what: str) -> NoReturn:
         raise InvalidInputError(f"the summary of a {self.kind} has no {what}: predict without summary=True.")
@@ -459,11 +452,11 @@ def named(name: str, values: Tensor) -> dict[str, Tensor]:
     return {f"{name}_{index}": values[:, index] for index in range(values.shape[1])}
 
 
-def as_labels(y: Any, probabilities: Tensor, p: Predictive | None) -> tuple[Tensor, Tensor]:
+def as_labels(y: Any, probabilities: Tensor, ignore_index: int | None = None) -> tuple[Tensor, Tensor]:
     """Labels (n, positions...) for probabilities (n, positions..., classes), and which are observed; others are 0.
 
-    What counts as missing is known to the prediction `p`: its `ignore_index`, or NaN among the labels of `Bernoulli`.
-    Targets that are probabilities count if they are sure of one class.
+    Labels of `Bernoulli` may be floats, NaN where there is none. Targets that are probabilities count if they are sure
+    of one class.
     """
     *shape, num_classes = probabilities.shape
     y = as_tensor("y", y).to(probabilities.device)
@@ -472,11 +465,8 @@ def as_labels(y: Any, probabilities: Tensor, p: Predictive | None) -> tuple[Tens
             raise InvalidInputError("targets are probabilities, but a label per input is needed: give y.argmax(-1).")
         y = y.argmax(-1)
     y = _shaped(y, (*shape, 1)).squeeze(-1)
-    observed = torch.ones_like(y, dtype=torch.bool)
-    if p is not None and p.ignore_index is not None:
-        observed = y != p.ignore_index
-    elif p is not None and p.outputs_name == "labels":
-        observed = ~y.isnan()
+    observed = ~y.isnan() if ignore_index is None else y != ignore_index
+    if y.is_floating_point() or y.dtype == torch.bool:
         y = check_present(y).nan_to_num(0.0).long()
     return check_labels(y.masked_fill(~observed, 0).reshape(-1), num_classes).reshape(shape), observed
 
@@ -484,7 +474,7 @@ def as_labels(y: Any, probabilities: Tensor, p: Predictive | None) -> tuple[Tens
 def check_present(y: Tensor) -> Tensor:
     """Labels that say what is present: 0, 1, or NaN where nobody knows."""
     if not bool(((y == 0) | (y == 1) | y.isnan()).all()):
-        raise InvalidInputError("labels of a Bernoulli prediction must be 0 or 1, or NaN where there is none.")
+        raise InvalidInputError("labels that are no integers must be 0 or 1, or NaN where there is none.")
     return y
 
 
@@ -503,7 +493,3 @@ def _shaped(y: Tensor, shape: Sequence[int]) -> Tensor:
     if tuple(y.shape) not in (tuple(shape), wanted):
         raise InvalidInputError(f"targets have shape {tuple(y.shape)}; these predictions need {wanted}.")
     return y.reshape(shape)
-
-
-def _counted(num: int | str, name: str) -> str:
-    return f"{num} {name}" if num not in (1, "1") else f"1 {name[: -2 if name == 'classes' else -1]}"

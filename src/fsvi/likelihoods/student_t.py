@@ -10,8 +10,8 @@ from torch import Tensor
 from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods.numbers import NumberLikelihood, NumericPredictive
-from fsvi.likelihoods.predictive import as_numbers, check_defined, precise
+from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood
+from fsvi.likelihoods.predictive import as_numbers
 from fsvi.validation import check_positive
 
 _LEAST_DF = 2.0
@@ -87,7 +87,7 @@ class StudentT(NumberLikelihood):
         return _LEAST_DF + self.log_excess.exp()
 
 
-class StudentTPredictive(NumericPredictive):
+class StudentTPredictive(MixturePredictive):
     """Real targets with heavy tails: a mixture over draws of Student's t distributions.
 
     The distribution function and quantiles are computed by SciPy on the CPU, because PyTorch does not have them.
@@ -99,38 +99,34 @@ class StudentTPredictive(NumericPredictive):
     """
 
     def __init__(self, samples: Tensor, scale: Tensor, df: Tensor) -> None:
-        self.samples = precise(samples)
-        self.scale, self.df = (values.to(self.samples).expand(samples.shape) for values in (scale, df))
-        check_defined(self.variance[None])
-
-    def given_function(self) -> D.StudentT:
-        """The t distribution of each draw."""
-        return D.StudentT(self.df, self.samples, self.scale, validate_args=False)
+        super().__init__(D.StudentT, loc=samples, scale=scale.to(samples), df=df.to(samples))
 
     @property
     def variance(self) -> Tensor:
         """Var[y] = E[scale²·df/(df − 2)] + Var[f], (n, targets), in operations that export and every device have."""
-        return (self.scale.square() * self.df / (self.df - 2)).mean(0) + self.function_variance
+        df, scale = self.parameters["df"], self.parameters["scale"]
+        return (scale.square() * df / (df - 2)).mean(0) + self.function_variance
 
     def cdf(self, y: Any, below: bool = False) -> Tensor:
         """1/S Σₛ T((y − fₛ)/scale), (n, targets), with T the t distribution's own."""
         from scipy.special import stdtr  # takes long to import
 
         y = as_numbers(y, self.samples)
-        z = (y - self.samples) / self.scale
-        df, z = (values.detach().cpu().double().numpy() for values in (self.df, z))
+        z = (y - self.samples) / self.parameters["scale"]
+        df, z = (values.detach().cpu().double().numpy() for values in (self.parameters["df"], z))
         return torch.as_tensor(stdtr(df, z)).mean(0).to(y)
 
     def moved(self, samples: Tensor, factor: Any) -> StudentTPredictive:
         """The prediction with these locations of the draws, and noise whose scale is multiplied by `factor`."""
-        return StudentTPredictive(samples, self.scale * factor, self.df)
+        return StudentTPredictive(samples, self.parameters["scale"] * factor, self.parameters["df"])
 
     def constant_nll(self, y: Tensor) -> float | None:
         """That of one t distribution with these degrees of freedom, fitted by SciPy."""
         from scipy.stats import t
 
         total = 0.0
-        for target, df in zip(y.double().reshape(-1, y.shape[-1]).T, self.df.flatten(0, -2).mean(0), strict=True):
+        freedom = self.parameters["df"].flatten(0, -2).mean(0)
+        for target, df in zip(y.double().reshape(-1, y.shape[-1]).T, freedom, strict=True):
             known = target[~target.isnan()].cpu().numpy()
             total -= t.logpdf(known, *t.fit(known, fdf=float(df))).sum() / len(target)
         return total

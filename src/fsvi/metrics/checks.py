@@ -41,7 +41,7 @@ class Labeled(NamedTuple):
 def check_predictions(p: Any, y: Any) -> Labeled:
     """Class probabilities with their labels."""
     probabilities = check_probabilities(p)
-    y, observed = as_labels(as_tensor("y", y).cpu(), probabilities, p if isinstance(p, Predictive) else None)
+    y, observed = as_labels(as_tensor("y", y).cpu(), probabilities, getattr(p, "ignore_index", None))
     if not bool(observed.any()):
         raise InvalidInputError("y has no labels: at least one is needed.")
     return Labeled(probabilities[observed], y[observed], observed)

@@ -58,7 +58,8 @@ def split(p: Any, y: Any, steps: list[Any], seed: int) -> tuple[int, list[tuple[
     for alpha in ALPHAS:
         if isinstance(calibration.conformal, ConformalIntervals):
             intervals = calibration.intervals(test, alpha)
-            inside, size = intervals.contains(targets), intervals.width
+            inside = (intervals.lower <= targets) & (targets <= intervals.upper)
+            size = intervals.width
         else:
             sets = calibration.sets(test, alpha)
             inside, size = sets.gather(1, targets[:, None]), sets.sum(1)

@@ -6,12 +6,10 @@ import scipy.stats
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from calibration_cases import LEVELS, assert_covers, class_predictions
+from calibration_cases import LEVELS, class_predictions
 from fsvi.calibration import APS, LAC, conformal
 from fsvi.calibration.conformal import uniform_hash
 from fsvi.likelihoods import CategoricalPredictive
-
-KINDS = {"lac": LAC, "aps": APS, "aps_randomized": lambda: APS(randomized=True)}
 
 
 def prediction(*rows):
@@ -59,22 +57,6 @@ def test_the_hash_is_uniform_and_of_the_row_alone():
     assert torch.equal(uniform_hash(rows[100:110]), u[100:110])
     assert torch.equal(uniform_hash(rows.flip(0)), u.flip(0))
     assert not bool((uniform_hash(rows[:, [0, 2, 1, 3]]) == u).any()), "every class counts"
-
-
-# Coverage
-
-
-@pytest.mark.parametrize("alpha", LEVELS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_coverage_over_random_splits_is_what_theory_gives(kind, alpha):
-    num, num_test, shares = 150, 150, []
-    p, y = class_predictions(num + num_test, confidence=1.0, classes=10)
-    for seed in range(200):
-        order = torch.randperm(num + num_test, generator=torch.Generator().manual_seed(seed))
-        first, rest = order[:num], order[num:]
-        chosen = KINDS[kind]().fit(p[first], y[first]).sets(p[rest], alpha)
-        shares.append(chosen.gather(1, y[rest, None]).double().mean())
-    assert_covers(torch.stack(shares), alpha, num, num_test)
 
 
 # The same as MAPIE

@@ -1,11 +1,32 @@
 import pytest
+import scipy.stats
 import torch
+from torch import distributions as D
 from torch import nn
 
 import fsvi
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import weighted
-from likelihood_cases import N, Q, bound
+from likelihood_cases import N, Q, bound, outputs, targets
+
+STDS = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("draws", [(), (4,)], ids=["one", "draws"])
+@pytest.mark.parametrize(
+    ("likelihood", "kind", "log_prob"),
+    [
+        (fsvi.Bernoulli(), "labels", lambda f, y: D.Bernoulli(logits=f).log_prob(y)),
+        (fsvi.Gaussian(0.3, learn_noise=True), "gaussian", lambda f, y: D.Normal(f, 0.3).log_prob(y)),
+        (fsvi.Gaussian(STDS.tolist()), "gaussian", lambda f, y: D.Normal(f, STDS).log_prob(y)),
+        (fsvi.Poisson(), "counts", lambda f, y: scipy.stats.poisson.logpmf(y.numpy(), f.exp().numpy())),
+        (fsvi.StudentT(0.7, 3.5), "student", lambda f, y: scipy.stats.t.logpdf(y.numpy(), 3.5, f.numpy(), 0.7)),
+    ],
+)
+def test_the_nll_is_summed_over_targets_and_averaged_over_the_rest(draws, likelihood, kind, log_prob):
+    f, y = outputs(*draws), targets(kind)
+    expected = -torch.as_tensor(log_prob(f, y)).sum(-1).mean()
+    torch.testing.assert_close(bound(likelihood).nll(f, y), expected, rtol=1e-6, atol=0)
 
 
 def test_predictives_are_built_from_draws():

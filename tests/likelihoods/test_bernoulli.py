@@ -8,13 +8,6 @@ import fsvi
 from likelihood_cases import N, Q, S, expected_curvature, made, outputs, targets
 
 
-@pytest.mark.parametrize("draws", [(), (4,)], ids=["one", "draws"])
-def test_the_nll_is_summed_over_labels_and_averaged_over_inputs(draws):
-    f, y = outputs(*draws), torch.randint(2, (N, Q)).double()
-    expected = -D.Bernoulli(logits=f).log_prob(y).sum(-1).mean()
-    torch.testing.assert_close(fsvi.Bernoulli().nll(f, y), expected)
-
-
 def test_soft_labels_are_an_average_over_hard_ones():
     f, y = outputs(), torch.rand(N, Q, dtype=torch.float64)
     losses = -y * D.Bernoulli(logits=f).log_prob(torch.ones(N, Q)) - (1 - y) * D.Bernoulli(logits=f).log_prob(

@@ -13,21 +13,8 @@ def f(request):
     return torch.randn(*request.param, N, Q, dtype=torch.float64)
 
 
-def test_categorical_nll(f):
-    labels = torch.randint(Q, (N,))
-    expected = -D.Categorical(logits=f).log_prob(labels).mean()
-    torch.testing.assert_close(fsvi.Categorical().nll(f, labels), expected)
-
-
-def test_the_root_of_the_fisher_information_of_classes():
-    f = torch.randn(N, Q, dtype=torch.float64)
-    root = fsvi.Categorical().fisher_root(f)
-    for given, logits in zip(root @ root.mT, f, strict=True):
-        expected = expected_curvature(fsvi.Categorical(), logits, torch.arange(Q), logits.softmax(-1))
-        torch.testing.assert_close(given, expected)
-
-
 OPTIONS = {
+    "none": dict(),
     "weights": dict(class_weight=[0.5, 2.0, 1.0]),
     "smoothing": dict(label_smoothing=0.2),
     "both": dict(class_weight=[0.5, 2.0, 1.0], label_smoothing=0.2),

@@ -17,16 +17,6 @@ def y():
     return torch.randn(N, Q, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("noise", [0.3, [0.1, 0.5, 2.0]], ids=["scalar", "per_output"])
-@pytest.mark.parametrize("learn_noise", [False, True])
-def test_gaussian_nll_sums_over_targets_and_averages_over_inputs(f, y, noise, learn_noise):
-    likelihood = bound(fsvi.Gaussian(noise, learn_noise))
-    stds = torch.as_tensor(noise, dtype=torch.float64).expand(Q)
-    expected = -D.Normal(f, stds).log_prob(y).sum(-1).mean()
-    torch.testing.assert_close(likelihood.nll(f, y), expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(likelihood.noise, stds, rtol=1e-6, atol=0)
-
-
 def test_heteroscedastic_outputs_are_means_then_log_variances(y):
     f = torch.randn(4, N, 2 * Q, dtype=torch.float64)
     likelihood = bound(fsvi.Gaussian(heteroscedastic=True), 2 * Q)

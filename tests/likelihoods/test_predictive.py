@@ -22,11 +22,10 @@ def classes(logits):
     return CategoricalPredictive(logits)
 
 
-@pytest.fixture(params=["shared", "by_input"])
-def real(request):
+@pytest.fixture
+def real():
     samples = torch.randn(S, N, Q, dtype=torch.float64)
-    shape = (Q,) if request.param == "shared" else samples.shape
-    return GaussianPredictive(samples, torch.rand(shape, dtype=torch.float64) + 0.1)
+    return GaussianPredictive(samples, torch.rand(samples.shape, dtype=torch.float64) + 0.1)
 
 
 def test_class_probabilities_are_averaged_not_logits(classes, logits):
@@ -53,13 +52,6 @@ def test_log_prob_of_labels_is_the_log_of_the_mean_not_the_mean_of_logs(classes,
     probabilities = classes.samples[:, torch.arange(N), labels.reshape(-1)]
     torch.testing.assert_close(classes.log_prob(labels), probabilities.mean(0).log())
     assert (classes.log_prob(labels) > probabilities.log().mean(0) + 1e-3).all()
-
-
-def test_log_prob_of_real_targets_is_the_log_of_the_mean_density(real):
-    y = torch.randn(N, Q, dtype=torch.float64)
-    logs = scipy.stats.norm.logpdf(y.numpy(), real.samples.numpy(), real.noise_variance.sqrt().numpy()).sum(-1)
-    np.testing.assert_allclose(real.log_prob(y), np.log(np.exp(logs).mean(0)), rtol=1e-10)
-    assert (real.log_prob(y).numpy() > logs.mean(0) + 1e-3).all()
 
 
 def test_variance_is_the_law_of_total_variance(real):
@@ -161,6 +153,20 @@ def test_the_best_constant_is_not_beaten_by_any_other(kind):
         if kind == "student":  # the degrees of freedom are given
             same.parameters["df"] = made(kind).parameters["df"][:1, :1].expand(1, len(y), Q)
         assert -float(same.log_prob(y).mean()) > best
+
+
+@every_kind
+def test_a_summary_has_the_same_numbers_and_is_joined_and_indexed(kind):
+    p, names = made(kind), ("mean", "variance", "function_variance", "score")
+    joined = fsvi.likelihoods.concatenate([p[:2].summary(), p[2:].summary()])
+    for s in (p.summary(), joined):
+        assert all(torch.equal(getattr(s, name), getattr(p, name)) for name in names)
+        assert (len(s), s.is_numeric) == (N, p.is_numeric) and s.summary() is s
+        for name in () if p.is_numeric else ("entropy", "expected_entropy", "mutual_information", "labels"):
+            assert torch.equal(getattr(s, name)(), getattr(p, name)())
+        assert all(values.shape == (N,) for values in s.columns().values())
+    assert torch.equal(p.summary()[[3, 0]].mean, p.mean[[3, 0]]) and len(p.summary()[2]) == 1
+    assert p.summary().to(torch.float32).mean.dtype == torch.float32
 
 
 # Outputs at every position --------------------------------------------------------------------------------------------

@@ -101,9 +101,15 @@ class StudentTPredictive(MixturePredictive):
     def __init__(self, samples: Tensor, scale: Tensor, df: Tensor) -> None:
         super().__init__(D.StudentT, loc=samples, scale=scale.to(samples), df=df.to(samples))
 
+    # In operations that export and every device have; those of torch.distributions assign to masks.
+    @property
+    def samples(self) -> Tensor:  # type: ignore[override]
+        """The draws of the location, (samples, n, targets)."""
+        return self.parameters["loc"]
+
     @property
     def variance(self) -> Tensor:
-        """Var[y] = E[scale²·df/(df − 2)] + Var[f], (n, targets), in operations that export and every device have."""
+        """Var[y] = E[scale²·df/(df − 2)] + Var[f], (n, targets)."""
         df, scale = self.parameters["df"], self.parameters["scale"]
         return (scale.square() * df / (df - 2)).mean(0) + self.function_variance
 

@@ -148,7 +148,8 @@ def trained(name: str, task: str) -> tuple[fsvi.Method, dict[str, list[float]]]:
 
 
 def predictions(method: fsvi.Method, task: str, **settings: Any) -> dict[str, Tensor]:
-    return vars(method.predict(data(task)[0], SAMPLES, **settings))
+    p = method.predict(data(task)[0], SAMPLES, **settings)
+    return {"samples": p.samples, "variance": p.variance, "score": p.score}
 
 
 # What comes out ------------------------------------------------------------------------------------------------------

@@ -108,13 +108,11 @@ def kernels():
 METHODS = {
     "map, frozen": (lambda: fsvi.MAP(on(partly_frozen), C()), images),
     "mc_dropout": (lambda: fsvi.MCDropout(on(dense), C()), points),
-    "mfvi, local": (lambda: fsvi.MFVI(on(conv), C(), local_reparametrization=True), images),
     "radial": (lambda: fsvi.RadialMFVI(on(conv), C(), num_samples=2), images),
     "rank1": (lambda: fsvi.Rank1(on(dense), C(), random_signs=True), points),
     "swag": (lambda: fsvi.SWAG(on(dense), C(), rank=2, start=0.1), points),
     "swag, steps": (lambda: fsvi.SWAG(on(dense), C(), rank=2, start=0.0, collect_every=2), points),
     "laplace, kron": (lambda: fsvi.Laplace(on(conv), C(), structure="kron"), images),
-    "laplace, probit": (lambda: fsvi.Laplace(on(dense), C(), integral="probit"), points),
     "vogn": (lambda: fsvi.VOGN(on(dense), C()), points),
     "ivon": (lambda: fsvi.IVON(on(dense), C()), points),
     "vbll, regression": (lambda: fsvi.VBLL(on(lambda: dense(1)), G(learn_noise=True)), curve),

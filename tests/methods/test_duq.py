@@ -15,18 +15,10 @@ from fsvi_cases import stepped
 
 def worked(momentum=0.9, penalty=0.5):
     """Features x, W_0 = (1, 0), W_1 = (0, 2), both to one dimension; centroids 1 and 3; length scale ½."""
-    method = fsvi.DUQ(
-        nn.Sequential(nn.Linear(2, 2)).double(),
-        fsvi.Categorical(),
-        length_scale=0.5,
-        gradient_penalty=penalty,
-        momentum=momentum,
-        embedding_size=1,
-    )
-    with torch.no_grad():
-        method.weight.copy_(torch.tensor([[[1.0, 0.0]], [[0.0, 2.0]]]))
-        method.counts.copy_(torch.tensor([2.0, 4.0]))
-        method.sums.copy_(torch.tensor([[2.0], [12.0]]))
+    settings = dict(length_scale=0.5, gradient_penalty=penalty, momentum=momentum)
+    method = fsvi.DUQ(nn.Sequential(nn.Linear(2, 2)).double(), fsvi.Categorical(), **settings)
+    method.weight = nn.Parameter(torch.tensor([[[1.0, 0.0]], [[0.0, 2.0]]], dtype=torch.float64))
+    method.counts, method.sums = torch.tensor([2.0, 4.0]).double(), torch.tensor([[2.0], [12.0]]).double()
     return method
 
 
@@ -43,13 +35,13 @@ def test_the_kernel_by_hand():
 
 def test_the_kernel_averages_over_the_embedding():
     torch.manual_seed(0)
-    method = fsvi.DUQ(scenarios.dense(), fsvi.Categorical(), embedding_size=5, length_scale=0.7).eval()
+    method = fsvi.DUQ(scenarios.dense(), fsvi.Categorical(), length_scale=0.7).eval()
     x, _ = scenarios.points(4)
     with torch.no_grad():
         features, _ = method.network.with_features(x, {})
         for c in range(2):
             distance = (features @ method.weight[c].T - method.sums[c] / method.counts[c]).norm(dim=1)
-            kernel = torch.exp(-(distance**2) / (2 * 5 * 0.7**2))
+            kernel = torch.exp(-(distance**2) / (2 * 6 * 0.7**2))
             torch.testing.assert_close(method.log_kernels(method.embed(x))[:, c].exp(), kernel)
 
 
@@ -174,11 +166,6 @@ def test_an_ensemble_averages_the_kernels():
     torch.testing.assert_close(p.score, -kernels.amax(1))
 
 
-def test_embedding_size_is_by_default_the_number_of_features():
-    assert fsvi.DUQ(scenarios.dense(), fsvi.Categorical()).weight.shape == (2, 6, 6)
-    assert fsvi.DUQ(scenarios.dense(3), fsvi.Categorical(), embedding_size=4).weight.shape == (3, 4, 6)
-
-
 def test_regression_is_refused_at_construction():
     with pytest.raises(InvalidInputError, match=r"DUQ.*classes"):
         fsvi.DUQ(scenarios.dense(1), fsvi.Gaussian())
@@ -186,7 +173,7 @@ def test_regression_is_refused_at_construction():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"length_scale": 0.0}, {"gradient_penalty": -1.0}, {"momentum": 1.0}, {"momentum": -0.1}, {"embedding_size": 0}],
+    [{"length_scale": 0.0}, {"gradient_penalty": -1.0}, {"momentum": 1.0}, {"momentum": -0.1}],
 )
 def test_bad_settings_are_refused(settings):
     with pytest.raises(InvalidInputError, match=next(iter(settings))):

@@ -6,7 +6,6 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import fsvi
-from fsvi.posteriors.layer_modes import LocalReparametrization
 from fsvi_cases import fix_noise, loss_of
 
 LABELS = torch.tensor([0, 1, 1, 0])
@@ -48,35 +47,11 @@ def test_the_gradient_is_that_of_plain_operations(make, name, num_samples):
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["mlp", "depthwise", "batch_norm", "transformer", "lstm", "tied_head"])
-def test_local_reparametrisation_trains_any_network(make, name):
-    net, x = make(name)
-    method = fsvi.MFVI(net, fsvi.Categorical(), local_reparametrization=True, num_samples=2)
-    method(x, LABELS)["nll"].backward()
-    q = method.posterior
-    scales = q.layout.views(q.log_std.grad)
-    for gradient in (*(mean.grad for mean in q.means().values()), *scales.values()):
-        assert gradient.isfinite().all() and (gradient != 0).any()
-
-
-def test_local_reparametrisation_is_used_when_asked_for_in_training_alone(make, monkeypatch):
-    net, x = make("mlp")
-    calls = []
-    layer = LocalReparametrization.layer
-    monkeypatch.setattr(LocalReparametrization, "layer", lambda *args, **kw: calls.append(0) or layer(*args, **kw))
-    for local, expected in [(False, 0), (True, 2 * 3)]:
-        method = fsvi.MFVI(net, fsvi.Categorical(), local_reparametrization=local, num_samples=3)
-        method.predict(x, num_samples=2)
-        loss_of(method, x, LABELS)
-        assert len(calls) == expected
-
-
-def test_without_noise_both_ways_are_the_network_itself(make):
+def test_without_noise_it_is_the_network_itself(make):
     net, x = make("batch_norm")
+    method = fsvi.MFVI(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(1e-12))
     expected = fsvi.Categorical().nll(net(x), LABELS)
-    for local in (False, True):
-        method = fsvi.MFVI(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(1e-12), local_reparametrization=local)
-        torch.testing.assert_close(method(x, LABELS)["nll"], expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(method(x, LABELS)["nll"], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_small_cnn_learns_with_the_defaults():

@@ -24,10 +24,8 @@ def test_the_standard_deviation_follows_from_the_curvature(cls):
     x, y = scenarios.points()
     method = begun(cls, x)
     Stepper(method, method.own_optimizer(0.01))([(x, y)])
-    optimizer = method.own_optimizer(0.01)
-    precision = optimizer.precision(method.scale, optimizer.param_groups[0])
-    torch.testing.assert_close((-2 * method.posterior.log_std).exp(), precision)
-    assert (precision > 0).all()
+    torch.testing.assert_close((-2 * method.posterior.log_std).exp(), method.precision())
+    assert (method.precision() > 0).all()
 
 
 @pytest.mark.parametrize("cls", METHODS)

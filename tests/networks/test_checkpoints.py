@@ -37,7 +37,6 @@ _METHODS = {
     "MAP": lambda net: fsvi.MAP(net, fsvi.Categorical()),
     "SPG": lambda net: fsvi.SPG(net, fsvi.Categorical(), _CONTEXT, num_prior_steps=2),
     "MFVI": lambda net: fsvi.MFVI(net, fsvi.Categorical(), num_samples=2),
-    "MFVI, local": lambda net: fsvi.MFVI(net, fsvi.Categorical(), local_reparametrization=True),
     "IVON": lambda net: fsvi.IVON(net, fsvi.Categorical()),
     "VOGN": lambda net: fsvi.VOGN(net, fsvi.Categorical()),
     "Rank1": lambda net: fsvi.Rank1(net, fsvi.Categorical()),

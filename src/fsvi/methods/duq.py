@@ -16,7 +16,7 @@ from fsvi.likelihoods import Categorical, CategoricalPredictive, Likelihood
 from fsvi.methods.base import Functions, Method
 from fsvi.networks.network import Network
 from fsvi.ranks import all_sum
-from fsvi.validation import check_count, check_fraction, check_positive
+from fsvi.validation import check_fraction, check_positive
 
 
 class KernelPredictive(CategoricalPredictive):
@@ -45,8 +45,8 @@ class KernelPredictive(CategoricalPredictive):
 class DUQ(Method):
     """One network, whose features Φ(x) are compared with a centroid e_c of each class by a kernel.
 
-    K_c(x) = exp(−‖W_c Φ(x) − e_c‖² / (2 m length_scale²)), with W_c of shape (m, features). The loss is the mean over
-    the batch and over the C classes of the binary cross-entropy −[y_c log K_c + (1 − y_c) log(1 − K_c)], plus
+    K_c(x) = exp(−‖W_c Φ(x) − e_c‖² / (2 m length_scale²)), with a square matrix W_c for m features. The loss is the
+    mean over the batch and over the C classes of the binary cross-entropy −[y_c log K_c + (1 − y_c) log(1 − K_c)], plus
     `gradient_penalty` times the batch's mean of (‖∇ₓ Σ_c K_c‖² − 1)², two-sided, so that distances between features
     follow distances between inputs. Its uncertainty score is the distance to the nearest centroid, −max_c K_c.
 
@@ -61,21 +61,16 @@ class DUQ(Method):
         length_scale: The width of the kernel.
         gradient_penalty: The weight of the gradient penalty.
         momentum: The momentum of the centroids' moving averages.
-        embedding_size: The size of the space in which distances are measured, m; None is the number of features.
 
     Examples:
-        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
-        >>> net = fsvi.networks.mlp(2, (20,), 2)
-        >>> method = fsvi.DUQ(net, fsvi.Categorical())
-        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
-        >>> method.predict(x).mean.shape  # probabilities
-        torch.Size([100, 2])
+        >>> method = fsvi.DUQ(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical())
+        >>> history = fsvi.fit(method, fsvi.data.two_moons(100, noise=0.1, seed=0), epochs=20, seed=0)
     """
 
     _takes_weights = False
 
     weight: nn.Parameter
-    """W, (classes, m, features)"""
+    """W, (classes, m, m)"""
     counts: Tensor
     """N, (classes,)"""
     sums: Tensor
@@ -89,7 +84,6 @@ class DUQ(Method):
         length_scale: float = 0.1,
         gradient_penalty: float = 0.05,
         momentum: float = 0.999,
-        embedding_size: int | None = None,
     ) -> None:
         super().__init__(net, likelihood)
         if not isinstance(likelihood, Categorical):
@@ -101,18 +95,16 @@ class DUQ(Method):
         self.length_scale = check_positive("length_scale", length_scale)
         self.gradient_penalty = check_positive("gradient_penalty", gradient_penalty, zero=True)
         self.momentum = check_fraction("momentum", momentum)
-        self.embedding_size = None if embedding_size is None else check_count("embedding_size", embedding_size)
         self.build(self.network)
 
     def build(self, network: Network) -> None:
         """Make a random W_c and a random centroid for every class."""
         super().build(network)
-        linear = network.linear
-        shape = network.num_outputs, self.embedding_size or network.num_features
-        self.weight = nn.Parameter(linear.weight.new_empty(*shape, network.num_features).normal_(std=0.05))
-        self.register_buffer("counts", linear.weight.new_ones(shape[0]))
-        self.register_buffer("sums", linear.weight.new_empty(shape).normal_())
-        self._step: list[Tensor] = []  # n_c and Σ W_c Φ(x) of the step's minibatches so far
+        classes, size, like = network.num_outputs, network.num_features, network.linear.weight
+        self.weight = nn.Parameter(like.new_empty(classes, size, size).normal_(std=0.05))
+        self.register_buffer("counts", like.new_ones(classes))
+        self.register_buffer("sums", like.new_empty(classes, size).normal_())
+        self._start_step()
 
     @property
     def centroids(self) -> Tensor:
@@ -129,8 +121,8 @@ class DUQ(Method):
         x = _differentiable(x) if penalized else x
         with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
             embeddings = self.embed(x)
-        if self.weight.grad is None:  # a new step starts
-            self._step.clear()
+        if self.weight.grad is None:  # not another minibatch of the same step
+            self._start_step()
         self._count(embeddings.detach(), y)
         log_kernels = self.log_kernels(embeddings)
         terms = {"nll": binary_cross_entropy(log_kernels, y)}
@@ -140,19 +132,21 @@ class DUQ(Method):
 
     def after_step(self) -> None:
         """Move the centroids toward the embeddings of the step's minibatches."""
-        if not self._step:
-            self._step = [torch.zeros_like(self.counts), torch.zeros_like(self.sums)]
         all_sum(self._step)
         counts, sums = self._step
         self.counts.lerp_(counts, 1 - self.momentum)
         self.sums.lerp_(sums, 1 - self.momentum)
-        self._step = []
+        self._start_step()
+
+    def _start_step(self) -> None:
+        """No n_c and Σ W_c Φ(x) yet of the step's minibatches."""
+        self._step = [torch.zeros_like(self.counts), torch.zeros_like(self.sums)]
 
     def _count(self, embeddings: Tensor, y: Tensor) -> None:
         chosen = F.one_hot(y, len(self.counts)).to(embeddings.dtype)
         with torch.autocast(embeddings.device.type, enabled=False):
-            added = [chosen.sum(0), torch.einsum("nc,ncm->cm", chosen, embeddings)]
-        self._step = added if not self._step else [one + other for one, other in zip(self._step, added, strict=True)]
+            self._step[0] += chosen.sum(0)
+            self._step[1] += torch.einsum("nc,ncm->cm", chosen, embeddings)
 
     def embed(self, x: Tensor) -> Tensor:
         """W_c Φ(x) for every class, (n, classes, m)."""

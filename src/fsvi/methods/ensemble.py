@@ -32,11 +32,9 @@ class Ensemble(Method):
         size: The number of members.
 
     Examples:
-        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
-        >>> method = fsvi.Ensemble(lambda: fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical()), size=3)
-        >>> history = fsvi.fit(method, (x, y), epochs=5, seed=0)
-        >>> len(method.members)
-        3
+        >>> make = lambda: fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical())
+        >>> method = fsvi.Ensemble(make, size=3)
+        >>> history = fsvi.fit(method, fsvi.data.two_moons(100, noise=0.1, seed=0), epochs=5, seed=0)
     """
 
     def __init__(self, make: Callable[[], Method], size: int = 5) -> None:

@@ -48,12 +48,9 @@ class FBNN(FunctionSpaceMethod):
         stds: How the standard deviations start and learn; None is `Stds(0.05)`.
 
     Examples:
-        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
-        >>> net = fsvi.networks.mlp(2, (20,), 2)
-        >>> method = fsvi.FBNN(net, fsvi.Categorical(), fsvi.contexts.Uniform(widen=1.0))
-        >>> history = fsvi.fit(method, (x, y), epochs=2, seed=0)
-        >>> method.predict(x).mean.shape  # probabilities
-        torch.Size([100, 2])
+        >>> context = fsvi.contexts.Uniform(widen=1.0)
+        >>> method = fsvi.FBNN(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical(), context)
+        >>> history = fsvi.fit(method, fsvi.data.two_moons(100, noise=0.1, seed=0), epochs=2, seed=0)
     """
 
     def __init__(

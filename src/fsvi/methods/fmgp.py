@@ -31,12 +31,11 @@ class FMGP(FixedMean):
         num_inducing: The number of inducing points per output, M.
 
     Examples:
-        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
-        >>> net = fsvi.networks.mlp(2, (20,), 2)
-        >>> trained = fsvi.MAP(net, fsvi.Categorical())
-        >>> history = fsvi.fit(trained, (x, y), epochs=20, seed=0)
+        >>> data = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> trained = fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical())
+        >>> history = fsvi.fit(trained, data, epochs=20, seed=0)
         >>> method = fsvi.FMGP(trained.network, fsvi.Categorical())
-        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
+        >>> history = fsvi.fit(method, data, epochs=20, seed=0)
     """
 
     def __init__(self, net: nn.Module | Network, likelihood: Likelihood, *, num_inducing: int = 20) -> None:

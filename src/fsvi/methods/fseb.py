@@ -42,12 +42,9 @@ class FSEB(FunctionSpaceMethod):
         kl_weight: The weight of the log density in the loss: a number, None for 1/N, or `fsvi.Tempered(t)` for t/N.
 
     Examples:
-        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
-        >>> net = fsvi.networks.mlp(2, (20,), 2)
-        >>> method = fsvi.FSEB(net, fsvi.Categorical(), fsvi.contexts.Uniform(widen=1.0))
-        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
-        >>> method.predict(x).mean.shape  # probabilities
-        torch.Size([100, 2])
+        >>> context = fsvi.contexts.Uniform(widen=1.0)
+        >>> method = fsvi.FSEB(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical(), context)
+        >>> history = fsvi.fit(method, fsvi.data.two_moons(100, noise=0.1, seed=0), epochs=20, seed=0)
     """
 
     def __init__(

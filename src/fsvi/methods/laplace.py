@@ -15,7 +15,7 @@ from fsvi.functions.linearize import linearized_outputs
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import DataPass, Functions, Method, network_functions
 from fsvi.methods.map import MAP, check_variance, prior_term
-from fsvi.networks.calls import evaluating, is_exporting
+from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import precise_dtype
 from fsvi.networks.network import Network
 from fsvi.posteriors.gauss_newton import Curvature, Diagonal, Full, GaussNewton, Kronecker
@@ -24,7 +24,6 @@ from fsvi.ranks import all_sum
 from fsvi.validation import check_choice, check_type
 
 Structure = Literal["last_layer", "last_layer_kron", "kron", "diagonal"]
-Integral = Literal["mc", "probit"]
 
 _CURVATURES: dict[str, Callable[[WeightLayer], Curvature]] = {
     "last_layer": Full,
@@ -35,7 +34,7 @@ _CURVATURES: dict[str, Callable[[WeightLayer], Curvature]] = {
 _LARGEST_FULL = 6_000
 """The most parameters of a last layer whose full matrix is decomposed; more take minutes and gigabytes."""
 _NUMBERS_AT_ONCE = 2**24
-"""The most numbers that draws of the parameters may have, or derivatives of the outputs."""
+"""The most numbers that the derivatives of the outputs may have."""
 _MOST_INPUTS = 512
 
 
@@ -47,12 +46,10 @@ class Laplace(Method):
 
         log p(D) ≈ log p(D|θ*) − ½ δ‖θ*‖² + ½ P log δ − ½ log|H + δI|,    P parameters in H.
 
-    Predictions are those of the network linearized at θ*, f(x) ~ N(f(x; θ*), J (H + δI)⁻¹ Jᵀ). They cost a backward
-    pass for each output, as far down as there are random layers.
+    Predictions are those of the network linearized at θ*, f(x; θ*) + J (θ − θ*) for draws of θ that all inputs share.
+    With a random last layer they cost one pass, otherwise a forward-mode pass for each draw.
 
-    Before training, it predicts like `MAP`; `from_trained` takes a trained `MAP`. fsvi has its own implementation,
-    which agrees with laplace-torch. That library would bring a dozen packages, one of them pinned to a pre-release, and
-    it does not share draws between inputs.
+    Before training, it predicts like `MAP`; `from_trained` takes a trained `MAP`.
 
     Args:
         net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
@@ -62,16 +59,13 @@ class Laplace(Method):
             O((features · outputs)³); "last_layer_kron" keeps a Kronecker product of it, for heads with more than a
             few thousand parameters. "kron" keeps Kronecker products and "diagonal" the diagonal, layer by layer, for
             the weights and biases of all dense layers and two-dimensional convolutions. Other parameters stay at θ*.
-        integral: How probabilities are averaged: "mc" by draws f(x; θ*) + J (θ − θ*), functions that share θ over all
-            inputs, or for classes "probit", by the closed form softmax(f / √(1 + π/8 · Var f)), as a single draw.
         optimize_prior: Whether δ is the one of the largest evidence.
 
     Examples:
-        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
-        >>> net = fsvi.networks.mlp(2, (20,), 2)
-        >>> trained = fsvi.MAP(net, fsvi.Categorical())
-        >>> history = fsvi.fit(trained, (x, y), epochs=20, seed=0)
-        >>> method = fsvi.Laplace.from_trained(trained, (x, y))  # one pass over the data
+        >>> data = fsvi.data.two_moons(100, noise=0.1, seed=0)
+        >>> trained = fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical())
+        >>> history = fsvi.fit(trained, data, epochs=20, seed=0)
+        >>> method = fsvi.Laplace.from_trained(trained, data)  # one pass over the data
     """
 
     _takes_weights = False
@@ -85,19 +79,14 @@ class Laplace(Method):
         *,
         prior_variance: float | None = 1.0,
         structure: Structure = "last_layer",
-        integral: Integral = "mc",
         optimize_prior: bool = True,
     ) -> None:
         super().__init__(net, likelihood)
         self.prior_variance = check_variance(prior_variance)
         self.structure = check_choice("structure", structure, _CURVATURES)
-        self.integral = check_choice("integral", integral, ("mc", "probit"))
         self.optimize_prior = optimize_prior
         if prior_variance is None and not optimize_prior:
             raise InvalidInputError("Laplace needs a prior: give prior_variance a number, or set optimize_prior=True.")
-        if integral == "probit" and not likelihood.has_probit:
-            kind = type(likelihood).__name__
-            raise InvalidInputError(f'integral="probit" is for classes, not for {kind}: use integral="mc".')
         self.build(self.network)
 
     def build(self, network: Network) -> None:
@@ -112,32 +101,16 @@ class Laplace(Method):
             )
 
     @classmethod
-    def from_trained(
-        cls,
-        trained: MAP,
-        data: Any,
-        structure: Structure = "last_layer",
-        integral: Integral = "mc",
-        optimize_prior: bool = True,
-    ) -> Laplace:
+    def from_trained(cls, trained: MAP, data: Any, **settings: Any) -> Laplace:
         """The approximation around a trained `MAP`.
 
         Args:
             trained: The trained `MAP`. Wrap a network that was trained without fsvi: `fsvi.MAP(net, likelihood)`.
             data: Its training data: a pair (x, y), a Dataset or a DataLoader.
-            structure: As in the constructor.
-            integral: As in the constructor.
-            optimize_prior: As in the constructor.
+            settings: `structure` and `optimize_prior`, as in the constructor.
         """
         check_type("trained", trained, MAP, "a trained fsvi.MAP; wrap a trained network as fsvi.MAP(net, likelihood)")
-        method = cls(
-            trained.network,
-            trained.likelihood,
-            prior_variance=trained.prior_variance,
-            structure=structure,
-            integral=integral,
-            optimize_prior=optimize_prior,
-        )
+        method = cls(trained.network, trained.likelihood, prior_variance=trained.prior_variance, **settings)
         method.likelihood.load_state_dict(trained.likelihood.state_dict())
         method.num_data = trained.num_data
         method._approximate(method.check_batch(*batch) for batch in _batches(data))
@@ -177,13 +150,9 @@ class Laplace(Method):
                     self._add(posterior, x_part, y_part)
         all_sum(list(posterior.buffers()))  # each process has seen its share of the data
         posterior.decompose(self._means())
-        posterior.precision.fill_(self._find_precision(posterior))
+        is_given = self.prior_variance is not None and not self.optimize_prior
+        posterior.precision.fill_(1 / self.prior_variance if is_given else posterior.best_precision())
         self.posterior = posterior
-
-    def _find_precision(self, posterior: GaussNewton) -> float:
-        if self.optimize_prior or self.prior_variance is None:
-            return posterior.best_precision()
-        return 1 / self.prior_variance
 
     def _add(self, posterior: GaussNewton, x: Tensor, y: Tensor) -> None:
         outputs, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x))
@@ -206,60 +175,27 @@ class Laplace(Method):
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
-    def function_moments(self, x: Any) -> tuple[Tensor, Tensor]:
-        """The mean, (n, outputs), and the covariance between the outputs at each input, (n, outputs, outputs).
-
-        Args:
-            x: Inputs.
-        """
-        x = self.network.arranged(self.check_inputs(x))
-        return self._private()._moments(self._trained(), x)
-
-    def _moments(self, posterior: GaussNewton, x: Any) -> tuple[Tensor, Tensor]:
-        parts = x.split(self._inputs_at_once(posterior, x))
-        moments = [posterior.function_moments(self.network, self._means(), part) for part in parts]
-        values, covariances = zip(*moments, strict=True)
-        return torch.cat(values), torch.cat(covariances)
-
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
-        """Draws of the linearized network, or the logits whose softmax is the average probability."""
-        posterior = self.posterior
-        if not posterior.is_known:
+        """Draws of the linearized network."""
+        if not self.posterior.is_known:
             return network_functions(self.network, {})
-        if self.integral == "probit":
-            return lambda x: _probit(*self._moments(posterior, x))
-        draws = posterior.draw(num_samples, generator, self.dtype)
-        if self.structure.startswith("last_layer"):  # the network is linear in these parameters
-            means, shifts = self._means(), posterior.shifts(draws)
-            drawn = {n: torch.stack([means[n] + shift[n].to(means[n].device) for shift in shifts]) for n in shifts[0]}
-            return network_functions(self.network, drawn)
-
-        def functions(x: Any) -> Tensor:
-            if is_exporting():  # it does not follow gradients by layers' outputs
-                shifts = posterior.shifts(draws)
-                return torch.stack([sum(linearized_outputs(self.network, shift, x)) for shift in shifts])  # type: ignore[misc]
-            parts = x.split(self._inputs_at_once(posterior, x))
-            values = [posterior.functions(self.network, self._means(), draws, part) for part in parts]
-            return torch.cat(values).transpose(0, 1)
-
-        return functions
+        means = self._means()
+        shifts = self.posterior.draw(num_samples, generator, self.network.linear.weight)
+        if shifts.keys() <= set(self.network.head_names):  # the network is linear in these parameters
+            return network_functions(self.network, {name: means[name] + shift for name, shift in shifts.items()})
+        still = {name: torch.zeros_like(means[name]) for name in self.network.head_names}
+        draws = [{**still, **{name: shift[i] for name, shift in shifts.items()}} for i in range(num_samples)]
+        return lambda x: torch.stack([sum(linearized_outputs(self.network, draw, x)) for draw in draws])  # type: ignore[misc]
 
     def _draw_size(self) -> int:
         return self.posterior.num_parameters
 
     def _inputs_at_once(self, posterior: GaussNewton, x: Tensor) -> int:
-        """The number of inputs whose derivatives by layers' outputs and by one layer's parameters fit into memory."""
+        """The number of inputs whose derivatives of the outputs fit into memory."""
         _, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x[:1]))
-        numbers = recording.num_outputs
-        formed = [layer for layer in posterior.layers if layer.is_convolution or self.structure == "last_layer"]
-        largest = max([numbers, *(math.prod(layer.matrix_shape) for layer in formed)])
-        return min(_MOST_INPUTS, max(1, _NUMBERS_AT_ONCE // (largest * self.network.num_outputs)))
-
-
-def _probit(mean: Tensor, covariance: Tensor) -> Tensor:
-    """The logits whose softmax is the average probability, as a single draw."""
-    variance = covariance.diagonal(dim1=1, dim2=2).to(mean)
-    return (mean / (1 + math.pi / 8 * variance).sqrt()).unsqueeze(0)
+        whole = posterior.num_parameters if self.structure == "last_layer" else 0
+        largest = max(recording.num_outputs, whole) * self.network.num_outputs
+        return min(_MOST_INPUTS, max(1, _NUMBERS_AT_ONCE // largest))
 
 
 def _batches(data: Any) -> Iterable[Any]:

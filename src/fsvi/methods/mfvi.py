@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
 from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
-from fsvi.networks.calls import repeatable
 from fsvi.networks.network import Network
-from fsvi.posteriors.layer_modes import LocalReparametrization
 from fsvi.posteriors.mean_field import Draw, MeanField, Stds, check_stds, mean_field, normal_kl
 from fsvi.validation import check_count, check_positive
 
@@ -35,9 +33,6 @@ class MFVI(Method):
         kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
             `fsvi.Tempered(t)` for t/N: a cold posterior with t below 1, a warm one above.
         num_samples: The number of draws per step, M.
-        local_reparametrization: Whether to draw the outputs of dense layers and convolutions for each example instead
-            of their weights (Kingma, Salimans & Welling, 2015). Gradients vary less, and a step of a convolutional
-            network costs about three times as much. Prediction draws weights.
         stds: How the standard deviations start and learn; None is `Stds(0.01, 0.3)`. They learn slowly, so that the
             means find the data before the KL has widened q.
 
@@ -61,14 +56,12 @@ class MFVI(Method):
         prior_variance: float = 1.0,
         kl_weight: KLWeight = None,
         num_samples: int = 1,
-        local_reparametrization: bool = False,
         stds: Stds | None = None,
     ) -> None:
         super().__init__(net, likelihood)
         self.prior_variance = check_positive("prior_variance", prior_variance)
         self.kl_weight = check_kl_weight(kl_weight)
         self.num_samples = check_count("num_samples", num_samples)
-        self.local_reparametrization = local_reparametrization
         self.stds = check_stds(stds, Stds(0.01, 0.3))
         self.build(self.network)
 
@@ -80,16 +73,9 @@ class MFVI(Method):
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood by M draws, and the weighted KL."""
         draws = [self.posterior.draw() for _ in range(self.num_samples)]
-        f = torch.stack([self._outputs(x, draw) for draw in draws])
+        f = torch.stack([self.network(x, draw.params) for draw in draws])
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
         return {"nll": self.likelihood.nll(f, y), "kl": weight * self._kl(draws)}
 
     def _kl(self, draws: Sequence[Draw]) -> Tensor:
         return normal_kl(self.posterior.means().values(), self.posterior.log_std, self.prior_variance)
-
-    def _outputs(self, x: Any, draw: Draw) -> Tensor:
-        if not self.local_reparametrization:
-            return self.network(x, draw.params)
-        mode = LocalReparametrization(self.posterior, draw.params)
-        with repeatable(lambda: mode):
-            return self.network(x, draw.params)

@@ -1,41 +1,102 @@
-"""What VOGN and IVON share: optimizers that move a mean-field posterior along its natural gradient."""
+"""What VOGN and IVON share: mean-field variational inference in natural gradient steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fsvi.posteriors.mean_field import MeanField
+from fsvi.likelihoods import Likelihood
+from fsvi.methods.base import Method
+from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
+from fsvi.networks.network import Network
+from fsvi.posteriors.mean_field import MeanField, normal_kl
+from fsvi.validation import check_count, check_fraction, check_positive
 
 
-class NaturalGradient(torch.optim.Adam):
-    """A rule of the method's own for the means and `log_std` of a posterior, and Adam for all other parameters.
+class NaturalGradient(Method):
+    """A method with update rules of its own for a mean-field posterior: for its means, and for a curvature `scale`.
 
-    The `grad` of the means is the gradient of the negative log-likelihood; that of `log_std` carries what the rule
-    needs to know about the curvature. So `loss.backward()` collects both, on one process or several.
-
-    Args:
-        posterior: The posterior.
-        scale: The method's estimate of the curvature at every stochastic parameter, a flat vector.
-        others: Parameters that are not random.
-        lr: The learning rate.
-        settings: The rule's other numbers.
+    In training, the `grad` of the means is the gradient of the negative log-likelihood; that of `log_std` carries what
+    the rule needs to know about the curvature. So `loss.backward()` collects both, on one process or several.
     """
 
+    posterior: MeanField
+    scale: Tensor
+    """The estimate of the curvature at every random parameter, a flat vector."""
+
     def __init__(
-        self, posterior: MeanField, scale: Tensor, others: Sequence[Tensor], lr: float, **settings: float
+        self,
+        net: nn.Module | Network,
+        likelihood: Likelihood,
+        prior_variance: float,
+        num_samples: int,
+        momentum: float,
+        scale_rate: float,
+        kl_weight: KLWeight,
     ) -> None:
-        self._posterior, self._scale = posterior, scale
-        natural: dict[str, Any] = {"params": [*posterior.means().values(), posterior.log_std], "lr": lr, **settings}
-        super().__init__([natural, {"params": list(others)}] if others else [natural], lr=lr)
+        super().__init__(net, likelihood)
+        self.prior_variance = check_positive("prior_variance", prior_variance)
+        self.num_samples = check_count("num_samples", num_samples)
+        self.momentum = check_fraction("momentum", momentum)
+        self.scale_rate = check_positive("scale_rate", scale_rate)
+        self.kl_weight = check_kl_weight(kl_weight)
+
+    def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
+        """Natural gradient steps, and Adam for the points."""
+        return NaturalSteps(self, lr)
+
+    @abstractmethod
+    def update(self, mean: Tensor, gradient: Tensor, curvature: Tensor, momentum: Tensor, step: int) -> Tensor:
+        """Move `scale` and the vector `momentum` in place, and return the direction that the means go down.
+
+        Args:
+            mean: The means, a flat vector as all others.
+            gradient: Their `grad`.
+            curvature: The `grad` of `log_std`.
+            momentum: What the rule keeps from step to step, zeros at first.
+            step: The number of the step, from 1 on.
+        """
+
+    @abstractmethod
+    def precision(self) -> Tensor:
+        """1/σ² at the present `scale`."""
+
+    def points(self) -> list[Tensor]:
+        """The parameters that are learned and not random."""
+        stochastic = {id(p) for p in (*self.posterior.means().values(), self.posterior.log_std)}
+        return [p for p in self.parameters() if p.requires_grad and id(p) not in stochastic]
+
+    def _weight(self, num: int) -> float:
+        """The weight of the KL, with N = `num` if there is no number of data."""
+        return kl_weight_value(self.kl_weight, self.num_data or num)
+
+    def _delta(self) -> float:
+        """The prior's share in the precision, per unit of `scale`."""
+        return self._weight(1) / self.prior_variance
+
+    def _kl(self, num: int) -> Tensor:
+        """The weighted KL, whose gradient the update rule knows."""
+        q = self.posterior
+        kl = normal_kl((mean.detach() for mean in q.means().values()), q.log_std.detach(), self.prior_variance)
+        return self._weight(num) * kl
+
+
+class NaturalSteps(torch.optim.Adam):
+    """The method's rule for the means and `log_std` of its posterior, and Adam for all other parameters."""
+
+    def __init__(self, method: NaturalGradient, lr: float) -> None:
+        self._method, q, points = method, method.posterior, method.points()
+        natural: dict[str, Any] = {"params": [*q.means().values(), q.log_std], "lr": lr}
+        super().__init__([natural, {"params": points}] if points else [natural], lr=lr)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """One step of both rules."""
-        group, q = self.param_groups[0], self._posterior
+        method, q, group = self._method, self._method.posterior, self.param_groups[0]
         *means, log_std = group["params"]
         if log_std.grad is not None:
             state = self.state[log_std]
@@ -43,40 +104,12 @@ class NaturalGradient(torch.optim.Adam):
                 state.update(step=torch.zeros(()), momentum=torch.zeros_like(log_std))
             state["step"] += 1
             gradient = q.layout.join(torch.zeros_like(p) if p.grad is None else p.grad for p in means)
-            change = self.update(q.layout.join(means), gradient, log_std.grad, self._scale, state, group)
+            rule = q.layout.join(means), gradient, log_std.grad, state["momentum"], int(state["step"])
+            change = group["lr"] * method.update(*rule)
             change = change if q.free is None else change.mul_(q.free)
             for mean, part in zip(means, q.layout.views(change).values(), strict=True):
                 mean.sub_(part)
-            log_std.copy_(self.precision(self._scale, group).log_().mul_(-0.5))
+            log_std.copy_(method.precision().log_().mul_(-0.5))
         for parameter in group["params"]:
             parameter.grad = None
         super().step()
-
-    def update(
-        self, mean: Tensor, gradient: Tensor, curvature: Tensor, scale: Tensor, state: Any, group: Any
-    ) -> Tensor:
-        """Move `scale` in place, and return what to subtract from the means."""
-        raise NotImplementedError
-
-    def precision(self, scale: Tensor, group: Any) -> Tensor:
-        """1/σ² at this `scale`, a new tensor."""
-        raise NotImplementedError
-
-
-def points(method: Any) -> list[Tensor]:
-    """The parameters of a method that are learned and not random."""
-    stochastic = {id(p) for p in (*method.posterior.means().values(), method.posterior.log_std)}
-    return [p for p in method.parameters() if p.requires_grad and id(p) not in stochastic]
-
-
-class KnownGradient(torch.autograd.Function):
-    """A value whose gradient by some parameters is known: KnownGradient.apply(value, gradients, *parameters)."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor], *parameters: Tensor) -> Tensor:  # noqa: D102
-        ctx.gradients = gradients
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
-        return None, None, *(outer[0] * gradient for gradient in ctx.gradients)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method
 from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.calls import repeatable
+from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
-from fsvi.posteriors.mean_field import Stds, check_stds
-from fsvi.posteriors.rank1 import RankOne
-from fsvi.validation import check_count, check_positive, check_seed
+from fsvi.posteriors.layer_modes import LayerMode, is_weight_layer
+from fsvi.posteriors.mean_field import FlatLayout, Stds, check_stds, normal_kl
+from fsvi.validation import check_count, check_positive
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Rank1(Method):
@@ -42,16 +49,11 @@ class Rank1(Method):
         random_signs: Whether the factors start at ±1 instead of 1. This sets the components apart but needs wide
             layers, because they share W. The prior is then ½ N(1, prior_std²) + ½ N(−1, prior_std²), and the KL to the
             half where a factor starts is an upper bound on the KL to both, up to a constant.
-        seed: The seed of the random signs.
         stds: How the factors' standard deviations start and learn; None is `Stds(0.05)`.
 
     Examples:
-        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
-        >>> net = fsvi.networks.mlp(2, (20,), 2)
-        >>> method = fsvi.Rank1(net, fsvi.Categorical())
-        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
-        >>> method.predict(x).mean.shape  # probabilities
-        torch.Size([100, 2])
+        >>> method = fsvi.Rank1(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical())
+        >>> history = fsvi.fit(method, fsvi.data.two_moons(100, noise=0.1, seed=0), epochs=20, seed=0)
     """
 
     def __init__(
@@ -65,7 +67,6 @@ class Rank1(Method):
         kl_weight: KLWeight = None,
         num_samples: int = 1,
         random_signs: bool = False,
-        seed: int = 0,
         stds: Stds | None = None,
     ) -> None:
         super().__init__(net, likelihood)
@@ -75,15 +76,14 @@ class Rank1(Method):
         self.kl_weight = check_kl_weight(kl_weight)
         self.num_samples = check_count("num_samples", num_samples)
         self.random_signs = random_signs
-        self.seed = check_seed(seed)
         self.stds = check_stds(stds, Stds(0.05))
         self.build(self.network)
 
     def build(self, network: Network) -> None:
         """Make the factors' mixture."""
         super().build(network)
-        std, scale = self.stds.single(), self.stds.lr_scale
-        self.factors = RankOne(self.net, self.num_components, std, self.random_signs, self.seed, scale)
+        std, lr_scale = self.stds.single(), self.stds.lr_scale
+        self.factors = RankOne(self.net, self.num_components, std, self.random_signs, lr_scale)
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood over M draws, the weighted KL of the factors, and the prior of W."""
@@ -105,3 +105,81 @@ class Rank1(Method):
         scaling = self.factors.scaling(self.net, factors)
         with repeatable(lambda: scaling):
             return self.network(x)
+
+
+class RankOne(nn.Module):
+    """q(r, s) = 1/K Σₖ N(meanₖ, diag(exp(log_stdₖ)²)) over factors r and s of every weight layer's inputs and outputs.
+
+    The factors of all layers in one component are one row of `mean` and of `log_std`, both (K, factors). Each factor
+    starts at its prior's mean `centre`. Frozen layers and the projections inside attention have no factors.
+    """
+
+    centre: Tensor
+
+    def __init__(
+        self, net: nn.Module, num_components: int, init_std: float, random_signs: bool = False, lr_scale: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.lr_scale = lr_scale
+        # Layers that share a weight share its factors.
+        layers: dict[Any, tuple[str, nn.Module]] = {
+            layer.weight: (name, layer) for name, layer in net.named_modules() if is_weight_layer(layer, _LAYERS)
+        }
+        shapes = {}
+        for weight, (name, layer) in layers.items():
+            shapes[f"r of {name}"] = torch.Size([weight.shape[1] * getattr(layer, "groups", 1)])
+            shapes[f"s of {name}"] = weight.shape[:1]
+        self.layers, self.layout = [name for name, _ in layers.values()], FlatLayout(shapes)
+        centre = torch.ones(num_components, sum(self.layout.sizes)).to(next(net.parameters()))
+        self.register_buffer("centre", torch.randn_like(centre).sign() if random_signs else centre)
+        self.mean = nn.Parameter(self.centre.clone())
+        self.log_std = nn.Parameter(torch.full_like(centre, math.log(init_std)))
+
+    def draw(self, components: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Factors, one row per requested component, (rows, factors)."""
+        noise = normal((len(components), self.mean.shape[1]), generator, self.mean.dtype, self.mean.device)
+        # A matrix product selects rows with a backward pass that is another product, not a loop over rows.
+        select = (components[:, None] == torch.arange(len(self.mean), device=noise.device)).to(noise)
+        with torch.autocast(noise.device.type, enabled=False):  # half precision would round the means
+            return select @ self.mean + (select @ self.log_std.exp()) * noise
+
+    def scaling(self, net: nn.Module, factors: Tensor) -> FactorScaling:
+        """The context in which `net` computes with these factors, one row per input, or one row for all inputs."""
+        rows = iter(self.layout.views(factors).values())
+        pairs = zip(self.layers, rows, rows, strict=True)
+        return FactorScaling({id(net.get_submodule(name).weight): (r, s) for name, r, s in pairs})
+
+    def kl(self, prior_std: float) -> Tensor:
+        """1/K Σₖ KL(N(meanₖ, diag(exp(log_stdₖ)²)) ‖ N(centreₖ, prior_std²·I)), an upper bound on the mixture's."""
+        return normal_kl([self.mean - self.centre], self.log_std, prior_std**2) / len(self.mean)
+
+
+class FactorScaling(LayerMode):
+    """A context in which a layer's inputs are scaled by r (rows, inputs) and its outputs by s (rows, outputs).
+
+    `factors` has both by the id of the weight.
+    """
+
+    def __init__(self, factors: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self._factors = factors
+
+    def layer(self, func: Any, input: Tensor, weight: Tensor, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+        """((x ∘ r) Wᵀ) ∘ s + b, where the layer has factors."""
+        if id(weight) not in self._factors:
+            return func(input, weight, bias, *args, **kwargs)
+        r, s = self._factors[id(weight)]
+        if len(r) not in (1, len(input)):
+            raise InvalidInputError(
+                f"a layer sees an input of shape {tuple(input.shape)} where the batch has {len(r)} examples: rank-one "
+                "factors differ between examples, so every weight layer needs them as its input's first dimension."
+            )
+        axis = -1 if func is F.linear else 1
+        outputs = func(input * _along(r, input, axis), weight, None, *args, **kwargs) * _along(s, input, axis)
+        return outputs if bias is None else outputs + _along(bias[None], input, axis)
+
+
+def _along(rows: Tensor, like: Tensor, axis: int) -> Tensor:
+    """(rows, channels) with ones in between, so that the channels are at `axis` of a tensor like `like`."""
+    ones = (1,) * (like.dim() - 2)
+    return rows.view(len(rows), *ones, -1) if axis == -1 else rows.view(len(rows), -1, *ones)

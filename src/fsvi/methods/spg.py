@@ -20,6 +20,7 @@ from fsvi.networks.copies import deep_copy
 from fsvi.networks.devices import in_float64, normal
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms
+from fsvi.posteriors.dense import DenseGaussian
 from fsvi.posteriors.mean_field import Stds, check_stds
 from fsvi.validation import check_count, check_positive
 
@@ -35,13 +36,11 @@ class SPG(FunctionSpaceMethod):
     Before the first epoch, Adam fits it by minimizing E_X KL(prior(f(X)) ‖ p(f(X))) over random grids X of K context
     points and K training inputs.
 
-    2. The posterior q: the same process with z_k ~ N(mean_k, L_k L_kᵀ). With `adapt` it has its own network and basis,
-    which start from those of p. It minimizes −1/(BM) Σ log p(y|f(x; z)) + kl_weight · E_X KL(q(f(X)) ‖ p(f(X))) with M
+    2. The posterior q: the same process with z_k ~ N(mean_k, L_k L_kᵀ), with a network and a basis of its own, which
+    start from those of p. It minimizes −1/(BM) Σ log p(y|f(x; z)) + kl_weight · E_X KL(q(f(X)) ‖ p(f(X))) with M
     draws of z. The chain rule bounds the KL at a grid, in closed form in the latent:
 
         KL(q(f(X)) ‖ p(f(X))) ≤ KL(q(z) ‖ p(z)) + Σ_{x∈X} E_q(z) ‖h_q(x) + ψ_q(x)·z − h_p(x) − ψ_p(x)·z‖² / (2δ²).
-
-    Without `adapt` the sum is zero, and only the latent is inferred.
 
     Differences from the paper: there, the latent goes through a network, and the generator is fitted to draws from the
     prior with the bound of a variational autoencoder, which needs an encoder for the latent. Here, the latent is linear
@@ -58,19 +57,15 @@ class SPG(FunctionSpaceMethod):
         num_latents: The number of latent variables per output.
         num_prior_steps: The number of steps in which the generator is fitted to the prior.
         prior_lr: The learning rate of these steps.
-        adapt: Whether the posterior has a network and a basis of its own.
         num_samples: The number of draws of the latent, M.
         kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
             `fsvi.Tempered(t)` for t/N.
         stds: How the latent's standard deviations start and learn; None is `Stds(1.0)`, the prior's.
 
     Examples:
-        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
-        >>> net = fsvi.networks.mlp(2, (20,), 2)
-        >>> method = fsvi.SPG(net, fsvi.Categorical(), fsvi.contexts.Uniform(widen=1.0), num_prior_steps=10)
-        >>> history = fsvi.fit(method, (x, y), epochs=2, seed=0)
-        >>> method.predict(x).mean.shape  # probabilities
-        torch.Size([100, 2])
+        >>> context, net = fsvi.contexts.Uniform(widen=1.0), fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.SPG(net, fsvi.Categorical(), context, num_prior_steps=10)
+        >>> history = fsvi.fit(method, fsvi.data.two_moons(100, noise=0.1, seed=0), epochs=2, seed=0)
     """
 
     is_fitted: Tensor
@@ -87,7 +82,6 @@ class SPG(FunctionSpaceMethod):
         num_latents: int = 64,
         num_prior_steps: int = 500,
         prior_lr: float = 1e-2,
-        adapt: bool = True,
         num_samples: int = 8,
         kl_weight: KLWeight = None,
         stds: Stds | None = None,
@@ -97,7 +91,6 @@ class SPG(FunctionSpaceMethod):
         self.num_latents = check_count("num_latents", num_latents)
         self.num_prior_steps = check_count("num_prior_steps", num_prior_steps)
         self.prior_lr = check_positive("prior_lr", prior_lr)
-        self.adapt = adapt
         self.num_samples = check_count("num_samples", num_samples)
         self.stds = check_stds(stds, Stds(1.0))
         self.build(self._examined())
@@ -109,10 +102,8 @@ class SPG(FunctionSpaceMethod):
         self.prior_net = deep_copy(self.net).requires_grad_(False)
         self.prior_generator = Generator(network.replaced(self.prior_net), self.num_latents).requires_grad_(False)
         self._keep_generator()
-        shape = network.num_outputs, self.num_latents
-        self.latent_mean = nn.Parameter(self.generator.basis.new_zeros(shape))
-        self.latent_log_std = nn.Parameter(self.generator.basis.new_full(shape, self.stds.single()).log())
-        self.latent_lower = nn.Parameter(self.generator.basis.new_zeros(*shape, self.num_latents))
+        self.latent_mean = nn.Parameter(self.generator.basis.new_zeros(network.num_outputs, self.num_latents))
+        self.latent = DenseGaussian(self.latent_mean.detach(), self.stds.single(), self.stds.lr_scale)
         self.register_buffer("is_fitted", torch.zeros((), dtype=torch.bool, device=network.device))
 
     # The generator --------------------------------------------------------------------------------------------------
@@ -122,7 +113,8 @@ class SPG(FunctionSpaceMethod):
         if self.is_fitted:
             return
         super().begin(x, y)
-        free = [p for p in (*self.net.parameters(), *self.generator.parameters()) if p.requires_grad]
+        noise = self.generator.log_noise.requires_grad_(True)
+        free = [noise, self.generator.basis, *(p for p in self.net.parameters() if p.requires_grad)]
         optimizer = torch.optim.Adam(free, lr=self.prior_lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_prior_steps)
         self.network.train()
@@ -134,6 +126,7 @@ class SPG(FunctionSpaceMethod):
             optimizer.step()
             schedule.step()
         optimizer.zero_grad()
+        noise.requires_grad_(False)
         self._keep_generator()
         self.is_fitted.fill_(True)
 
@@ -162,68 +155,29 @@ class SPG(FunctionSpaceMethod):
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood over M draws of the latent, and the weighted bound on the KL."""
-        mean, functions = self._generate(x)
         noise = torch.randn(self.num_samples, *self.latent_mean.shape, dtype=self.dtype, device=self.device)
-        nll = self.likelihood.nll(self._functions(mean, functions, noise), y)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
+        nll = self.likelihood.nll(self._outputs(x, noise), y)
         return {"nll": nll, "kl": weight * self.function_kl(self._grid(x))}
 
     def function_kl(self, x: Tensor) -> Tensor:
         """The bound on KL(q(f(x)) ‖ p(f(x))), summed over outputs."""
-        kl = self.latent_kl()
-        if not self.adapt:
-            return kl
         with evaluating(self.net), evaluating(self.prior_net):
             (mean, functions), (prior_mean, prior_functions) = self.generator(x), self.prior_generator(x)
         change = functions - prior_functions
         squares = (mean - prior_mean + change @ self.latent_mean.T).square()
-        squares = squares.sum() + (change @ self.latent_factor()).square().sum()
-        return kl + 0.5 * squares * (-2 * self.prior_generator.log_noise).exp()
+        squares = squares.sum() + (change @ self.latent.factors()).square().sum()
+        return self.latent.kl(self.latent_mean) + 0.5 * squares * (-2 * self.prior_generator.log_noise).exp()
 
-    def latent_factor(self) -> Tensor:
-        """L_k, lower triangular, (outputs, latents, latents)."""
-        return self.latent_lower.tril(-1) + torch.diag_embed(self.latent_log_std.exp())
-
-    def latent_kl(self) -> Tensor:
-        """KL(q(z) ‖ p(z)) = ½ Σ_k [‖L_k‖² + ‖mean_k‖² − H − 2 Σ log_std_k], with H latents per output."""
-        squares = self.latent_factor().square().sum() + self.latent_mean.square().sum()
-        return 0.5 * (squares - self.latent_mean.numel()) - self.latent_log_std.sum()
-
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """At `lr`, the latent's means, and with `adapt` the network and the basis; the latent's `log_std` at its own
-        rate.
-        """
-        points = [self.latent_mean, self.latent_lower, *self.likelihood.parameters()]
-        if self.adapt:
-            points += [p for p in (*self.net.parameters(), self.generator.basis) if p.requires_grad]
-        return [
-            {"params": points, "lr": lr},
-            {"params": [self.latent_log_std], "lr": self.stds.lr_scale * lr},
-        ]
-
-    def _generate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """h and ψ at a minibatch, with gradients if they are learned."""
-        if self.adapt:
-            return self.generator(x)
-        with torch.no_grad(), evaluating(self.net):
-            return self.generator(x)
-
-    def _functions(self, mean: Tensor, functions: Tensor, noise: Tensor) -> Tensor:
+    def _outputs(self, x: Any, noise: Tensor) -> Tensor:
         """h + ψ·z for draws of the latent from `noise` (M, outputs, latents), (M, n, outputs)."""
-        latent = self.latent_mean + torch.einsum("khl,mkl->mkh", self.latent_factor(), noise)
-        return mean + functions @ latent.mT
-
-    # Prediction -----------------------------------------------------------------------------------------------------
+        mean, functions = self.generator(x)
+        return mean + functions @ self.latent.draws(self.latent_mean, noise).mT
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Draws of the latent, all from one pass through the network."""
         noise = normal((num_samples, *self.latent_mean.shape), generator, self.dtype, self.device)
-
-        def functions(x: Any) -> Tensor:
-            mean, basis = self.generator(x)
-            return self._functions(mean, basis, noise)
-
-        return functions
+        return lambda x: self._outputs(x, noise)
 
 
 class Generator(nn.Module):
@@ -242,7 +196,7 @@ class Generator(nn.Module):
         self.network = network
         size = network.num_features + 1
         self.basis = nn.Parameter(network.linear.weight.new_empty(size, num_latents).normal_(std=size**-0.5))
-        self.log_noise = nn.Parameter(network.linear.weight.new_zeros(()))
+        self.log_noise = nn.Parameter(network.linear.weight.new_zeros(()), requires_grad=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """h (n, outputs) and ψ (n, latents)."""

@@ -2,80 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fsvi.errors import HeadError
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import Functions, Method
 from fsvi.methods.common import KLWeight, check_closed_form, check_kl_weight, kl_weight_value
+from fsvi.methods.map import check_variance
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
+from fsvi.posteriors.dense import DenseGaussian
 from fsvi.posteriors.mean_field import Stds, check_stds, negative_log_normal, prior_names
 from fsvi.validation import check_positive
-
-
-class DenseLastLayer(nn.Module):
-    """q(W) = Π_k N(w̄_k, S_k): the last layer's parameters, independent between outputs, dense within each.
-
-    w_k has the weights of output k and its bias. The means are the network's own parameters. S_k = L_k L_kᵀ, where
-    L_k = diag(exp(log_std_k)) (I + strictly lower triangle of mixing_k): relative to the standard deviations, one
-    learning rate suits covariances of every size.
-
-    Args:
-        network: The network.
-        stds: How the standard deviations start and learn.
-    """
-
-    log_std: nn.Parameter
-    """(outputs, inputs)"""
-    mixing: nn.Parameter
-    """(outputs, inputs, inputs); only what is below the diagonal counts"""
-
-    def __init__(self, network: Network, stds: Stds) -> None:
-        super().__init__()
-        self.network, self.lr_scale = network, stds.lr_scale
-        weight = network.linear.weight.flatten(1)
-        outputs, inputs = weight.shape[0], weight.shape[1] + (network.linear.bias is not None)
-        std = stds.initial(network.head_names, network)[network.head_names[0]]
-        self.log_std = nn.Parameter(weight.new_full((outputs, inputs), std).log())
-        self.mixing = nn.Parameter(weight.new_zeros(outputs, inputs, inputs))
-
-    def means(self) -> Tensor:
-        """w̄, (outputs, inputs)."""
-        linear = self.network.linear
-        weight = linear.weight.flatten(1)
-        return weight if linear.bias is None else torch.cat([weight, linear.bias[:, None]], dim=1)
-
-    def factors(self) -> Tensor:
-        """L, (outputs, inputs, inputs)."""
-        eye = torch.eye(self.mixing.shape[-1], dtype=self.mixing.dtype, device=self.mixing.device)
-        return self.log_std.exp()[:, :, None] * (self.mixing.tril(-1) + eye)
-
-    def inputs(self, features: Tensor) -> Tensor:
-        """φ, what is multiplied by w_k: the features, and a one where there is a bias."""
-        if self.network.linear.bias is None:
-            return features
-        return torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
-
-    def variances(self, features: Tensor) -> Tensor:
-        """φᵀ S_k φ, the variance of output k at every input, (n, outputs)."""
-        return torch.einsum("nr,krc->nkc", self.inputs(features), self.factors()).square().sum(-1)
-
-    def kl(self, variance: float) -> Tensor:
-        """Σ_k KL(N(w̄_k, S_k) ‖ N(0, v·I)) = ½ Σ_k [(tr S_k + ‖w̄_k‖²)/v − R + R log v − log|S_k|], v = `variance`."""
-        squares = (self.factors().square().sum() + self.means().square().sum()) / variance
-        logs = 2 * self.log_std - math.log(variance)
-        return 0.5 * (squares - (1 + logs).sum())
-
-    def draws(self, num_samples: int, generator: torch.Generator) -> Tensor:
-        """Draws of W, (samples, outputs, inputs)."""
-        means = self.means()
-        noise = normal((num_samples, *means.shape), generator, means.dtype, means.device)
-        return means + torch.einsum("krc,skc->skr", self.factors(), noise)
 
 
 class VBLL(Method):
@@ -100,12 +42,8 @@ class VBLL(Method):
         stds: How the last layer's standard deviations start and learn; None is `Stds()`.
 
     Examples:
-        >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
-        >>> net = fsvi.networks.mlp(2, (20,), 2)
-        >>> method = fsvi.VBLL(net, fsvi.Categorical())
-        >>> history = fsvi.fit(method, (x, y), epochs=20, seed=0)
-        >>> method.predict(x).mean.shape  # probabilities
-        torch.Size([100, 2])
+        >>> method = fsvi.VBLL(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical())
+        >>> history = fsvi.fit(method, fsvi.data.two_moons(100, noise=0.1, seed=0), epochs=20, seed=0)
     """
 
     def __init__(
@@ -121,9 +59,7 @@ class VBLL(Method):
         super().__init__(net, likelihood)
         check_closed_form("VBLL", likelihood)
         self.prior_variance = check_positive("prior_variance", prior_variance)
-        self.feature_variance = (
-            None if feature_variance is None else check_positive("feature_variance", feature_variance)
-        )
+        self.feature_variance = check_variance(feature_variance)
         self.kl_weight = check_kl_weight(kl_weight)
         self.stds = check_stds(stds, Stds())
         self.build(self.network)
@@ -138,17 +74,30 @@ class VBLL(Method):
                 "it is not independent of the features: untie them."
             )
         super().build(network)
-        self.last_layer = DenseLastLayer(network, self.stds)
+        std = self.stds.initial(network.head_names, network)[network.head_names[0]]
+        self.last_layer = DenseGaussian(self.means().detach(), std, self.stds.lr_scale)
 
-    # Learning -------------------------------------------------------------------------------------------------------
+    def means(self) -> Tensor:
+        """w̄, (outputs, inputs), which are the network's own parameters."""
+        linear = self.network.linear
+        weight = linear.weight.flatten(1)
+        return weight if linear.bias is None else torch.cat([weight, linear.bias[:, None]], dim=1)
+
+    def inputs(self, features: Tensor) -> Tensor:
+        """φ, what is multiplied by w_k: the features, and a one where there is a bias."""
+        return features if self.network.linear.bias is None else F.pad(features, (0, 1), value=1.0)
+
+    def variances(self, features: Tensor) -> Tensor:
+        """φᵀ S_k φ, the variance of output k at every input, (n, outputs)."""
+        return torch.einsum("nr,krc->nkc", self.inputs(features), self.last_layer.factors()).square().sum(-1)
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The bound on the expected negative log-likelihood, the weighted KL, and the prior of the feature layers."""
-        features, means = self.network.with_features(x)
+        features, outputs = self.network.with_features(x)
         num_data = self.num_data or len(x)
         terms = {
-            "nll": expected_nll(self.likelihood, means, self.last_layer.variances(features), y),
-            "kl": kl_weight_value(self.kl_weight, num_data) * self.last_layer.kl(self.prior_variance),
+            "nll": expected_nll(self.likelihood, outputs, self.variances(features), y),
+            "kl": kl_weight_value(self.kl_weight, num_data) * self.last_layer.kl(self.means(), self.prior_variance),
         }
         layers = self._feature_layers()
         if self.feature_variance is not None and layers:
@@ -159,12 +108,12 @@ class VBLL(Method):
         parameters = dict(self.net.named_parameters())
         return [parameters[name] for name in prior_names(self.net) if name not in self.network.head_names]
 
-    # Prediction -----------------------------------------------------------------------------------------------------
-
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Outputs for draws of the last layer; one pass through the feature layers serves all of them."""
-        weights = self.last_layer.draws(num_samples, generator)
-        return lambda x: torch.einsum("nr,skr->snk", self.last_layer.inputs(self.network.with_features(x)[0]), weights)
+        means = self.means()
+        noise = normal((num_samples, *means.shape), generator, means.dtype, means.device)
+        weights = self.last_layer.draws(means, noise)
+        return lambda x: torch.einsum("nr,skr->snk", self.inputs(self.network.features(x)), weights)
 
 
 def expected_nll(likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:

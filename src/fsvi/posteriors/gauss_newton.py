@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fsvi.networks.devices import Precise, in_float64, normal
-from fsvi.networks.network import Network
-from fsvi.posteriors.per_example import Recording, WeightLayer, example_gradients, gradient_moments, linearize
+from fsvi.networks.devices import Precise, in_float64, normal, precise_dtype
+from fsvi.posteriors.per_example import Recording, WeightLayer, gradient_moments
 
 _LARGEST_LOG_PRECISION = 20.0
 _BISECTIONS = 60
@@ -25,18 +24,18 @@ _BISECTIONS = 60
 class Curvature(Precise, ABC):
     """H = U diag(λ) Uᵀ of one layer's matrices (groups, O, D), in float64.
 
-    `add` sums over batches; `decompose` then replaces the sums by λ and U. A layer's inputs are its `patches` ã, (n,
-    groups, T, D). The derivatives by its outputs at all `positions` are g, (m, n, groups, T, O), for the m columns of S
-    or for each of the Q outputs. `precision` is the prior's δ.
+    `add` sums over batches; `decompose` then replaces the sums by λ and U. A layer's inputs are its `patches`, (n,
+    groups, T, D) without the one of the bias. The derivatives by its outputs at all `positions` are g, (m, n, groups,
+    T, O), for the m columns of S.
     """
 
-    sized_by_data: tuple[str, ...] = ("eigenvalues",)
     eigenvalues: Tensor
     """λ, (groups, O, D)"""
 
     def __init__(self, layer: WeightLayer) -> None:
         super().__init__()
         self._layer = layer
+        self.sized_by_data = tuple(self.sizes())
         for name in self.sized_by_data:
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
 
@@ -56,34 +55,9 @@ class Curvature(Precise, ABC):
     def decompose(self) -> None:
         """Compute λ and U, after the last batch."""
 
-    def rotate(self, patches: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """ã and g in the coordinates of U: the Jacobian that they give is Uᵀ times the original one."""
-        return patches, positions
-
-    def draw(self, noise: Tensor, precision: Tensor) -> Tensor:
-        """Draws of Uᵀ(θ − θ*) from standard normal `noise`, (num, groups, O, D)."""
-        return noise * (self.eigenvalues + precision).rsqrt()
-
-    def shift(self, draws: Tensor) -> Tensor:
-        """θ − θ* of what `draw` returned."""
+    def rotate(self, draws: Tensor) -> Tensor:
+        """U z of z (num, groups, O, D)."""
         return draws
-
-    def change(self, patches: Tensor, positions: Tensor, draws: Tensor) -> Tensor:
-        """J (θ − θ*) for what `draw` returned, (n, num, Q)."""
-        a, g = self.rotate(patches, positions)
-        if a.shape[2] > 1:  # with several positions, forming J is the cheaper way
-            return torch.einsum("nqgod,sgod->nsq", _jacobian(a, g), draws)
-        moved = torch.einsum("sgod,ngtd->nsgto", draws, a)
-        return torch.einsum("nsgto,qngto->nsq", moved, g)
-
-    def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
-        """J (H + δI)⁻¹ Jᵀ, (n, Q, Q)."""
-        a, g = self.rotate(patches, positions)
-        variances = (self.eigenvalues + precision).reciprocal()
-        if a.shape[2] > 1:
-            return _gram(_jacobian(a, g) * variances.sqrt())
-        inner = torch.einsum("ngtd,god->ngo", a.square(), variances)
-        return torch.einsum("qngto,ngo,rngto->nqr", g, inner, g)
 
 
 class Diagonal(Curvature):
@@ -92,7 +66,7 @@ class Diagonal(Curvature):
     def add(self, patches: Tensor, positions: Tensor) -> None:
         """Add the squares of each example's gradient."""
         for column in positions:
-            self.eigenvalues += gradient_moments(patches, column)[1]
+            self.eigenvalues += gradient_moments(self._layer, patches, column)[1]
 
 
 class Kronecker(Curvature):
@@ -102,7 +76,6 @@ class Kronecker(Curvature):
     Gaussian noise.
     """
 
-    sized_by_data = ("eigenvalues", "input_basis", "output_basis", "count")
     input_basis: Tensor
     output_basis: Tensor
     count: Tensor
@@ -115,7 +88,8 @@ class Kronecker(Curvature):
 
     def add(self, patches: Tensor, positions: Tensor) -> None:
         """Add the outer products of inputs and of gradients."""
-        self.input_basis += torch.einsum("ngtd,ngte->gde", patches, patches)
+        a = self._layer.with_one(patches)
+        self.input_basis += torch.einsum("ngtd,ngte->gde", a, a)
         self.output_basis += torch.einsum("mngto,mngtp->gop", positions, positions)
         self.count += len(patches) * patches.shape[2]
 
@@ -125,11 +99,7 @@ class Kronecker(Curvature):
         outputs = _decompose(self.output_basis)
         self.eigenvalues.copy_(outputs[:, :, None] * inputs[:, None, :])
 
-    def rotate(self, patches: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """U_Aᵀ ã and U_Gᵀ g."""
-        return patches @ self.input_basis.to(patches), positions @ self.output_basis.to(positions)
-
-    def shift(self, draws: Tensor) -> Tensor:
+    def rotate(self, draws: Tensor) -> Tensor:
         """U_G z U_Aᵀ"""
         return self.output_basis.to(draws) @ draws @ self.input_basis.to(draws).mT
 
@@ -137,7 +107,6 @@ class Kronecker(Curvature):
 class Full(Curvature):
     """All of H, for a layer with one position and one group, such as the last layer."""
 
-    sized_by_data = ("eigenvalues", "basis")
     basis: Tensor
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -147,7 +116,7 @@ class Full(Curvature):
 
     def add(self, patches: Tensor, positions: Tensor) -> None:
         """Σₙ (Σ g gᵀ) ⊗ ã ãᵀ."""
-        a, g = patches[:, 0, 0], positions[:, :, 0, 0]
+        a, g = self._layer.with_one(patches)[:, 0, 0], positions[:, :, 0, 0]
         outer = torch.einsum("mno,mnp->nop", g, g)
         blocks = torch.einsum("nop,nd->nopd", outer, a).flatten(1).T @ a
         outputs, inputs = outer.shape[1], a.shape[1]
@@ -157,17 +126,9 @@ class Full(Curvature):
         """The eigenvalues and eigenvectors of H."""
         self.eigenvalues.copy_(_decompose(self.basis).reshape(self.eigenvalues.shape))
 
-    def draw(self, noise: Tensor, precision: Tensor) -> Tensor:
-        """Draws of θ − θ* itself: `change` uses the Jacobian without rotation."""
-        return (super().draw(noise, precision).flatten(1) @ self.basis.T).reshape(noise.shape)
-
-    def covariance(self, patches: Tensor, positions: Tensor, precision: Tensor) -> Tensor:
-        """J U (λ + δ)⁻¹ Uᵀ Jᵀ, (n, Q, Q), with J = g ⊗ ã, which is not formed: most of a dense J would be zeros."""
-        a, g = patches[:, 0, 0], positions[:, :, 0, 0]
-        outputs, inputs = self.eigenvalues.shape[1:]
-        root = self.basis * (self.eigenvalues.flatten() + precision).rsqrt()
-        along = a @ root.unflatten(0, (outputs, inputs)).transpose(0, 1).flatten(1)
-        return _gram(g.transpose(0, 1) @ along.unflatten(1, (outputs, -1)))
+    def rotate(self, draws: Tensor) -> Tensor:
+        """U z, over all of the layer's parameters together."""
+        return (draws.flatten(1) @ self.basis.to(draws).T).reshape(draws.shape)
 
 
 class GaussNewton(Precise):
@@ -186,9 +147,9 @@ class GaussNewton(Precise):
 
     def __init__(self, layers: Sequence[WeightLayer], kind: Callable[[WeightLayer], Curvature]) -> None:
         super().__init__()
-        self.layers = list(layers)
-        self._of_layer = {layer: kind(layer) for layer in layers}
-        self.blocks = nn.ModuleList(self._of_layer.values())
+        blocks = [kind(layer) for layer in layers]
+        self.layers, self.blocks = list(layers), nn.ModuleList(blocks)
+        self._of_layer = dict(zip(layers, blocks, strict=True))
         for name in ("log_likelihood", "squared_norm", "precision"):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
 
@@ -207,15 +168,9 @@ class GaussNewton(Precise):
         for block in self._of_layer.values():
             block.start()
 
-    def shifts(self, draws: Mapping[WeightLayer, Tensor]) -> list[dict[str, Tensor]]:
-        """θ − θ* of what `draw` returned, by the names of the parameters, draw by draw."""
-        parts = [layer.tensors(self._of_layer[layer].shift(draw)) for layer, draw in draws.items()]
-        named = {name: tensor for part in parts for name, tensor in part.items()}
-        return [dict(zip(named, each, strict=True)) for each in zip(*named.values(), strict=True)]
-
     def add(self, recording: Recording, gradients: Sequence[Tensor]) -> None:
         """Add a batch: the layers' inputs, and for each recorded output its m gradients, (m, n, ...)."""
-        for layer, patches, positions in recording.pairs(gradients):
+        for layer, patches, positions in recording.pairs(gradients, precise_dtype(gradients[0].device)):
             self._of_layer[layer].add(in_float64(patches), in_float64(positions))
 
     def decompose(self, means: Mapping[str, Tensor]) -> None:
@@ -250,44 +205,14 @@ class GaussNewton(Precise):
             low, high = (middle, high) if bool(rises) else (low, middle)
         return math.exp(0.5 * (low + high))
 
-    def draw(self, num: int, generator: torch.Generator, dtype: torch.dtype) -> dict[WeightLayer, Tensor]:
-        """Draws of θ − θ* for every layer, in the coordinates of its own curvature."""
-        device = self.precision.device
-        draws = {}
-        for layer in self.layers:
-            noise = normal((num, *layer.matrix_shape), generator, torch.float64, device)
-            draws[layer] = self._of_layer[layer].draw(noise, self.precision).to(dtype=dtype)
-        return draws
-
-    def functions(
-        self, network: Network, means: Mapping[str, Tensor], draws: Mapping[WeightLayer, Tensor], x: Tensor
-    ) -> Tensor:
-        """f(x; θ*) + J (θ − θ*), (n, num, Q): the linearized network under draws of its parameters."""
-        outputs, recording, jacobians = linearize(network, means, self.layers, x)
-        values = outputs[:, None]
-        for layer, patches, positions in recording.pairs(jacobians):
-            values = values + self._of_layer[layer].change(patches, positions, draws[layer].to(patches.device))
-        return values
-
-    def function_moments(self, network: Network, means: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean f(x; θ*), (n, Q), and the covariance J (H + δI)⁻¹ Jᵀ of the outputs at each input, (n, Q, Q)."""
-        outputs, recording, jacobians = linearize(network, means, self.layers, x)
-        parts = [
-            self._of_layer[layer].covariance(in_float64(patches), in_float64(positions), self.precision)
-            for layer, patches, positions in recording.pairs(jacobians)
-        ]
-        return outputs, torch.stack(parts).sum(0)
-
-
-def _jacobian(patches: Tensor, positions: Tensor) -> Tensor:
-    """Every output's derivative by a layer's matrices at each input, (n, Q, groups, O, D)."""
-    return torch.stack([example_gradients(patches, column) for column in positions], dim=1)
-
-
-def _gram(rows: Tensor) -> Tensor:
-    """R Rᵀ of rows (n, Q, ...), (n, Q, Q)."""
-    flat = rows.flatten(2)
-    return flat @ flat.mT
+    def draw(self, num: int, generator: torch.Generator, like: Tensor) -> dict[str, Tensor]:
+        """Draws of θ − θ* by the names of the parameters, each (num, ...), of the type and device of `like`."""
+        shifts = {}
+        for layer, block in self._of_layer.items():
+            noise = normal((num, *layer.matrix_shape), generator, torch.float64, self.precision.device)
+            scaled = noise * (block.eigenvalues + self.precision).rsqrt()
+            shifts |= layer.tensors(block.rotate(scaled.to(like)))
+        return shifts
 
 
 def _decompose(matrix: Tensor) -> Tensor:

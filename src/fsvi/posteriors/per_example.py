@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,10 +22,8 @@ from fsvi.inputs import num_rows
 from fsvi.networks.network import Network
 from fsvi.posteriors.layer_modes import LayerMode, is_weight_layer
 
-_ROWS_AT_ONCE = 2**24
-"""The most numbers that the gradients of several examples may have together."""
-_EXAMPLES_AT_ONCE = 8
-"""The examples whose patches are in memory at once in a convolution without groups."""
+EXAMPLES_AT_ONCE = 8
+"""How many examples' own gradients are in memory at once: few stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +60,22 @@ class WeightLayer:
         fan_in = self.shape[1:].numel() + (self.bias is not None)
         return self.groups, self.shape[0] // self.groups, fan_in
 
+    def with_one(self, patches: Tensor) -> Tensor:
+        """Patches with the one that the bias is multiplied by, if there is a bias."""
+        return patches if self.bias is None else F.pad(patches, (0, 1), value=1.0)
+
     def matrix(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The named parameters as matrices, (groups, O, D)."""
+        """The named parameters as matrices, (groups, O, D); a patch has its channels last."""
         groups, outputs, _ = self.matrix_shape
-        parts = [tensors[name].reshape(groups, outputs, -1) for name in self.names]
-        return torch.cat(parts, dim=-1)
+        parts = [tensors[self.weight].movedim(1, -1), *(tensors[name] for name in self.names[1:])]
+        return torch.cat([part.reshape(groups, outputs, -1) for part in parts], dim=-1)
 
     def tensors(self, matrix: Tensor) -> dict[str, Tensor]:
         """Matrices (..., groups, O, D) as the named parameters, with the same leading dimensions."""
-        lead = matrix.shape[:-3]
-        fan_in = self.shape[1:].numel()
-        named = {self.weight: matrix[..., :fan_in].reshape(*lead, *self.shape)}
-        return named if self.bias is None else {**named, self.bias: matrix[..., fan_in].reshape(*lead, -1)}
+        lead, size = matrix.shape[:-3], self.shape[1:].numel()
+        weight = matrix[..., :size].reshape(*lead, self.shape[0], *self.shape[2:], self.shape[1])
+        named = {self.weight: weight.movedim(-1, len(lead) + 1)}
+        return named if self.bias is None else {**named, self.bias: matrix[..., size].reshape(*lead, -1)}
 
 
 def weight_layers(net: nn.Module, among: Iterable[nn.Module] | None = None) -> list[WeightLayer]:
@@ -118,14 +119,9 @@ class Settings(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a layer.
+    """A call of a layer: its input and settings, where in the graph its output is, and a tensor of the output's shape.
 
-    Attributes:
-        layer: The layer.
-        input: The layer's input.
-        settings: The other arguments of a convolution, such as the stride.
-        edge: Where in the graph its output is, whatever is done to the output in place.
-        output: A tensor of the output's shape and type.
+    The place in the graph stays right whatever is done to the output in place.
     """
 
     layer: WeightLayer
@@ -138,8 +134,8 @@ class Call(NamedTuple):
 class Recording(LayerMode):
     """A context that records the inputs and outputs of some layers.
 
-    `edges` is what to differentiate by, one for every call of a layer; `pairs` and `moments` take the gradients.
-    The weights in `params` need gradients.
+    `edges` is what to differentiate by, one for every call of a layer; `pairs` takes the gradients. The weights in
+    `params` need gradients.
     """
 
     def __init__(self, layers: Sequence[WeightLayer], params: Mapping[str, Tensor], num: int) -> None:
@@ -162,14 +158,17 @@ class Recording(LayerMode):
         """Compute the layer's output, and keep its input and its place in the graph."""
         output = func(input, weight, bias, *args, **kwargs)
         layer = self._layers.get(id(weight))
-        if layer is not None:
-            self._check_examples(layer, input)
-            like = output.detach().new_empty(()).expand(output.shape)
-            settings = Settings(*args, **kwargs)
-            self._calls.append(Call(layer, input.detach(), settings, get_gradient_edge(output), like))
-            if output._is_view():  # a later change in place of a view would take its edge out of the graph
-                return output.clone()
-        return output
+        if layer is None:
+            return output
+        if len(input) != self._num:
+            raise InvalidInputError(
+                f"the layer with {layer.weight!r} sees an input of shape {tuple(input.shape)} where the batch has "
+                f"{self._num} examples: gradients of single examples need them as every input's first dimension."
+            )
+        like = output.detach().new_empty(()).expand(output.shape)
+        self._calls.append(Call(layer, input.detach(), Settings(*args, **kwargs), get_gradient_edge(output), like))
+        # A later change in place of a view would take its edge out of the graph.
+        return output.clone() if output._is_view() else output
 
     def filled(self, gradients: Sequence[Tensor | None]) -> list[Tensor]:
         """Gradients by every edge, with zeros for those that do not matter."""
@@ -184,38 +183,21 @@ class Recording(LayerMode):
         ]
         return [torch.stack(parts) for parts in zip(*columns, strict=True)]
 
-    def moments(self, gradients: Sequence[Tensor], dtype: torch.dtype) -> Iterator[tuple[dict[str, Tensor], ...]]:
-        """Of every layer the sums over examples of gradients and of their squares, by parameter, in `dtype`."""
-        for layer, calls in self._by_layer(gradients).items():
-            if len(calls) == 1 and layer.is_convolution and layer.groups == 1:
-                call, gradient = calls[0]
-                yield _convolution_moments(layer, call.input.to(dtype), gradient.to(dtype), call.settings)
-            else:
-                patches, positions = _pair(layer, [(call, gradient[None]) for call, gradient in calls])
-                total, squares = gradient_moments(patches.to(dtype), positions[0].to(dtype))
-                yield layer.tensors(total), layer.tensors(squares)
+    def pairs(
+        self, gradients: Sequence[Tensor], dtype: torch.dtype, num: int | None = None
+    ) -> Iterator[tuple[WeightLayer, Tensor, Tensor]]:
+        """Every layer with its patches without the one, (n, groups, T, D), and g, (m, n, groups, T, O), in `dtype`.
 
-    def pairs(self, gradients: Sequence[Tensor]) -> Iterator[tuple[WeightLayer, Tensor, Tensor]]:
-        """Every layer with its patches ã, (n, groups, T, D), and g, (m, n, groups, T, O).
-
-        `gradients` are m gradients with respect to each of `edges`. Several calls of a layer are several positions.
+        `gradients` are m gradients with respect to each of `edges`. Several calls of a layer are several positions. A
+        convolution comes `num` examples at a time.
         """
-        for layer, calls in self._by_layer(gradients).items():
-            yield layer, *_pair(layer, calls)
-
-    def _by_layer(self, gradients: Sequence[Tensor]) -> dict[WeightLayer, list[tuple[Call, Tensor]]]:
-        """The calls of every layer, each with its gradient."""
-        found: dict[WeightLayer, list[tuple[Call, Tensor]]] = {}
-        for call, gradient in zip(self._calls, gradients, strict=True):
-            found.setdefault(call.layer, []).append((call, gradient))
-        return found
-
-    def _check_examples(self, layer: WeightLayer, input: Tensor) -> None:
-        if input.shape[0] != self._num:
-            raise InvalidInputError(
-                f"the layer with {layer.weight!r} sees an input of shape {tuple(input.shape)} where the batch has "
-                f"{self._num} examples: gradients of single examples need them as every input's first dimension."
-            )
+        for layer in dict.fromkeys(call.layer for call in self._calls):
+            calls = [(call, each) for call, each in zip(self._calls, gradients, strict=True) if call.layer == layer]
+            step = num if num and layer.is_convolution else self._num
+            for some in (slice(start, start + step) for start in range(0, self._num, step)):
+                patches = [_patches(layer, call.input[some].to(dtype), call.settings) for call, _ in calls]
+                positions = [_positions(layer, each[:, some].to(dtype)) for _, each in calls]
+                yield layer, _joined(patches, dim=2), _joined(positions, dim=3)
 
 
 def record(
@@ -228,76 +210,30 @@ def record(
         return network(x, {**params, **weights}), recording
 
 
-def linearize(
-    network: Network, params: Mapping[str, Tensor], layers: Sequence[WeightLayer], x: Tensor
-) -> tuple[Tensor, Recording, list[Tensor]]:
-    """The network's outputs f, (n, Q), the recorded layers, and the derivatives of f by each layer's outputs, (Q, n,
-    ...).
-    """
-    values, recording = record(network, params, layers, x)
-    units = torch.eye(values.shape[1], dtype=values.dtype, device=values.device)
-    return values.detach(), recording, recording.gradients(values, units[:, None].expand(-1, values.shape[0], -1))
-
-
-def _pair(layer: WeightLayer, calls: Sequence[tuple[Call, Tensor]]) -> tuple[Tensor, Tensor]:
-    patches = [_patches(layer, call.input, call.settings) for call, _ in calls]
-    return torch.cat(patches, dim=2), torch.cat([_positions(layer, gradients) for _, gradients in calls], dim=3)
+def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
 def _patches(layer: WeightLayer, input: Tensor, settings: Settings) -> Tensor:
-    """(n, groups, T, D)"""
+    """(n, groups, T, D), without the one"""
     if not layer.is_convolution:
-        patches = input.reshape(input.shape[0], 1, -1, input.shape[-1])
+        return input.reshape(len(input), 1, -1, input.shape[-1])
+    kernel = layer.shape[2:]
+    strides, dilations = _two(settings.stride), _two(settings.dilation)
+    wholes = [step * (size - 1) for step, size in zip(dilations, kernel, strict=True)]
+    if settings.padding == "same":
+        sides = [(whole // 2, whole - whole // 2) for whole in wholes]
     else:
-        columns = _windows(layer, input, settings).movedim((4, 5), (2, 3)).flatten(4)
-        patches = columns.reshape(len(input), layer.groups, -1, columns.shape[-1]).mT
-    return patches if layer.bias is None else torch.cat([patches, torch.ones_like(patches[..., :1])], dim=-1)
-
-
-def _convolution_moments(
-    layer: WeightLayer, input: Tensor, gradient: Tensor, settings: Settings
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """As `gradient_moments`, for a convolution without groups, in channels-last order and a few examples at a time.
-
-    Both make patches cheap: they are copied in long runs, and stay in the processor's cache.
-    """
-    columns = gradient.movedim(1, -1).flatten(1, 2)
-    windows = _windows(layer, input, settings).permute(0, 2, 3, 4, 5, 1)
-    total = squares = torch.zeros((), dtype=input.dtype, device=input.device)
-    for g, a in zip(columns.split(_EXAMPLES_AT_ONCE), windows.split(_EXAMPLES_AT_ONCE), strict=True):
-        rows = g.mT @ a.flatten(3).flatten(1, 2)
-        total, squares = total + rows.sum(0), squares + rows.square_().sum(0)
-    shape = (layer.shape[0], *layer.shape[2:], layer.shape[1])
-    first, second = ({layer.weight: each.view(shape).movedim(-1, 1)} for each in (total, squares))
-    if layer.bias is not None:
-        rows = columns.sum(1)
-        first[layer.bias], second[layer.bias] = rows.sum(0), rows.square().sum(0)
-    return first, second
-
-
-def _windows(layer: WeightLayer, input: Tensor, settings: Settings) -> Tensor:
-    """What each output position sees, (n, channels, height, width, kernel height, kernel width)."""
-    kernel, strides, dilations = layer.shape[2:], _two(settings.stride), _two(settings.dilation)
-    windows = _padded(input, kernel, settings.padding, dilations)
-    for dim, size, stride, dilation in zip((2, 3), kernel, strides, dilations, strict=True):
-        windows = windows.unfold(dim, dilation * (size - 1) + 1, stride)[..., ::dilation]
-    return windows
+        sides = [(size, size) for size in _two(0 if settings.padding == "valid" else settings.padding)]
+    windows = F.pad(input, (*sides[1], *sides[0])).unflatten(1, (layer.groups, -1))
+    for dim, whole, stride, dilation in zip((3, 4), wholes, strides, dilations, strict=True):
+        windows = windows.unfold(dim, whole + 1, stride)[..., ::dilation]
+    return windows.movedim(2, -1).flatten(4).flatten(2, 3)
 
 
 def _two(value: Any) -> Sequence[int]:
-    """A setting for both dimensions; one number, or a list of one, means the same for both."""
-    values = list(value) if isinstance(value, Sequence) else [value]
-    return values if len(values) == 2 else values * 2
-
-
-def _padded(input: Tensor, kernel: Sequence[int], padding: Any, dilations: Sequence[int]) -> Tensor:
-    if padding == "valid":
-        return input
-    if padding != "same":
-        vertical, horizontal = _two(padding)
-        return F.pad(input, (horizontal, horizontal, vertical, vertical))
-    wholes = [step * (size - 1) for step, size in zip(dilations, kernel, strict=True)]
-    return F.pad(input, [side for whole in reversed(wholes) for side in (whole // 2, whole - whole // 2)])
+    """A setting for both dimensions, which one number may stand for."""
+    return value if isinstance(value, Sequence) else (value, value)
 
 
 def _positions(layer: WeightLayer, gradients: Tensor) -> Tensor:
@@ -305,23 +241,22 @@ def _positions(layer: WeightLayer, gradients: Tensor) -> Tensor:
     m, n = gradients.shape[:2]
     if not layer.is_convolution:
         return gradients.reshape(m, n, 1, -1, gradients.shape[-1])
-    return gradients.reshape(m, n, layer.groups, layer.shape[0] // layer.groups, -1).mT
+    return gradients.flatten(3).unflatten(2, (layer.groups, -1)).mT
 
 
-def example_gradients(patches: Tensor, gradients: Tensor) -> Tensor:
+def example_gradients(layer: WeightLayer, patches: Tensor, gradients: Tensor) -> Tensor:
     """Σₜ gₜ ãₜᵀ of every example, (n, groups, O, D), of patches (n, groups, T, D) and gradients (n, groups, T, O)."""
-    return gradients.mT @ patches
+    rows = gradients.mT @ patches
+    return rows if layer.bias is None else torch.cat([rows, gradients.sum(2)[..., None]], dim=-1)
 
 
-def gradient_moments(patches: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+def gradient_moments(layer: WeightLayer, patches: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     """The sum over examples of their gradients, and the sum of the squared gradients, (groups, O, D) each."""
     if patches.shape[2] == 1:
-        outer = partial(torch.einsum, "ngto,ngtd->god")
-        return outer(gradients, patches), outer(gradients.square(), patches.square())
-    size = gradients[0, :, 0].numel() * patches.shape[-1]
-    step = max(1, _ROWS_AT_ONCE // size)
-    chunks = zip(patches.split(step), gradients.split(step), strict=True)
-    rows = (example_gradients(a, g) for a, g in chunks)
-    sums = [torch.stack([part.sum(0), part.square().sum(0)]) for part in rows]
-    total, squares = torch.stack(sums).sum(0)
+        a, equation = layer.with_one(patches), "ngto,ngtd->god"
+        return torch.einsum(equation, gradients, a), torch.einsum(equation, gradients.square(), a.square())
+    total = squares = patches.new_zeros(())
+    for a, g in zip(patches.split(EXAMPLES_AT_ONCE), gradients.split(EXAMPLES_AT_ONCE), strict=True):
+        rows = example_gradients(layer, a, g)
+        total, squares = total + rows.sum(0), squares + rows.square_().sum(0)
     return total, squares

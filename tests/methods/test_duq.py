@@ -171,15 +171,6 @@ def test_regression_is_refused_at_construction():
         fsvi.DUQ(scenarios.dense(1), fsvi.Gaussian())
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"length_scale": 0.0}, {"gradient_penalty": -1.0}, {"momentum": 1.0}, {"momentum": -0.1}],
-)
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(InvalidInputError, match=next(iter(settings))):
-        fsvi.DUQ(scenarios.dense(), fsvi.Categorical(), **settings)
-
-
 def test_tokens_need_the_penalty_switched_off():
     class Words(nn.Module):
         def __init__(self):

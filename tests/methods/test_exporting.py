@@ -89,7 +89,10 @@ def test_functions_are_those_of_predict(name):
     torch.testing.assert_close(p.samples, method.predict(x, SAMPLES, SEED).samples, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted({*METHODS} - {"map", "mfvi", "mfvi-tempered", "mfvi-radial", "fbnn", "ivon"}))
+OWN_FUNCTIONS = ["mc-dropout", "swag", "duq", "laplace", "rank1", "vbll", "spg", "gfsvi", "fmgp", "sngp"]
+
+
+@pytest.mark.parametrize("name", OWN_FUNCTIONS)
 def test_the_graph_of_a_method_equals_predict_for_other_numbers_of_inputs(name, traced):
     method, (x, _) = trained(name), data()
     graph = traced(method, SAMPLES, SEED)

@@ -4,7 +4,6 @@ from torch import nn
 
 import fsvi
 import scenarios
-from fsvi.errors import InvalidInputError
 from fsvi.functions import FunctionGaussian, gaussian_kl
 from fsvi.functions.kernels import median_distance
 from fsvi.functions.priors import GaussianProcess, Induced
@@ -200,16 +199,3 @@ def test_the_context_does_not_touch_batch_norm():
     for params in draws:
         other.network(x, params)
     assert scenarios.same_bits(stepped, dict(other.net.named_buffers()))
-
-
-@pytest.mark.parametrize(
-    "settings", [{"num_samples": 1}, {"injected_noise": 0.0}, {"fraction": 1.0}, {"num_context": 0}]
-)
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(InvalidInputError, match=next(iter(settings))):
-        fsvi.FBNN(scenarios.dense(), fsvi.Categorical(), scenarios.box(), **settings)
-
-
-def test_a_context_is_needed():
-    with pytest.raises(InvalidInputError, match=r"context="):
-        fsvi.fit(fsvi.FBNN(scenarios.dense(), fsvi.Categorical()), scenarios.points(), epochs=1)

@@ -83,10 +83,3 @@ def test_numbers_have_the_variance_of_function_and_noise():
 def test_other_likelihoods_are_refused():
     with pytest.raises(InvalidInputError, match="no closed form"):
         FixedMeanFSVI(nn.Sequential(nn.Linear(2, 1)), fsvi.Poisson())
-
-
-def test_a_file_predicts_the_same(fitted, tmp_path):
-    method, x, _, _ = fitted
-    method.save(tmp_path / "method.fsvi")
-    again = fsvi.load(tmp_path / "method.fsvi")
-    assert torch.equal(again.predict(x).mean, method.predict(x).mean)

@@ -37,7 +37,7 @@ def test_the_log_density_is_the_papers(make, num):
     method = fsvi.FSEB(net, fsvi.Categorical(), prior=fsvi.priors.Induced(0.7), nugget=0.3)
     features = frozen_features(make("mlp", num)[0], x)
     expected = log_density(net(x), features, 0.7, 0.3)
-    torch.testing.assert_close(method.function_log_prob(x), expected)
+    torch.testing.assert_close(method._log_prob(x), expected)
     covariance = 0.7 * (features @ features.T + 1) + 0.3 * torch.eye(num, dtype=torch.float64)
     oracle = MultivariateNormal(torch.zeros(num, dtype=torch.float64), covariance).log_prob(net(x).T).sum()
     torch.testing.assert_close(expected, oracle)
@@ -48,7 +48,7 @@ def test_features_of_a_trained_network_make_a_prior_of_zero_mean(make):
     trained = make("mlp", 5, seed=3)[0]
     method = fsvi.FSEB(net, fsvi.Categorical(), prior=fsvi.priors.Empirical(trained, variance=0.6), nugget=0.1)
     expected = log_density(net(x), trained[:-1](x), 0.6, 0.1)
-    torch.testing.assert_close(method.function_log_prob(x), expected)
+    torch.testing.assert_close(method._log_prob(x), expected)
 
 
 def test_the_loss_is_that_of_map_and_the_weighted_density(make):
@@ -58,7 +58,7 @@ def test_the_loss_is_that_of_map_and_the_weighted_density(make):
         net, fsvi.Categorical(), fsvi.contexts.Dataset(points), prior_variance=0.4, num_context=3, kl_weight=0.2
     )
     plain = fsvi.MAP(net, fsvi.Categorical(), prior_variance=0.4)
-    expected = loss_of(plain, x, LABELS) - 0.2 * method.function_log_prob(points)
+    expected = loss_of(plain, x, LABELS) - 0.2 * method._log_prob(points)
     torch.testing.assert_close(loss_of(method, x, LABELS), expected)
 
 
@@ -68,7 +68,7 @@ def test_the_default_weight_is_one_over_the_number_of_examples(make):
     method = fsvi.FSEB(net, fsvi.Categorical(), fsvi.contexts.Dataset(points), num_context=3)
     method.num_data = 50
     term = method(x, LABELS)["function_prior"]
-    torch.testing.assert_close(term, -method.function_log_prob(points) / 50)
+    torch.testing.assert_close(term, -method._log_prob(points) / 50)
 
 
 def test_the_gradient_of_the_density_is_exact(make):
@@ -76,7 +76,7 @@ def test_the_gradient_of_the_density_is_exact(make):
     method = fsvi.FSEB(net, fsvi.Categorical(), nugget=0.1)
     features = frozen_features(make("mlp", 5)[0], x)
     log_density(net(x), features, 1.0, 0.1).backward()
-    method.function_log_prob(x).backward()
+    method._log_prob(x).backward()
     for own, other in zip(method.net.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad)
 
@@ -91,8 +91,8 @@ def test_context_points_do_not_move_batch_norm_and_see_its_running_statistics(ma
     for own, other in zip(method.net.buffers(), plain.net.buffers(), strict=True):
         torch.testing.assert_close(own, other)
     assert method.net.training
-    value = method.function_log_prob(x)
-    torch.testing.assert_close(method.eval().function_log_prob(x), value)
+    value = method._log_prob(x)
+    torch.testing.assert_close(method.eval()._log_prob(x), value)
 
 
 def test_where_the_context_is_the_function_returns_to_zero():
@@ -108,14 +108,3 @@ def test_where_the_context_is_the_function_returns_to_zero():
         assert float((method.predict(x).mean.argmax(1) == y).float().mean()) > 0.9
     ours, theirs = (float(method.predict(far).mean.max(1).values.mean()) for method in methods)
     assert ours < 0.8 < theirs
-
-
-def test_predictions_are_one_function():
-    method = fsvi.FSEB(scenarios.dense(), fsvi.Categorical(), scenarios.box())
-    assert len(method.predict(scenarios.points()[0], 7).samples) == 1
-
-
-@pytest.mark.parametrize(("settings", "said"), [({"nugget": 0.0}, "nugget"), ({"num_context": 0}, "num_context")])
-def test_bad_settings_are_named(settings, said):
-    with pytest.raises(fsvi.errors.InvalidInputError, match=said):
-        fsvi.FSEB(scenarios.dense(), fsvi.Categorical(), scenarios.box(), **settings)

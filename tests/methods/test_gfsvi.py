@@ -8,7 +8,7 @@ from torch.func import functional_call, jacrev
 
 import fsvi
 from fsvi.functions.divergences import RegularizedKL
-from fsvi.functions.kernels import Linear, Matern, Periodic
+from fsvi.functions.kernels import Linear, Matern
 from fsvi.functions.linearize import last_layer
 from fsvi.functions.priors import GaussianProcess
 from fsvi_cases import flat_mean, loss_of
@@ -158,16 +158,6 @@ def test_beyond_the_data_it_is_unsure():
     near, far = method.predict(x).samples.std(0), method.predict(torch.tensor([[2.5]])).samples.std(0)
     assert float((method.predict(x).mean - y).square().mean()) < 0.05
     assert float(far) > 3 * float(near.mean())
-
-
-def test_a_file_keeps_the_kernel_and_predictions(tmp_path):
-    method = linear_model(prior=GaussianProcess(kernel=Periodic(2.0) * Matern(0.5)))
-    fsvi.fit(method, (X, Y), epochs=2)
-    method.save(tmp_path / "gfsvi.fsvi")
-    loaded = fsvi.load(tmp_path / "gfsvi.fsvi")
-    assert torch.equal(loaded.predict(NEW).samples, method.predict(NEW).samples)
-    assert loaded.prior.kernel.config() == method.prior.kernel.config()
-    assert loaded.divergence.gamma == GAMMA
 
 
 def test_the_default_process_is_fitted_in_regression_only():

@@ -8,7 +8,6 @@ from torch import nn
 from torch.func import functional_call
 
 import fsvi
-from fsvi.errors import InvalidInputError
 from fsvi_cases import begun, fix_noise, flat_mean, stepped
 
 LABELS = torch.tensor([0, 1, 1, 0])
@@ -128,35 +127,3 @@ def test_padding_rows_stay():
     fsvi.fit(method, (x, LABELS), epochs=3, lr=0.05)
     torch.testing.assert_close(method.net.embed.weight[0], net.embed.weight[0])
     assert not torch.equal(method.net.embed.weight[1], net.embed.weight[1])
-
-
-def test_learned_noise_learns_too(make):
-    net, x = make("one_output", 8)
-    method = fsvi.IVON(net, fsvi.Gaussian(0.3, learn_noise=True))
-    fsvi.fit(method, (x, x), epochs=3, lr=0.05)
-    assert float(method.likelihood.noise) != pytest.approx(0.3, rel=1e-2)
-
-
-def test_a_second_fit_goes_on_from_the_scale_of_the_first(make):
-    net, x = make("mlp")
-    method = fsvi.IVON(net, fsvi.Categorical(), scale_rate=0.3)
-    fsvi.fit(method, (x, LABELS), epochs=2)
-    before = method.scale.clone()
-    method.num_data = 4
-    assert torch.equal(method.scale, before) and not bool((before == method.initial_scale).any())
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (dict(momentum=1.0), "momentum"),
-        (dict(scale_rate=0.0), "scale_rate"),
-        (dict(scale_rate=1.0), "scale_rate"),
-        (dict(initial_scale=-1.0), "initial_scale"),
-        (dict(clip=0.0), "clip"),
-        (dict(kl_weight=0.0), "kl_weight"),
-    ],
-)
-def test_bad_settings_are_named(make, settings, said):
-    with pytest.raises(InvalidInputError, match=said):
-        fsvi.IVON(make("mlp")[0], fsvi.Categorical(), **settings)

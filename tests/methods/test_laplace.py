@@ -211,18 +211,6 @@ def test_a_frozen_bias_stays_where_it_is(make):
     assert method.predict(x, num_samples=3).samples.shape == (3, 8, 2)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (dict(structure="full"), "structure='full'"),
-        (dict(prior_variance=None, optimize_prior=False), "prior"),
-    ],
-)
-def test_bad_settings_are_named(settings, message):
-    with pytest.raises(InvalidInputError, match=message):
-        fsvi.Laplace(dense(), **{"likelihood": fsvi.Categorical(), **settings})
-
-
 @pytest.mark.parametrize(("trained", "data"), [(None, classes()), (fsvi.MAP(dense(), fsvi.Categorical()), 3)])
 def test_from_trained_wants_a_map_and_data(trained, data):
     with pytest.raises(InvalidInputError, match=r"fsvi\.MAP|int"):

@@ -216,23 +216,7 @@ def test_prediction_leaves_the_global_random_state_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_copy_is_independent():
-    m = method(stack(), rate=0.5)
-    fsvi.fit(m, (X, Y), epochs=1)
-    other = copy.deepcopy(m)
-    expected = m.predict(X, 3).log_probs
-    fsvi.fit(other, (X, Y), epochs=1)
-    assert torch.equal(m.predict(X, 3).log_probs, expected)
-    assert not torch.equal(other.predict(X, 3).log_probs, expected)
-
-
 # Bad input -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan"), "half"])
-def test_bad_rate(rate):
-    with pytest.raises(fsvi.errors.InvalidInputError, match="rate="):
-        method(stack(), rate=rate)
 
 
 def test_inputs_not_first():

@@ -111,32 +111,6 @@ def test_standard_deviations_start_where_they_are_told_with_a_learning_rate_of_t
         torch.testing.assert_close(std, torch.full_like(std, 0.01))
 
 
-@every_method
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"prior_variance": 0.0},
-        {"kl_weight": -1.0},
-        {"num_samples": 0},
-        {"kl_weight": "1/N"},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
-def test_settings_that_mean_nothing_are_refused_by_name(method_class, settings):
-    with pytest.raises(InvalidInputError, match=next(iter(settings))):
-        method_class(nn.Linear(2, 2), fsvi.Categorical(), **settings)
-
-
-@every_method
-def test_two_moons_are_learned_with_the_defaults(method_class):
-    x, y = fsvi.data.two_moons(200, seed=0)
-    method = method_class(fsvi.networks.mlp(2, (30, 30), 2, nn.Tanh), fsvi.Categorical())
-    history = fsvi.fit(method, (x, y), epochs=150)
-    x_test, y_test = fsvi.data.two_moons(500, seed=1)
-    assert history.terms["nll"][-1] < 0.5 * history.terms["nll"][0]
-    assert (method.predict(x_test, num_samples=20).labels() == y_test).float().mean() > 0.93
-
-
 @pytest.mark.parametrize("cls", [fsvi.MFVI, fsvi.RadialMFVI, fsvi.Rank1, fsvi.FSVI, fsvi.FBNN, fsvi.SPG])
 def test_stds_that_are_not_an_object_are_refused(cls):
     """A number is the old way to give the initial standard deviation."""

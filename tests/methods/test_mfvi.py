@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 import fsvi
@@ -52,16 +51,3 @@ def test_without_noise_it_is_the_network_itself(make):
     method = fsvi.MFVI(net, fsvi.Categorical(), stds=fsvi.posteriors.Stds(1e-12))
     expected = fsvi.Categorical().nll(net(x), LABELS)
     torch.testing.assert_close(method(x, LABELS)["nll"], expected, rtol=1e-6, atol=1e-6)
-
-
-def test_a_small_cnn_learns_with_the_defaults():
-    """Bars that are vertical or horizontal, in noise."""
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(120) % 2
-    bars = torch.zeros(120, 1, 8, 8)
-    bars[:, :, :, 3:5] = 1
-    x = torch.where(y[:, None, None, None] == 0, bars, bars.mT) + 0.7 * torch.randn(bars.shape, generator=generator)
-    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 2))
-    method = fsvi.MFVI(net, fsvi.Categorical())
-    fsvi.fit(method, (x[:80], y[:80]), epochs=30, batch_size=40)
-    assert (method.predict(x[80:], num_samples=20).labels() == y[80:]).float().mean() > 0.9

@@ -37,3 +37,15 @@ def test_the_kl_term_is_that_of_torch(cls):
     expected = kl_divergence(Normal(flat_mean(q), q.log_std.exp()), Normal(0.0, 0.5**0.5)).sum() / 40
     for terms in (method(x, y), stepped(method, x, y)):
         torch.testing.assert_close(terms["kl"], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("cls", METHODS)
+def test_a_learned_noise_learns_too_and_a_second_fit_goes_on(cls):
+    torch.manual_seed(0)
+    x, y = scenarios.curve()
+    method = cls(scenarios.dense(1), fsvi.Gaussian(0.3, learn_noise=True))
+    fsvi.fit(method, (x, y), epochs=3, lr=0.05)
+    assert float(method.likelihood.noise) != pytest.approx(0.3, rel=1e-2)
+    method.scale_rate, before = 1e-9, method.scale.clone()
+    fsvi.fit(method, (x, y), epochs=1)
+    torch.testing.assert_close(method.scale, before, rtol=1e-5, atol=1e-6)

@@ -128,31 +128,6 @@ def test_batch_norm_and_frozen_layers_have_no_factors(make):
     assert not torch.equal(method.net[1].running_mean, net[1].running_mean)
 
 
-def test_two_moons_are_learned_with_the_defaults():
-    x, y = fsvi.data.two_moons(200, seed=0)
-    method = fsvi.Rank1(fsvi.networks.mlp(2, (30, 30), 2, nn.Tanh), fsvi.Categorical())
-    history = fsvi.fit(method, (x, y), epochs=150)
-    x_test, y_test = fsvi.data.two_moons(500, seed=1)
-    assert history.terms["nll"][-1] < 0.5 * history.terms["nll"][0]
-    assert (method.predict(x_test, num_samples=20).labels() == y_test).float().mean() > 0.93
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"num_components": 0},
-        {"prior_std": 0.0},
-        {"kl_weight": -1.0},
-        {"num_samples": 0},
-        {"stds": fsvi.posteriors.Stds()},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
-def test_settings_that_mean_nothing_are_refused_by_name(settings):
-    with pytest.raises(InvalidInputError, match=next(iter(settings))):
-        fsvi.Rank1(nn.Linear(2, 2), fsvi.Categorical(), **settings)
-
-
 # The factors --------------------------------------------------------------------------------------------------------
 
 NUM = 4000

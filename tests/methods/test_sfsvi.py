@@ -169,9 +169,3 @@ def test_a_loaded_method_learns_the_next_task_as_the_saved_one(tmp_path):
 def test_a_coreset_needs_inputs_in_one_tensor():
     with pytest.raises(fsvi.errors.InvalidInputError, match="coreset"):
         multi_head().end_task({"a": torch.zeros(2, 2)})
-
-
-@pytest.mark.parametrize("coreset", [-1, 1.5])
-def test_the_size_of_a_coreset_is_a_whole_number(coreset):
-    with pytest.raises(fsvi.errors.InvalidInputError, match="coreset"):
-        multi_head(coreset=coreset)

@@ -7,7 +7,6 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import fsvi
 import scenarios
-from fsvi.errors import InvalidInputError
 from fsvi.functions import FunctionGaussian, gaussian_kl
 from fsvi.functions.kernels import rbf_kernel
 from fsvi.functions.priors import Constant, GaussianProcess
@@ -240,23 +239,3 @@ def test_only_what_is_inferred_is_trained():
     assert {id(method.generator.basis), id(method.net[0].weight)} <= trained
     assert id(method.generator.log_noise) not in trained
     assert not trained & {id(p) for p in method.prior_net.parameters()}
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"num_latents": 0},
-        {"num_prior_steps": 0},
-        {"prior_lr": 0.0},
-        {"stds": fsvi.posteriors.Stds()},
-        {"num_samples": 0},
-    ],
-)
-def test_bad_settings_are_refused(settings):
-    with pytest.raises(InvalidInputError, match=next(iter(settings))):
-        fsvi.SPG(scenarios.dense(), fsvi.Categorical(), scenarios.box(), **settings)
-
-
-def test_a_context_is_needed():
-    with pytest.raises(InvalidInputError, match=r"context="):
-        fsvi.fit(fsvi.SPG(scenarios.dense(), fsvi.Categorical()), scenarios.points(), epochs=1)

@@ -94,14 +94,6 @@ def test_after_training_the_network_holds_the_mean():
     torch.testing.assert_close(method.net[0].weight.data, torch.stack(seen).mean(0))
 
 
-def test_frozen_parameters_stay():
-    net = dense()
-    net[0].requires_grad_(False)
-    method = fitted(fsvi.SWAG(net, fsvi.Categorical()))
-    assert torch.equal(method.net[0].weight, net[0].weight)
-    assert not any("net.0" in name for name in method._layout.names)
-
-
 def test_training_again_starts_collecting_again():
     method = fitted(fsvi.SWAG(dense(), fsvi.Categorical(), collect_every=2))
     count, steps = int(method.gaussian.count), int(method.steps)
@@ -187,10 +179,3 @@ def test_the_mean_network_has_statistics_of_its_own():
 
 
 # Bad input -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bad", [{"rank": 1}, {"start": 1.0}, {"start": -0.1}, {"collect_every": 0}, {"num_models": 0}])
-def test_bad_settings(bad):
-    (name,) = bad
-    with pytest.raises(fsvi.errors.InvalidInputError, match=f"{name}="):
-        fsvi.SWAG(dense(), fsvi.Categorical(), **bad)

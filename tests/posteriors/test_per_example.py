@@ -82,7 +82,6 @@ NUM_LAYERS = {
     "depthwise": 3,
     "layer_norm": 3,
     "batch_norm": 3,
-    "resnet18": 21,
 }
 
 

@@ -75,15 +75,8 @@ class FSEB(FunctionSpaceMethod):
             **prior_term(self, len(x)),
         }
 
-    def function_log_prob(self, x_context: Any) -> Tensor:
-        """log p(f(X)) of the network's present function, summed over outputs, in float64.
-
-        Args:
-            x_context: The points X.
-        """
-        return self._log_prob(self.network.arranged(self.check_inputs(x_context)))
-
     def _log_prob(self, x: Any) -> Tensor:
+        """log p(f(x)) of the network's present function, summed over outputs."""
         with torch.no_grad():
             p = self.prior.gaussian(x).prepared(self.nugget)
         with evaluating(self.net):

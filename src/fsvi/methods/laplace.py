@@ -150,8 +150,8 @@ class Laplace(Method):
                     self._add(posterior, x_part, y_part)
         all_sum(list(posterior.buffers()))  # each process has seen its share of the data
         posterior.decompose(self._means())
-        is_given = self.prior_variance is not None and not self.optimize_prior
-        posterior.precision.fill_(1 / self.prior_variance if is_given else posterior.best_precision())
+        given = None if self.optimize_prior or self.prior_variance is None else 1 / self.prior_variance
+        posterior.precision.fill_(posterior.best_precision() if given is None else given)
         self.posterior = posterior
 
     def _add(self, posterior: GaussNewton, x: Tensor, y: Tensor) -> None:

@@ -169,7 +169,7 @@ class FactorScaling(LayerMode):
         if id(weight) not in self._factors:
             return func(input, weight, bias, *args, **kwargs)
         r, s = self._factors[id(weight)]
-        if len(r) not in (1, len(input)):
+        if len(r) > 1 and len(r) != len(input):
             raise InvalidInputError(
                 f"a layer sees an input of shape {tuple(input.shape)} where the batch has {len(r)} examples: rank-one "
                 "factors differ between examples, so every weight layer needs them as its input's first dimension."

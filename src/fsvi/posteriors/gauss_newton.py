@@ -207,7 +207,7 @@ class GaussNewton(Precise):
 
     def draw(self, num: int, generator: torch.Generator, like: Tensor) -> dict[str, Tensor]:
         """Draws of θ − θ* by the names of the parameters, each (num, ...), of the type and device of `like`."""
-        shifts = {}
+        shifts: dict[str, Tensor] = {}
         for layer, block in self._of_layer.items():
             noise = normal((num, *layer.matrix_shape), generator, torch.float64, self.precision.device)
             scaled = noise * (block.eigenvalues + self.precision).rsqrt()

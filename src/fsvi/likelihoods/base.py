@@ -29,8 +29,6 @@ class Likelihood(Configurable, nn.Module, ABC):
     """whether `nll` averages with the `weights` of a minibatch's examples, by `average`"""
     is_numeric: ClassVar[bool] = False
     """whether targets are numbers: some methods have other defaults for them"""
-    has_probit: ClassVar[bool] = False
-    """whether probabilities are sigmoids or a softmax of outputs, so that `Laplace` can average them in closed form"""
     weights: Tensor | None = None
     """weights (n,) of the examples of the minibatch in hand, 1 on average over all data; None: all are equal"""
 

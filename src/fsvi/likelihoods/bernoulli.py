@@ -40,7 +40,6 @@ class Bernoulli(NumberLikelihood):
     """
 
     is_numeric = False
-    has_probit = True
 
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
         """Labels as floats (n, outputs)."""

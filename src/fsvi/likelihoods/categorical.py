@@ -47,7 +47,6 @@ class Categorical(Likelihood):
     """
 
     takes_weights = True
-    has_probit = True
     class_weight: Tensor | None
 
     def __init__(

@@ -32,8 +32,6 @@ class MultiHead(Categorical):
         tensor([[0.0000, 0.0000, 0.5000, 0.5000]])
     """
 
-    has_probit = False
-
     def __init__(self, heads: Sequence[Sequence[int]], task: int = 0) -> None:
         super().__init__()
         self.heads = _check_heads(heads)

@@ -65,6 +65,21 @@ def test_intervals_are_conformal_after_calibration(folder):
     assert rows[0]["mean"] == plain[0]["mean"] and rows[0]["lower"] != plain[0]["lower"]
 
 
+def test_intervals_of_what_is_never_negative_begin_at_zero(folder):
+    table = read_table(folder / "train.csv")
+    x = table.without(["label", "price"])
+    model = FSVIRegressor(**{**FAST, "epochs": 2}, columns=TYPES).fit(x, np.exp(table.columns["size"].astype(float)))
+    model.target_name_ = "value"
+    for name in ("plain.fsvi", "conformal.fsvi"):
+        model.save(folder / name)
+        rows = rows_of(predict(folder, name, folder / "train.csv"))
+        lower, upper = model.predict_interval(x, alpha=0.05)
+        assert lower.min() == 0
+        np.testing.assert_allclose([float(row["lower"]) for row in rows], lower, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose([float(row["upper"]) for row in rows], upper, rtol=1e-4)
+        model.calibrate(x, np.exp(table.columns["size"].astype(float)))
+
+
 def test_a_folder_gets_the_predictions_of_many_files(folder, tmp_path):
     (tmp_path / "new").mkdir()
     for index in range(2):

@@ -185,6 +185,14 @@ class TableScorer(Scorer):
             more["set_95"] = np.array(["|".join(map(str, model.classes_[row].tolist())) for row in sets], object)
         return p, more
 
+    def columns(self, inputs: Tensor) -> Columns:
+        """Predictions as columns; intervals of targets that are never negative begin at zero at the earliest."""
+        columns = super().columns(inputs)
+        for name in columns:
+            if name.startswith(("lower", "upper")):
+                columns[name] = self.model._bounded(columns[name])
+        return columns
+
     def rows_at_once(self, width: int) -> int:
         """How many rows fit into memory."""
         return _fitting(width, self.samples, self.model.method_)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import Counter
@@ -39,17 +38,10 @@ def demo(given: Namespace) -> None:
 def run(given: Namespace) -> None:
     """Train a method on a task of the paper, evaluate it and write the result; an interrupted run resumes."""
     from paper import runs
-    from paper.records import model_path, result_path
     from paper.tasks.registry import TASKS
 
     order = Order(given.task, given.method, given.profile, given.seed, given.context, **_compute(given))
-    order = runs.checked(order)
-    result = runs.run(order, given.out, _to_stderr if given.json else print)
-    if given.json:
-        path = result_path(given.out, order)
-        files = {"result": str(path), "model": str(model_path(given.out, path))}
-        print(json.dumps({**files, "metrics": dict(result.metrics)}, indent=2))
-        return
+    result = runs.run(order, given.out)
     for table in TASKS[order.task].section.tables:
         for column in table.columns:
             value = column.value(result) if column.task == order.task else None
@@ -106,11 +98,7 @@ def bench(given: Namespace) -> None:
 def show_data(given: Namespace) -> None:
     """List the datasets, download them, or check the hashes of the files that are here."""
     if given.action == "list":
-        rows = data.catalog()
-        if given.json:
-            print(json.dumps(rows, indent=2))
-            return
-        for row in rows:
+        for row in data.catalog():
             print(f"{row['name']:<16} {row['where']:<28}  {row['description']}; {row['license']}")
     elif given.action == "get":
         for name in given.names:
@@ -153,7 +141,6 @@ def _parser() -> ArgumentParser:
     added = add("run", run, HERE / "results")
     order(added, "paper")
     added.add_argument("--context", help="context points of FSVI and similar methods: kmnist, monochrome, …")
-    added.add_argument("--json", action="store_true", help="print JSON for other programs")
     added = add("reproduce", reproduce, HERE / "results")
     added.add_argument("what", help="table1, table2, rotated, retina, reviews, continual, uci, toy, … or all")
     added.add_argument("--methods", help="only these methods: names separated by commas")
@@ -184,7 +171,6 @@ def _parser() -> ArgumentParser:
     added = add("data", show_data, compute=False)
     added.add_argument("action", choices=("list", "get", "verify"))
     added.add_argument("names", nargs="*", help="names of datasets; none for all")
-    added.add_argument("--json", action="store_true", help="print JSON for other programs")
     return parser
 
 
@@ -204,10 +190,6 @@ def _compute(given: Namespace) -> dict[str, Any]:
     return {"device": device, "precision": given.precision and check_choice("precision", given.precision, PRECISIONS)}
 
 
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
 def main() -> None:
     """Run the command line. Errors are one sentence, unless --debug asks for the traceback."""
     given = _parser().parse_args()
@@ -219,7 +201,7 @@ def main() -> None:
         if given.debug:
             raise
         said = str(error) if isinstance(error, FSVIError) else f"{type(error).__name__}: {first_line(error)} (--debug)"
-        _to_stderr(f"Error: {said}")
+        print(f"Error: {said}", file=sys.stderr)
         raise SystemExit(1) from error
 
 

@@ -24,16 +24,11 @@ class Result:
     """The results of a run, and everything they depend on.
 
     Attributes:
-        task, method, context, profile, seed: The order.
-        settings: Settings of the method and of `fit`.
         metrics: Numbers by name; shares are fractions of 1.
-        curves: The numbers from which figures are drawn.
         history: Terms of the loss by epoch, with some epochs left out.
         data: Name, split, size and hash of every dataset.
         notes: Differences from the paper that a reader must know.
         seconds: Wall time of training and of evaluation, and of training the runs that this one starts from.
-        versions: Versions of Python and of packages.
-        machine: System, processor, cores.
         commit: Commit of the source; None if unknown.
     """
 

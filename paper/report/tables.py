@@ -96,9 +96,8 @@ def _cell(
     paper = published(column.task, label, column.name)
     ours, difference = "not run" if paper and not results else "–", "–"
     if label in means.index:
-        mean, error, count = means.loc[label]
-        ours = column.show(mean, error if count > 1 else None)
-        ours = f"**{ours}**" if round(mean, column.decimals) == _best(column, means) else ours
+        mean, _, count = means.loc[label]
+        ours = _shown(column, label, means)
         other = column.show(by_entropy.loc[label, "mean"]) if column.by_entropy else column.show(mean)
         ours += f" (by entropy {other})" if other != column.show(mean) else ""
         ours += f" (n={count:.0f})" if count != len({each.seed for each in results}) else ""
@@ -108,12 +107,14 @@ def _cell(
     return f"{ours} / {column.show(*paper) if paper else '–'} / {difference}" if compared else ours
 
 
-def _best(column: Column, means: pd.DataFrame) -> float | None:
-    """The best mean as it is shown; None if all are equal or neither direction is better."""
+def _shown(column: Column, label: str, means: pd.DataFrame) -> str:
+    """A mean with its standard error; bold if it is the best as it is shown, but not if all are equal."""
+    mean, error, count = means.loc[label]
+    text = column.show(mean, error if count > 1 else None)
     values = {round(each, column.decimals) for each in means["mean"]}
-    if len(values) < 2 or not column.better:
-        return None
-    return max(values) if column.better == "higher" else min(values)
+    best = {"higher": max, "lower": min}.get(column.better)
+    is_best = best and len(values) > 1 and round(mean, column.decimals) == best(values)
+    return f"**{text}**" if is_best else text
 
 
 def _labels(layout: TableLayout, ours: Iterable[Result]) -> list[str]:
@@ -210,10 +211,7 @@ def _most_seeds(results: Sequence[Result], method: str, default: str | None) -> 
 def _compared_cell(column: Column, label: str, means: pd.DataFrame) -> str:
     if label not in means.index:
         return "not run"
-    mean, error, count = means.loc[label]
-    text = column.show(mean, error if count > 1 else None)
-    text = f"**{text}**" if round(mean, column.decimals) == _best(column, means) else text
-    return f"{text} ({count:.0f})"
+    return f"{_shown(column, label, means)} ({means.loc[label, 'count']:.0f})"
 
 
 def _seconds(results: Sequence[Result]) -> float:

@@ -1,11 +1,9 @@
 """`python -m paper`: what it prints and the code it exits with."""
 
-import json
 import sys
 
 import pytest
 
-import fsvi
 from paper import __main__ as commands
 from paper import bench, data
 from paper.sweeps import SWEEPS
@@ -86,22 +84,15 @@ def test_ctrl_c_is_130_and_faults_are_one_sentence(run, monkeypatch):
         run("data", "list", "--debug")
 
 
-def test_a_run_for_a_program_and_for_a_reader(run, tmp_path):
-    arguments = ("run", "snelson", "map", "--profile", "smoke", "--out", str(tmp_path))
-    code, out, _ = run(*arguments, "--json")
-    told = json.loads(out)
-    assert code == 0 and told["result"] == str(tmp_path / "snelson" / "map.smoke.0.json")
-    assert json.loads((tmp_path / "snelson" / "map.smoke.0.json").read_text())["metrics"] == told["metrics"]
-    assert fsvi.load(told["model"]).predict([[0.0]]).mean.shape == (1, 1)
-    code, out, _ = run(*arguments)
-    assert "already" in out and "RMSE: " in out and "log-likelihood: " in out
+def test_a_run_prints_the_columns_of_its_tables(run, tmp_path):
+    code, out, _ = run("run", "snelson", "map", "--profile", "smoke", "--out", str(tmp_path))
+    assert code == 0 and (tmp_path / "snelson" / "map.smoke.0.json").exists()
+    assert "RMSE: " in out and "log-likelihood: " in out
 
 
 def test_datasets(run, tmp_path, monkeypatch):
-    code, out, _ = run("data", "list", "--json")
-    rows = json.loads(out)
-    assert code == 0 and [row["name"] for row in rows] == data.names()
-    assert set(rows[0]) == {"name", "description", "license", "where"}
+    code, out, _ = run("data", "list")
+    assert code == 0 and [row.split()[0] for row in out.splitlines()] == data.names()
     monkeypatch.setenv("FSVI_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "notmnist" / "t10k-images-idx3-ubyte.gz"

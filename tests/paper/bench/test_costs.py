@@ -11,10 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.inputs import Bundle
 from paper.bench import costs, peers
 from paper.bench.costs import interleave, run_bench, spread, step_memory
-from paper.bench.steps import FSVI, Size, Work, call, dropout_prediction, network_of, plain_forward, plain_step
+from paper.bench.steps import FSVI, Size, Work, dropout_prediction, plain_forward, plain_step
 
 
 def work(*layers: nn.Module, num_samples: int = 1) -> Work:
@@ -46,14 +45,6 @@ def test_plain_predictions():
     assert not torch.equal(first, second) and not outputs.requires_grad
 
 
-def test_a_network_with_several_inputs_gets_them_by_name():
-    class Sum(nn.Module):
-        def forward(self, first, second):
-            return first - second
-
-    assert call(Sum(), Bundle({"second": torch.ones(2), "first": torch.zeros(2)})).tolist() == [-1.0, -1.0]
-
-
 def test_every_action_is_timed_in_every_round_and_ratios_are_taken_round_by_round(monkeypatch):
     calls = []
     seconds = interleave({"a": lambda: calls.append("a"), "b": lambda: time.sleep(0.002)}, 5)
@@ -63,12 +54,6 @@ def test_every_action_is_timed_in_every_round_and_ratios_are_taken_round_by_roun
     monkeypatch.setattr(costs, "interleave", lambda actions, rounds: {"a": [2.0, 8.0], "base": [1.0, 4.0]})
     found = costs._costs({"a": None, "base": None}, "base", 2)
     assert found["a"]["ratio"]["low"] == found["a"]["ratio"]["high"] == 2.0 and found["a"]["ms"]["median"] == 5000
-
-
-@pytest.mark.parametrize("name", ["cnn with dropout", "mlp 20-30", "transformer"])
-def test_networks_by_name(name):
-    net, x = network_of(name)[0](), Size(name, 2, 2).inputs(2)
-    assert call(net, x).shape == (2, 10)
 
 
 @pytest.mark.parametrize("name", ["map", *FSVI])

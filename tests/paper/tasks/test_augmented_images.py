@@ -1,22 +1,13 @@
 """Batches are augmented, single images are not."""
 
-import pytest
 import torch
-from torch import nn
 
-import fsvi
 import paper.data
 from paper.experiment import Order
 from paper.tasks.cifar10 import cifar10
 from paper.tasks.images import AugmentedImages
 from pictures import pretend
 from scenarios import images
-
-
-def small() -> fsvi.MAP:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
-    return fsvi.MAP(net, fsvi.Categorical())
 
 
 def test_images_fetched_together_are_augmented_and_one_alone_is_not():
@@ -46,27 +37,3 @@ def test_training_sees_augmented_images_and_what_is_learned_of_the_data_before_i
     experiment.train(method, 0, progress=False)
     assert shapes == [(24, 4), (24, 4)]
     assert torch.equal(method.context.contexts[1]._pixels, experiment.data[0])
-
-
-def test_an_interrupted_training_on_augmented_images_goes_on_to_the_same_bits(monkeypatch, tmp_path):
-    data, settings = AugmentedImages(*images(20)), {"epochs": 4, "batch_size": 8, "seed": 3, "progress": False}
-    whole = small()
-    fsvi.fit(whole, data, **settings)
-    augment, calls = paper.data.augment, []
-
-    def interrupting(x, padding, mode):
-        calls.append(len(x))
-        if len(calls) == 8:
-            raise KeyboardInterrupt
-        return augment(x, padding=padding, mode=mode)
-
-    monkeypatch.setattr(paper.data, "augment", interrupting)
-    monkeypatch.setattr("fsvi.training.checkpoints.INTERVAL", 0.0)
-    kept = {"checkpoint": tmp_path, "resume": True}
-    with pytest.raises(KeyboardInterrupt):
-        fsvi.fit(small(), data, **settings, **kept)
-    calls.append(0)
-    resumed = small()
-    fsvi.fit(resumed, data, **settings, **kept)
-    assert len(calls) == 9 + 6
-    assert all(torch.equal(tensor, resumed.state_dict()[name]) for name, tensor in whole.state_dict().items())

@@ -5,7 +5,7 @@ from torch import nn
 import fsvi
 import paper.data
 from paper.experiment import Order
-from paper.tasks.cifar10 import ABSENT, SEVERITIES, TASK, cifar10
+from paper.tasks.cifar10 import SEVERITIES, cifar10
 from pictures import Oracle, make_up, pretend
 
 
@@ -55,9 +55,3 @@ def test_the_papers_settings(monkeypatch):
     parts = [type(part) for part in method.context.contexts]
     assert parts == [fsvi.contexts.Batch, fsvi.contexts.Dataset] and method.num_context == 32
     assert not any(isinstance(module, nn.MaxPool2d) for module in method.net.modules())
-
-
-def test_the_kinds_that_the_mean_leaves_out_are_named_next_to_it():
-    (layout,) = TASK.section.tables
-    assert all(kind in layout.notes[0] and kind not in paper.data.CORRUPTIONS for kind in ABSENT)
-    assert len(ABSENT) + len(paper.data.CORRUPTIONS) == 19

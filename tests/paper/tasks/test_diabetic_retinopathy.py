@@ -82,11 +82,3 @@ def test_the_papers_settings_and_those_of_the_stand_in(monkeypatch, note, batch_
     method = experiment.build(0)
     assert method.stochastic == "last_layer" and method.network.linear.weight.shape == (2, 2048)
     assert method.prior.variance == 15.36
-
-
-def test_photographs_are_made_smaller_by_averaging(monkeypatch):
-    pretend(monkeypatch)
-    experiment = retina(Order("retina", "map", "quick"))
-    photographs = make_up("retina", "train", 48).x
-    assert experiment.sources[0].x.shape == (48, 3, 64, 64)
-    assert torch.equal(experiment.sources[0].x, torch.nn.functional.avg_pool2d(photographs.float(), 2).round().byte())

@@ -34,15 +34,6 @@ def test_the_network_sees_standardised_training_rows(table):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_table_has_settings_of_its_own(table, name):
-    experiment = TASKS[f"uci-{name}"].experiment(Order(f"uci-{name}", "fsvi"))
-    method, tuned = experiment.build(0), _TUNED[name]
-    for setting in ("num_context", "num_samples", "stochastic", "linearize", "kl_weight"):
-        assert getattr(method, setting) == getattr(tuned, setting)
-    assert method.prior.variance == tuned.variance and experiment.fit_settings["lr"] == tuned.lr
-
-
-@pytest.mark.parametrize("name", TABLES)
 def test_gfsvi_is_random_where_fsvi_is_and_has_its_own_defaults_otherwise(table, name):
     method = TASKS[f"uci-{name}"].experiment(Order(f"uci-{name}", "gfsvi")).build(0)
     plain = GFSVI(mlp(3, (50,), 1), Gaussian(), method.context, stochastic=_TUNED[name].stochastic)

@@ -50,6 +50,7 @@ def test_the_papers_settings(monkeypatch):
     assert list(experiment.notes) == [
         "corrupted: 17 of the 19 published kinds, without frost and spatter",
         "half of the context points are from the minibatch",
+        "corrupted images regenerated from the published definitions",
     ]
     method = experiment.build(0)
     parts = [type(part) for part in method.context.contexts]

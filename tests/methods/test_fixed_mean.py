@@ -52,16 +52,38 @@ def test_the_variance_is_the_priors_at_the_context_and_smaller_on_the_data(fitte
 
 def test_the_loss_is_the_formula():
     torch.manual_seed(0)
-    x, y = torch.randn(7, 3), torch.randint(2, (7,))
+    seen = torch.randn(50, 3) @ torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 3.0]])
+    x, y = 2 * seen[:7] + 1, torch.randint(2, (7,))
     net = nn.Sequential(nn.Identity(), nn.Linear(3, 2))
     context = fsvi.contexts.Dataset(x[:1])
     method = FixedMeanFSVI(net, fsvi.Categorical(), context, num_features=8, prior_variance=2.0, kl_weight=0.3)
-    variance = method.features(x).square() @ method.log_variance.exp()
+    method.begin(seen, y)
+    with torch.no_grad():
+        method.far.copy_(torch.tensor([-1.0, 0.5]))
+
+    def scaled(rows):
+        return (rows - seen.mean(0)) / seen.std(0, correction=0)
+
+    def logs(rows):  # of the Mahalanobis distance, from a Gaussian's log density
+        spread = scaled(seen).T @ scaled(seen) / 50 + 3 / 50 * torch.eye(3)
+        q = torch.distributions.MultivariateNormal(torch.zeros(3), spread)
+        return (2 * (q.log_prob(torch.zeros(3)) - q.log_prob(scaled(rows)))).log() / 2
+
+    d = (logs(x) - logs(seen).mean()) / logs(seen).std(correction=0)
+    near = method.features(scaled(x)).square() @ method.log_variance.exp()
+    variance = near + 2 * torch.sigmoid(-1 + math.exp(0.5) * d)
     logits = net(x) / (1 + math.pi / 8 * variance).sqrt()[:, None]
     kl = 0.5 * (variance[0] / 2 - 1 - (variance[0] / 2).log())
     terms = method(x, y)
     torch.testing.assert_close(terms["nll"], nn.functional.cross_entropy(logits, y))
     torch.testing.assert_close(terms["kl"], 0.3 * kl)
+
+
+def test_far_away_the_variance_is_at_least_the_priors(fitted):
+    method, features = fitted[0], torch.randn(20, 16)
+    with torch.no_grad():
+        near, away = method.variances(features), method.variances(1e4 * features)
+    assert bool((away >= 0.99 * method.prior_variance).all()) and bool((near < away).all())
 
 
 def test_for_two_classes_the_probit_is_close_to_the_integral():

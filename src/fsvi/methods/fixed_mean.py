@@ -93,9 +93,11 @@ class FixedMean(Method):
 class FixedMeanFSVI(FixedMean):
     """FSVI with a fixed mean: −1/B Σ log p(y|x) + kl_weight · mean over context points of KL(q(f(x)) ‖ p(f(x))).
 
-    q(f(x)) = N(g(x), Σᵢ sᵢ ψᵢ(x)²), where ψ are random Fourier features of the network's features (`RandomFeatures`),
-    uncorrelated on the data, and sᵢ is learned. The prior p(f(x)) = N(g(x), prior_variance) has the same mean. So the
-    likelihood decides on the variance where the data are, and the prior where the context is.
+    q(f(x)) = N(g(x), Σᵢ sᵢ ψᵢ(x)² + prior_variance · sigmoid(a + b·d(x))). ψ are random Fourier features of the
+    network's features (`RandomFeatures`), uncorrelated on the data. d is the logarithm of the Mahalanobis distance of
+    the features from their mean, in standard deviations above its mean on the data; so the variance is at least about
+    the prior's far away from them. sᵢ > 0, a and b > 0 are learned. The prior p(f(x)) = N(g(x), prior_variance) has
+    the same mean: the likelihood decides on the variance where the data are, and the prior where the context is.
 
     A network is over-confident on the images it was trained on. Give `fit` augmented images instead, such as random
     crops that it has not seen.
@@ -110,6 +112,9 @@ class FixedMeanFSVI(FixedMean):
         num_context: The number of context points per step.
     """
 
+    precision: Tensor
+    usual: Tensor
+
     def __init__(
         self,
         net: nn.Module | Network,
@@ -118,7 +123,7 @@ class FixedMeanFSVI(FixedMean):
         *,
         num_features: int = 512,
         prior_variance: float = 40.0,
-        kl_weight: float = 0.03,
+        kl_weight: float = 0.07,
         num_context: int = 512,
     ) -> None:
         super().__init__(net, likelihood)
@@ -132,21 +137,37 @@ class FixedMeanFSVI(FixedMean):
     def build(self, network: Network) -> None:
         """Make the features, and start from the same variance for all of them."""
         super().build(network)
-        like = network.linear.weight
-        self.features = RandomFeatures(network.num_features, self.num_features).to(like)
+        width, like = network.num_features, network.linear.weight
+        self.features = RandomFeatures(width, self.num_features).to(like)
         self.log_variance = nn.Parameter(like.new_ones(self.num_features))
+        self.far = nn.Parameter(like.new_tensor([-3.0, 0.0]))  # a, log b
+        self.register_buffer("precision", torch.eye(width).to(like))
+        self.register_buffer("usual", like.new_tensor([0.0, 1.0]))
 
     def begin(self, x: Any, y: Tensor) -> None:
-        """Take the length scale from training inputs, and show them to the context."""
+        """Take the scales of lengths and distances from training inputs, and show them to the context."""
         super().begin(x, y)
         if self.context is not None:
             self.context.prepare(x)
         with torch.no_grad():
-            self.features.see(self.standardized(x))
+            features = self.standardized(x)
+            self.features.see(features)
+            num, width = features.shape
+            ridge = width / num * torch.eye(width).to(features)  # the smaller, the better correlations are known
+            self.precision.copy_(torch.linalg.inv(features.T @ features / num + ridge))
+            logs = self._log_distances(features)
+            self.usual.copy_(torch.stack([logs.mean(), logs.std(correction=0)]))
+
+    def _log_distances(self, features: Tensor) -> Tensor:
+        tiny = torch.finfo(features.dtype).eps
+        return 0.5 * ((features @ self.precision) * features).sum(1).clamp_min(tiny).log()
 
     def variances(self, features: Tensor) -> Tensor:
-        """Σᵢ sᵢ ψᵢ², (n, 1)."""
-        return (self.features(features).square() @ self.log_variance.exp()).unsqueeze(1)
+        """Σᵢ sᵢ ψᵢ² + prior_variance · sigmoid(a + b·d), (n, 1)."""
+        mean, std = self.usual
+        d = (self._log_distances(features) - mean) / std.clamp_min(torch.finfo(std.dtype).eps)
+        share = torch.sigmoid(self.far[0] + self.far[1].exp() * d)
+        return (self.features(features).square() @ self.log_variance.exp() + self.prior_variance * share).unsqueeze(1)
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The predictive negative log-likelihood, and the weighted KL between the marginals at context points."""

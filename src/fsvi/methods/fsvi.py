@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
-from fsvi.functions.contexts import Context
+from fsvi.functions.contexts import Context, Suitable
 from fsvi.functions.divergences import KL, Divergence
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.linearize import (
@@ -124,7 +124,7 @@ class FSVI(FunctionSpaceMethod):
         Args:
             net: A trained network, or a trained method such as `MAP`.
             likelihood: The likelihood; None takes the method's.
-            context: As in the constructor.
+            context: As in the constructor; None is `contexts.Suitable()`, which looks at the training inputs.
             freeze: True trains the last layer only; names freeze the layers or parameters of those names.
             stochastic: As in the constructor.
             settings: The constructor's other arguments. `prior=fsvi.priors.Empirical(net)` keeps the function close
@@ -135,6 +135,7 @@ class FSVI(FunctionSpaceMethod):
             net = net.network
         if likelihood is None:
             raise InvalidInputError("from_trained needs a likelihood, such as fsvi.Categorical().")
+        context = Suitable() if context is None else context
         method = cls(net, likelihood, context, stochastic=stochastic, **settings)
         if not freeze:
             return method

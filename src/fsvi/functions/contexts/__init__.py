@@ -9,6 +9,7 @@ Examples:
 
 from fsvi.functions.contexts.general import Batch, Context, Corrupted, Dataset, Mixture, Monochrome, Uniform
 from fsvi.functions.contexts.shifted_rows import ShiftedRows
+from fsvi.functions.contexts.suitable import Suitable
 from fsvi.functions.contexts.tokens import ReplacedTokens, ShuffledTokens
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "ReplacedTokens",
     "ShiftedRows",
     "ShuffledTokens",
+    "Suitable",
     "Uniform",
 ]

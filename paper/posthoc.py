@@ -174,20 +174,12 @@ def fit_map(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
 def fit_temperature(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
     """One temperature, of the largest likelihood on augmented images."""
     x, y = sets["augmented"]
-    logits, log_t = net.fc(x[:, :WIDTH]).detach(), torch.zeros(1, requires_grad=True)
-    optimizer = torch.optim.LBFGS([log_t], max_iter=50)
-
-    def closure() -> float:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(logits / log_t.exp(), y)
-        loss.backward()
-        return float(loss.detach())
-
-    optimizer.step(closure)
+    trained: Any = fsvi.MAP(head(net, WIDTH), fsvi.Categorical())
+    scaling: Any = fsvi.calibration.TemperatureScaling().fit(trained.predict(x[:, :WIDTH]), y)
     scaled = head(net, WIDTH)
     with torch.no_grad():
         for p in scaled.parameters():
-            p.div_(log_t.exp())
+            p.div_(scaling.temperature)
     return fsvi.MAP(scaled, fsvi.Categorical()), WIDTH
 
 

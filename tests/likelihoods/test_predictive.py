@@ -215,6 +215,17 @@ def test_a_missing_label_at_a_position_does_not_count():
     assert likelihood.num_observed(y) == 6 and fsvi.Categorical().num_observed(y) == 8
 
 
+def test_a_prediction_without_noise_is_finite_and_exact():
+    p = GaussianPredictive(torch.ones(1, 2, 1), torch.zeros(1))
+    assert p.log_prob(torch.ones(2, 1)).isfinite().all() and (p.quantile(0.9) == 1).all()
+    assert fsvi.metrics.coverage(p, torch.ones(2, 1), 0.5) == 1 and fsvi.metrics.crps(p, 3 * torch.ones(2, 1)) == 2
+
+
+def test_one_line_says_what_it_is(classes):
+    assert repr(classes) == f"Predictive(Categorical, {S} draws, mean ({N}, {Q}))"
+    assert repr(classes.summary()) == f"Summary(Categorical, mean ({N}, {Q}))"
+
+
 # Numbers that overflow ------------------------------------------------------------------------------------------------
 
 

@@ -127,20 +127,10 @@ class SNGP(Method):
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
-    def _root(self) -> Tensor:
-        """L with LLᵀ = P, in double precision where there is one."""
-        return torch.linalg.cholesky(self.precision.to(precise_dtype(self.device)))
-
-    def moments(self, x: Any) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the function at `x`, (n, outputs) each."""
-        features, root = self.features(x), self._root()
-        half = torch.linalg.solve_triangular(root, features.T.to(root), upper=False)
-        return features @ self.weight.T, half.square().sum(1).T.to(features)
-
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Outputs for draws of β; one pass through the feature layers serves all of them."""
         noise = normal((*self.weight.shape, num_samples), generator, self.dtype, self.device)
-        root = self._root()
+        root = torch.linalg.cholesky(self.precision.to(precise_dtype(self.device)))
         shifts = torch.linalg.solve_triangular(root.mT, noise.to(root), upper=True).movedim(-1, 0)
         draws = self.weight + shifts.to(self.weight)
         return lambda x: torch.einsum("nf,skf->snk", self.features(x), draws)

@@ -162,18 +162,6 @@ def test_prediction_puts_every_member_into_eval_mode():
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["swag", "fsvi"])
-def test_an_ensemble_is_loaded_as_it_was_saved(name, tmp_path):
-    make, data = MEMBERS[name]
-    one = fsvi.Ensemble(make, 1)
-    fsvi.fit(one, data, **SETTINGS)
-    one.save(tmp_path / "one")
-    loaded = fsvi.load(tmp_path / "one", make().net)
-    assert isinstance(loaded, fsvi.Ensemble)
-    assert loaded.num_data == loaded.members[0].num_data == len(data[0])
-    assert scenarios.same_bits(vars(loaded.predict(data[0], 4)), vars(one.predict(data[0], 4)))
-
-
 def test_members_trained_one_by_one_are_joined_from_files(tmp_path):
     members = [MEMBERS["mc_dropout"][0]() for _ in range(3)]
     for seed, member in enumerate(members):

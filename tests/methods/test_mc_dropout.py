@@ -209,13 +209,6 @@ def test_dropout_of_a_transformer_acts_in_prediction():
     torch.testing.assert_close(m.predict(x, 4, batch_size=2).log_probs, draws)
 
 
-def test_prediction_leaves_the_global_random_state_alone():
-    m = method(stack())
-    before = torch.get_rng_state()
-    m.predict(X, 3)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 # Bad input -----------------------------------------------------------------------------------------------------------
 
 

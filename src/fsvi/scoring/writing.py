@@ -22,7 +22,7 @@ import pyarrow.parquet
 from fsvi.serialization import replacing
 from fsvi.tables.cells import is_number, show_number
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = frozenset("=+-@\t\r")
 Write = Callable[[Mapping[str, Any]], None]
 """A function that appends rows: arrays or Arrow arrays of one length, by name; the same names in every call."""
 
@@ -38,7 +38,7 @@ def _csv(file: BinaryIO, summary: Mapping[str, Any]) -> Iterator[Write]:
         if is_new:
             writer.writerow(map(_cell, columns))
         is_new = False
-        writer.writerows(zip(*([_cell(v) for v in values.tolist()] for values in columns.values()), strict=True))
+        writer.writerows(zip(*(map(_cell, values.tolist()) for values in columns.values()), strict=True))
 
     try:
         yield write
@@ -99,7 +99,7 @@ def new_file(path: Path, summary: Mapping[str, Any]) -> Iterator[Write]:
 def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return show_number(value)
-    if isinstance(value, str) and value.startswith(_FORMULA) and not is_number(value):
+    if isinstance(value, str) and value[:1] in _FORMULA and not is_number(value):
         return f"'{value}"
     return value
 

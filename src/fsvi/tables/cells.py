@@ -55,8 +55,7 @@ def all_numbers(cells: Iterable[Any]) -> bool:
 
 def show_number(value: float) -> str:
     """Six digits, and all of them before the point: 16740, not 1.674e+04."""
-    text = f"{value:.6g}"
-    return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
+    return f"{value:.0f}" if 999999.5 <= abs(value) < 1e15 else f"{value:.6g}"
 
 
 def date_format(cells: Iterable[str]) -> str | None:

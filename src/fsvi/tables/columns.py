@@ -246,7 +246,7 @@ class CategoryColumn(Column):
     def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[Any]:
         """Strings, None where there is none; numbers where training had words are refused."""
         labels = _as_labels(values)
-        strange = [value for value in labels.tolist() if value is not None and value not in self._index]
+        strange = set(labels.tolist()) - {*self._index, None}
         if any(map(is_number, strange)) and not any(map(is_number, self._index)):
             at = next(i for i, value in enumerate(labels.tolist()) if value is not None and is_number(value))
             raise InvalidInputError(
@@ -265,9 +265,10 @@ class CategoryColumn(Column):
 
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """Missing values, and categories that training never saw."""
-        unseen = [value for value in values.tolist() if value is not None and value not in self._index]
-        if not unseen:
+        known = {*self._index, None}
+        if known.issuperset(values.tolist()):
             return super().surprises(values)
+        unseen = [value for value in values.tolist() if value not in known]
         near = get_close_matches(unseen[0], self._index, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         found = f"Column {self.name!r} has {len(unseen)} of {len(values)} values that no training row had, such as "
@@ -312,8 +313,9 @@ def _as_days(name: str, values: NDArray[Any], form: str | None, lines: NDArray[n
         raise InvalidInputError(f"column {name!r} holds numbers where dates are expected.")
     form = form or "%Y-%m-%d"
     moments = {text: parse_date(text, form) for text in set(values.tolist()) - {None}}
-    example = f"a date such as {np.datetime64('2024-03-31').astype(object).strftime(form)}"
-    _check_cells(name, values, lines, lambda text: moments[text] is not None, example)
+    if None in moments.values():
+        example = f"a date such as {np.datetime64('2024-03-31').astype(object).strftime(form)}"
+        _check_cells(name, values, lines, lambda text: moments[text] is not None, example)
     return days(np.array([moments.get(value) for value in values.tolist()], dtype="datetime64[us]"))
 
 

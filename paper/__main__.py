@@ -90,7 +90,9 @@ def bench(given: Namespace) -> None:
     if given.tables:
         own = [bench.file_table(spec) for spec in given.file]
         seeds = range(given.first_seed, given.first_seed + given.seeds)
-        bench.run_table_bench(given.out, seeds, tell=print, names=given.only, own=own)
+        bench.run_table_bench(
+            given.out, seeds, tell=print, names=given.only, own=own, models=given.models, splits=given.splits
+        )
     else:
         bench.run_bench(given.out, given.quick, given.only, others=given.peers)
 
@@ -165,6 +167,8 @@ def _parser() -> ArgumentParser:
     added.add_argument("--peers", action="store_true", help="compare with other libraries, too")
     added.add_argument("--tables", action="store_true", help="measure the estimators on tables instead")
     added.add_argument("--seeds", type=int, default=3, help="how many seeds, with --tables")
+    added.add_argument("--models", help="names of models, separated by commas, with --tables")
+    added.add_argument("--splits", help="iid, beyond, gap, time, group, far, separated by commas, with --tables")
     added.add_argument("--first-seed", type=int, default=0, help="the first of these seeds")
     added.add_argument("--only", help="measure only this, such as cnn or iris; names separated by commas")
     added.add_argument("--file", action="append", default=[], help="a table of your own: customers.csv:target")

@@ -133,7 +133,7 @@ CONTEXTS = {
     "monochrome": (contexts.Monochrome, images),
     "dataset, items": (lambda: contexts.Dataset(torch.utils.data.TensorDataset(*points(30))), points),
     "corrupted": (contexts.Corrupted, images),
-    "shifted rows, groups": (lambda: contexts.ShiftedRows(groups=[[0, 1]], recombined=0.5), points),
+    "shifted rows": (contexts.ShiftedRows, points),
     "mixture": (lambda: contexts.Mixture([contexts.Batch(), contexts.Monochrome()], [0.5, 0.5]), images),
 }
 TEXT_CONTEXTS = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ _FAR_ROWS = 300
 _LEAST = 1e-12
 _TREES = ("HistGradientBoosting", "LightGBM", "CatBoost")
 KINDS = ("iid", "beyond", "gap", "time", "group")
+FAR = "far"
 
 
 @dataclass(frozen=True)
@@ -268,18 +269,24 @@ def measure_far(table: Table, seed: int) -> dict[str, Any]:
     return row
 
 
-def measure(table: Table, seeds: Sequence[int], have: Sequence[dict[str, Any]], tell: Any) -> Iterator[dict[str, Any]]:
+def measure(
+    table: Table,
+    seeds: Sequence[int],
+    have: Sequence[dict[str, Any]],
+    models: Mapping[str, Callable[[Split], Answer]],
+    splits: Sequence[str],
+) -> Iterator[dict[str, Any]]:
     """What is still to be measured on a table, one result at a time.
 
     Args:
         table: The table.
         seeds: The seeds.
         have: Earlier results.
-        tell: A function that shows a line of text.
+        models: The models, by name.
+        splits: Some of `KINDS` and `FAR`.
     """
     done = {(row["split"], row["seed"], row["model"]) for row in have}
-    models = make_models(tell)
-    for kind in KINDS:
+    for kind in [kind for kind in splits if kind != FAR]:
         for seed in seeds if kind == "iid" else seeds[:2]:
             missing = [name for name in models if (kind, seed, name) not in done]
             found = make_split(table, kind, seed) if missing else None
@@ -289,8 +296,8 @@ def measure(table: Table, seeds: Sequence[int], have: Sequence[dict[str, Any]], 
                     continue
                 answer = models[name](replace(split))
                 yield {"split": kind, "seed": seed, "model": name, "cpu": answer.cpu, **score(answer, split, y)}
-    if ("far", seeds[0], "fsvi") not in done:
-        yield {"split": "far", "seed": seeds[0], "model": "fsvi", **measure_far(table, seeds[0])}
+    if FAR in splits and "fsvi" in models and (FAR, seeds[0], "fsvi") not in done:
+        yield {"split": FAR, "seed": seeds[0], "model": "fsvi", **measure_far(table, seeds[0])}
 
 
 # Reporting ------------------------------------------------------------------------------------------------------------
@@ -385,7 +392,13 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
 
 
 def run_table_bench(
-    out: Path, seeds: Sequence[int], tell: Callable[[str], None], names: str | None = None, own: Sequence[Table] = ()
+    out: Path,
+    seeds: Sequence[int],
+    tell: Callable[[str], None],
+    names: str | None = None,
+    own: Sequence[Table] = (),
+    models: str | None = None,
+    splits: str | None = None,
 ) -> None:
     """Measure tables; write one JSON file per table, `tables.md` and `tables.png`. What was measured is kept.
 
@@ -395,12 +408,15 @@ def run_table_bench(
         tell: A function that shows a line of text.
         names: The names of tables, separated by commas; None measures all.
         own: Tables to measure instead.
+        models: The names of models, separated by commas; None measures all.
+        splits: Some of `KINDS` and "far", separated by commas; None measures all.
     """
     check_writable(out)
     tables = {table.name: table for table in own or TABLES}
-    wanted = (
-        list(tables) if names is None else [check_choice("only", n.strip(), list(tables)) for n in names.split(",")]
-    )
+    wanted = _chosen("only", names, tables)
+    known = make_models(tell)
+    some = {name: known[name] for name in _chosen("models", models, known)}
+    kinds = _chosen("splits", splits, (*KINDS, FAR))
     documents = []
     for name in wanted:
         path = out / f"{name}.json"
@@ -411,7 +427,7 @@ def run_table_bench(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                for row in measure(tables[name], seeds, list(found["results"]), tell):
+                for row in measure(tables[name], seeds, list(found["results"]), some, kinds):
                     found["results"].append(row)
                     write_document(path, found)
         except DataNotFoundError as error:
@@ -424,3 +440,10 @@ def run_table_bench(
         write_bytes(out / "tables.md", render_markdown(rows).encode())
         draw(rows, out / "tables.png")
         tell(f"Written to {out / 'tables.md'}.")
+
+
+def _chosen(option: str, names: str | None, known: Iterable[str]) -> list[str]:
+    """Names separated by commas; all without any."""
+    return (
+        list(known) if names is None else [check_choice(option, name.strip(), list(known)) for name in names.split(",")]
+    )

@@ -16,7 +16,7 @@ from fsvi.networks.whitened_cnn import Scale
 VECTORS = {
     "Linear": nn.Linear(4, 4, bias=False),
     "RandomFeatures": RandomFeatures(4, 6, 0.5, normalize=True),
-    "TabularFeatures": TabularFeatures(4, 2, (3,), members=2, frequencies=5),
+    "TabularFeatures": TabularFeatures(4, 2, (3,), members=2),
     "Scale": Scale(0.25),
     "BatchNorm1d": nn.BatchNorm1d(4, eps=1e-2, momentum=None, affine=False),
     "LayerNorm": nn.LayerNorm((4,), eps=0.1, bias=False),

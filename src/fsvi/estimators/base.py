@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -136,14 +135,6 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
             self.settings = {**(self.settings or {}), **nested}
         return self
 
-    @property
-    def partial_fit(self) -> Any:
-        """There is none: `hasattr` says so, and the error says what to do."""
-        raise AttributeError(
-            f"{type(self).__name__} has no partial_fit: how strongly the prior counts depends on the number of all "
-            "rows, so call fit with all of them, or train on a DataLoader with fsvi.fit."
-        )
-
     # Data -----------------------------------------------------------------------------------------------------------
 
     def _gather(
@@ -202,14 +193,11 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
 
     def _encoded(self, table: Table) -> Tensor:
         """Rows as the network takes them."""
-        return self._standardized(self.encoder_.transform(table))
+        return torch.as_tensor(self.scaler_.transform(self.encoder_.transform(table)))
 
     def _inputs(self, X: Any) -> Tensor:
         """New inputs as the network takes them."""
         return self._encoded(self._table(X))
-
-    def _standardized(self, encoded: NDArray[np.float64]) -> Tensor:
-        return torch.as_tensor(self.scaler_.transform(encoded))
 
     # Training -------------------------------------------------------------------------------------------------------
 
@@ -284,7 +272,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         self.method_ = method
         if is_fsvi:
             inputs, _, counts = (part[kept].to(method.device, method.dtype) for part in data)
-            self._finish(method.network, _known(method.likelihood), inputs, counts)
+            known = likelihood if is_classes else Gaussian(method.likelihood.noise.tolist())  # type: ignore[operator]
+            self._finish(method.network, known, inputs, counts)
 
     def _networks(self, x: Tensor, num_outputs: int) -> nn.Module | Callable[[], nn.Module]:
         """What `make_method` takes: the network given, or a function that makes fresh ones."""
@@ -341,9 +330,9 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
 
     # Calibration ----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def _raw_predictive(self, X: Any) -> Any:
         """The prediction before any calibration, in the targets' units."""
+        return self._in_target_units(self._predict(self._inputs(X), self.num_samples))
 
     def _in_target_units(self, p: Any) -> Any:
         """A prediction of the network in the targets' units."""
@@ -398,13 +387,6 @@ def reestimate_noise(method: Method, x: Tensor, y: Tensor, weights: Tensor) -> N
     likelihood.log_noise.copy_(0.5 * torch.maximum(noise, 0.01 * likelihood.noise.square()).log())
 
 
-def _known(likelihood: Likelihood) -> Likelihood:
-    """The likelihood with its noise as it is."""
-    if isinstance(likelihood, Gaussian) and likelihood.learn_noise:
-        return Gaussian(likelihood.noise.tolist())
-    return likelihood
-
-
 _SAID: set[str] = set()
 
 
@@ -417,11 +399,7 @@ def _warn_once(sentence: str, reason: str) -> None:
 
 def _check_weights(sample_weight: Any, y: NDArray[Any]) -> NDArray[np.float64]:
     """One weight per row, 1 without any."""
-    weights: NDArray[np.float64] = _check_sample_weight(sample_weight, y, dtype=np.float64)
-    if (weights < 0).any():
-        raise InvalidInputError(
-            "Negative values in data passed to `sample_weight`: weights count rows, so use 0 or more."
-        )
+    weights: NDArray[np.float64] = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
     if not (weights > 0).any():
         raise InvalidInputError("Sample weights must contain at least one non-zero number: all rows were left out.")
     return weights

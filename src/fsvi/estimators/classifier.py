@@ -106,10 +106,6 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         prediction: CategoricalPredictive = self._calibrated(self._raw_predictive(X))
         return prediction
 
-    def _raw_predictive(self, X: Any) -> CategoricalPredictive:
-        prediction: CategoricalPredictive = self._predict(self._inputs(X), self.num_samples)
-        return prediction
-
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probability of each of `classes_`, averaged over draws of the function, (n, classes)."""
         probabilities = torch.cat([self._calibrated(part).mean.double() for part in self._parts(X)])

@@ -1,21 +1,20 @@
 """FSVI around a trained network: a Gaussian process on random features of it, in closed form.
 
 The function is the trained network's plus a Gaussian process g(x) = w·φ(x) on the random features φ of
-`DistanceFeatures`, whose prior is w ~ N(0, v I), with v = 1 unless a setting says otherwise. FSVI's objective with this
-prior over functions is
+`DistanceFeatures`, with the prior w ~ N(0, v I). FSVI's objective is
 
     Σₙ E log p(yₙ | f(xₙ)) − KL(q(f) ‖ p(f)),
 
-where the KL between Gaussians over functions w·φ is that between their weights, as it is at any context set at which
-the features are linearly independent. So no context points are drawn. With the mean kept at the trained network's, the
-best covariance for a Gaussian likelihood is (Φᵀ Λ Φ + I/v)⁻¹ with the precisions Λ of the noise; for classes, Λ is the
-curvature p(1 − p) of the log-likelihood at the network's predictions. The features are rotated to the eigenvectors of
-Φᵀ Λ Φ, where this covariance is diagonal: exactly for one output or one noise, nearly for others.
+where the KL between functions w·φ is that between their weights, so no context points are drawn. With the mean kept at
+the trained network's, the best covariance for a Gaussian likelihood is (Φᵀ Λ Φ + I/v)⁻¹ with the precisions Λ of the
+noise; for classes, Λ is the curvature p(1 − p) of the log-likelihood at the network's predictions. The features are
+rotated to the eigenvectors of Φᵀ Λ Φ, where this covariance is diagonal: exactly for one output or one noise, nearly
+for others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -49,23 +48,15 @@ def with_distance(network: Network, columns: int, num_features: int = NUM_FEATUR
     last = network.linear
     if not isinstance(last, nn.Linear):
         raise InvalidInputError(f"module ends with {last}: a table needs a network that ends with a dense layer.")
-    trunk = _Holder(deep_copy(network.module))
-    parent, _, name = f"module.{network.head}".rstrip(".").rpartition(".")
+    trunk = nn.Sequential(deep_copy(network.module))  # a parent even for a network that is nothing but its last layer
+    parent, _, name = f"0.{network.head}".rstrip(".").rpartition(".")
     setattr(trunk.get_submodule(parent), name, nn.Identity())
-    features = DistanceFeatures(trunk.module, columns, last.in_features, num_features).to(last.weight)
+    features = DistanceFeatures(trunk[0], columns, last.in_features, num_features).to(last.weight)
     head = nn.Linear(features.out_features, last.out_features).to(last.weight)
     with torch.no_grad():
         head.weight.zero_()[:, : last.in_features] = last.weight
         head.bias.copy_(torch.zeros_like(head.bias) if last.bias is None else last.bias)
     return nn.Sequential(features, head)
-
-
-class _Holder(nn.Module):
-    """A parent, so that a network which is nothing but a last layer can be replaced like any other."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
 
 
 def distance_aware(
@@ -91,49 +82,32 @@ def distance_aware(
     method.num_data = round(float(weights.sum()))
     method.check_inputs(x[:2])
     method.eval()
-    condition(method, x, weights, variance)
+    _condition(method, x, weights, variance)
     trained: FSVI = method
     return trained
 
 
 @torch.no_grad()
-def condition(method: FSVI, x: Tensor, weights: Tensor, variance: float) -> None:
-    """Set the posterior of a network of `with_distance` to the optimum in closed form, and rotate its features.
-
-    Args:
-        method: The method.
-        x: Training rows.
-        weights: How many times each of them counts.
-        variance: The prior variance of the weights.
-    """
+def _condition(method: FSVI, x: Tensor, weights: Tensor, variance: float) -> None:
+    """Set the posterior to the optimum in closed form, and rotate the features."""
     features: Any = method.net[0]  # type: ignore[index]
     hidden, axes = features.num_hidden, features.random.axes
-    shared: Any = 0.0
-    for part, counts in zip(x.split(_ROWS), weights.split(_ROWS), strict=True):
-        phi, precisions = _looked_at(method, hidden, part, counts)
-        shared = shared + phi.T @ (phi * precisions.mean(1, keepdim=True))
-    values, vectors = torch.linalg.eigh(shared)
-    axes.copy_(axes.double() @ vectors.flip(1))
-    num_means = precisions.shape[1]
-    total: Any = (
-        values.flip(0).clamp_min(0.0)[None] if num_means == 1 else torch.zeros(num_means, len(values)).to(values)
-    )
-    if num_means > 1:
-        for part, counts in zip(x.split(_ROWS), weights.split(_ROWS), strict=True):
-            phi, precisions = _looked_at(method, hidden, part, counts)
-            total += precisions.T @ phi.square()
+
+    def parts() -> Iterator[tuple[Tensor, Tensor]]:
+        """Φ but for the trend, which is zero on training rows, and Λ, (n, outputs)."""
+        for rows, counts in zip(x.split(_ROWS), weights.split(_ROWS), strict=True):
+            phi = method.network.features(rows)
+            precisions = _precisions(method.likelihood, method.network.linear(phi).double(), counts[:, None].double())
+            yield phi[:, hidden:-1].double(), precisions
+
+    shared: Any = sum(phi.T @ (phi * precisions.mean(1, keepdim=True)) for phi, precisions in parts())
+    axes.copy_(axes.double() @ torch.linalg.eigh(shared)[1].flip(1))
+    total: Any = sum(precisions.T @ phi.square() for phi, precisions in parts())
     stds = method.posterior.layout.views(method.posterior.log_std.data)
     weight, bias = (stds[name] for name in method.network.head_names)
     bias.fill_(_TINY).log_()
     weight.fill_(_TINY).log_()
-    weight[:num_means, hidden:] = -0.5 * (F.pad(total, (0, 1)) + 1 / variance).log().to(weight)
-
-
-def _looked_at(method: FSVI, hidden: int, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Φ but for the trend, zero on training rows, and how much each row says about each output, (n, outputs)."""
-    features = method.network.features(x)
-    outputs = method.network.linear(features)
-    return features[:, hidden:-1].double(), _precisions(method.likelihood, outputs.double(), weights[:, None].double())
+    weight[: len(total), hidden:] = -0.5 * (F.pad(total, (0, 1)) + 1 / variance).log().to(weight)
 
 
 def _function(likelihood: Likelihood, outputs: Tensor) -> Tensor:

@@ -130,10 +130,10 @@ def train_members(
             history.loss.append(float(loss.detach()) / features.members)
             if held_out is not None:
                 history.validation.append(best.look(members, rows, held_out))
-    best.restore(members)
     features.dropout = 0.0
     members.eval()
     if held_out is not None:
+        best.restore(members)
         history.best_epoch = 1 + max(range(len(history.validation)), key=history.validation.__getitem__)
         _calibrate(members, rows, held_out)
     return members.joined(), history
@@ -181,7 +181,6 @@ class _Best:
     def __init__(self, members: _Members) -> None:
         self.values = {name: p.detach().clone() for name, p in members.named_parameters()}
         self.least = torch.full((members.features.members,), math.inf)
-        self.was_used = False
 
     @torch.no_grad()
     def look(self, members: _Members, rows: Rows, held_out: _Folds) -> float:
@@ -192,7 +191,7 @@ class _Best:
         losses = members.losses(members(rows.x, at), rows.y[at]) * counts
         members.train()
         now = (losses.sum(1) / counts.sum(1).clamp_min(1e-12)).cpu()
-        is_better, self.was_used = now < self.least, True
+        is_better = now < self.least
         self.least = torch.where(is_better, now, self.least)
         for name, p in members.named_parameters():
             if _is_shared(name):
@@ -204,10 +203,9 @@ class _Best:
 
     @torch.no_grad()
     def restore(self, members: _Members) -> None:
-        """Give the members what was kept; without held-out rows, what they have."""
-        if self.was_used:
-            for name, p in members.named_parameters():
-                p.copy_(self.values[name])
+        """Give the members what was kept."""
+        for name, p in members.named_parameters():
+            p.copy_(self.values[name])
 
 
 def _is_shared(name: str) -> bool:

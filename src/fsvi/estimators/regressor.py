@@ -63,9 +63,6 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         prediction: GaussianPredictive = self._calibrated(self._raw_predictive(X))
         return prediction
 
-    def _raw_predictive(self, X: Any) -> GaussianPredictive:
-        return self._in_target_units(self._predict(self._inputs(X), self.num_samples))
-
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """E[y], in the targets' shape.
 

@@ -7,7 +7,7 @@ Examples:
 """
 
 from fsvi.networks.cnn import cnn
-from fsvi.networks.distance import RandomFeatures, distance_head
+from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.mlp import mlp
 from fsvi.networks.network import Network
 from fsvi.networks.resnet import resnet18, resnet50
@@ -21,7 +21,6 @@ __all__ = [
     "RandomFeatures",
     "TabularFeatures",
     "cnn",
-    "distance_head",
     "mlp",
     "resnet18",
     "resnet50",

@@ -31,8 +31,6 @@ class RandomFeatures(nn.Module):
         length_scale: The kernel's length scale; None is 1 until `see` sets it.
         normalize: Whether x is divided by its length first, which suits features of a trained network: for them, the
             length says how clear an image is, and the direction what is on it.
-        keep_inputs: Whether x, as it comes, stands before the features. A trained linear layer stays what it is if
-            its new columns start at zero: see `distance_head`.
     """
 
     frequencies: Tensor
@@ -46,14 +44,13 @@ class RandomFeatures(nn.Module):
         length_scale: float | None = None,
         *,
         normalize: bool = False,
-        keep_inputs: bool = False,
     ) -> None:
         super().__init__()
         self.num_inputs = check_count("num_inputs", num_inputs)
         self.num_features = check_count("num_features", num_features)
         if num_features % 2:
             raise InvalidInputError(f"num_features={num_features} must be even: half are cosines, half are sines.")
-        self.normalize, self.keep_inputs = normalize, keep_inputs
+        self.normalize = normalize
         self.length_scale = None if length_scale is None else check_positive("length_scale", length_scale)
         self.register_buffer("frequencies", torch.randn(num_inputs, num_features // 2))
         self.register_buffer("scale", torch.tensor(self.length_scale or 1.0))
@@ -62,7 +59,7 @@ class RandomFeatures(nn.Module):
     @property
     def out_features(self) -> int:
         """The number of columns of the output."""
-        return self.num_features + (self.num_inputs if self.keep_inputs else 0)
+        return self.num_features
 
     @torch.no_grad()
     def see(self, x: Tensor) -> None:
@@ -80,8 +77,7 @@ class RandomFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (n, out_features), those of the largest variance on the data first."""
-        features = self._waves(x) @ self.axes
-        return torch.cat([x, features], -1) if self.keep_inputs else features
+        return self._waves(x) @ self.axes
 
     def _waves(self, x: Tensor) -> Tensor:
         angles = self._scaled(x) @ (self.frequencies / self.scale)
@@ -93,23 +89,4 @@ class RandomFeatures(nn.Module):
     def extra_repr(self) -> str:
         """What two such layers may differ in besides their tensors."""
         sizes = f"{self.num_inputs}, {self.num_features}, {self.length_scale}"
-        return f"{sizes}, normalize={self.normalize}, keep_inputs={self.keep_inputs}"
-
-
-@torch.no_grad()
-def distance_head(linear: nn.Linear, x: Tensor, num_features: int = 1024) -> nn.Sequential:
-    """A trained last layer with a Gaussian process beside it, whose mean is zero: the outputs stay what they are.
-
-    Args:
-        linear: The trained layer.
-        x: Its inputs on training data, (n, in_features), from which the length scale is taken.
-        num_features: The number of random features.
-    """
-    features = RandomFeatures(linear.in_features, num_features, normalize=True, keep_inputs=True).to(x)
-    features.see(x)
-    head = nn.Linear(features.out_features, linear.out_features, bias=linear.bias is not None).to(x)
-    head.weight.zero_()
-    head.weight[:, : linear.in_features] = linear.weight
-    if linear.bias is not None:
-        head.bias.copy_(linear.bias)
-    return nn.Sequential(features, head)
+        return f"{sizes}, normalize={self.normalize}"

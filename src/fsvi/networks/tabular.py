@@ -15,27 +15,25 @@ from fsvi.validation import check_count
 
 _FREQUENCY_STD, _BIAS_STD, _CLIP = 0.1, 0.5, 3.0
 """How frequencies and biases start, and where the smooth clip of numbers bends."""
+_FREQUENCIES, _EMBEDDING = 8, 3
+"""Cosines per number, and how many combinations of them are inputs."""
 _MASKS = 8
 """Dropout masks per batch and member: one per row would cost more than the layers."""
 _MARGIN, _TAIL, _SHARE_OUTSIDE = 0.25, 0.5, 0.05
-"""By how many standard deviations the range exceeds that of the training rows, at least; the scale on which a column's
-tails fall, in standard deviations; and the share of new rows that may lie outside in some column."""
+"""By how much the range exceeds that of the training rows, at least; the scale on which a column's tails fall; and the
+share of new rows that may lie outside in some column. All distances are in standard deviations of the columns."""
 _SOFT = 0.5
 """Up to about this distance a value outside of the range counts little."""
-_LENGTH, _OUTSIDE_LENGTH = 1.5, 0.5
-"""Length scales: of hidden units and of columns in their median distances, of distances outside in their own units."""
+_OUTSIDE_LENGTH = 0.5
+"""The length scale of distances outside."""
 _GROWTH, _TREND, _FARTHEST = 0.1, 2.0, 10.0
-"""How fast the prior's variance grows outside of the range: γ, and τ for the slopes; up to the farthest distance."""
+"""How fast the prior's variance grows outside of the range, the multiple of the slopes, and up to which distance."""
 _KEPT, _FADE = 2.0, 3.0
-"""How many standard deviations outside of the range the network's inputs end, and the distance at which h fades."""
-_TAILS, _LEAST_VARIANCE, _MOST_VARIANCE = 0.15, 0.05, 2.0
-"""The share of rows on either side of a column that tell its slope, and the bounds of v."""
-_MOST_ROWS, _SLOPE_ROWS = 1_000, 300
-"""Rows whose distances give the length scales, and those that tell the slope of a column."""
+"""How far outside of the range the network's inputs end, and the distance at which h fades."""
+_TAIL_SHARE, _SLOPE_ROWS, _MOST_ROWS = 0.15, 150, 1_000
+"""The share of rows at an end of a column that tell its slope, how many of them, and rows for the length scale."""
 _VERY_FAR = 1e3
-"""Distances are not told apart from there on, in standard deviations."""
-_FARTHEST_COLUMN = 5.0
-"""Outliers of a column count as this many standard deviations in distances between rows."""
+"""Distances are not told apart from there on."""
 
 
 class TabularFeatures(nn.Module):
@@ -50,8 +48,6 @@ class TabularFeatures(nn.Module):
         num_numbers: How many of them have more than two values; `see` finds which.
         hidden: The widths of each member's hidden layers.
         members: The number of members.
-        frequencies: The number of cosines per number.
-        embedding: How many combinations of them are inputs.
     """
 
     numbers: Tensor
@@ -64,21 +60,19 @@ class TabularFeatures(nn.Module):
         num_numbers: int = 0,
         hidden: Sequence[int] = (64, 64, 64),
         members: int = 8,
-        frequencies: int = 8,
-        embedding: int = 3,
     ) -> None:
         super().__init__()
         self.in_features, self.num_numbers, self.hidden = in_features, num_numbers, tuple(hidden)
-        self.members, self.frequencies, self.embedding = check_count("members", members), frequencies, embedding
+        self.members = check_count("members", members)
         check_count("the number of hidden layers", len(self.hidden))
         self.dropout = 0.0
         self.register_buffer("numbers", torch.arange(num_numbers))
         self.register_buffer("center", torch.zeros(in_features))
         self.register_buffer("scale", torch.ones(in_features))
-        self.frequency = nn.Parameter(_FREQUENCY_STD * torch.randn(num_numbers, frequencies))
-        self.phase = nn.Parameter(math.pi * (2 * torch.rand(num_numbers, frequencies) - 1))
-        self.mixing = nn.Parameter(torch.randn(num_numbers, frequencies, embedding) / math.sqrt(frequencies))
-        widths = [in_features + num_numbers * embedding, *self.hidden]
+        self.frequency = nn.Parameter(_FREQUENCY_STD * torch.randn(num_numbers, _FREQUENCIES))
+        self.phase = nn.Parameter(math.pi * (2 * torch.rand(num_numbers, _FREQUENCIES) - 1))
+        self.mixing = nn.Parameter(torch.randn(num_numbers, _FREQUENCIES, _EMBEDDING) / math.sqrt(_FREQUENCIES))
+        widths = [in_features + num_numbers * _EMBEDDING, *self.hidden]
         self.gain = nn.Parameter(torch.ones(members, 1, widths[0]))
         pairs = list(itertools.pairwise(widths))
         self.weights = nn.ParameterList([nn.Parameter(torch.randn(members, i, o)) for i, o in pairs])
@@ -132,24 +126,22 @@ class TabularFeatures(nn.Module):
 
     def extra_repr(self) -> str:
         """What two such layers may differ in besides their weights."""
-        sizes = f"{self.in_features}, {self.num_numbers}, hidden={self.hidden}, members={self.members}"
-        return f"{sizes}, frequencies={self.frequencies}, embedding={self.embedding}"
+        return f"{self.in_features}, {self.num_numbers}, hidden={self.hidden}, members={self.members}"
 
 
 class DistanceFeatures(nn.Module):
     """Features of a trained network, next to random features that know how far a row is from the training rows.
 
-    Let h be the network's features of a row x, and e the distances of its columns from their range in the training
-    rows, in standard deviations. The outputs are
+    Let h be the network's features of a row of standardized columns, and e the distances of its columns from their
+    range in the training rows. The outputs are
 
-        [h / √(1 + |e|²/9), √v φ(h, x, e), √((2 Σ sᵢ|eᵢ|)² + |e|²/10)],    φ(z)·φ(z') ≈ exp(−½|z − z'|²).
+        [h / √(1 + |e|²/9), φ(h, e), √((2 Σ sᵢ|eᵢ|)² + |e|²/10)],    φ(z)·φ(z') ≈ exp(−½|z − z'|²).
 
     A linear layer on top, with random weights for all but h, is a Gaussian process around the network's function. Its
-    length scales are 1.5 times the median distance of training rows, for h and for x, and its variance v is that of the
-    network's function on the training rows: in gaps of the data it returns to it. Outside of the range of the data e
-    does the same for a single column. There, the function may also continue with slopes such as the network has in the
-    outermost rows of each column, s, so that important columns make it uncertain sooner. And h fades, so that the mean
-    tends to the layer's bias.
+    length scale is the median distance of h between training rows, so that its variance returns to the prior's in gaps
+    of the data. Outside of the range of the data e does the same for a single column. There, the function may also
+    continue with slopes s such as the network has in the outermost rows at that end of the column, so that important
+    columns make it uncertain sooner. And h fades, so that the mean tends to the layer's bias.
 
     The range is that of the order statistics, with a margin: rare values of the training rows are inside. Two standard
     deviations outside of it, the network's inputs end.
@@ -163,22 +155,17 @@ class DistanceFeatures(nn.Module):
 
     low: Tensor
     high: Tensor
-    mean: Tensor
-    std: Tensor
     slopes: Tensor
-    hidden_mean: Tensor
-    lengths: Tensor
-    variance: Tensor
+    length: Tensor
 
     def __init__(self, trunk: nn.Module, in_features: int, num_hidden: int, num_features: int = 512) -> None:
         super().__init__()
         self.trunk, self.in_features, self.num_hidden, self.num_features = trunk, in_features, num_hidden, num_features
-        self.random = RandomFeatures(num_hidden + 2 * in_features, num_features, 1.0)
-        for name in ("low", "high", "mean", "std", "slopes"):
-            self.register_buffer(name, torch.ones(in_features))
-        self.register_buffer("hidden_mean", torch.zeros(num_hidden))
-        self.register_buffer("lengths", torch.ones(2))
-        self.register_buffer("variance", torch.tensor(1.0))
+        self.random = RandomFeatures(num_hidden + in_features, num_features, 1.0)
+        self.register_buffer("low", torch.zeros(in_features))
+        self.register_buffer("high", torch.zeros(in_features))
+        self.register_buffer("slopes", torch.zeros(2, in_features))
+        self.register_buffer("length", torch.tensor(1.0))
 
     @property
     def out_features(self) -> int:
@@ -187,65 +174,54 @@ class DistanceFeatures(nn.Module):
 
     @torch.no_grad()
     def see(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> None:
-        """Take ranges, length scales, slopes and the variance from training rows.
+        """Take ranges, the length scale and slopes from training rows.
 
         Args:
             x: The rows.
             function: The network's function: means of targets, or logits with mean zero.
         """
-        mean, std = x.mean(0), x.std(0, correction=0)
-        beyond = margin(*x.shape) * std
+        beyond = margin(*x.shape) * x.std(0, correction=0)
         self.low.copy_(x.amin(0) - beyond)
         self.high.copy_(x.amax(0) + beyond)
-        self.mean.copy_(mean)
-        self.std.copy_(torch.where(std > 0, std, torch.ones_like(std)))
-        chosen = x[torch.randperm(len(x))[:_MOST_ROWS]]
-        h = self.trunk(chosen)
-        self.hidden_mean.copy_(h.mean(0))
-        for at, rows in enumerate((h, self._standardized(chosen))):
-            distances = torch.pdist(rows)
-            distances = distances[distances > 0]
-            self.lengths[at] = _LENGTH * (distances.median() if len(distances) else 1.0)
-        variance = function(chosen).var(0, correction=0).mean()
-        self.variance.copy_(variance.clamp(_LEAST_VARIANCE, _MOST_VARIANCE))
-        for column in range(self.in_features):
-            self.slopes[column] = self._slope(x, column, function)
-
-    def _slope(self, x: Tensor, column: int, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """The change of the function per standard deviation, if the outermost rows move to where the others begin."""
-        values = x[:, column].contiguous()
-        ranks = (round(share * (len(x) - 1)) for share in (_TAILS, 1 - _TAILS))
-        inside = values.clamp(*(values.kthvalue(1 + rank)[0] for rank in ranks))
-        rows = (inside != values).nonzero()[:, 0]
-        rows = rows[torch.randperm(len(rows), device=rows.device)[:_SLOPE_ROWS]]
-        moved = x[rows]
-        moved[:, column] = inside[rows]
-        distance = (values - inside)[rows] / self.std[column]
-        change = (function(x[rows]) - function(moved)).square().mean(1).sqrt() if len(rows) else distance
-        return change.sum() / distance.abs().sum().clamp_min(1e-12)
+        distances = torch.pdist(self.trunk(x[torch.randperm(len(x))[:_MOST_ROWS]]))
+        if bool((distances > 0).any()):
+            self.length.copy_(distances[distances > 0].median())
+        slopes = [[_slope(x, column, sign, function) for column in range(self.in_features)] for sign in (-1, 1)]
+        self.slopes.copy_(torch.tensor(slopes))
+        # Where most rows have the extreme value, the other end tells the slope.
+        self.slopes.copy_(torch.where(self.slopes > 0, self.slopes, self.slopes.flip(0)))
 
     def outside(self, x: Tensor) -> Tensor:
         """e, (n, columns): how far each column left its range, with its sign; little just outside."""
-        distance = ((x - x.clamp(self.low, self.high)) / self.std).clamp(-_VERY_FAR, _VERY_FAR)
+        distance = (x - x.clamp(self.low, self.high)).clamp(-_VERY_FAR, _VERY_FAR)
         return distance * distance.abs() / (_SOFT + distance.abs())
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (n, num_hidden + num_features + 1)."""
-        h = self.trunk(x.clamp(self.low - _KEPT * self.std, self.high + _KEPT * self.std))
+        h = self.trunk(x.clamp(self.low - _KEPT, self.high + _KEPT))
         e = self.outside(x)
-        near, along = (h - self.hidden_mean) / self.lengths[0], self._standardized(x) / self.lengths[1]
-        random = self.variance.sqrt() * self.random(torch.cat([near, along, e / _OUTSIDE_LENGTH], 1))
+        random = self.random(torch.cat([h / self.length, e / _OUTSIDE_LENGTH], 1))
         squared = e.square().sum(1, keepdim=True)
-        continued = _TREND * (self.slopes * e.abs().clamp_max(_FARTHEST)).sum(1, keepdim=True)
+        slopes = torch.where(e < 0, *self.slopes)
+        continued = _TREND * (slopes * e.abs().clamp_max(_FARTHEST)).sum(1, keepdim=True)
         trend = (continued.square() + _GROWTH * squared.clamp_max(_FARTHEST**2)).sqrt()
         return torch.cat([h * torch.rsqrt(1 + squared / _FADE**2), random, trend], 1)
-
-    def _standardized(self, x: Tensor) -> Tensor:
-        return ((x - self.mean) / self.std).clamp(-_FARTHEST_COLUMN, _FARTHEST_COLUMN)
 
     def extra_repr(self) -> str:
         """What two such layers may differ in besides their tensors."""
         return f"{self.in_features}, {self.num_hidden}, {self.num_features}"
+
+
+def _slope(x: Tensor, column: int, sign: int, function: Callable[[Tensor], Tensor]) -> float:
+    """The mean change of the function per unit, if the outermost rows of a column move to where the others begin."""
+    values = sign * x[:, column]
+    edge = values.kthvalue(1 + round((1 - _TAIL_SHARE) * (len(x) - 1)))[0]
+    rows = (values > edge).nonzero()[:, 0]
+    rows = rows[torch.randperm(len(rows), device=rows.device)[:_SLOPE_ROWS]]
+    moved = x[rows]
+    moved[:, column] = sign * edge
+    change = (function(x[rows]) - function(moved)).square().mean(1).sqrt()
+    return float(change.sum() / (values[rows] - edge).sum().clamp_min(1e-12))
 
 
 def margin(num_rows: int, num_columns: int) -> float:

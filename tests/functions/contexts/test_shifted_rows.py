@@ -14,7 +14,7 @@ def normal_rows(num=500, columns=6, dtype=torch.float32):
 
 def drawn(x, num=NUM, seed=0, **settings):
     """Points, and how far each value is from a training row that could be its origin, in standard deviations."""
-    context = ShiftedRows(**{"recombined": 0.0, **settings})
+    context = ShiftedRows(**settings)
     context.prepare(x)
     torch.manual_seed(seed)
     return context.sample(num, x)
@@ -23,7 +23,7 @@ def drawn(x, num=NUM, seed=0, **settings):
 def shifts_from_one_row(scale=None, num=NUM, columns=6, **settings):
     """Shifts in standard deviations, seen by drawing from a batch whose rows are all zero."""
     x = normal_rows(columns=columns) * (1.0 if scale is None else torch.tensor(scale))
-    context = ShiftedRows(**{"recombined": 0.0, **settings})
+    context = ShiftedRows(**settings)
     context.prepare(x)
     torch.manual_seed(0)
     return context.sample(num, torch.zeros(8, columns)) / x.std(0, correction=0)
@@ -63,53 +63,3 @@ def test_constant_columns_stay():
     points = drawn(x)
     assert (points[:, 2] == x[0, 2]).all()
     assert (points[:, 1] != 0).any() and points.isfinite().all()
-
-
-def one_hot_table(num=600):
-    generator = torch.Generator().manual_seed(0)
-    categories = torch.eye(4)[torch.randint(4, (num,), generator=generator)]
-    flag = torch.randint(2, (num, 1), generator=generator).float()
-    return torch.cat([torch.randn(num, 1, generator=generator), categories, flag], 1)
-
-
-def test_a_one_hot_group_is_found_and_can_show_no_category():
-    x = one_hot_table()
-    context = ShiftedRows(recombined=0.0)
-    context.prepare(x)
-    assert context._scales.groups == [[1, 2, 3, 4]]
-    torch.manual_seed(0)
-    points = context.sample(NUM, x)
-    none = (points[:, 1:5] == 0).all(1)
-    # alone in 40% of the points, one of the four of six columns, half of the time
-    expected = NUM * 0.4 * 4 / 6 * 0.5
-    assert abs(int(none.sum()) - expected) < 6 * math.sqrt(expected)
-
-
-def correlated_rows(num=1000):
-    generator = torch.Generator().manual_seed(0)
-    common = torch.randn(num, 1, generator=generator)
-    return common + 0.1 * torch.randn(num, 4, generator=generator)
-
-
-def test_recombined_rows_are_new_combinations_of_known_values():
-    x = correlated_rows()
-    context = ShiftedRows(recombined=0.99)
-    context.prepare(x)
-    torch.manual_seed(0)
-    points = context.sample(NUM, x)
-    known = torch.stack([torch.isin(points[:, i], x[:, i]) for i in range(4)], 1).all(1)
-    is_new = context._scales.distance(points) > context._scales.threshold
-    assert (known & is_new).float().mean() > 0.9
-    assert torch.corrcoef(points[known & is_new].T)[0, 1] < 0.5 < torch.corrcoef(x.T)[0, 1]
-
-
-def test_recombination_keeps_groups_together():
-    x = torch.cat([one_hot_table(), correlated_rows(600)], 1)
-    context = ShiftedRows(recombined=0.99, smallest=5, smallest_alone=5)
-    context.prepare(x)
-    torch.manual_seed(0)
-    points = context.sample(NUM, x)
-    known = torch.stack([torch.isin(points[:, i], x[:, i]) for i in range(x.shape[1])], 1).all(1)
-    assert known.sum() > 100
-    sums = points[known][:, 1:5].sum(1)
-    assert ((sums == 1) | (sums == 0)).all() and (sums == 1).float().mean() > 0.95

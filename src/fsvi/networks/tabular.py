@@ -202,7 +202,7 @@ class DistanceFeatures(nn.Module):
         e = self.outside(x)
         random = self.random(torch.cat([h / self.length, e / _OUTSIDE_LENGTH], 1))
         squared = e.square().sum(1, keepdim=True)
-        slopes = torch.where(e < 0, *self.slopes)
+        slopes = torch.where(e < 0, self.slopes[0], self.slopes[1])
         continued = _TREND * (slopes * e.abs().clamp_max(_FARTHEST)).sum(1, keepdim=True)
         trend = (continued.square() + _GROWTH * squared.clamp_max(_FARTHEST**2)).sqrt()
         return torch.cat([h * torch.rsqrt(1 + squared / _FADE**2), random, trend], 1)

@@ -148,7 +148,7 @@ class TableScorer(Scorer):
             inputs = torch.zeros(0, width, dtype=torch.float64)
             if len(table):
                 encoded, surprises = encoder.examine(table)
-                inputs = self.model._standardized(encoded)
+                inputs = torch.as_tensor(self.model.scaler_.transform(encoded))
                 seen.add(table)
                 for sentence in surprises:
                     tell(sentence)

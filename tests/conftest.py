@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import stand_in
-from fsvi.networks import resnet18
+from fsvi.networks import ResNet
 
 for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
     os.environ[name] = "http://127.0.0.1:9"
@@ -106,7 +106,7 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "group_norm": (lambda: _normalised(nn.GroupNorm(2, 4)), (2, 6, 6)),
     "layer_norm": (lambda: _normalised(nn.LayerNorm((4, 4, 4))), (2, 6, 6)),
     "batch_norm": (lambda: _normalised(nn.BatchNorm2d(4)), (2, 6, 6)),
-    "resnet18": (lambda: resnet18(3, 2), (3, 8, 8)),
+    "resnet18": (lambda: ResNet(18, 3, 2), (3, 8, 8)),
 }
 
 

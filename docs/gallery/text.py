@@ -41,7 +41,7 @@ others = neutral()
 figure, axes = plt.subplots(1, 2, figsize=(8, 3), sharey=True, layout="constrained")
 for ax, (name, points) in zip(axes, contexts.items(), strict=True):
     torch.manual_seed(0)
-    net = fsvi.networks.text_encoder(len(vocabulary), num_classes=2, width=16, length=x["input_ids"].shape[1])
+    net = fsvi.networks.TextEncoder(len(vocabulary), num_classes=2, width=16, length=x["input_ids"].shape[1])
     context = fsvi.contexts.Mixture([fsvi.contexts.Batch(), points], [0.5, 0.5])
     method = fsvi.FSVI(net, fsvi.Categorical(), context, num_samples=5, num_context=8)
     fsvi.fit(method, (train, y[:400]), epochs=12, batch_size=32, lr=5e-3, seed=0)

@@ -16,7 +16,7 @@ from fsvi.functions.contexts import Dataset
 from fsvi.inputs import Bundle, Inputs
 from fsvi.likelihoods import Categorical
 from fsvi.methods import Method, make_method
-from fsvi.networks import Network, cnn, mlp, resnet18, text_encoder
+from fsvi.networks import Network, ResNet, TextEncoder, cnn, mlp
 from fsvi.training.loop import Stepper
 from fsvi.training.optimizers import check_optimizer, make_optimizer
 
@@ -106,9 +106,9 @@ def averaging(work: Work, net: nn.Module) -> Callable[[Inputs], Tensor]:
 
 _SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | None]] = {
     "cnn": (cnn, (1, 28, 28)),
-    "resnet18": (resnet18, (3, 32, 32)),
+    "resnet18": (ResNet, (3, 32, 32)),
     "transformer": (
-        partial(text_encoder, _VOCABULARY, _CLASSES, width=128, layers=2, heads=4, length=_WORDS),
+        partial(TextEncoder, _VOCABULARY, _CLASSES, width=128, layers=2, heads=4, length=_WORDS),
         None,
     ),
 }

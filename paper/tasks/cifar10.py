@@ -12,7 +12,7 @@ import torch
 
 from fsvi.functions.priors import Constant, Induced
 from fsvi.methods import Method
-from fsvi.networks import resnet18, whitened_cnn
+from fsvi.networks import ResNet
 from paper import data
 from paper.columns import TableLayout, calibration_error, detection, percent
 from paper.data import DataSplit, Normalize
@@ -28,6 +28,7 @@ from paper.tasks.images import (
     shift_scores,
     warm_started,
 )
+from paper.whitened_cnn import whitened_cnn
 
 NAME = "cifar10"
 OOD = ("svhn",)
@@ -73,13 +74,13 @@ _FINE_TUNING: dict[str, dict[str, Any]] = {
 }
 _PAPER = _CifarEffort(
     *(None, None, 200, 5),
-    network=lambda _: resnet18(small_images=True),
+    network=lambda _: ResNet(),
     shift=4,
     fit={"lr": 5e-3, "optimizer": "sgd"},
     settings={"fsvi": {"prior": Induced(0.1), "num_context": 32, "stochastic": "last_layer"}},
     notes=(_KINDS,),
 )
-_SMALL = replace(_PAPER, network=lambda _: resnet18(small_images=False))
+_SMALL = replace(_PAPER, network=lambda _: ResNet(small_images=False))
 _STEM = "ResNet-18 with a 7×7 stem and max-pool, for speed"
 _EFFORTS = {
     "paper": _PAPER,

@@ -15,7 +15,7 @@ from fsvi import metrics
 from fsvi.functions.priors import Constant
 from fsvi.likelihoods import CategoricalPredictive
 from fsvi.methods import Method
-from fsvi.networks import resnet18, resnet50, whitened_cnn
+from fsvi.networks import ResNet
 from paper import data
 from paper.columns import Column, TableLayout
 from paper.columns import percent as percent_column
@@ -33,6 +33,7 @@ from paper.tasks.images import (
     reliability_curve,
     warm_started,
 )
+from paper.whitened_cnn import whitened_cnn
 
 NAME = "retina"
 SHIFTED = "aptos"
@@ -65,12 +66,12 @@ _FINE_TUNING: dict[str, dict[str, Any]] = {
 }
 _PAPER = _PhotographEffort(
     *(None, None, 90, 5),
-    network=lambda _: resnet50(),
+    network=lambda _: ResNet(50, num_classes=2, small_images=False),
     batch_size=256,
     fit={"lr": 0.02, "optimizer": _SGD},
     settings={"fsvi": {"prior": Constant(15.36), "num_context": 10, **_RANDOM}},
 )
-_SMALL = replace(_PAPER, network=lambda _: resnet18(num_classes=2, small_images=False))
+_SMALL = replace(_PAPER, network=lambda _: ResNet(num_classes=2, small_images=False))
 _EFFORTS = {
     "paper": _PAPER,
     "desk": _PhotographEffort(

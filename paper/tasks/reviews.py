@@ -16,7 +16,7 @@ from fsvi.functions import contexts
 from fsvi.inputs import Bundle
 from fsvi.likelihoods import CategoricalPredictive
 from fsvi.methods import Method
-from fsvi.networks import text_encoder
+from fsvi.networks import TextEncoder
 from paper import data
 from paper.columns import Column, TableLayout, calibration_error, detection, negative_log_likelihood, percent
 from paper.data import DataSplit, Vocabulary
@@ -109,7 +109,7 @@ def reviews(order: Order) -> Experiment:
     x = Bundle(vocabulary.encode(texts, effort.length))
 
     def network() -> torch.nn.Module:
-        return text_encoder(len(vocabulary), length=effort.length, dropout=_DROPOUT)
+        return TextEncoder(len(vocabulary), length=effort.length, dropout=_DROPOUT)
 
     def validation() -> tuple[Bundle, Tensor]:
         held_out, labels = _subset(data.load(IN_DOMAIN, "validation"), effort.test_texts)

@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsvi.errors import SingularCovarianceError
 from fsvi.functions import FunctionGaussian, diagonal_kl, gaussian_kl
+from fsvi.functions.gaussian import cholesky, log_determinant
 
 NUGGET = 1e-2
 
@@ -113,8 +114,7 @@ def test_moments_equal_the_dense_ones(rank):
     expected = dense(g, 0.0)
     torch.testing.assert_close(g.covariance, expected.covariance_matrix)
     torch.testing.assert_close(g.variance(), expected.variance)
-    torch.testing.assert_close(g.log_determinant(), expected.covariance_matrix.logdet())
-    torch.testing.assert_close(g.inverse(), expected.precision_matrix)
+    torch.testing.assert_close(log_determinant(cholesky(g.covariance)), expected.covariance_matrix.logdet())
 
 
 @pytest.mark.parametrize("divergence", [gaussian_kl, diagonal_kl])

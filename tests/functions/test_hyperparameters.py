@@ -9,7 +9,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 from torch.distributions import MultivariateNormal
 
 from fsvi.functions.hyperparameters import fit_hyperparameters, log_marginal_likelihood
-from fsvi.functions.kernels import RBF, Linear, Matern, Periodic, rbf_kernel
+from fsvi.functions.kernels import RBF, Linear, Matern, Periodic
 
 
 def scalar(value):
@@ -20,21 +20,13 @@ def draw(num, lengthscale, variance, noise, targets=1, seed=0):
     """Inputs and targets drawn from the process itself."""
     generator = torch.Generator().manual_seed(seed)
     x = 4 * torch.rand(num, 1, generator=generator, dtype=torch.float64)
-    covariance = rbf_kernel(x, scalar(lengthscale), scalar(variance)) + noise**2 * torch.eye(num)
+    covariance = RBF(lengthscale, variance)(x) + noise**2 * torch.eye(num)
     return x, torch.linalg.cholesky(covariance) @ torch.randn(num, targets, generator=generator, dtype=torch.float64)
-
-
-def fit(x, y, start, learn_noise):
-    """Lengthscales, variance and noise of the RBF kernel."""
-    lengthscale, variance, noise = start
-    values = torch.cat([lengthscale.reshape(-1), variance.reshape(1)])
-    values, noise = fit_hyperparameters(RBF(), x, y, values, noise, learn_noise)
-    return values[:-1].reshape(lengthscale.shape), values[-1], noise
 
 
 def test_the_marginal_likelihood_is_a_gaussian_s():
     x, y = draw(7, 1.0, 1.0, 0.3, targets=2)
-    kernel = rbf_kernel(x, scalar(0.8), scalar(1.5))
+    kernel = RBF(0.8, 1.5)(x)
     noise = torch.tensor([0.1, 0.4], dtype=torch.float64)
     expected = sum(
         MultivariateNormal(torch.zeros(7, dtype=torch.float64), kernel + v * torch.eye(7)).log_prob(y[:, q])
@@ -45,7 +37,7 @@ def test_the_marginal_likelihood_is_a_gaussian_s():
 
 def test_the_marginal_likelihood_s_gradient_is_that_of_a_gaussian():
     x, y = draw(6, 1.0, 1.0, 0.3, targets=2)
-    given = [rbf_kernel(x, scalar(0.8), scalar(1.5)), y, torch.tensor([0.1, 0.4], dtype=torch.float64)]
+    given = [RBF(0.8, 1.5)(x), y, torch.tensor([0.1, 0.4], dtype=torch.float64)]
 
     def by_torch(kernel, y, noise):
         covariances = kernel + noise[:, None, None] * torch.eye(6, dtype=torch.float64)
@@ -63,23 +55,22 @@ def test_the_marginal_likelihood_s_gradient_is_that_of_a_gaussian():
 def test_fitted_hyperparameters_are_at_least_as_likely_as_the_true_ones_and_close_to_them():
     """Five functions at 40 points each have some 30 degrees of freedom for the variance, known to exp(±0.25)."""
     x, y = draw(40, 0.7, 2.0, 0.2, targets=5)
-    start = (scalar(2.0), scalar(1.0), torch.ones(5, dtype=torch.float64))
-    lengthscale, variance, noise = fit(x, y, start, learn_noise=True)
+    ones = torch.ones(5, dtype=torch.float64)
+    values, noise = fit_hyperparameters(RBF(), x, y, scalar([2.0, 1.0]), ones, learn_noise=True)
 
-    def likelihood(lengthscale, variance, noise):
-        return float(log_marginal_likelihood(rbf_kernel(x, lengthscale, variance), y, noise.square()))
+    def likelihood(values, noise):
+        return float(log_marginal_likelihood(RBF()(x, values), y, noise.square()))
 
-    assert likelihood(lengthscale, variance, noise) > likelihood(scalar(0.7), scalar(2.0), 0.2 * torch.ones(5))
-    assert abs(math.log(float(lengthscale) / 0.7)) < 0.2
-    assert abs(math.log(float(variance) / 2.0)) < 0.5
+    assert likelihood(values, noise) > likelihood(scalar([0.7, 2.0]), 0.2 * ones)
+    assert abs(math.log(float(values[0]) / 0.7)) < 0.2
+    assert abs(math.log(float(values[1]) / 2.0)) < 0.5
     assert noise.shape == (5,) and abs(float(noise.log().mean()) - math.log(0.2)) < 0.2
 
 
 def test_repeated_inputs_and_targets_without_noise_can_be_fitted():
-    x = torch.zeros(8, 1)
-    y = torch.ones(8, 1)
-    values = fit(x, y, (scalar(1.0), scalar(1.0), scalar([1.0])), learn_noise=True)
-    assert all(bool(value.isfinite().all()) for value in values)
+    start = scalar([1.0, 1.0])
+    values, noise = fit_hyperparameters(RBF(), torch.zeros(8, 1), torch.ones(8, 1), start, start[:1], learn_noise=True)
+    assert bool(values.isfinite().all()) and bool(noise.isfinite().all())
 
 
 @pytest.mark.filterwarnings("ignore:The optimal value found for dimension 2")  # the column that does not matter
@@ -88,12 +79,13 @@ def test_the_fit_is_scikit_learns():
     generator = torch.Generator().manual_seed(0)
     x = 4 * torch.rand(60, 3, generator=generator, dtype=torch.float64)
     y = (2 * x[:, :1]).sin() + 0.3 * x[:, 1:2] + 0.1 * torch.randn(60, 1, generator=generator, dtype=torch.float64)
-    lengthscale, variance, noise = fit(
-        x, y, (torch.ones(3, dtype=torch.float64), scalar(1.0), scalar([0.5])), learn_noise=True
+    values, noise = fit_hyperparameters(
+        RBF(), x, y, torch.ones(4, dtype=torch.float64), scalar([0.5]), learn_noise=True
     )
+    lengthscale = values[:3]
     kernel = ConstantKernel(1.0, (1e-3, 1e3)) * kernels.RBF([1.0] * 3, (1e-2, 1e2)) + WhiteKernel(0.25, (1e-5, 1e3))
     theirs = GaussianProcessRegressor(kernel, alpha=1e-6, n_restarts_optimizer=4, random_state=0).fit(x, y[:, 0])
-    ours = float(log_marginal_likelihood(rbf_kernel(x, lengthscale, variance), y, noise.square()))
+    ours = float(log_marginal_likelihood(RBF()(x, values), y, noise.square()))
     assert ours == pytest.approx(theirs.log_marginal_likelihood_value_, abs=0.05)
     assert float(lengthscale[0]) < 2 and float(lengthscale[1]) > 3 and float(lengthscale[2]) == pytest.approx(100)
     assert float(noise) == pytest.approx(0.1, rel=0.4)

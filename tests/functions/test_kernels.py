@@ -7,7 +7,7 @@ import torch
 from sklearn.gaussian_process import kernels as theirs
 
 from fsvi.errors import InvalidInputError
-from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, Product, Sum, median_distance, rbf_kernel
+from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, Product, Sum, median_distance
 
 
 def scalar(value):
@@ -27,13 +27,13 @@ def test_the_kernel_by_hand():
     x = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
     off = 2 * math.exp(-(5**2) / (2 * 2.5**2))
     expected = torch.tensor([[2.0, off], [off, 2.0]], dtype=torch.float64)
-    torch.testing.assert_close(rbf_kernel(x, scalar(2.5), scalar(2.0)), expected)
-    torch.testing.assert_close(rbf_kernel(x.view(2, 1, 2, 1), scalar(2.5), scalar(2.0)), expected)
+    torch.testing.assert_close(RBF(2.5, 2.0)(x), expected)
+    torch.testing.assert_close(RBF(2.5, 2.0)(x.view(2, 1, 2, 1)), expected)
 
 
 def test_columns_with_lengthscales_of_their_own_by_hand():
     x = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
-    kernel = rbf_kernel(x, scalar([1.5, 8.0]), scalar(2.0))
+    kernel = RBF([1.5, 8.0], 2.0)(x)
     assert float(kernel[0, 1]) == pytest.approx(2 * math.exp(-0.5 * (2**2 + 0.5**2)))
 
 

@@ -31,7 +31,7 @@ def test_constant_is_white_with_its_variance(make, joint):
     p = p.joint() if joint else p
     size = 10 if joint else 5
     assert p.mean.shape == ((10, 1) if joint else (5, 2)) and not p.mean.any()
-    torch.testing.assert_close(p.covariance, 2.5 * torch.eye(size, dtype=torch.float64)[None])
+    torch.testing.assert_close(p.covariance, 2.5 * torch.eye(size)[None])
 
 
 @pytest.mark.parametrize("name", ["mlp", "no_bias", "batch_norm", "transformer"])

@@ -5,7 +5,7 @@ import torch
 
 import fsvi
 from fsvi.functions.hyperparameters import fit_hyperparameters
-from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, median_distance, rbf_kernel
+from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, median_distance
 from fsvi.functions.priors import GaussianProcess
 from fsvi.networks import Network
 
@@ -18,15 +18,15 @@ def draw(num, lengthscale, variance, noise, targets=1, seed=0):
     """Inputs and targets drawn from the process itself."""
     generator = torch.Generator().manual_seed(seed)
     x = 4 * torch.rand(num, 1, generator=generator, dtype=torch.float64)
-    covariance = rbf_kernel(x, scalar(lengthscale), scalar(variance)) + noise**2 * torch.eye(num)
+    covariance = RBF(lengthscale, variance)(x) + noise**2 * torch.eye(num)
     return x, torch.linalg.cholesky(covariance) @ torch.randn(num, targets, generator=generator, dtype=torch.float64)
 
 
 def test_the_prior_at_points_is_the_kernel_for_every_output(make):
     net, x = make("mlp", 6)
     split = Network(net).examined(x)
-    prior = GaussianProcess(lengthscale=1.3, variance=0.6)
-    kernel = rbf_kernel(x, scalar(1.3), scalar(0.6))
+    prior = GaussianProcess(RBF(1.3, 0.6))
+    kernel = RBF(1.3, 0.6)(x)
     prior.bind(split)
     p = prior.gaussian(x)
     assert p.mean.shape == (6, 2) and not p.mean.any()
@@ -38,7 +38,7 @@ def test_the_prior_at_points_is_the_kernel_for_every_output(make):
 
 def test_the_lengthscale_is_the_median_distance_unless_it_is_given():
     x = torch.tensor([[0.0], [1.0], [3.0]])
-    found, given = GaussianProcess(variance=2.0), GaussianProcess(lengthscale=0.5)
+    found, given = GaussianProcess(RBF(variance=2.0)), GaussianProcess(RBF(0.5))
     for prior in (found, given):
         prior.prepare(x)
     assert found.hyperparameters.tolist() == [2.0, 2.0] and given.hyperparameters.tolist() == [0.5, 1.0]
@@ -46,9 +46,9 @@ def test_the_lengthscale_is_the_median_distance_unless_it_is_given():
 
 def test_fitting_moves_the_hyperparameters_however_often():
     x, y = draw(30, 0.5, 1.0, 0.1)
-    prior = GaussianProcess(lengthscale=2.0)
+    prior = GaussianProcess()
     prior.fit(x, y, scalar([0.5]), learn_noise=True)
-    start = torch.stack([scalar(2.0), y.square().mean()])
+    start = torch.stack([median_distance(x), y.square().mean()])
     values, _ = fit_hyperparameters(RBF(), x, y, start, scalar([0.5]), learn_noise=True)
     torch.testing.assert_close(prior.hyperparameters, values)
     assert abs(float(prior.hyperparameters[0]) - 0.5) < 0.3
@@ -90,34 +90,24 @@ def composed() -> Kernel:
 
 def with_kernel(kernel, **settings):
     net = fsvi.networks.mlp(2, (4,), 1)
-    prior = GaussianProcess(kernel=kernel, **settings)
+    prior = GaussianProcess(kernel, **settings)
     context = fsvi.contexts.Uniform([-3.0, -3.0], [3.0, 3.0])
     return fsvi.FSVI(net, fsvi.Gaussian(0.5, learn_noise=True), context, prior=prior, num_context=4)
 
 
-def test_a_kernel_of_ones_own_is_the_covariance_and_the_variance_is_its_factor():
-    method = with_kernel(composed(), variance=0.6)
+def test_a_kernel_of_ones_own_is_the_covariance():
+    method = with_kernel(composed())
     x, _ = table()
-    torch.testing.assert_close(method.prior.gaussian(x[:5]).covariance[0], 0.6 * composed()(x[:5]))
+    torch.testing.assert_close(method.prior.gaussian(x[:5]).covariance[0], composed()(x[:5]))
 
 
 @pytest.mark.parametrize("learn", [False, True])
 def test_a_file_keeps_the_kernel_and_its_hyperparameters(tmp_path, learn):
-    method = with_kernel(composed(), learn=learn, variance=0.6)
+    method = with_kernel(composed(), learn=learn)
     fsvi.fit(method, table(), epochs=1)
     method.save(tmp_path / "gp.fsvi")
     loaded = fsvi.load(tmp_path / "gp.fsvi")
     assert loaded.prior.kernel.config() == method.prior.kernel.config()
     x, _ = table()
     assert torch.equal(loaded.prior.gaussian(x).covariance, method.prior.gaussian(x).covariance)
-    assert torch.equal(loaded.prior.hyperparameters, composed().start(None)) is not learn
-
-
-def test_a_kernel_is_fitted_as_it_is_scaled():
-    """variance · k with hyperparameters h is k with variances scaled, so both likelihoods are the same."""
-    x, y = draw(30, 0.5, 4.0, 0.1)
-    plain, scaled = GaussianProcess(kernel=RBF(1.0, 4.0)), GaussianProcess(kernel=RBF(1.0), variance=4.0)
-    for prior in (plain, scaled):
-        prior.bind(Network(torch.nn.Linear(1, 1)))
-        prior.fit(x, y, scalar([0.5]), learn_noise=True)
-    torch.testing.assert_close(plain.gaussian(x).covariance, scaled.gaussian(x).covariance, rtol=1e-3, atol=1e-3)
+    assert torch.equal(loaded.prior.hyperparameters, composed().start(x)) is not learn

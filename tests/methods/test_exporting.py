@@ -145,7 +145,7 @@ def test_onnx_of_a_residual_network_with_batch_norm(tmp_path):
 
 def test_texts_of_other_lengths(tmp_path):
     torch.manual_seed(0)
-    net = fsvi.networks.text_encoder(20, 2, width=8, length=16)
+    net = fsvi.networks.TextEncoder(20, 2, width=8, length=16)
     method = fsvi.FSVI(net, fsvi.Categorical(), fsvi.contexts.Batch(), num_context=4, stochastic="last_layer")
 
     def texts(num: int, length: int) -> dict[str, Tensor]:

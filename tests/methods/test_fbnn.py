@@ -53,7 +53,7 @@ def test_a_network_approaches_the_process_s_posterior():
     x = torch.tensor([[-1.5], [-1.2], [-0.9], [-0.6], [0.9], [1.2], [1.5]])
     y, grid = (2 * x).sin(), torch.linspace(-1.5, 1.5, 13)[:, None]
     net = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))
-    prior = GaussianProcess(lengthscale=1.0)
+    prior = GaussianProcess(fsvi.kernels.RBF(1.0))
     settings = {"num_context": 8, "num_samples": 20, "injected_noise": 0.03}
     method = fsvi.FBNN(net, fsvi.Gaussian(0.1), LINE, prior=prior, **settings)
     fsvi.fit(method, (x, y), epochs=200, lr=0.05)
@@ -152,7 +152,7 @@ def test_the_process_is_fitted_first_and_a_learned_noise_stays_where_it_starts()
 
 
 def test_a_given_prior_and_a_fixed_noise_are_kept():
-    method = begun(regressor(fsvi.Gaussian(noise=0.25), prior=fsvi.priors.GaussianProcess(0.7, 2.0)), *wavy())
+    method = begun(regressor(fsvi.Gaussian(noise=0.25), prior=GaussianProcess(fsvi.kernels.RBF(0.7, 2.0))), *wavy())
     assert method.prior.hyperparameters.tolist() == pytest.approx([0.7, 2.0])
     assert float(method.likelihood.noise) == pytest.approx(0.25)
 
@@ -161,7 +161,7 @@ def test_classes_have_the_median_lengthscale_and_unit_variance():
     method = fsvi.FBNN(scenarios.dense(), fsvi.Categorical(), scenarios.box(), **FAST)
     x, y = scenarios.points()
     fsvi.fit(method, (x, y), epochs=1)
-    assert method.prior.hyperparameters.tolist() == pytest.approx([float(median_distance(x)), 1.0])
+    assert method.prior.hyperparameters.tolist() == pytest.approx([*[float(median_distance(x))] * 2, 1.0])
 
 
 def test_noise_from_the_network():

@@ -8,7 +8,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 import fsvi
 import scenarios
 from fsvi.functions import FunctionGaussian, gaussian_kl
-from fsvi.functions.kernels import rbf_kernel
+from fsvi.functions.kernels import RBF
 from fsvi.functions.priors import Constant, GaussianProcess
 
 LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])
@@ -113,10 +113,10 @@ def test_the_basis_functions_are_linear_in_the_features_with_a_constant():
 
 
 def test_the_fit_s_objective_is_the_divergence_of_the_prior_from_the_generator():
-    method = spg(prior=GaussianProcess(lengthscale=0.5, variance=2.0))
+    method = spg(prior=GaussianProcess(RBF(0.5, 2.0)))
     x = points(4)
     mean, functions = method.generator(x)
-    kernel = rbf_kernel(x, torch.tensor(0.5), torch.tensor(2.0))
+    kernel = RBF(0.5, 2.0)(x)
     noise = torch.exp(2 * method.generator.log_noise)
     p = MultivariateNormal(mean.T, functions @ functions.T + noise * torch.eye(4))
     prior = MultivariateNormal(torch.zeros(2, 4).double(), kernel)
@@ -128,13 +128,13 @@ def test_functions_of_the_fitted_generator_have_the_prior_s_moments():
     unit variances, to which the generator's own error of at most 0.05 is added."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
-    prior = GaussianProcess(lengthscale=1.0)
+    prior = GaussianProcess(RBF(1.0))
     method = fsvi.SPG(net, fsvi.Gaussian(), LINE, prior=prior, num_latents=10, num_prior_steps=300)
     x = torch.linspace(-2, 2, 9)[:, None]
     before = float(method.prior_kl(x).detach())
     method.begin(x, x)
     assert float(method.prior_kl(x).detach()) < 0.7 * before
-    kernel = rbf_kernel(x, *prior.hyperparameters)
+    kernel = RBF()(x, prior.hyperparameters)
     fitted = method.generator.gaussian(x)
     assert float((fitted.covariance[0] - kernel).abs().max()) < 0.05
     f = method.predict(x, 4000).samples[:, :, 0].double()
@@ -179,7 +179,7 @@ def test_around_a_fixed_generator_it_reaches_the_exact_posterior():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     settings = {"num_latents": 3, "num_prior_steps": 50, "num_samples": 16, "stds": fsvi.posteriors.Stds(1.0, 1.0)}
-    method = fsvi.SPG(net, fsvi.Gaussian(noise), LINE, prior=GaussianProcess(1.0), **settings)
+    method = fsvi.SPG(net, fsvi.Gaussian(noise), LINE, prior=GaussianProcess(RBF(1.0)), **settings)
     x = points(10)
     y = (2 * x).sin()
     method.begin(x, y)

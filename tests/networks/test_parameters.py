@@ -56,6 +56,13 @@ def test_a_batch_norm_with_a_trainable_shift_still_learns():
     assert not torch.equal(method.net[1].running_mean, net[1].running_mean)
 
 
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_norm_without_parameters_is_frozen_with_the_network_around_it(freeze):
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False), nn.ReLU(), nn.Linear(4, 2))
+    network = Network(freeze_all_but_the_head(net) if freeze else net)
+    assert network.frozen_norms() == ([net[1]] if freeze else [])
+
+
 def test_only_normalization_layers_have_deterministic_parameters(make):
     net, _ = make("resnet18")
     norms = {name for name, module in net.named_modules() if isinstance(module, nn.BatchNorm2d)}

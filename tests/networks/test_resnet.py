@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fsvi.networks import resnet18, resnet50
+from fsvi.networks import ResNet
 
 
 def count(net: nn.Module) -> int:
@@ -28,13 +28,13 @@ def bottleneck_stage(fan_in: int, width: int, depth: int) -> int:
 
 def test_the_number_of_parameters():
     stages = [(64, 64), (64, 128), (128, 256), (256, 512)]
-    assert count(resnet18()) == conv(3, 64, 3) + sum(basic_stage(*s) for s in stages) + 512 * 10 + 10 == 11_173_962
+    assert count(ResNet()) == conv(3, 64, 3) + sum(basic_stage(*s) for s in stages) + 512 * 10 + 10 == 11_173_962
     deep = [(64, 64, 3), (256, 128, 4), (512, 256, 6), (1024, 512, 3)]
     expected = conv(3, 64, 7) + sum(bottleneck_stage(*s) for s in deep) + 2048 * 2 + 2
-    assert count(resnet50()) == expected == 23_512_130
+    assert count(ResNet(50, num_classes=2, small_images=False)) == expected == 23_512_130
 
 
 def test_convolutions_have_he_scale():
     torch.manual_seed(0)
-    weight = resnet18().blocks[-1].body[0].weight
+    weight = ResNet().blocks[-1].body[0].weight
     assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.02)

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import fsvi
-from fsvi.networks import text_encoder
+from fsvi.networks import TextEncoder
 
 
 def encoder(**settings):
     torch.manual_seed(0)
-    return text_encoder(12, 3, **{"width": 8, "heads": 2, "length": 6, **settings}).eval()
+    return TextEncoder(12, 3, **{"width": 8, "heads": 2, "length": 6, **settings}).eval()
 
 
 def texts(num=8):

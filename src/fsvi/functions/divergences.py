@@ -7,14 +7,15 @@ Examples:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fsvi.functions.gaussian import FunctionGaussian
-from fsvi.networks.devices import back
+from fsvi.functions.gaussian import FunctionGaussian, cholesky, log_determinant
+from fsvi.networks.devices import back, in_float64
 from fsvi.serialization import Configurable
 from fsvi.validation import check_choice, check_count, check_positive
 
@@ -93,18 +94,22 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
 
     `nugget`·I is added to *both* covariances. Σp is factored once when all outputs share it, Σq in one batch.
     """
-    like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
-    (points, outputs), difference = q.mean.shape, q.mean - p.mean
-    if not p.factor.shape[1]:  # Σp = d·I
-        d = torch.as_tensor(p.diagonal, dtype=q.mean.dtype)
-        log_ratio = points * d.log() - q.log_determinant()
-        trace, squared = q.covariance.diagonal(dim1=1, dim2=2).sum(1) / d, difference.square() / d
-    else:
-        inverse = p.inverse()
-        log_ratio = p.log_determinant() - q.log_determinant()
+    like, q = q.mean, q.prepared(nugget)
+    (points, outputs), difference = q.mean.shape, q.mean - in_float64(p.mean)
+    log_q = log_determinant(cholesky(q.covariance))
+    if p.factor.shape[1]:
+        p = p.prepared(nugget)
+        root = cholesky(p.covariance)
+        inverse = torch.cholesky_inverse(root)
         trace = (inverse * q.covariance).sum((1, 2))
         squared = difference.T * (inverse @ difference.T[:, :, None])[:, :, 0]
-    return back(0.5 * ((trace + log_ratio - points).expand(outputs).sum() + squared.sum()), like)
+        total = (trace + log_determinant(root) - log_q - points).expand(outputs).sum() + squared.sum()
+    else:  # Σp = d·I
+        d = p.diagonal + nugget
+        log_d = d.log() if isinstance(d, Tensor) else math.log(d)
+        trace, same = q.covariance.diagonal(dim1=1, dim2=2).sum(), outputs // len(q.weight)
+        total = same * (trace / d - log_q.sum()) + difference.square().sum() / d + points * outputs * (log_d - 1)
+    return back(0.5 * total, like)
 
 
 def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:

@@ -52,7 +52,7 @@ class FunctionGaussian:
 
     def prepared(self, nugget: float) -> FunctionGaussian:
         """The same Gaussian in float64, with `nugget` added to the diagonal."""
-        mean, factor, weight = in_float64(self.mean), in_float64(self.factor), in_float64(self.weight)
+        mean, factor, weight = map(in_float64, (self.mean, self.factor, self.weight))
         return FunctionGaussian(mean, factor, weight, self.diagonal + nugget, self.outputs_joined)
 
     @cached_property
@@ -62,7 +62,7 @@ class FunctionGaussian:
         if outputs > points:  # no tensor of outputs × points × rank entries
             product = self.weight @ (self.factor[:, None] * self.factor).flatten(0, 1).T
         else:  # one product for all outputs
-            product = (self.factor * self.weight[:, None, :]).flatten(0, 1) @ self.factor.T
+            product = (self.factor * self.weight[:, None]).flatten(0, 1) @ self.factor.T
         eye = torch.eye(points, dtype=product.dtype, device=product.device)
         return product.view(outputs, points, points) + self.diagonal * eye
 
@@ -77,31 +77,23 @@ class FunctionGaussian:
         if not self.factor.shape[1] and len(self.weight) == 1:
             return FunctionGaussian(mean, self.factor.new_zeros(size, 0), self.weight, self.diagonal, outputs)
         covariance = self.covariance.expand(outputs, points, points)
-        eye = torch.eye(outputs, dtype=covariance.dtype, device=covariance.device)
-        matrix = torch.einsum("qij,qr->iqjr", covariance, eye).reshape(size, size)
+        matrix = torch.diag_embed(covariance.permute(1, 2, 0)).transpose(1, 2).reshape(size, size)
         roots, vectors = torch.linalg.eigh(in_float64(matrix))
         return FunctionGaussian(mean, vectors, roots.clamp_min(0)[None], outputs_joined=outputs)
-
-    @cached_property
-    def factored(self) -> Tensor:
-        """The Cholesky factor of the covariance, (Q or 1, K, K)."""
-        return cholesky(self.covariance)
-
-    def log_determinant(self) -> Tensor:
-        """log|Σ|, (Q or 1,)"""
-        return 2 * self.factored.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-    def inverse(self) -> Tensor:
-        """Σ⁻¹, (Q or 1, K, K)"""
-        return torch.cholesky_inverse(self.factored)
 
     def log_prob(self, values: Tensor) -> Tensor:
         """log N(f) of function values (S, K, Q), summed over points and outputs, (S,)."""
         points, outputs = self.mean.shape
+        root = cholesky(self.covariance)
         columns = (values - self.mean).permute(2, 1, 0)
-        quadratic = (columns * (self.inverse() @ columns)).sum((0, 1))
-        constant = self.log_determinant().expand(outputs).sum() + points * outputs * math.log(2 * math.pi)
+        quadratic = (columns * torch.cholesky_solve(columns, root.expand(outputs, -1, -1))).sum((0, 1))
+        constant = log_determinant(root).expand(outputs).sum() + points * outputs * math.log(2 * math.pi)
         return -0.5 * (quadratic + constant)
+
+
+def log_determinant(root: Tensor) -> Tensor:
+    """log|L Lᵀ| of Cholesky factors L."""
+    return 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def cholesky(matrix: Tensor) -> Tensor:

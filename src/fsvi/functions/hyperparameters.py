@@ -42,13 +42,13 @@ def fit_hyperparameters(
     """
     from scipy.optimize import minimize  # takes long to import
 
-    x, y = in_float64(spread(x, _FITTED_TO).flatten(1)), in_float64(spread(y, _FITTED_TO))
+    x, y = in_float64(spread(x, _FITTED_TO)), in_float64(spread(y, _FITTED_TO))
     first = torch.cat([in_float64(values.detach()).log(), in_float64(noise.detach()).log()])
-    kinds = kernel.kinds(x.shape[1], len(values)) + ["noise"] * len(noise)
+    kinds = kernel.kinds(x) + ["noise"] * len(noise)
 
     def loss(logs: Tensor) -> Tensor:
         given, stds = logs.exp().split([len(values), len(noise)])
-        matrix = kernel.matrix(x, given)
+        matrix = kernel(x, given)
         jitter = _JITTER * matrix.diagonal().max()
         return -log_marginal_likelihood(matrix, y, stds.square() + jitter) / len(y)
 

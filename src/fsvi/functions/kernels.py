@@ -1,8 +1,8 @@
 """Kernels of Gaussian processes: the covariance of function values at any two inputs.
 
 Kernels add and multiply: `RBF(lengthscale=2.0) + Linear(columns=[0])`, `RBF() * Periodic(period=12.0)`. Their
-hyperparameters are positive numbers in one vector, which `fsvi.priors.GaussianProcess(kernel=..., learn=True)` fits to
-the targets of a regression.
+hyperparameters are positive numbers in one vector, which `fsvi.priors.GaussianProcess(kernel, learn=True)` fits to the
+targets of a regression.
 
 Examples:
     >>> kernel = fsvi.kernels.RBF(lengthscale=2.0) + fsvi.kernels.Linear()
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.networks.devices import has_float64, in_float64
+from fsvi.networks.devices import in_float64
 from fsvi.serialization import Configurable
 from fsvi.validation import check_count, check_positive, check_type
 
@@ -43,9 +43,9 @@ class Kernel(Configurable, ABC):
             x: Inputs, (n, ...).
             values: The hyperparameters; None takes the kernel's own, those of `start`.
         """
-        rows = in_float64(x.flatten(1))
-        self.check(rows.shape[1])
-        return self.matrix(rows, self.start(rows) if values is None else values)
+        values = self.start(x) if values is None else values
+        parts = values.split([len(term.own_kinds(x)) for term in self.terms()])
+        return self.matrix(in_float64(x.flatten(1)), iter(parts))
 
     def __add__(self, other: Kernel) -> Sum:
         """k₁(x, x′) + k₂(x, x′)"""
@@ -55,86 +55,65 @@ class Kernel(Configurable, ABC):
         """k₁(x, x′) · k₂(x, x′)"""
         return Product([self, other])
 
-    @property
-    @abstractmethod
-    def is_open(self) -> bool:
-        """Whether a lengthscale is to be found from the training inputs."""
+    def start(self, x: Tensor) -> Tensor:
+        """The hyperparameters that were given; a missing lengthscale is the median distance between the inputs `x`."""
+        return torch.cat([term.own_start(x) for term in self.terms()])
+
+    def kinds(self, x: Tensor) -> list[str]:
+        """What each hyperparameter is: "lengthscale", "variance" or "period"."""
+        return [kind for term in self.terms() for kind in term.own_kinds(x)]
 
     @abstractmethod
-    def check(self, num_columns: int) -> None:
-        """Refuse inputs whose columns do not fit."""
+    def terms(self) -> list[_ColumnKernel]:
+        """The kernels that it is made of, in order."""
 
     @abstractmethod
-    def size(self, num_columns: int | None) -> int:
-        """How many hyperparameters there are: the fewest, or those for inputs of `num_columns` with one per column."""
-
-    @abstractmethod
-    def start(self, rows: Tensor | None, each_column: bool = False) -> Tensor:
-        """The hyperparameters that were given.
-
-        Args:
-            rows: Inputs (n, columns), from which missing lengthscales are found; without any, these are 1.
-            each_column: Whether every column gets its own lengthscale.
-        """
-
-    @abstractmethod
-    def kinds(self, num_columns: int, count: int) -> list[str]:
-        """What each of `count` hyperparameters is: "lengthscale", "variance" or "period"."""
-
-    @abstractmethod
-    def matrix(self, rows: Tensor, values: Tensor) -> Tensor:
-        """k at all pairs of `rows` (n, columns), in float64, with these hyperparameters, (n, n)."""
+    def matrix(self, rows: Tensor, parts: Iterator[Tensor]) -> Tensor:
+        """k at all pairs of `rows` (n, columns); `parts` yields the hyperparameters of each term."""
 
 
 class _ColumnKernel(Kernel):
-    """A kernel with a hyperparameter that may differ between columns, followed by others."""
+    """A kernel with a hyperparameter that may differ between columns, followed by others.
+
+    In a table, every column has its own; inputs of other shapes share one unless several were given.
+    """
 
     first: ClassVar[str] = "lengthscale"
-    others: ClassVar[tuple[str, ...]] = ("variance",)
+    others: ClassVar[dict[str, str]] = {"variance": "variance"}
+    """The names and kinds of the others."""
 
     def __init__(self, columns: Sequence[int] | None) -> None:
         self.columns = None if columns is None else [check_count("columns", c, least=0) for c in columns]
         if self.columns is not None and (not self.columns or len(set(self.columns)) < len(self.columns)):
             raise InvalidInputError(f"columns={self.columns} must name at least one column, and each only once.")
 
-    @property
-    def is_open(self) -> bool:
-        return getattr(self, self.first) is None
+    def terms(self) -> list[_ColumnKernel]:
+        """Itself."""
+        return [self]
 
-    def check(self, num_columns: int) -> None:
-        kind, given = type(self).__name__, getattr(self, self.first)
-        own = num_columns if self.columns is None else len(self.columns)
-        if self.columns is not None and max(self.columns) >= num_columns:
-            raise InvalidInputError(
-                f"{kind} is for column {max(self.columns)}, but the inputs have columns 0..{num_columns - 1}."
-            )
-        if isinstance(given, list) and len(given) != own:
-            raise InvalidInputError(
-                f"{kind} has {len(given)} values of {self.first} for {own} columns: give one, or one for each column."
-            )
-
-    def size(self, num_columns: int | None) -> int:
+    def own_kinds(self, x: Tensor) -> list[str]:
         given = getattr(self, self.first)
-        own = num_columns if self.columns is None or num_columns is None else len(self.columns)
-        return (len(given) if isinstance(given, list) else own or 1) + len(self.others)
+        count = len(given) if isinstance(given, list) else self._own(x).shape[1] if x.dim() == 2 else 1
+        return [self.first] * count + list(self.others.values())
 
-    def start(self, rows: Tensor | None, each_column: bool = False) -> Tensor:
-        """The hyperparameters that were given; a missing lengthscale is the median distance between `rows`."""
-        given = getattr(self, self.first)
-        device = rows.device if rows is not None and has_float64(rows.device) else None
-        if given is None and rows is not None:
-            first = median_distance(self._own(rows)).reshape(1)
-        else:
-            first = torch.tensor(given if isinstance(given, list) else [given or 1.0], dtype=torch.float64)
-        if each_column and rows is not None:
-            first = first.expand(self._own(rows).shape[1])
-        others = torch.tensor([getattr(self, name) for name in self.others], dtype=torch.float64)
-        return torch.cat([first.to(device), others.to(device)])
+    def own_start(self, x: Tensor) -> Tensor:
+        rows, given, kind = in_float64(x.flatten(1)), getattr(self, self.first), type(self).__name__
+        if self.columns is not None and max(self.columns) >= rows.shape[1]:
+            raise InvalidInputError(
+                f"{kind} is for column {max(self.columns)}, but the inputs have columns 0..{rows.shape[1] - 1}."
+            )
+        rows = self._own(rows)
+        if isinstance(given, list) and len(given) != rows.shape[1]:
+            raise InvalidInputError(
+                f"{kind} has {len(given)} values of {self.first} for {rows.shape[1]} columns: give one, or one for "
+                "each column."
+            )
+        first = median_distance(rows).expand(1) if given is None else rows.new_tensor(given).reshape(-1)
+        count = len(self.own_kinds(x)) - len(self.others)
+        return torch.cat([first.expand(count), rows.new_tensor([getattr(self, name) for name in self.others])])
 
-    def kinds(self, num_columns: int, count: int) -> list[str]:
-        return [self.first] * (count - len(self.others)) + list(self.others)
-
-    def matrix(self, rows: Tensor, values: Tensor) -> Tensor:
+    def matrix(self, rows: Tensor, parts: Iterator[Tensor]) -> Tensor:
+        values = next(parts)
         count = len(values) - len(self.others)
         return self.covariance(self._own(rows), values[:count], *values[count:])
 
@@ -165,10 +144,14 @@ class RBF(_ColumnKernel):
 
     def covariance(self, rows: Tensor, first: Tensor, *others: Tensor) -> Tensor:
         """k at all pairs of `rows`."""
-        return rbf_kernel(rows, first, *others)
+        return others[0] * self.profile(_distances(rows, first))
+
+    def profile(self, r: Tensor) -> Tensor:
+        """The correlation at a distance of r lengthscales."""
+        return (-0.5 * r.square()).exp()
 
 
-class Matern(_ColumnKernel):
+class Matern(RBF):
     """Functions that are less smooth than `RBF`'s: with r as there, variance times
 
         smoothness ½:  exp(−r),  continuous functions;
@@ -177,10 +160,9 @@ class Matern(_ColumnKernel):
 
     Args:
         smoothness: 0.5, 1.5 or 2.5.
-        lengthscale: One number for all columns, or one for each. None takes the median distance between training
-            inputs.
-        variance: The variance of every function value.
-        columns: The columns that the kernel looks at; None means all.
+        lengthscale: As for `RBF`.
+        variance: As for `RBF`.
+        columns: As for `RBF`.
     """
 
     def __init__(
@@ -190,17 +172,15 @@ class Matern(_ColumnKernel):
         variance: float = 1.0,
         columns: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(columns)
+        super().__init__(lengthscale, variance, columns)
         if smoothness not in _MATERN:
             raise InvalidInputError(f"smoothness={smoothness!r} must be 0.5, 1.5 or 2.5.")
         self.smoothness = smoothness
-        self.lengthscale = _check_per_column("lengthscale", lengthscale)
-        self.variance = check_positive("variance", variance)
 
-    def covariance(self, rows: Tensor, first: Tensor, *others: Tensor) -> Tensor:
-        """k at all pairs of `rows`."""
-        distance = math.sqrt(2 * self.smoothness) * _distances(rows, first)
-        return others[0] * _MATERN[self.smoothness](distance) * (-distance).exp()
+    def profile(self, r: Tensor) -> Tensor:
+        """The correlation at a distance of r lengthscales."""
+        s = math.sqrt(2 * self.smoothness) * r
+        return _MATERN[self.smoothness](s) * (-s).exp()
 
 
 _MATERN: dict[float, Callable[[Tensor], Tensor]] = {
@@ -211,7 +191,7 @@ _MATERN: dict[float, Callable[[Tensor], Tensor]] = {
 """The polynomial in s = √(2·smoothness) r before exp(−s)."""
 
 
-class Periodic(_ColumnKernel):
+class Periodic(RBF):
     """variance · exp(−2 Σᵢ sin²(π (xᵢ − x′ᵢ)/period)/lengthscaleᵢ²): functions that repeat themselves.
 
     Args:
@@ -221,7 +201,7 @@ class Periodic(_ColumnKernel):
         columns: The columns that the kernel looks at; None means all.
     """
 
-    others = ("variance", "period")
+    others: ClassVar = {"variance": "variance", "period": "period"}
 
     def __init__(
         self,
@@ -230,17 +210,15 @@ class Periodic(_ColumnKernel):
         variance: float = 1.0,
         columns: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(columns)
+        super().__init__(lengthscale, variance, columns)
         self.period = check_positive("period", period)
-        self.lengthscale = _check_per_column("lengthscale", lengthscale)
-        self.variance = check_positive("variance", variance)
 
     def covariance(self, rows: Tensor, first: Tensor, *others: Tensor) -> Tensor:
         """The RBF kernel of points on circles, one per column: their squared distance is 4 sin²(π (x − x′)/period)."""
         variance, period = others
         angle = 2 * math.pi * (rows - rows.mean(0)) / period
         circle = torch.cat([angle.cos() / first, angle.sin() / first], dim=1)
-        return rbf_kernel(circle, torch.ones_like(variance), variance)
+        return super().covariance(circle, torch.ones_like(variance), variance)
 
 
 class Linear(_ColumnKernel):
@@ -253,7 +231,7 @@ class Linear(_ColumnKernel):
     """
 
     first = "variance"
-    others = ("bias",)
+    others: ClassVar = {"bias": "variance"}
 
     def __init__(
         self,
@@ -265,10 +243,6 @@ class Linear(_ColumnKernel):
         self.variance = _check_per_column("variance", variance)
         self.bias = check_positive("bias", bias)
 
-    def kinds(self, num_columns: int, count: int) -> list[str]:
-        """All of them are variances."""
-        return ["variance"] * count
-
     def covariance(self, rows: Tensor, first: Tensor, *others: Tensor) -> Tensor:
         """k at all pairs of `rows`."""
         return (rows * first) @ rows.T + others[0]
@@ -277,42 +251,23 @@ class Linear(_ColumnKernel):
 class _Combination(Kernel):
     """Several kernels as one; their hyperparameters follow each other."""
 
+    combine: ClassVar[Callable[[Tensor, Tensor], Tensor]]
+
     def __init__(self, kernels: Sequence[Kernel]) -> None:
-        parts: list[Kernel] = []
+        self.kernels: list[Kernel] = []
         for kernel in kernels:
             check_type("a part of the kernel", kernel, Kernel, "a kernel such as fsvi.kernels.RBF()")
-            parts.extend(kernel.kernels if isinstance(kernel, type(self)) else [kernel])
-        if not parts:
+            self.kernels.extend(kernel.kernels if isinstance(kernel, type(self)) else [kernel])
+        if not self.kernels:
             raise InvalidInputError(f"{type(self).__name__} needs at least one kernel.")
-        self.kernels: list[Kernel] = parts
 
-    @property
-    def is_open(self) -> bool:
-        return any(kernel.is_open for kernel in self.kernels)
+    def terms(self) -> list[_ColumnKernel]:
+        """The terms of all parts."""
+        return [term for kernel in self.kernels for term in kernel.terms()]
 
-    def check(self, num_columns: int) -> None:
-        for kernel in self.kernels:
-            kernel.check(num_columns)
-
-    def size(self, num_columns: int | None) -> int:
-        return sum(kernel.size(num_columns) for kernel in self.kernels)
-
-    def start(self, rows: Tensor | None, each_column: bool = False) -> Tensor:
-        return torch.cat([kernel.start(rows, each_column) for kernel in self.kernels])
-
-    def kinds(self, num_columns: int, count: int) -> list[str]:
-        sizes = self._sizes(num_columns, count)
-        return [kind for kernel, n in zip(self.kernels, sizes, strict=True) for kind in kernel.kinds(num_columns, n)]
-
-    def matrices(self, rows: Tensor, values: Tensor) -> Iterator[Tensor]:
-        """The parts' matrices."""
-        parts = values.split(self._sizes(rows.shape[1], len(values)))
-        return (kernel.matrix(rows, part) for kernel, part in zip(self.kernels, parts, strict=True))
-
-    def _sizes(self, num_columns: int, count: int) -> list[int]:
-        """How many hyperparameters every part has, if they are `count` together."""
-        columns = None if count == self.size(None) else num_columns
-        return [kernel.size(columns) for kernel in self.kernels]
+    def matrix(self, rows: Tensor, parts: Iterator[Tensor]) -> Tensor:
+        """The parts' matrices, combined."""
+        return reduce(type(self).combine, (kernel.matrix(rows, parts) for kernel in self.kernels))
 
 
 class Sum(_Combination):
@@ -322,9 +277,7 @@ class Sum(_Combination):
         kernels: The terms.
     """
 
-    def matrix(self, rows: Tensor, values: Tensor) -> Tensor:
-        """k at all pairs of `rows`."""
-        return reduce(torch.add, self.matrices(rows, values))
+    combine = torch.add
 
 
 class Product(_Combination):
@@ -334,17 +287,7 @@ class Product(_Combination):
         kernels: The factors.
     """
 
-    def matrix(self, rows: Tensor, values: Tensor) -> Tensor:
-        """k at all pairs of `rows`."""
-        return reduce(torch.mul, self.matrices(rows, values))
-
-
-def rbf_kernel(x: Tensor, lengthscale: Tensor, variance: Tensor) -> Tensor:
-    """variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²) for inputs `x` of any shape, in float64, (n, n).
-
-    All numbers of an input share one lengthscale, or each has its own.
-    """
-    return variance * (-0.5 * _distances(in_float64(x.flatten(1)), lengthscale).square()).exp()
+    combine = torch.mul
 
 
 def median_distance(x: Tensor) -> Tensor:
@@ -366,10 +309,6 @@ def _distances(rows: Tensor, lengthscale: Tensor) -> Tensor:
 
 
 def _check_per_column(name: str, value: PerColumn) -> float | list[float] | None:
-    if value is None:
-        return None
-    if isinstance(value, Sequence):
-        if not value:
-            raise InvalidInputError(f"{name}={value!r} must be a number, or one for each column.")
+    if isinstance(value, Sequence) and value:
         return [check_positive(name, each) for each in value]
-    return check_positive(name, value)
+    return None if value is None else check_positive(name, value)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from fsvi.functions.kernels import RBF, Kernel
 from fsvi.functions.linearize import LINEARIZERS, has_stochastic_features
 from fsvi.networks.calls import averaging_statistics
 from fsvi.networks.copies import deep_copy
-from fsvi.networks.devices import Precise, forked_random, in_float64, precise_dtype, seed_random
+from fsvi.networks.devices import Precise, forked_random, in_float64, seed_random
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
 from fsvi.posteriors.mean_field import MeanField
@@ -38,6 +38,8 @@ class Prior(Configurable, nn.Module, ABC):
 
     num_outputs: int
     """how many outputs the network has; known after `bind`"""
+    is_random: bool = False
+    """whether `gaussian` draws parameters, so that two calls differ; known after `bind`"""
 
     def bind(self, network: Network, linearize: str = "jvp") -> None:
         """Get ready for this network; the method that uses the prior calls it once.
@@ -50,11 +52,6 @@ class Prior(Configurable, nn.Module, ABC):
 
     def prepare(self, x: Tensor) -> None:
         """See some training inputs before training starts."""
-
-    @property
-    def is_random(self) -> bool:
-        """Whether `gaussian` draws parameters, so that two calls differ."""
-        return False
 
     @abstractmethod
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
@@ -80,72 +77,51 @@ class Constant(Prior):
 
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """A zero mean and a diagonal covariance."""
-        mean = torch.zeros(len(x), self.num_outputs, dtype=precise_dtype(x.device), device=x.device)
-        return FunctionGaussian(mean, mean.new_zeros(len(x), 0), mean.new_zeros(1, 0), self.variance)
+        mean = torch.zeros(len(x), self.num_outputs, device=x.device)
+        return FunctionGaussian(mean, mean[:, :0], mean[:1, :0], self.variance)
 
 
 class GaussianProcess(Precise, Prior):
-    """Every output is an independent process GP(0, k). Inputs are flattened.
+    """Every output is an independent process GP(0, k).
 
     Args:
-        lengthscale: The lengthscale of all inputs; None takes the median distance between training inputs.
-        variance: The variance of every function value; a factor on `kernel` if there is one.
-        learn: Whether to fit the process to the targets before training, by marginal likelihood. Fitting gives each
-            column of a table its own lengthscale. It starts from `lengthscale` and the targets' own variance, or from
-            the hyperparameters of `kernel`. It needs a regression with `fsvi.Gaussian`; a classification has no such
-            likelihood in closed form.
-        kernel: The covariance k, such as `fsvi.kernels.Matern(1.5) + fsvi.kernels.Linear()`; None is `RBF` with
-            `lengthscale` and `variance`, k(x, x′) = variance · exp(−½ Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²).
+        kernel: The covariance k, such as `fsvi.kernels.Matern(1.5) + fsvi.kernels.Linear()`; None is
+            `fsvi.kernels.RBF()`, whose lengthscale is the median distance between training inputs.
+        learn: Whether to fit the kernel's hyperparameters to the targets before training, by marginal likelihood, with
+            a lengthscale for each column of a table. The fit starts from those of `kernel`, or without one from the
+            targets' own variance. It needs a regression with `fsvi.Gaussian`; a classification has no such likelihood
+            in closed form.
     """
 
     sized_by_data = ("hyperparameters",)
     hyperparameters: Tensor
-    """the kernel's: by default one lengthscale, or one per column, followed by the variance"""
+    """the kernel's, such as a lengthscale per column followed by the variance; empty before it has seen any data"""
 
-    def __init__(
-        self,
-        lengthscale: float | None = None,
-        variance: float = 1.0,
-        learn: bool = False,
-        kernel: Kernel | None = None,
-    ) -> None:
+    def __init__(self, kernel: Kernel | None = None, learn: bool = False) -> None:
         super().__init__()
-        self.learn = learn
-        self.lengthscale = None if lengthscale is None else check_positive("lengthscale", lengthscale)
-        self.variance = check_positive("variance", variance)
         if kernel is not None:
             check_type("kernel", kernel, Kernel, "a kernel such as fsvi.kernels.RBF()")
-            if lengthscale is not None:
-                raise InvalidInputError(f"lengthscale={lengthscale} belongs to the kernel: pass it to the kernel.")
-        self.kernel = kernel
-        self._kernel = RBF(self.lengthscale, self.variance) if kernel is None else kernel
-        self.register_buffer("hyperparameters", self._kernel.start(None))
+        self.kernel, self.learn = kernel, learn
+        self._kernel = RBF() if kernel is None else kernel
+        self.register_buffer("hyperparameters", torch.zeros(0, dtype=torch.float64))
 
     def prepare(self, x: Tensor) -> None:
         """Check that the kernel fits the inputs, and find lengthscales that were not given."""
         _check_comparable(x)
-        rows = x.flatten(1)
-        self._kernel.check(rows.shape[1])
-        if self._kernel.is_open:
-            self.hyperparameters = self._kernel.start(rows)
+        self.hyperparameters = self._kernel.start(x)
 
     def fit(self, x: Tensor, y: Tensor, noise: Tensor, learn_noise: bool) -> None:
         """Maximize the marginal likelihood of targets `y` (n, q) with noise of standard deviation `noise` (q,)."""
-        rows = x.flatten(1)
-        self._kernel.check(rows.shape[1])
-        start = self._kernel.start(rows, each_column=x.dim() == 2)
+        start = self._kernel.start(x)
         if self.kernel is None:
             start[-1] = in_float64(y).square().mean().clamp_min(torch.finfo(torch.float32).tiny)
-            self.hyperparameters, _ = fit_hyperparameters(self._kernel, x, y, start, noise, learn_noise)
-        else:
-            scale = self.variance**0.5
-            self.hyperparameters, _ = fit_hyperparameters(self.kernel, x, y / scale, start, noise / scale, learn_noise)
+        self.hyperparameters, _ = fit_hyperparameters(self._kernel, x, y, start, noise, learn_noise)
 
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """A zero mean, and the kernel matrix by its eigenvectors, because it is often numerically singular."""
         _check_comparable(x)
-        matrix = self._kernel(x, self.hyperparameters)
-        roots, vectors = torch.linalg.eigh(matrix if self.kernel is None else self.variance * matrix)
+        matrix = self._kernel(x, self.hyperparameters if len(self.hyperparameters) else None)
+        roots, vectors = torch.linalg.eigh(matrix)
         return FunctionGaussian(roots.new_zeros(len(x), self.num_outputs), vectors, roots.clamp_min(0)[None])
 
 
@@ -164,38 +140,22 @@ class _NetworkPrior(Prior):
     network: Network
     q: MeanField
 
-    def bind(self, network: Network, linearize: str = "jvp") -> None:
-        """Make the second network and the distribution over its parameters."""
+    def _become(self, net: nn.Module, stds: Mapping[str, float], network: Network, linearize: str) -> None:
+        """Take `net` as the second network, with these standard deviations of its stochastic parameters."""
         super().bind(network, linearize)
-        self._linearize = linearize
-        net, stds = self._network(network)
-        net.requires_grad_(True)
-        self.net = net
-        self.network = network.replaced(net)
-        self.q = MeanField(net, stds)
+        self.net, self.network, self.q = net, network.replaced(net), MeanField(net, stds)
         self.requires_grad_(False)
-
-    @abstractmethod
-    def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
-        """The second network, and the standard deviations of its stochastic parameters."""
-
-    @property
-    def is_random(self) -> bool:
-        """Whether layers before the last are drawn; `exact` has a closed form for them."""
-        return self._linearize != "exact" and has_stochastic_features(self.network, self.q)
+        self._linearizer = LINEARIZERS[linearize]
+        self.is_random = linearize != "exact" and has_stochastic_features(self.network, self.q)
 
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """The distribution of the second network's function values, linearized as the posterior's."""
         with torch.no_grad():
-            draw = self.q.at(self._noise(noise or {})) if self.is_random else None
-            return LINEARIZERS[self._linearize](self.network, self.q, x, draw)
+            return self._linearizer(self.network, self.q, x, self.q.at(self._noise(noise)) if self.is_random else None)
 
-    def _noise(self, given: Mapping[str, Tensor]) -> Tensor:
+    def _noise(self, given: Mapping[str, Tensor] | None) -> Tensor:
         """ε for every stochastic parameter: the given one where there is one, else a draw."""
-        like = self.q.log_std
-        shapes = self.q.layout.shapes.items()
-        drawn = {name: torch.randn(s, dtype=like.dtype, device=like.device) for name, s in shapes if name not in given}
-        return self.q.layout.flatten({**drawn, **given})
+        return self.q.layout.flatten({**self.q.layout.views(self.q.noise()), **(given or {})})
 
 
 class Induced(_NetworkPrior):
@@ -216,8 +176,8 @@ class Induced(_NetworkPrior):
         self.feature_variance = check_positive("feature_variance", feature_variance, zero=True)
         self.seed = seed
 
-    def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
-        """A copy of the network with random parameters."""
+    def bind(self, network: Network, linearize: str = "jvp") -> None:
+        """Make a copy of the network with random parameters."""
         net = deep_copy(network.module)
         self._frozen = (*network.replaced(net).frozen_norms(),)  # a tuple, so that they are not submodules
         with forked_random(network.device):
@@ -228,7 +188,7 @@ class Induced(_NetworkPrior):
             skip = deterministic_names(net) | stds.keys()
             names = [name for name, _ in net.named_parameters() if name not in skip]
             stds |= dict.fromkeys(names, math.sqrt(self.feature_variance))
-        return net, stds
+        self._become(net, stds, network, linearize)
 
     def gaussian(self, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> FunctionGaussian:
         """As for other networks; all outputs share one covariance, so that it is factored once."""
@@ -265,38 +225,24 @@ class Empirical(_NetworkPrior):
 
     def bind(self, network: Network, linearize: str = "jvp") -> None:
         """Copy the source's parameters and standard deviations."""
-        posterior = self._posterior
-        if posterior is not None:
+        source, net = self._source[0], deep_copy(network.module)
+        posterior = getattr(source, "posterior", None)
+        if isinstance(posterior, MeanField):
             self.stochastic = posterior.layout.names
-        super().bind(network, linearize)
-        if posterior is not None:
+        names = self.stochastic or network.head_names
+        _check_stochastic(names, network)
+        if source is not None:
+            is_method = isinstance(getattr(source, "network", None), Network)
+            trained = source.get_submodule("net") if is_method else source
+            _check_same_parameters(net, trained)
+            net.load_state_dict(trained.state_dict())
+        self._become(net, dict.fromkeys(names, math.sqrt(self.variance)), network, linearize)
+        if isinstance(posterior, MeanField):
             self.q.log_std.copy_(self.q.layout.flatten(posterior.stds()).log())
 
     def forget_source(self) -> None:
         """Keep the copied parameters only, so that the source, and the sources of its own prior, can be freed."""
         self._source = (None,)
-
-    @property
-    def _posterior(self) -> MeanField | None:
-        posterior = getattr(self._source[0], "posterior", None)
-        return posterior if isinstance(posterior, MeanField) else None
-
-    def _network(self, network: Network) -> tuple[nn.Module, dict[str, float]]:
-        """A copy of the source's network."""
-        source, net = self._source[0], deep_copy(network.module)
-        names = self.stochastic or network.head_names
-        _check_stochastic(names, network)
-        if source is not None:
-            trained = _network_of(source)
-            _check_same_parameters(net, trained)
-            net.load_state_dict(trained.state_dict())
-        return net, dict.fromkeys(names, math.sqrt(self.variance))
-
-
-def _network_of(source: nn.Module) -> nn.Module:
-    """The network of a method, or the network itself."""
-    is_method = isinstance(getattr(source, "network", None), Network)
-    return source.get_submodule("net") if is_method else source
 
 
 def _check_stochastic(names: Sequence[str], network: Network) -> None:

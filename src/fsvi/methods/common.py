@@ -83,7 +83,7 @@ def own_context(context: Context | None) -> Context | None:
     if context is None:
         return None
     check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
-    return context.copied()
+    return copy.deepcopy(context)
 
 
 def context_points(network: Network, context: Context | None, num: int, x: Inputs) -> Any:

@@ -10,20 +10,17 @@ from fsvi.networks.cnn import cnn
 from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.mlp import mlp
 from fsvi.networks.network import Network
-from fsvi.networks.resnet import resnet18, resnet50
+from fsvi.networks.resnet import ResNet
 from fsvi.networks.tabular import DistanceFeatures, TabularFeatures
-from fsvi.networks.text import text_encoder
-from fsvi.networks.whitened_cnn import whitened_cnn
+from fsvi.networks.text import TextEncoder
 
 __all__ = [
     "DistanceFeatures",
     "Network",
     "RandomFeatures",
+    "ResNet",
     "TabularFeatures",
+    "TextEncoder",
     "cnn",
     "mlp",
-    "resnet18",
-    "resnet50",
-    "text_encoder",
-    "whitened_cnn",
 ]

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from fsvi.errors import FileFormatError
 from fsvi.networks.distance import RandomFeatures
-from fsvi.networks.resnet import ResNet, resnet18, resnet50
+from fsvi.networks.resnet import ResNet
 from fsvi.networks.tabular import DistanceFeatures, TabularFeatures
-from fsvi.networks.text import TextEncoder, text_encoder
-from fsvi.networks.whitened_cnn import Scale
+from fsvi.networks.text import TextEncoder
 from fsvi.serialization import plain
 from fsvi.validation import first_line
 
@@ -30,10 +29,18 @@ _LAYERS: dict[str, type[nn.Module]] = {
         *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
         *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
         *(nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid),
-        *(nn.Flatten, nn.Unflatten, nn.Identity, RandomFeatures, Scale, TabularFeatures),
+        *(
+            nn.Flatten,
+            nn.Unflatten,
+            nn.Identity,
+            RandomFeatures,
+            TabularFeatures,
+            DistanceFeatures,
+            ResNet,
+            TextEncoder,
+        ),
     )
 }
-_NETWORKS = {"resnet18": resnet18, "resnet50": resnet50, "text_encoder": text_encoder}
 _DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -81,22 +88,22 @@ def _describe(module: nn.Module) -> dict[str, Any] | None:
     if type(module) is nn.Sequential:
         children = [[key, _describe(child)] for key, child in module._modules.items() if child is not None]
         return {"layer": name, "children": children} if all(child for _, child in children) else None
-    if type(module) is DistanceFeatures:
-        trunk = _describe(module.trunk)
-        return {"layer": name, "settings": _settings(module, ("trunk",)), "trunk": trunk} if trunk else None
-    if isinstance(module, (ResNet, TextEncoder)):
-        return {"layer": module.made_by, "settings": dict(module.settings)}
-    return {"layer": name, "settings": _settings(module)} if _LAYERS.get(name) is type(module) else None
+    return _settings(module) if _LAYERS.get(name) is type(module) else None
 
 
-def _settings(layer: nn.Module, without: tuple[str, ...] = ()) -> dict[str, Any]:
+def _settings(layer: nn.Module) -> dict[str, Any] | None:
     """The constructor's arguments that differ from the defaults; layers keep them as attributes of the same name."""
     given: dict[str, Any] = {}
     for name, parameter in inspect.signature(type(layer)).parameters.items():
-        if hasattr(layer, name) and name not in without:
-            value = layer.bias is not None if name == "bias" else getattr(layer, name)
-            given |= {name: plain(value)} if value != parameter.default else {}
-    return given
+        value = getattr(layer, name, parameter.default)
+        if name == "bias" and not isinstance(value, bool):
+            value = value is not None
+        if isinstance(value, nn.Module):
+            value = _describe(value)
+            if value is None:
+                return None
+        given |= {name: plain(value)} if value != parameter.default else {}
+    return {"layer": type(layer).__name__, "settings": given}
 
 
 def _build(description: Mapping[str, Any]) -> nn.Module:
@@ -119,16 +126,15 @@ def _build_layer(description: Mapping[str, Any]) -> nn.Module:
             net.add_module(name, _build_layer(child))
         return net
     settings = {name: _setting(name, value) for name, value in description["settings"].items()}
-    if kind == DistanceFeatures.__name__:
-        return DistanceFeatures(_build_layer(description["trunk"]), **settings)
-    make: Any = {**_LAYERS, **_NETWORKS}.get(kind)
-    if make is None:
+    if kind not in _LAYERS:
         raise FileFormatError(f"the network described has a layer {kind!r}, which this version of fsvi does not know.")
-    return make(**settings)
+    return _LAYERS[kind](**settings)
 
 
 def _setting(name: str, value: Any) -> Any:
     """A constructor's argument as the layer had it: JSON turns tuples into lists."""
+    if isinstance(value, dict) and "layer" in value:
+        return _build_layer(value)
     if isinstance(value, list):
         return tuple(_setting(name, item) for item in value)
     is_nan = isinstance(value, float) and math.isnan(value)

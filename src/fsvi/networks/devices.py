@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,15 +16,14 @@ from fsvi.validation import first_line
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_ACCELERATORS = ("cuda", "xpu", "mps")
 _WITHOUT_FLOAT64 = ("mps",)
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """The device of this name, after a trial allocation; "auto" is the first accelerator that works, or the CPU."""
+    """The device of this name, after a trial allocation; "auto" is the accelerator if there is one, or the CPU."""
     if isinstance(device, str) and device == "auto":
-        usable = [name for name in _ACCELERATORS if torch.get_device_module(name).is_available()]
-        return torch.device(usable[0] if usable else "cpu")
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return accelerator or torch.device("cpu")
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
@@ -38,24 +37,19 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=device.type != "cpu")
 
 
-def has_float64(device: torch.device) -> bool:
-    """Whether the device can compute in float64."""
-    return device.type not in _WITHOUT_FLOAT64
-
-
 def in_float64(tensor: Tensor) -> Tensor:
     """The tensor in float64, on the CPU if its device has no such numbers."""
-    return tensor.double() if has_float64(tensor.device) else tensor.cpu().double()
+    return (tensor.cpu() if tensor.device.type in _WITHOUT_FLOAT64 else tensor).double()
 
 
 def precise_dtype(device: torch.device) -> torch.dtype:
     """float64, or float32 where the device has no float64."""
-    return torch.float64 if has_float64(device) else torch.float32
+    return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
 
 
 def back(value: Tensor, like: Tensor) -> Tensor:
     """What `in_float64` took to the CPU, on the device of `like` again; other values stay as they are."""
-    return value if has_float64(like.device) else value.to(like)
+    return value.to(like) if like.device.type in _WITHOUT_FLOAT64 else value
 
 
 class Precise(nn.Module):
@@ -63,7 +57,7 @@ class Precise(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         kept = {name: b for name, b in self._buffers.items() if b is not None and b.dtype == torch.float64}
-        if not kept or has_float64(fn(torch.zeros(())).device):
+        if not kept or fn(torch.zeros(())).device.type not in _WITHOUT_FLOAT64:
             return super()._apply(fn, recurse)
         self._buffers.update(dict.fromkeys(kept))
         super()._apply(fn, recurse)
@@ -79,14 +73,8 @@ def normal(shape: Sequence[int], generator: torch.Generator | None, dtype: torch
 
     None draws from torch's global generator of the device.
     """
-    there = generator is None or generator.device.type == device.type
-    noise = torch.randn(
-        tuple(shape),
-        generator=generator,
-        dtype=dtype,
-        device=device if there else generator.device,  # type: ignore[union-attr]
-    )
-    return noise if there else moved(noise, device)
+    there = device if generator is None else generator.device
+    return moved(torch.randn(tuple(shape), generator=generator, dtype=dtype, device=there), device)
 
 
 def make_generator(seed: int, device: torch.device) -> torch.Generator:
@@ -109,15 +97,6 @@ def seed_random(seed: int, device: torch.device) -> None:
     own[device.index or 0].manual_seed(seed) if own else module.manual_seed(seed)
 
 
-@contextmanager
-def forked_random(device: torch.device) -> Iterator[None]:
+def forked_random(device: torch.device) -> AbstractContextManager[None]:
     """Afterwards, torch's global generators of the CPU and of `device` have the states they had before."""
-    module: Any = torch.get_device_module(device)
-    place = () if device.type == "mps" else (device,)
-    state = None if device.type == "cpu" else module.get_rng_state(*place)
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            if state is not None:
-                module.set_rng_state(state, *place)
+    return torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type)

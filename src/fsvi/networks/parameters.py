@@ -48,14 +48,12 @@ def frozen_norms(net: nn.Module, head: Collection[str] = ()) -> list[nn.Module]:
 
 
 def _is_frozen(net: nn.Module, name: str, head: Collection[str]) -> bool:
-    learns: list[bool] = []
-    while True:
-        around = [p.requires_grad for key, p in net.named_parameters() if _is_of(key, name) and key not in head]
-        if around or not name:
-            learns = around
-            break
-        name = name.rpartition(".")[0]
-    return bool(learns) and not any(learns)
+    parts = name.split(".")
+    for end in range(len(parts), -1, -1):
+        around = [key for key, _ in net.named_parameters() if key.split(".")[:end] == parts[:end] and key not in head]
+        if around:
+            return not any(net.get_parameter(key).requires_grad for key in around)
+    return False
 
 
 def padding_rows(net: nn.Module) -> dict[str, int]:
@@ -93,7 +91,19 @@ def is_dense_stack(net: nn.Module) -> bool:
 
 def freeze_parameters(net: nn.Module, freeze: bool | Sequence[str], head: Collection[str]) -> None:
     """Freeze the layers or parameters of these names; with True all but those of the last layer, `head`."""
-    for name in _names_to_freeze(net, freeze, head):
+    names = [name for name, _ in net.named_parameters()]
+    if isinstance(freeze, bool):
+        chosen = [name for name in names if freeze and name not in head]
+    else:
+        found = {layer: [n for n in names if n == layer or n.startswith(f"{layer}.")] for layer in freeze}
+        unknown = [layer for layer in freeze if not found[layer]]
+        if unknown:
+            known = ", ".join(names)
+            raise InvalidInputError(
+                f"freeze={unknown[0]!r} is not a layer or parameter of the network: it has {known}."
+            )
+        chosen = [name for matched in found.values() for name in matched]
+    for name in chosen:
         net.get_parameter(name).requires_grad_(False)
 
 
@@ -147,18 +157,3 @@ def _matches(name: str, pattern: str) -> bool:
     """Whether the pattern matches the parameter, or a layer that it is in."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
-
-
-def _names_to_freeze(net: nn.Module, freeze: bool | Sequence[str], head: Collection[str]) -> list[str]:
-    names = [name for name, _ in net.named_parameters()]
-    if isinstance(freeze, bool):
-        return [name for name in names if freeze and name not in head]
-    for layer in freeze:
-        if not any(_is_of(name, layer) for name in names):
-            known = ", ".join(names)
-            raise InvalidInputError(f"freeze={layer!r} is not a layer or parameter of the network: it has {known}.")
-    return [name for name in names if any(_is_of(name, layer) for layer in freeze)]
-
-
-def _is_of(name: str, layer: str) -> bool:
-    return name == layer or name.startswith(f"{layer}.")

@@ -5,29 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from fsvi.errors import InvalidInputError
 from fsvi.validation import check_count
-
-
-def resnet18(in_channels: int = 3, num_classes: int = 10, small_images: bool = True) -> "ResNet":
-    """ResNet-18; by default with the stem for 32×32 images (see `ResNet`).
-
-    Args:
-        in_channels: The number of channels of the images.
-        num_classes: The number of outputs.
-        small_images: Whether to use the stem for 32×32 images.
-    """
-    return ResNet("resnet18", _basic, (2, 2, 2, 2), in_channels, num_classes, small_images)
-
-
-def resnet50(in_channels: int = 3, num_classes: int = 2, small_images: bool = False) -> "ResNet":
-    """ResNet-50; by default with the stem for large images (see `ResNet`).
-
-    Args:
-        in_channels: The number of channels of the images.
-        num_classes: The number of outputs.
-        small_images: Whether to use the stem for 32×32 images.
-    """
-    return ResNet("resnet50", _bottleneck, (3, 4, 6, 3), in_channels, num_classes, small_images)
 
 
 class Residual(nn.Module):
@@ -48,29 +27,29 @@ class Residual(nn.Module):
 class ResNet(nn.Module):
     """A stem, four stages of residual blocks, a global average pool and the linear layer `fc`.
 
-    Each stage after the first doubles the width and halves the resolution. For small images, of 32×32, a 3×3 stem
-    keeps the resolution, instead of a 7×7 stem with max-pool.
+    Each stage after the first doubles the width and halves the resolution.
+
+    Args:
+        depth: 18, or 50, whose blocks have a bottleneck.
+        in_channels: The number of channels of the images.
+        num_classes: The number of outputs.
+        small_images: Whether the stem is a 3×3 convolution, which keeps the resolution of images of 32×32. Otherwise
+            it is one of 7×7 with a max-pool.
     """
 
-    def __init__(
-        self,
-        made_by: str,
-        block: Callable[[int, int, int], Residual],
-        depths: Sequence[int],
-        in_channels: int,
-        num_classes: int,
-        small_images: bool,
-    ) -> None:
+    def __init__(self, depth: int = 18, in_channels: int = 3, num_classes: int = 10, small_images: bool = True) -> None:
         super().__init__()
-        check_count("in_channels", in_channels)
-        check_count("num_classes", num_classes)
-        self.made_by = made_by
-        self.settings = {"in_channels": in_channels, "num_classes": num_classes, "small_images": small_images}
+        if depth not in _STAGES:
+            raise InvalidInputError(f"depth={depth!r} must be 18 or 50.")
+        self.depth, self.small_images = depth, small_images
+        self.in_channels = check_count("in_channels", in_channels)
+        self.num_classes = check_count("num_classes", num_classes)
+        block, lengths = _STAGES[depth]
         self.stem = nn.Sequential(*_stem(in_channels, small_images))
         blocks: list[Residual] = []
         channels = 64
-        for stage, depth in enumerate(depths):
-            for i in range(depth):
+        for stage, length in enumerate(lengths):
+            for i in range(length):
                 stride = 2 if stage > 0 and i == 0 else 1
                 blocks.append(block(channels, 64 * 2**stage, stride))
                 channels = blocks[-1].out_channels
@@ -98,6 +77,13 @@ def _basic(in_channels: int, width: int, stride: int) -> Residual:
 def _bottleneck(in_channels: int, width: int, stride: int) -> Residual:
     narrow = [*_conv_norm(in_channels, width, 1), nn.ReLU(), *_conv_norm(width, width, 3, stride), nn.ReLU()]
     return Residual([*narrow, *_conv_norm(width, 4 * width, 1)], in_channels, 4 * width, stride)
+
+
+_STAGES: dict[int, tuple[Callable[[int, int, int], Residual], tuple[int, ...]]] = {
+    18: (_basic, (2, 2, 2, 2)),
+    50: (_bottleneck, (3, 4, 6, 3)),
+}
+"""The blocks of each depth, and how many every stage has."""
 
 
 def _conv_norm(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> list[nn.Module]:

@@ -39,58 +39,6 @@ class _Block(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """A transformer encoder with a mean over the words of a text; `text_encoder` makes one."""
-
-    def __init__(
-        self, vocabulary: int, num_classes: int, width: int, layers: int, heads: int, length: int, dropout: float
-    ) -> None:
-        super().__init__()
-        self.made_by = "text_encoder"
-        self.settings = {
-            "vocabulary": check_count("vocabulary", vocabulary),
-            "num_classes": check_count("num_classes", num_classes),
-            "width": check_count("width", width),
-            "layers": check_count("layers", layers, least=0),
-            "heads": check_count("heads", heads),
-            "length": check_count("length", length),
-            "dropout": check_fraction("dropout", dropout),
-        }
-        if width % heads:
-            raise InvalidInputError(f"width={width} is not a multiple of heads={heads}: every head needs equal parts.")
-        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        nn.init.normal_(self.tokens.weight, std=width**-0.5)
-        nn.init.normal_(self.places.weight, std=0.1 * width**-0.5)
-        self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(_Block(width, heads, dropout) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, num_classes)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Logits (n, classes) of texts (n, words); the mask is zero at padding, None for no padding."""
-        if input_ids.shape[1] > self.places.num_embeddings:
-            raise ValueError(f"texts of {input_ids.shape[1]} words are longer than length={self.places.num_embeddings}")
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        weights = (mask != 0).to(self.head.weight.dtype)
-        tokens = self.dropout(self.tokens(input_ids) + self.places.weight[: input_ids.shape[1]])
-        bias = ((1.0 - weights) * torch.finfo(weights.dtype).min)[:, None, None, :]
-        for block in self.blocks:
-            tokens = block(tokens, bias)
-        total = (self.norm(tokens) * weights[..., None]).sum(1)
-        features: Tensor = total / weights.sum(1, keepdim=True).clamp_min(1.0)
-        logits: Tensor = self.head(self.dropout(features))
-        return logits
-
-
-def text_encoder(
-    vocabulary: int,
-    num_classes: int = 2,
-    *,
-    width: int = 32,
-    layers: int = 1,
-    heads: int = 1,
-    length: int = 256,
-    dropout: float = 0.1,
-) -> TextEncoder:
     """A small transformer encoder: words and their places, blocks of attention, the mean over words, a linear head.
 
     Its inputs are token ids `input_ids` (n, words) and, for texts of different lengths, `attention_mask` (n, words),
@@ -105,4 +53,47 @@ def text_encoder(
         length: The largest number of words per text.
         dropout: Probability of dropping a feature: of words, of what a block adds, and of the mean.
     """
-    return TextEncoder(vocabulary, num_classes, width, layers, heads, length, dropout)
+
+    def __init__(
+        self,
+        vocabulary: int,
+        num_classes: int = 2,
+        *,
+        width: int = 32,
+        layers: int = 1,
+        heads: int = 1,
+        length: int = 256,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.vocabulary = check_count("vocabulary", vocabulary)
+        self.num_classes = check_count("num_classes", num_classes)
+        self.width = check_count("width", width)
+        self.layers = check_count("layers", layers, least=0)
+        self.heads = check_count("heads", heads)
+        self.length = check_count("length", length)
+        self.dropout = check_fraction("dropout", dropout)
+        if width % heads:
+            raise InvalidInputError(f"width={width} is not a multiple of heads={heads}: every head needs equal parts.")
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        nn.init.normal_(self.tokens.weight, std=width**-0.5)
+        nn.init.normal_(self.places.weight, std=0.1 * width**-0.5)
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(_Block(width, heads, dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Logits (n, classes) of texts (n, words); the mask is zero at padding, None for no padding."""
+        if input_ids.shape[1] > self.places.num_embeddings:
+            raise ValueError(f"texts of {input_ids.shape[1]} words are longer than length={self.places.num_embeddings}")
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        weights = (mask != 0).to(self.head.weight.dtype)
+        tokens = self.drop(self.tokens(input_ids) + self.places.weight[: input_ids.shape[1]])
+        bias = ((1.0 - weights) * torch.finfo(weights.dtype).min)[:, None, None, :]
+        for block in self.blocks:
+            tokens = block(tokens, bias)
+        total = (self.norm(tokens) * weights[..., None]).sum(1)
+        features: Tensor = total / weights.sum(1, keepdim=True).clamp_min(1.0)
+        logits: Tensor = self.head(self.drop(features))
+        return logits

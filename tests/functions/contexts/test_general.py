@@ -165,7 +165,7 @@ def test_a_mixture_gives_every_part_its_share(num, fractions, counts):
             lambda: contexts.Mixture([contexts.Batch(), contexts.Dataset(torch.zeros(4, 5))], [0.5, 0.5]).sample(
                 4, BATCH
             ),
-            r"different shapes: \[\(2,\), \(5,\)\]",
+            r"different shapes, \(2,\) and \(5,\)",
         ),
     ],
 )

@@ -12,6 +12,7 @@ from paper.runs import model_path, run
 from paper.tasks import cifar10 as recipe
 from paper.tasks.registry import TASKS
 from paper.tuning import tune
+from paper.whitened_cnn import whitened_cnn
 from pictures import pretend
 
 DESK = Order("cifar10", "map", "desk")
@@ -25,7 +26,7 @@ def small(monkeypatch):
         recipe._EFFORTS["desk"],
         epochs=1,
         batch_size=24,
-        network=lambda x: fsvi.networks.whitened_cnn(x, widths=(4,)),
+        network=lambda x: whitened_cnn(x, widths=(4,)),
         kinds=("fog",),
         corrupted_images=4,
     )

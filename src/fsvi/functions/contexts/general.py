@@ -18,7 +18,6 @@ from torch import Tensor
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import (
     Bundle,
-    Inputs,
     bundle,
     concatenate,
     describe_inputs,
@@ -29,10 +28,12 @@ from fsvi.inputs import (
 )
 from fsvi.networks.devices import moved
 from fsvi.serialization import Configurable, digest
-from fsvi.validation import as_tensor, check_count, check_positive
+from fsvi.validation import as_tensor, check_positive
 
 _PERMUTED = 100_000
 """Up to this size, points are drawn by permuting the whole data set."""
+_GRID = 4
+"""The number of patches per side that `Corrupted` shuffles."""
 
 
 class Context(Configurable, ABC):
@@ -42,12 +43,9 @@ class Context(Configurable, ABC):
     `batch[rows]` are some of its examples. A context returns a tensor, a `Bundle`, or a dictionary or tuple of tensors.
     """
 
-    def copied(self) -> Context:
+    def __deepcopy__(self, memo: Any) -> Context:
         """A copy that learns about the training data by itself; data of its own are shared."""
         return copy.copy(self)
-
-    def __deepcopy__(self, memo: Any) -> Context:
-        return self.copied()
 
     def prepare(self, x: Tensor) -> None:
         """Look at training inputs `x` before training starts."""
@@ -92,7 +90,11 @@ class Uniform(Context):
 
     def prepare(self, x: Tensor) -> None:
         """Take the data's bounds if none were given."""
-        _check_real("Uniform", x)
+        if isinstance(x, Bundle) or not x.is_floating_point():
+            raise InvalidInputError(
+                f"Uniform needs inputs that are one tensor of real numbers, not {describe_inputs(x)}: for token ids "
+                "use fsvi.contexts.Batch, Dataset (other texts), ShuffledTokens or ReplacedTokens."
+            )
         if self.low is None:
             low, high = x.amin(0), x.amax(0)
             margin = self.widen * (high - low)
@@ -100,20 +102,17 @@ class Uniform(Context):
 
     def example(self) -> Tensor | None:
         """Two points of the box, if the bounds say what shape an input has."""
-        if self._bounds is None or self._bounds[0].dim() == 0:
-            return None
-        return self.sample(2, self._bounds[0])
+        has_shape = self._bounds is not None and self._bounds[0].dim() > 0
+        return self.sample(2, self._bounds[0][None]) if has_shape else None  # type: ignore[index]
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Independent uniform points."""
-        _check_real("Uniform", batch)
         if self._bounds is None:
             self.prepare(batch)
         assert self._bounds is not None
-        low, high = self._bounds = moved(self._bounds[0], batch.device), moved(self._bounds[1], batch.device)
-        if low.dim() == 0:
-            low, high = low.expand(batch.shape[1:]), high.expand(batch.shape[1:])
-        return low + (high - low) * torch.rand(num, *low.shape, device=batch.device)
+        low, high = self._bounds = self._bounds[0].to(batch.device), self._bounds[1].to(batch.device)
+        shape = low.shape or batch.shape[1:]
+        return torch.lerp(low, high, torch.rand(num, *shape, device=batch.device, dtype=low.dtype))
 
 
 class Monochrome(Context):
@@ -159,12 +158,12 @@ class Dataset(Context):
     def __init__(self, data: Any) -> None:
         if isinstance(data, Mapping) or is_graph_batch(data) or (isinstance(data, tuple) and is_structured(data)):
             data = bundle(without_targets(data) if isinstance(data, Mapping) else data, as_tensor)
-        if data is not None and not isinstance(data, (Tensor, Bundle)) and not hasattr(data, "__len__"):
+        if data is not None and not hasattr(data, "__len__"):
             raise InvalidInputError(f"Dataset needs a tensor or a map-style dataset, not {type(data).__name__}.")
         if data is not None and len(data) == 0:
             raise InvalidInputError("Dataset is empty: context points cannot be drawn from it.")
-        leaves = data.leaves() if isinstance(data, Bundle) else [data] if isinstance(data, Tensor) else []
-        if not all(bool(leaf.isfinite().all()) for leaf in leaves if leaf.is_floating_point()):
+        tensors = data.leaves() if isinstance(data, Bundle) else [data] if isinstance(data, Tensor) else []
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors if tensor.is_floating_point()):
             raise InvalidInputError("Dataset holds NaN or infinite values: clean or drop those inputs.")
         self.data = data
 
@@ -189,18 +188,12 @@ class Dataset(Context):
             return self.data[index]
         items = [self.data[i] for i in index.tolist()]
         inputs = [item[0] if isinstance(item, (tuple, list)) else item for item in items]
-        if not is_structured(inputs[0]):
-            return _stacked(inputs)
-        rows = [without_targets(item) if isinstance(item, Mapping) else item for item in inputs]
-        return concatenate([bundle(row, lambda name, value: as_tensor(name, value)[None]) for row in rows])
-
-
-def _stacked(items: Sequence[Any]) -> Tensor:
-    rows = [as_tensor("an item of Dataset", item) for item in items]
-    shapes = sorted({tuple(row.shape) for row in rows})
-    if len(shapes) > 1:
-        raise InvalidInputError(f"items of Dataset have different shapes, {shapes[0]} and {shapes[1]}: give one shape.")
-    return torch.stack(rows)
+        if is_structured(inputs[0]):
+            rows = [without_targets(item) if isinstance(item, Mapping) else item for item in inputs]
+            return concatenate([bundle(row, lambda name, value: as_tensor(name, value)[None]) for row in rows])
+        tensors = [as_tensor("an item of Dataset", item) for item in inputs]
+        _check_shapes("items of Dataset", [tensor.shape for tensor in tensors])
+        return torch.stack(tensors)
 
 
 class Batch(Context):
@@ -219,45 +212,20 @@ class Corrupted(Context):
 
     Args:
         noise: The standard deviation of the added noise, in units of the batch's own.
-        patches: The number of patches per side that are shuffled.
     """
 
-    def __init__(self, noise: float = 1.0, patches: int = 4) -> None:
+    def __init__(self, noise: float = 1.0) -> None:
         self.noise = check_positive("noise", noise, zero=True)
-        self.patches = check_count("patches", patches)
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Minibatch images, each with one corruption."""
         _check_images("Corrupted", batch)
         device = batch.device
         images = batch[torch.randint(len(batch), (num,), device=device)]
-        kinds = (self._noisy, self._shuffled, self._inverted, _turned, _enlarged)
-        spoiled = torch.stack([corrupt(images) for corrupt in kinds])
-        return spoiled[torch.randint(len(kinds), (num,), device=device), torch.arange(num, device=device)]
-
-    def _noisy(self, images: Tensor) -> Tensor:
-        return images + self.noise * images.std() * torch.randn_like(images)
-
-    def _shuffled(self, images: Tensor) -> Tensor:
-        num, channels, height, width = images.shape
-        grid = self.patches
-        rows, columns = height // grid, width // grid
-        if rows == 0 or columns == 0:
-            return images.flip(-1)
-        inner = images[..., : rows * grid, : columns * grid]
-        tiles = inner.reshape(num, channels, grid, rows, grid, columns).permute(0, 2, 4, 1, 3, 5)
-        order = torch.rand(num, grid * grid, device=images.device).argsort(1)
-        tiles = tiles.reshape(num, grid * grid, channels, rows, columns)[
-            torch.arange(num, device=images.device)[:, None], order
-        ]
-        tiles = tiles.reshape(num, grid, grid, channels, rows, columns).permute(0, 3, 1, 4, 2, 5)
-        result = images.clone()
-        result[..., : rows * grid, : columns * grid] = tiles.reshape(inner.shape)
-        return result
-
-    def _inverted(self, images: Tensor) -> Tensor:
         low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
-        return low + high - images
+        noisy, inverted = images + self.noise * images.std() * torch.randn_like(images), low + high - images
+        spoiled = torch.stack([noisy, _shuffled(images), inverted, _turned(images), _enlarged(images)])
+        return spoiled[torch.randint(len(spoiled), (num,), device=device), torch.arange(num, device=device)]
 
 
 class Mixture(Context):
@@ -275,9 +243,9 @@ class Mixture(Context):
             raise InvalidInputError(f"fractions={list(fractions)} must not be negative and must sum to 1.")
         self.contexts, self.fractions = list(contexts), list(fractions)
 
-    def copied(self) -> Mixture:
+    def __deepcopy__(self, memo: Any) -> Mixture:
         """A mixture of copies."""
-        return Mixture([context.copied() for context in self.contexts], self.fractions)
+        return Mixture(copy.deepcopy(self.contexts, memo), self.fractions)
 
     def prepare(self, x: Tensor) -> None:
         """Prepare every part."""
@@ -298,20 +266,14 @@ class Mixture(Context):
         parts = [c.sample(count, batch) for c, count in zip(self.contexts, counts, strict=True) if count]
         if not isinstance(batch, Tensor):
             return concatenate([bundle(part, as_tensor) if is_structured(part) else part for part in parts])
-        shapes = {tuple(part.shape[1:]) for part in parts}
-        if len(shapes) > 1:
-            raise InvalidInputError(f"the parts of the mixture give points of different shapes: {sorted(shapes)}.")
+        _check_shapes("the parts of the mixture", [part.shape[1:] for part in parts])
         return torch.cat([part.to(batch.dtype) for part in parts])
 
 
-def _check_real(name: str, x: Inputs) -> None:
-    """Refuse inputs that are not one tensor of real numbers, between which there is nothing."""
-    if isinstance(x, Bundle) or not x.is_floating_point():
-        kind = describe_inputs(x)
-        raise InvalidInputError(
-            f"{name} needs inputs that are one tensor of real numbers, not {kind}: for token ids use "
-            "fsvi.contexts.Batch, Dataset (other texts), ShuffledTokens or ReplacedTokens."
-        )
+def _check_shapes(name: str, shapes: Sequence[torch.Size]) -> None:
+    different = sorted({tuple(shape) for shape in shapes})
+    if len(different) > 1:
+        raise InvalidInputError(f"{name} have different shapes, {different[0]} and {different[1]}: give one shape.")
 
 
 def _check_images(name: str, x: Tensor) -> Tensor:
@@ -342,6 +304,20 @@ def _shares(num: int, fractions: Sequence[float]) -> list[int]:
     for i in order[: num - sum(counts)]:
         counts[i] += 1
     return counts
+
+
+def _shuffled(images: Tensor) -> Tensor:
+    """The patches of a grid over each image in random order."""
+    num, _, height, width = images.shape
+    rows, columns = height // _GRID, width // _GRID
+    if rows == 0 or columns == 0:
+        return images.flip(-1)
+    size, patch = (rows * _GRID, columns * _GRID), (rows, columns)
+    patches = F.unfold(images[..., : size[0], : size[1]], patch, stride=patch)
+    order = torch.rand(num, 1, _GRID**2, device=images.device).argsort(2)
+    result = images.clone()
+    result[..., : size[0], : size[1]] = F.fold(patches.take_along_dim(order, 2), size, patch, stride=patch)
+    return result
 
 
 def _enlarged(images: Tensor) -> Tensor:

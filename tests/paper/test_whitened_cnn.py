@@ -3,8 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fsvi.networks import whitened_cnn
-from fsvi.networks.whitened_cnn import whitening_filters
+from paper.whitened_cnn import whitened_cnn, whitening_filters
 
 
 def photographs(num=40, size=32, seed=0):

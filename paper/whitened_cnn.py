@@ -17,23 +17,7 @@ _MOST_IMAGES = 5_000
 """The images whose patches are whitened: their covariance changes little with more of them."""
 _SMALLEST = 5e-4
 """Added to the eigenvalues, so that nearly constant directions are not blown up."""
-_FEATURE_SCALE = 1 / 9
-
-
-class Scale(nn.Module):
-    """Multiplies its input by a fixed number."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The input times the factor."""
-        return x * self.factor
-
-    def extra_repr(self) -> str:
-        """The factor."""
-        return f"{self.factor}"
+_FEATURE_DIVISOR = 9
 
 
 def whitened_cnn(
@@ -58,7 +42,8 @@ def whitened_cnn(
     first.weight.requires_grad_(False)
     first.weight.copy_(whitening_filters(images[:_MOST_IMAGES]))
     groups = [layer for pair in pairwise(channels) for layer in _group(*pair)]
-    pooled = [nn.AdaptiveMaxPool2d(1), nn.Flatten(), Scale(_FEATURE_SCALE)]
+    # Over a single pixel, the average with a divisor of its own is a division.
+    pooled = [nn.AdaptiveMaxPool2d(1), nn.AvgPool2d(1, divisor_override=_FEATURE_DIVISOR), nn.Flatten()]
     dropped = [nn.Dropout(dropout)] if dropout else []
     return nn.Sequential(first, nn.GELU(), *groups, *pooled, *dropped, nn.Linear(channels[-1], num_classes))
 

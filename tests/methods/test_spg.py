@@ -134,7 +134,7 @@ def test_functions_of_the_fitted_generator_have_the_prior_s_moments():
     before = float(method.prior_kl(x).detach())
     method.begin(x, x)
     assert float(method.prior_kl(x).detach()) < 0.7 * before
-    kernel = RBF()(x, prior.hyperparameters)
+    kernel = RBF(1.0)(x)
     fitted = method.generator.gaussian(x)
     assert float((fitted.covariance[0] - kernel).abs().max()) < 0.05
     f = method.predict(x, 4000).samples[:, :, 0].double()

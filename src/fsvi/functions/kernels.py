@@ -108,9 +108,9 @@ class _ColumnKernel(Kernel):
                 f"{kind} has {len(given)} values of {self.first} for {rows.shape[1]} columns: give one, or one for "
                 "each column."
             )
-        first = median_distance(rows).expand(1) if given is None else rows.new_tensor(given).reshape(-1)
-        count = len(self.own_kinds(x)) - len(self.others)
-        return torch.cat([first.expand(count), rows.new_tensor([getattr(self, name) for name in self.others])])
+        first = median_distance(rows) if given is None else torch.tensor(given, dtype=rows.dtype).to(rows)
+        others = torch.tensor([getattr(self, name) for name in self.others], dtype=rows.dtype).to(rows)
+        return torch.cat([first.reshape(-1).expand(len(self.own_kinds(x)) - len(others)), others])
 
     def matrix(self, rows: Tensor, parts: Iterator[Tensor]) -> Tensor:
         values = next(parts)

@@ -23,3 +23,11 @@ def test_csv_has_a_row_per_epoch(tmp_path):
     assert [float(row["val"]) for row in written] == history.validation
     rates = [0.5 * fsvi.training.cosine()(done / 3) for done in (1, 2, 3)]  # for the steps that follow
     assert [float(row["lr"]) for row in written] == pytest.approx(rates)
+
+
+def test_tensorboard_has_each_term_at_its_step(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    history = fsvi.fit(classifier(), points(), epochs=2, callbacks=[fsvi.loggers.TensorBoard(tmp_path)])
+    written = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    for name, values in {"loss": history.loss, **history.terms}.items():
+        assert [event.value for event in written.Scalars(f"epoch/{name}")] == pytest.approx(values, rel=1e-6)

@@ -1,12 +1,9 @@
-"""A callback that writes the progress of training to a file.
+"""Callbacks that write the progress of training to files.
 
-Any other logger takes three lines, for example for TensorBoard:
-
-    writer = torch.utils.tensorboard.SummaryWriter("run")
+Any other logger takes three lines, for example for Weights & Biases:
 
     def log(state):
-        for name, value in state.history.latest().items():
-            writer.add_scalar(name, value, state.epoch)
+        wandb.log(state.history.latest(), step=state.epoch)
 
     fsvi.fit(method, (x, y), callbacks=[log])
 """
@@ -57,3 +54,45 @@ class CSV(Callback):
     def load_state_dict(self, state: Any) -> None:
         """Take the learning rates back."""
         self._rates = list(state["rates"])
+
+
+class TensorBoard(Callback):
+    """Writes the loss, its terms, the validation result and the learning rate for TensorBoard.
+
+    It needs the package `tensorboard`.
+
+    Args:
+        folder: The folder of the run.
+        every: Write the terms of every so many steps too; None writes epochs only.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], every: int | None = None) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise InvalidInputError(
+                "fsvi.loggers.TensorBoard needs the package tensorboard: pip install tensorboard."
+            ) from error
+        self.folder, self.every = os.fspath(folder), every
+        self._open = SummaryWriter
+        self._writer: Any = None
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        """Open the file; values of steps that are made again after an interruption are replaced."""
+        self._writer = self._open(self.folder, purge_step=state.step if state.step else None)
+
+    def on_step_end(self, state: TrainingState) -> None:
+        """Write the terms of a step."""
+        if self.every is not None and state.step % self.every == 0:
+            for name, value in state.terms.items():
+                self._writer.add_scalar(f"step/{name}", value, state.step)
+
+    def on_epoch_end(self, state: TrainingState) -> None:
+        """Write the epoch's means, at the number of steps done."""
+        for name, value in {**state.history.latest(), "lr": state.lr}.items():
+            self._writer.add_scalar(f"epoch/{name}", value, state.step)
+
+    def on_train_end(self, state: TrainingState) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()

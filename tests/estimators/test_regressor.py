@@ -31,3 +31,13 @@ def test_calibrated_intervals_keep_their_promise(data, targets):
     assert lower.shape == y[400:].shape
     inside = ((lower <= y[400:]) & (y[400:] <= upper)).mean()
     assert 0.82 < inside < 0.98  # 0.9, give or take three standard errors of both samples
+
+
+def test_a_few_rows_are_enough_to_see_their_own_noise(data):
+    """Without held-out rows the noise would be that of a network that has memorized them."""
+    x, y = data
+    covered = []
+    for start in (0, 20, 40):
+        mean, std = FSVIRegressor(random_state=0).fit(x[start:][:20], y[start:][:20]).predict(x[100:], return_std=True)
+        covered.append((np.abs(y[100:] - mean) < 1.96 * std).mean())
+    assert np.mean(covered) > 0.8

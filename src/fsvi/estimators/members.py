@@ -20,8 +20,8 @@ from fsvi.validation import check_count, check_positive
 
 _STEPS, _ROWS_PER_STEP, _MOST_STEPS = 300, 20, 15_000
 """Training takes 300 steps and one more for every twenty rows, up to a limit."""
-_EVALUATIONS, _MOST_EVALUATED, _LEAST_HELD_OUT = 24, 20_000, 40
-"""How often held-out rows are looked at, how many of them, and with how few rows in all none are held out."""
+_EVALUATIONS, _MOST_EVALUATED, _LEAST_HELD_OUT = 24, 20_000, 8
+"""How often held-out rows are looked at, how many of them, and with fewer than how many rows none are held out."""
 _LR, _BATCH_SIZE, _DROPOUT, _DECAY = 0.06, 128, 0.15, 0.02
 _RATES = {"bias": 0.3, "gain": 3.0, "frequency": 0.1, "phase": 0.1, "mixing": 0.3}
 """Learning rates of some parameters, as multiples of that of the weights."""
@@ -31,6 +31,8 @@ _BALANCE = 0.5
 fitted too."""
 _POWERS = torch.arange(0, 5) / 4
 _TEMPERATURES = torch.linspace(-1.5, 1.0, 51).exp()
+_DOUBT = 1.0
+"""How many made-up rows, with all classes equally likely, take part when the temperature is chosen."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,10 @@ def _calibrate(members: _Members, rows: Rows, held_out: _Folds) -> None:
     f, at = members(rows.x, held_out.rows)[counted], held_out.rows[counted]
     y, weights = rows.y[at], rows.weights[at]
     if rows.is_classes:
-        losses = [(F.cross_entropy(f * t, y, reduction="none") * weights).sum() for t in _TEMPERATURES]
+        losses = [
+            (F.cross_entropy(f * t, y, reduction="none") * weights).sum() - _DOUBT * (f * t).log_softmax(-1).mean()
+            for t in _TEMPERATURES
+        ]
         members.last_weight.mul_(_TEMPERATURES[int(torch.stack(losses).argmin())])
         return
     mean, log_variance = f.chunk(2, -1)

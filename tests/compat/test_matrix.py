@@ -9,7 +9,7 @@ from torch import nn
 import fsvi
 from compat.graphs import GraphBatch, rings
 from compat.models import CASES, CLASSES, HUGGING_FACE, Case, N
-from fsvi.methods.common import context_points
+from fsvi.functions.contexts.general import context_points
 
 MODES: dict[str, dict[str, Any]] = {
     "jvp": {"linearize": "jvp"},

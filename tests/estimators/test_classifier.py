@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from sklearn.datasets import load_wine
 
 from fsvi.calibration import APS, TemperatureScaling
 from fsvi.estimators import FSVIClassifier
@@ -48,3 +49,12 @@ def test_calibrated_sets_keep_their_promise(data, steps):
     hits = sets[np.arange(200), np.searchsorted(model.classes_, y[400:])].mean()
     assert 0.82 < hits <= 1 and sets.sum(1).mean() < 3  # 0.9, give or take three standard errors of both samples
     assert model.fit(x[:200], y[:200]).calibration_ is None
+
+
+def test_a_few_rows_without_an_error_leave_doubt():
+    """Held-out rows that are all right do not say that the next ones will be."""
+    x, y = load_wine(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    seen, new = order[:39], order[39:]
+    p = FSVIClassifier(random_state=0).fit(x[seen], y[seen]).predict_proba(x[new])
+    assert -np.log(p[np.arange(len(new)), y[new]]).mean() < 0.3

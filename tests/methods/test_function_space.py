@@ -6,7 +6,7 @@ import torch
 import fsvi
 import scenarios
 from fsvi.errors import InvalidInputError
-from fsvi.methods.common import context_points
+from fsvi.functions.contexts.general import context_points
 from fsvi.networks.network import Network
 
 

@@ -6,7 +6,7 @@ import torch
 import fsvi
 import scenarios
 from fsvi.errors import InvalidInputError
-from fsvi.methods.common import kl_weight_value
+from fsvi.functions.divergences import kl_weight_value
 from fsvi.methods.registry import METHODS, make_method
 
 WEIGHTED = [name for name in METHODS if "kl_weight" in METHODS[name].arguments]

@@ -14,9 +14,9 @@ from fsvi.diagnosis.findings import Finding, Level
 from fsvi.diagnosis.statistics import ALPHA, Paired, Promise, check_calibration, class_promises, interval_promises
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
+from fsvi.functions.divergences import kl_weight_value
 from fsvi.likelihoods import Predictive
 from fsvi.methods import MAP, Method
-from fsvi.methods.common import kl_weight_value
 from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.mean_field import MeanField
 from fsvi.validation import check_inputs

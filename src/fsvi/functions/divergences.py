@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian, cholesky, log_determinant
 from fsvi.networks.devices import back, in_float64
 from fsvi.serialization import Configurable
@@ -117,3 +118,49 @@ def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
     like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
     ratio = q.variance() / p.variance()
     return back(0.5 * (ratio + (p.mean - q.mean).T.square() / p.variance() - 1 - ratio.log()).sum(), like)
+
+
+# The weight of a divergence -------------------------------------------------------------------------------------------
+
+
+class Tempered(Configurable):
+    """The weight temperature/N, where N is the number of training examples.
+
+    Temperature 1 is the evidence lower bound. A lower one gives a cold posterior, which trusts the data more; a higher
+    one a warm posterior.
+
+    Args:
+        temperature: The multiple of 1/N.
+
+    Examples:
+        >>> net = fsvi.networks.mlp(2, (20,), 2)
+        >>> method = fsvi.MFVI(net, fsvi.Categorical(), kl_weight=fsvi.Tempered(0.1))
+    """
+
+    def __init__(self, temperature: float) -> None:
+        self.temperature = check_positive("temperature", temperature, zero=True)
+
+    def __repr__(self) -> str:
+        return f"Tempered({self.temperature!r})"
+
+
+KLWeight: TypeAlias = float | Tempered | None
+"""A number is the weight in the loss per example; None is 1/N, the evidence lower bound; `Tempered(t)` is t/N."""
+
+
+def check_kl_weight(kl_weight: KLWeight) -> KLWeight:
+    """Check a weight that a user gave."""
+    if kl_weight is None or isinstance(kl_weight, Tempered):
+        return kl_weight
+    if isinstance(kl_weight, bool) or not isinstance(kl_weight, (int, float)):
+        raise InvalidInputError(
+            f"kl_weight={kl_weight!r} must be a number, None for 1/N, or fsvi.Tempered(t) for t/N, N training examples."
+        )
+    return check_positive("kl_weight", kl_weight, zero=True)
+
+
+def kl_weight_value(kl_weight: KLWeight, num_data: float) -> float:
+    """The factor of the divergence in the loss per example, with N = `num_data` training examples."""
+    if kl_weight is None:
+        return 1 / num_data
+    return kl_weight.temperature / num_data if isinstance(kl_weight, Tempered) else kl_weight

@@ -136,11 +136,12 @@ def has_stochastic_features(network: Network, q: MeanField) -> bool:
 
 def features_jvp(network: Network, shift: Mapping[str, Tensor], x: Any) -> tuple[Tensor, Tensor]:
     """Φ(x) at the network's own parameters, and its derivative in the direction `shift`, by one forward-mode pass."""
-    statistics, own, along = _statistics(network), [], []
-    names = [name for name in shift if name not in network.head_names]
-    for name in names:
-        own.append(network.module.get_parameter(name))
-        along.append(shift[name])
+    statistics, names, own, along = _statistics(network), [], [], []
+    for name, direction in shift.items():
+        if name not in network.head_names:
+            names.append(name)
+            own.append(network.module.get_parameter(name))
+            along.append(direction)
 
     def features(*means: Tensor) -> Tensor:
         return network.features(x, {**dict(zip(names, means, strict=True)), **statistics})

@@ -1,7 +1,7 @@
 """Inference methods, one file each, behind one protocol."""
 
+from fsvi.functions.divergences import Tempered
 from fsvi.methods.base import Method
-from fsvi.methods.common import Tempered
 from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN

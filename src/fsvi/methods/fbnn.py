@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.functions.contexts import Context
+from fsvi.functions.contexts.general import context_points
+from fsvi.functions.divergences import KLWeight, kl_weight_value
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.functions.stein import spectral_score
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import network_functions
-from fsvi.methods.common import FunctionSpaceMethod, KLWeight, kl_weight_value
+from fsvi.methods.common import FunctionSpaceMethod
 from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64
 from fsvi.networks.network import Network
@@ -88,7 +90,7 @@ class FBNN(FunctionSpaceMethod):
         functions = network_functions(self.network, {n: torch.stack([draw[n] for draw in draws]) for n in draws[0]})
         f = functions(x)
         nll = self.likelihood.nll(f, y)
-        points = self._points(x)
+        points = context_points(self.network, self.context, self.num_context, x)
         with evaluating(self.net):
             f = torch.cat([f, functions(points)], dim=1)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))

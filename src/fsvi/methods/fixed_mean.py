@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.functions.contexts import Context
+from fsvi.functions.contexts.general import context_points, own_context
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import Functions, Method
-from fsvi.methods.common import check_closed_form, context_points, own_context
+from fsvi.methods.common import check_closed_form
 from fsvi.networks.devices import normal
 from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.network import Network

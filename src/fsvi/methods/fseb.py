@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.functions.contexts import Context
+from fsvi.functions.contexts.general import context_points
+from fsvi.functions.divergences import KLWeight, kl_weight_value
 from fsvi.functions.priors import Induced, Prior
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.common import FunctionSpaceMethod, KLWeight, kl_weight_value
+from fsvi.methods.common import FunctionSpaceMethod
 from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import back, in_float64
@@ -67,7 +69,7 @@ class FSEB(FunctionSpaceMethod):
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The terms of `MAP`, and the weighted negative log density of the function at context points."""
-        points = self._points(x)
+        points = context_points(self.network, self.context, self.num_context, x)
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
         return {
             "nll": self.likelihood.nll(self.network(x), y),

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.functions.contexts import Context, Suitable
-from fsvi.functions.divergences import KL, Divergence
+from fsvi.functions.contexts.general import context_points
+from fsvi.functions.divergences import KL, Divergence, KLWeight, kl_weight_value
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.linearize import (
     LINEARIZERS,
@@ -22,7 +23,7 @@ from fsvi.functions.linearize import (
 from fsvi.functions.priors import Constant, Prior
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
-from fsvi.methods.common import FunctionSpaceMethod, KLWeight, kl_weight_value
+from fsvi.methods.common import FunctionSpaceMethod
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Draw, Stds, Stochastic, check_stds, check_stochastic, mean_field
 from fsvi.validation import check_choice, check_count, check_type
@@ -145,7 +146,8 @@ class FSVI(FunctionSpaceMethod):
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The mean negative log-likelihood of M draws, and the weighted divergence at the worst of S context sets."""
-        draws = self._draws(max(self.num_samples, self.divergence.num_draws))
+        num = max(self.num_samples, self.divergence.num_draws) if self._has_random_features else 0
+        draws = [self.posterior.draw() for _ in range(num)]  # likelihood and divergence share them
         nll = self.likelihood.nll(self._values_at(x, draws[: self.num_samples]), y)
         sets, worst = [self._points(x) for _ in range(self.num_context_sets)], 0
         if len(sets) > 1:  # only the largest divergence needs a gradient
@@ -154,9 +156,9 @@ class FSVI(FunctionSpaceMethod):
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
         return {"nll": nll, "kl": weight * self._divergence_at(sets[worst], draws)}
 
-    def _draws(self, num: int) -> list[Draw]:
-        """Draws of all parameters, which likelihood and divergence share; none if only the last layer is random."""
-        return [self.posterior.draw() for _ in range(num)] if self._has_random_features else []
+    def _points(self, x: Any) -> Any:
+        """K context points for the minibatch `x`."""
+        return context_points(self.network, self.context, self.num_context, x)
 
     def _values_at(self, x: Any, draws: Sequence[Draw]) -> Tensor:
         """Function values of the likelihood, (M, n, outputs): those of the real network under the draws.
@@ -201,7 +203,8 @@ class FSVI(FunctionSpaceMethod):
         """
         x = self.check_inputs(x_context)  # may find another last layer, so the network is looked up after it
         x = self.network.at_positions(self.network.arranged(x), self.num_context)
-        return self._divergence_at(x, self._draws(self.divergence.num_draws))
+        num = self.divergence.num_draws if self._has_random_features else 0
+        return self._divergence_at(x, [self.posterior.draw() for _ in range(num)])
 
     # Training ----------------------------------------------------------------------------------------
 

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from fsvi.errors import HeadError
 from fsvi.functions.contexts import Context
-from fsvi.functions.divergences import Divergence, RegularizedKL
+from fsvi.functions.divergences import Divergence, KLWeight, RegularizedKL
 from fsvi.functions.linearize import linearized_outputs
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Functions
-from fsvi.methods.common import KLWeight
 from fsvi.methods.fsvi import FSVI
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Draw, Stds, Stochastic

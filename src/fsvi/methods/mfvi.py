@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fsvi.functions.divergences import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
-from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Draw, MeanField, Stds, check_stds, mean_field, normal_kl
 from fsvi.validation import check_count, check_positive

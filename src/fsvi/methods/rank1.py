@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
+from fsvi.functions.divergences import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions, Method
-from fsvi.methods.common import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.calls import repeatable
 from fsvi.networks.devices import normal

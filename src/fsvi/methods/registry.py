@@ -12,9 +12,9 @@ from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
+from fsvi.functions.divergences import Tempered
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
-from fsvi.methods.common import Tempered
 from fsvi.methods.duq import DUQ
 from fsvi.methods.ensemble import Ensemble
 from fsvi.methods.fbnn import FBNN

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context
-from fsvi.functions.divergences import Divergence
+from fsvi.functions.divergences import Divergence, KLWeight
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.linearize import Linearization
 from fsvi.functions.priors import Empirical, Prior
 from fsvi.inputs import Inputs
 from fsvi.likelihoods import Likelihood, MultiHead
-from fsvi.methods.common import KLWeight
 from fsvi.methods.fsvi import FSVI
 from fsvi.networks.devices import moved
 from fsvi.networks.network import Network

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.functions.contexts import Batch, Context
-from fsvi.functions.divergences import gaussian_kl
+from fsvi.functions.contexts.general import context_points
+from fsvi.functions.divergences import KLWeight, gaussian_kl, kl_weight_value
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.inputs import concatenate
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Functions
-from fsvi.methods.common import FunctionSpaceMethod, KLWeight, kl_weight_value
+from fsvi.methods.common import FunctionSpaceMethod
 from fsvi.networks.calls import evaluating
 from fsvi.networks.copies import deep_copy
 from fsvi.networks.devices import in_float64, normal
@@ -138,7 +139,7 @@ class SPG(FunctionSpaceMethod):
 
     def _grid(self, x: Tensor) -> Any:
         """K points of the context, and as many of `x`."""
-        points = self._points(x)
+        points = context_points(self.network, self.context, self.num_context, x)
         return concatenate([points, self.network.arranged(Batch().sample(self.num_context, x))])
 
     def _track_statistics(self, x: Tensor) -> None:

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fsvi.errors import HeadError
+from fsvi.functions.divergences import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import Functions, Method
-from fsvi.methods.common import KLWeight, check_closed_form, check_kl_weight, kl_weight_value
+from fsvi.methods.common import check_closed_form
 from fsvi.methods.map import check_variance
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network

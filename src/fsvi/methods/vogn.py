@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
+from fsvi.functions.divergences import KLWeight
 from fsvi.likelihoods import Likelihood
-from fsvi.methods.common import KLWeight
 from fsvi.methods.natural_gradient import NaturalGradient
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import MeanField

@@ -122,7 +122,7 @@ class TensorBatches(Batches):
     def one_pass(self, seed: int) -> Iterator[Minibatch]:
         """Every example once."""
         if self.num_batches == self._ranks == 1:
-            return iter([self.examples()])
+            return iter([Minibatch(self.x, self.y, self.weights)])
         order = torch.randperm(self.num_examples, generator=torch.Generator().manual_seed(seed))
         return self._parts(order, self.num_batches)
 
@@ -244,14 +244,6 @@ class StreamBatches(LoaderBatches):
         """The size of the first batch of a stream that makes its own batches."""
         first = next(self.ordered(), None)
         return 1 if first is None else len(first.y)
-
-
-def with_targets(method: Method, batches: Iterable[Minibatch]) -> Iterator[Minibatch]:
-    """The batches in which a target is present, with the number of these."""
-    for batch in batches:
-        observed = int(method.likelihood.num_observed(batch.y))
-        if observed:
-            yield batch._replace(observed=observed)
 
 
 def unpacked(batch: Any, unpack: Unpack | None) -> tuple[Any, Any]:

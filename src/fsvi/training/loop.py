@@ -25,7 +25,7 @@ from fsvi.methods.files import load_tensors
 from fsvi.networks.devices import mixed_seed, seed_random
 from fsvi.networks.parameters import batch_norms
 from fsvi.serialization import building_from, digest
-from fsvi.training.batches import Batches, Minibatch, with_targets
+from fsvi.training.batches import Batches, Minibatch
 from fsvi.training.callbacks import Callback, TrainingState, callback_name
 from fsvi.training.checkpoints import Checkpoints, flatten, load_optimizer
 from fsvi.training.history import History
@@ -285,9 +285,11 @@ class Run:
         return ((batch.x, batch.y) for batch in self._pass("again"))
 
     def _pass(self, purpose: str) -> Iterator[Minibatch]:
-        """The minibatches with targets of a pass whose order depends on its purpose and the epoch."""
-        order = mixed_seed(self.seed, purpose, len(self.history.loss))
-        return with_targets(self.method, self.batches.one_pass(order))
+        """The minibatches with targets, and how many these are; their order depends on the purpose and the epoch."""
+        for batch in self.batches.one_pass(mixed_seed(self.seed, purpose, len(self.history.loss))):
+            observed = int(self.method.likelihood.num_observed(batch.y))
+            if observed:
+                yield batch._replace(observed=observed)
 
     def _seed(self, purpose: str) -> None:
         seed_random(mixed_seed(self.seed, purpose, len(self.history.loss), self._rank), self._device)

@@ -7,6 +7,7 @@ inputs, already normalized as the network sees them.
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,20 +19,25 @@ from torch import Tensor
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import (
     Bundle,
+    Inputs,
     bundle,
     concatenate,
     describe_inputs,
     is_graph_batch,
     is_structured,
+    signature,
     tensors_of,
     without_targets,
 )
 from fsvi.networks.devices import moved
+from fsvi.networks.network import Network
 from fsvi.serialization import Configurable, digest
-from fsvi.validation import as_tensor, check_positive
+from fsvi.validation import as_tensor, check_inputs, check_positive, check_type
 
 _PERMUTED = 100_000
 """Up to this size, points are drawn by permuting the whole data set."""
+_POSITIONS = 4
+"""Context points per context input, where points are positions of an input's outputs."""
 _GRID = 4
 """The number of patches per side that `Corrupted` shuffles."""
 
@@ -334,3 +340,35 @@ def _enlarged(images: Tensor) -> Tensor:
 def _turned(images: Tensor) -> Tensor:
     square = images.shape[-1] == images.shape[-2]
     return images.rot90(1, (2, 3)) if square else images.flip(2)
+
+
+# Points for a method --------------------------------------------------------------------------------------------------
+
+
+def own_context(context: Context | None) -> Context | None:
+    """A copy of the user's context; None where it is not known yet, as in a file without data."""
+    if context is None:
+        return None
+    check_type("context", context, Context, "a context such as fsvi.contexts.Dataset(tensor)")
+    return copy.deepcopy(context)
+
+
+def context_points(network: Network, context: Context | None, num: int, x: Inputs) -> Any:
+    """`num` context points for the minibatch `x`; of outputs at every position, positions of a few inputs."""
+    if context is None:
+        raise InvalidInputError(
+            "the method has no context: pass context=, for example fsvi.contexts.Uniform(low=..., high=...)."
+        )
+    positions = network.layout.positions
+    points = context.sample(math.ceil(num / min(_POSITIONS, math.prod(positions))) if positions else num, x)
+    if isinstance(points, Tensor) and isinstance(x, Tensor):
+        points = points.to(x.dtype)
+    elif is_structured(points):
+        points = check_inputs(points, network.dtype)
+    is_alike = isinstance(points, Tensor) and isinstance(x, Tensor) and points.shape[1:] == x.shape[1:]
+    if not is_alike and signature(points) != signature(x):
+        raise InvalidInputError(
+            f"context points have {describe_inputs(points)}, but the network's inputs have {describe_inputs(x)}: "
+            "give a context of the inputs' shape."
+        )
+    return network.at_positions(network.arranged(points), num) if positions else network.arranged(points)

@@ -144,7 +144,7 @@ def test_a_setting_that_cannot_be_used(settings, message):
         (contexts.Corrupted(), "Corrupted.*images"),
         (
             contexts.Mixture([box(), contexts.Dataset(torch.randn(9, 3))], [0.5, 0.5]),
-            r"\(2,\), \(3,\)",
+            r"\(2,\) and \(3,\)",
         ),
     ],
     ids=["none", "monochrome", "corrupted", "mixture"],

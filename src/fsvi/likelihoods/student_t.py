@@ -72,7 +72,9 @@ class StudentT(NumberLikelihood):
 
     def losses(self, f: Tensor, y: Tensor) -> Tensor:
         """−log of the t density of y at location f."""
-        return -D.StudentT(self._freedom(), f, self.log_scale.exp(), validate_args=False).log_prob(y)
+        df = self._freedom()
+        constant = torch.lgamma(df / 2) - torch.lgamma((df + 1) / 2) + 0.5 * (math.pi * df).log() + self.log_scale
+        return constant + (df + 1) / 2 * torch.log1p(((y - f) / self.log_scale.exp()).square() / df)
 
     def predictive(self, f: Tensor) -> StudentTPredictive:
         """Mixture of t distributions."""

@@ -11,7 +11,8 @@ from torch import nn
 import fsvi
 import scenarios
 from fsvi.diagnosis import diagnose
-from fsvi.diagnosis.methods import check_promises
+from fsvi.diagnosis.methods import _measure
+from fsvi.diagnosis.statistics import check_calibration
 from fsvi.networks import mlp
 from moons import MOONS, faults, moons_method, trained
 
@@ -132,5 +133,5 @@ def test_calibration_tells_the_direction(slope: float, level: str, words: str) -
     torch.manual_seed(0)
     x = torch.randn(400, 1)
     y = (torch.rand(400) < 0.5 + 0.3 * x[:, 0].sign()).long()
-    finding = check_promises(fsvi.MAP(net, fsvi.Categorical()).predict(x), y)
-    assert finding is not None and (finding.level, words in finding.sentence) == (level, True)
+    finding = check_calibration(_measure(fsvi.MAP(net, fsvi.Categorical()).predict(x), y))
+    assert (finding.level, words in finding.sentence) == (level, True)

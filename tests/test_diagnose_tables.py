@@ -1,5 +1,7 @@
 """The verdict on models of tables, tried with cheap models; and new rows next to training rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,18 +12,16 @@ from sklearn.linear_model import BayesianRidge, LogisticRegression
 import fsvi
 from fsvi.diagnosis import Diagnosis, Finding, diagnose, write_report
 from fsvi.diagnosis.drift import Seen, Sketch, _compare
+from fsvi.diagnosis.held_out import HeldOut, Paired
 from fsvi.diagnosis.statistics import (
-    HeldOut,
-    Paired,
     Promise,
     Relation,
     check_calibration,
     check_order,
     check_useful,
-    class_promises,
-    interval_promises,
     strongest_relation,
 )
+from fsvi.likelihoods import GaussianPredictive
 from fsvi.scoring.files import predict_file
 from fsvi.scoring.scorers import ModelFile
 from fsvi.tables import TableEncoder
@@ -65,10 +65,7 @@ class CheapRegressor(Cheap):
         return (mean, np.full(len(mean), self.std)) if return_std else mean
 
     def predictive(self, table):
-        mean = torch.as_tensor(self.predict(table))[:, None]
-        distribution = torch.distributions.Normal(mean, self.std)
-        distribution.log_prob = lambda y, log_prob=distribution.log_prob: log_prob(y).sum(-1)
-        return distribution
+        return GaussianPredictive(torch.as_tensor(self.predict(table))[None, :, None], torch.tensor([self.std**2]))
 
     def predict_interval(self, table, alpha):
         mean, reach = self.predict(table), stats.norm.isf(alpha / 2) * self.std
@@ -88,14 +85,15 @@ def labels(y):
     return np.where(y > np.median(y), "high", "low")
 
 
-def held_out(gain, loss_gain=None, num=200, seed=0):
+def held_out(gain=0.0, loss_gain=None, num=200, **fields):
     """Held-out predictions with a mean gain over guessing, in standard deviations of one row."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     log_prob, zeros = generator.normal(size=num), np.zeros(num)
     log_prob += gain - log_prob.mean()
     loss = 0.1 * generator.normal(size=num)
     loss -= loss.mean() + (gain if loss_gain is None else loss_gain)
-    return HeldOut(log_prob, zeros, zeros, loss, zeros, generator.normal(size=(num, 1)))
+    made = HeldOut(log_prob, zeros, zeros, loss, zeros, generator.normal(size=(num, 1)), loss[:, None], loss[:, None])
+    return replace(made, **fields)
 
 
 # Statistics -----------------------------------------------------------------------------------------------------------
@@ -112,6 +110,25 @@ def test_an_interval_of_a_share_is_scipys():
     low, high = Promise("sets", 0.9, 40, 50).interval(0.01)
     expected = stats.binomtest(40, 50).proportion_ci(0.99, "exact")
     assert (low, high) == pytest.approx((expected.low, expected.high))
+
+
+def test_guesses_know_the_training_rows_and_swapped_predictions_those_of_other_rows():
+    generator = np.random.default_rng(0)
+    p, y, known = generator.dirichlet([1, 1, 1], 8), np.arange(8) % 3, np.array([0, 0, 0, 1, 2, 2])
+    seen = HeldOut.of_classes(p, y, known)
+    others = [np.log(np.delete(p, row, 0)[:, y[row]].mean()) for row in range(8)]
+    assert seen.swapped == pytest.approx(others) and seen.log_prob == pytest.approx(np.log(p[np.arange(8), y]))
+    assert seen.guess == pytest.approx(np.log(np.array([4, 2, 3]) / 9)[y])
+    assert seen.metrics["accuracy"] == (p.argmax(1) == y).mean() and seen.metrics["guess_accuracy"] == (y == 0).mean()
+    mean, std, y = (generator.normal(size=(21, 2)) for _ in range(3))
+    p = GaussianPredictive(torch.as_tensor(mean)[None], torch.as_tensor(np.exp(2 * std))[None])
+    seen = HeldOut.of_numbers(p, y, 2 * y, [p.interval(0.5), p.interval(0.95)])
+    densities = np.array([[stats.norm.pdf(y[a], mean[b], np.exp(std[b])).prod() for b in range(21)] for a in range(21)])
+    assert seen.log_prob == pytest.approx(np.log(densities.diagonal()))
+    assert seen.swapped == pytest.approx(np.log((densities.sum(1) - densities.diagonal()) / 20))
+    assert seen.guess == pytest.approx(stats.norm.logpdf(y, 2 * y.mean(0), 2 * y.std(0)).sum(1))
+    assert seen.kept[:, 1] == pytest.approx((abs(y - mean) < stats.norm.isf(0.025) * np.exp(std)).mean(1))
+    assert seen.metrics["rmse"] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()))
 
 
 EFFECTS = {
@@ -167,22 +184,22 @@ def test_the_p_value_of_a_relation_holds_also_with_heavy_tails():
     ],
 )
 def test_useful_says_what_its_numbers_say(gain, loss_gain, p, level, words):
-    finding = check_useful(held_out(gain, loss_gain), Relation("Column 'a'", 4.4, p), "So it is.")
-    assert (finding.level, words in finding.sentence, "So it is." in finding.sentence) == (level, True, True)
+    finding = check_useful(held_out(gain, loss_gain), Relation("Column 'a'", 4.4, p))
+    assert (finding.level, words in finding.sentence, "It is right for" in finding.sentence) == (level, True, True)
 
 
 @pytest.mark.parametrize(
     ("kept", "level", "words"),
     [
-        ({0.5: 0.5, 0.95: 0.95}, "ok", "Promises are kept"),
-        ({0.5: 0.83, 0.95: 0.97}, "care", "50% intervals promise 50.0% and hold for 83.0%"),
-        ({0.5: 0.5, 0.95: 0.85}, "care", "too sure"),
-        ({0.5: 0.2, 0.95: 0.6}, "no", "too sure"),
+        ((0.5, 0.95), "ok", "Promises are kept"),
+        ((0.83, 0.97), "care", "50% intervals promise 50.0% and hold for 83.0%"),
+        ((0.5, 0.85), "care", "too sure"),
+        ((0.2, 0.6), "no", "too sure"),
     ],
 )
 def test_coverage_is_tested_in_both_directions(kept, level, words):
-    held = {promised: np.arange(400) < share * 400 for promised, share in kept.items()}
-    finding = check_calibration(interval_promises(held))
+    held = np.arange(400)[:, None] < 400 * np.array(kept)
+    finding = check_calibration(held_out(num=400, promised=np.tile([0.5, 0.95], (400, 1)), kept=held.astype(float)))
     assert finding.level == level and words in finding.sentence
 
 
@@ -190,8 +207,9 @@ def test_calibration_has_one_false_alarm_in_a_hundred():
     generator = np.random.default_rng(0)
     alarms = 0
     for _ in range(300):
-        confidence = generator.uniform(0.5, 1, 300)
-        alarms += check_calibration(class_promises(confidence, generator.random(300) < confidence)).level != "ok"
+        confidence = generator.uniform(0.5, 1, (300, 1))
+        seen = held_out(num=300, promised=confidence, kept=(generator.random((300, 1)) < confidence).astype(float))
+        alarms += check_calibration(seen).level != "ok"
     assert alarms <= 3
 
 
@@ -200,7 +218,7 @@ def test_errors_of_neighbors_give_the_order_away():
     y = np.random.default_rng(1).normal(size=300)
     assert check_order(seen, np.arange(300), y).level == "ok"
     slow = np.convolve(np.random.default_rng(2).normal(size=310), np.ones(11), "valid")[:, None]
-    finding = check_order(HeldOut(**{**vars(seen), "residuals": slow}), np.arange(300), y)
+    finding = check_order(replace(seen, residuals=slow), np.arange(300), y)
     assert finding.level == "care" and "time" in finding.sentence
     assert check_order(seen, np.arange(300), np.sort(y)) is None  # sorted by the target
 

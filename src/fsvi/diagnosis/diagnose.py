@@ -71,4 +71,4 @@ def diagnose(
         x, y = model.check_batch(data[0], data[1])
         if model.network.layout.positions:
             raise InvalidInputError("diagnose needs one prediction per input, but the network has one per position.")
-        return Diagnosis(tuple(check_method(model, x, y, context, num_samples)))
+        return check_method(model, x, y, context, num_samples)

@@ -10,14 +10,15 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fsvi.diagnosis.findings import Finding, Level
-from fsvi.diagnosis.statistics import ALPHA, Paired, Promise, check_calibration, class_promises, interval_promises
+from fsvi.diagnosis.findings import Diagnosis, Finding, Level
+from fsvi.diagnosis.held_out import LEVELS, HeldOut
+from fsvi.diagnosis.statistics import ALPHA, check_calibration
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Dataset
 from fsvi.functions.divergences import kl_weight_value
-from fsvi.likelihoods import Predictive
+from fsvi.likelihoods import BernoulliPredictive
 from fsvi.methods import MAP, Method
-from fsvi.networks.parameters import batch_norms
+from fsvi.metrics.checks import check_numbers, check_predictions
 from fsvi.posteriors.mean_field import MeanField
 from fsvi.validation import check_inputs
 
@@ -35,39 +36,49 @@ _GROUPS, _TOO_NOISY, _NOISY, _NEGLIGIBLE = 5, 0.5, 0.25, 0.05
 _IMAGE_DIMENSIONS = 3
 
 
-def check_method(method: Method, x: Tensor, y: Tensor, context: Any, num_samples: int) -> list[Finding]:
+def check_method(method: Method, x: Tensor, y: Tensor, context: Any, num_samples: int) -> Diagnosis:
     """All checks that apply, on a part of the data. If nothing was learned, predictions are not checked further."""
     chosen = _spread(len(x), _MOST_DATA)
     x, y = x[chosen], y[chosen]
     few = x[_spread(len(x), _MOST_POINTS)]
     points = _context_points(method, context, x)
-    prediction = method.predict(x, _DRAWS)
     members = list(getattr(method, "members", [method]))
-    learning = _check_learning(method, members[0], prediction, y)
-    found = [learning, _check_variance(members), _check_batch_norm(members)]
-    if learning is None or learning.level == "ok":
+    seen = _measure(method.predict(x, _DRAWS), y)
+    learning = _check_learning(method, members[0], seen)
+    found = [learning, _check_variance(members)]
+    if learning.level == "ok":
         near = few if points is None else torch.cat([few, points])
         found += [_check_distance(method, few, points), _check_samples(method, near, num_samples)]
-        found.append(check_promises(prediction, y))
-    return [finding for finding in found if finding is not None]
+        found.append(check_calibration(seen))
+    return Diagnosis(tuple(finding for finding in found if finding is not None), seen.metrics)
 
 
-def _check_learning(method: Method, member: Any, prediction: Predictive, y: Tensor) -> Finding | None:
-    """Compare the log-likelihood with that of the best constant prediction, if it is known."""
-    constant = prediction.constant_nll(y)
-    if constant is None:
-        return None
-    gain = Paired.test((prediction.log_prob(y) + constant).double().cpu().numpy())
-    numbers = {"gain": gain.mean, "low": gain.low, "high": gain.high, "p": gain.p}
-    sentence = f"Over the best constant prediction it gains {gain}"
-    if gain.p <= ALPHA if method.num_data is not None else gain.mean > _MUCH:
-        return Finding("learning", "ok", f"{sentence}.", numbers=numbers)
+def _measure(p: Any, y: Tensor) -> HeldOut:
+    """Predictions next to targets. Rows with missing targets are left out; several labels of a row count as rows."""
+    if p.is_numeric:
+        p, y = check_numbers(p, y)
+        complete = ~y.isnan().any(1)
+        p, targets = p[complete], y[complete].numpy()
+        return HeldOut.of_numbers(p, targets, targets, [p.interval(level) for level in LEVELS])
+    if isinstance(p, BernoulliPredictive) and y.dim() == 2 and y.shape[1] > 1:
+        return HeldOut.joined([_measure(p.column(label), y[:, label]) for label in range(y.shape[1])])
+    probabilities, labels, _ = check_predictions(p, y)
+    return HeldOut.of_classes(probabilities.numpy(), labels.numpy(), labels.numpy())
+
+
+def _check_learning(method: Method, member: Any, seen: HeldOut) -> Finding:
+    """Compare the log-likelihood with that of guessing."""
+    gain = seen.gain
+    sentence = f"Over guessing, the log-likelihood gains {gain}"
+    if gain.p <= ALPHA if method.num_data is not None else gain.gain > _MUCH:
+        return Finding("learning", "ok", f"{sentence}. {seen.score}", numbers=gain._asdict())
     advice = "Train it with fsvi.fit, for more epochs or with another lr."
-    num_data = method.num_data or len(y)
+    num_data = method.num_data or len(seen.loss)
     weight = kl_weight_value(member.kl_weight, num_data) * num_data if hasattr(member, "kl_weight") else 1.0
     if weight > _HEAVY:
         advice = f"Lower kl_weight: the KL weighs {weight:.3g} times as much as in the evidence lower bound."
-    return Finding("learning", "no", f"{sentence}: the model is untrained, or training failed.", advice, numbers)
+    sentence = f"{sentence}: the model is untrained, or training failed. {seen.score}"
+    return Finding("learning", "no", sentence, advice, gain._asdict())
 
 
 # The posterior --------------------------------------------------------------------------------------------------------
@@ -104,23 +115,6 @@ def _scale(means: dict[str, Tensor], name: str) -> float:
     layer = name.rpartition(".")[0]
     weight = max((means[other] for other in means if other.rpartition(".")[0] == layer), key=Tensor.numel)
     return max(float(weight.detach().double().square().mean().sqrt()), (3 * weight[0].numel()) ** -0.5)
-
-
-def _check_batch_norm(members: list[Any]) -> Finding | None:
-    """Check that BatchNorm layers predict with learned statistics; imported weights may have no count of batches."""
-    layers = [layer for member in members for layer in batch_norms(member.net)]
-    if not layers:
-        return None
-    known = [(layer.running_mean, layer.running_var) for layer in layers]
-    sentence = f"of {len(layers)} BatchNorm layers"
-    if without := sum(mean is None for mean, _ in known):
-        advice = "Set track_running_stats=True, or use GroupNorm."
-        words = f"{without} {sentence} keep no statistics: predictions depend on the batch."
-        return Finding("batch_norm", "no", words, advice)
-    if initial := sum(not bool(mean.any()) and bool((variance == 1).all()) for mean, variance in known):  # type: ignore
-        words = f"{initial} {sentence} predict with the statistics that they were made with."
-        return Finding("batch_norm", "no", words, "Train the method with fsvi.fit before it predicts.")
-    return Finding("batch_norm", "ok", f"{len(layers)} BatchNorm layers predict with the statistics of training.")
 
 
 # Away from the data ---------------------------------------------------------------------------------------------------
@@ -216,32 +210,3 @@ def _check_samples(method: Method, x: Tensor, num_samples: int) -> Finding | Non
     needed = math.ceil(num_samples * (error / (_NOISY * spread)) ** 2)
     level: Level = "no" if error > _TOO_NOISY * spread or num_samples == 1 else "care"
     return Finding("samples", level, sentence, f"Predict with num_samples={max(needed, 10)} or more.", numbers)
-
-
-def check_promises(prediction: Predictive, y: Tensor) -> Finding | None:
-    """Test confidence against accuracy, or intervals against their coverage; None for other kinds of predictions."""
-    promises = (_numeric_promises if prediction.is_numeric else _class_promises)(prediction, y)
-    return check_calibration(promises) if promises else None
-
-
-def _numeric_promises(prediction: Any, y: Tensor) -> list[Promise]:
-    observed = ~y.isnan().any(1)
-    if not bool(observed.any()):
-        return []
-    p, y = prediction[observed], y[observed]
-    kept = {level: (p.quantile((1 - level) / 2) <= y) & (y <= p.quantile((1 + level) / 2)) for level in (0.5, 0.95)}
-    return interval_promises({level: held.cpu().numpy() for level, held in kept.items()})
-
-
-def _class_promises(prediction: Predictive, y: Tensor) -> list[Promise]:
-    try:
-        probabilities = prediction.class_probabilities()
-    except InvalidInputError:
-        return []
-    y = y.flatten()
-    if len(y) != len(probabilities):
-        return []
-    hard = (y == y.round()) & (y >= 0) & (y < probabilities.shape[1])
-    best = probabilities[hard].max(1)
-    hits = (best.indices == y[hard]).cpu().numpy()
-    return class_promises(best.values.cpu().numpy(), hits) if len(hits) else []

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from fsvi.diagnosis.findings import Finding, Level
+from fsvi.diagnosis.held_out import LEVELS, Array, HeldOut, Paired
 
 ALPHA = 0.01
 """The false-alarm rate of every test."""
@@ -22,57 +21,12 @@ _HINT, _PERMUTATIONS = 0.1, 199
 _STEPS = np.linspace(0.05, 0.95, 19)
 _MOST_RELATED, _MOST_PAIRED = 5_000, 50
 """Rows that relations are looked for in, and columns whose products are among them."""
-Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """What a model said about rows that it was not trained on; one entry per row.
-
-    Args:
-        log_prob: log p(y|x).
-        swapped: The log of the mean density of y over predictions for other rows: how well the model does without x.
-        guess: log p(y) of the best constant prediction on the training rows.
-        loss: 1 for a wrong class, or the squared error.
-        guess_loss: The same for the constant prediction.
-        residuals: The truth minus the prediction, (n, classes) or (n, targets).
-    """
-
-    log_prob: Array
-    swapped: Array
-    guess: Array
-    loss: Array
-    guess_loss: Array
-    residuals: Array
-
-
-@dataclass(frozen=True)
-class Paired:
-    """A paired comparison: the mean gain per row, its 95% interval, and the p-value of "no gain"."""
-
-    mean: float
-    low: float
-    high: float
-    p: float
-
-    @classmethod
-    def test(cls, gains: Array) -> Paired:
-        """A one-sided t-test of the gains of independent rows."""
-        mean, error = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
-        if error == 0:
-            return cls(mean, mean, mean, float(mean <= 0))
-        reach = float(stats.t.ppf(0.975, len(gains) - 1)) * error
-        return cls(mean, mean - reach, mean + reach, float(stats.t.sf(mean / error, len(gains) - 1)))
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.3f} nats per row (95% interval {self.low:+.3f} to {self.high:+.3f})"
 
 
 # Better than guessing? ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Relation:
+class Relation(NamedTuple):
     """What is most clearly related to the target, in words; the t value, and the p-value corrected for all tests."""
 
     words: str
@@ -80,21 +34,13 @@ class Relation:
     p: float
 
 
-def check_useful(seen: HeldOut, relation: Relation, score: str) -> Finding:
-    """Compare with guessing: with the best constant, and with the model's own predictions dealt to other rows.
-
-    If the columns say nothing about the target, the second comparison cannot be won in expectation, whatever shape the
-    predictive distribution has (Jensen's inequality). Both must be won.
-    """
-    constant, own, loss = (
-        Paired.test(gain)
-        for gain in (seen.log_prob - seen.guess, seen.log_prob - seen.swapped, seen.guess_loss - seen.loss)
-    )
-    gain = max((constant, own), key=lambda each: each.p)
-    numbers = {"gain": gain.mean, "low": gain.low, "high": gain.high, "p": gain.p, "loss_p": loss.p}
+def check_useful(seen: HeldOut, relation: Relation) -> Finding:
+    """Compare with guessing."""
+    gain, loss, score = seen.gain, Paired.test(seen.guess_loss - seen.loss), seen.score
+    numbers = {**gain._asdict(), "loss_p": loss.p}
     level: Level = "care"
     advice = "Collect more rows or better columns."
-    if gain.p <= ALPHA and loss.mean > 0:
+    if gain.p <= ALPHA and loss.gain > 0:
         level, advice = "ok", ""
         sentence = f"It predicts better than guessing: the log-likelihood gains {gain}. {score}"
     elif gain.p <= ALPHA:
@@ -165,8 +111,7 @@ def _standardized(x: Array) -> Array:
 # Promises -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Promise:
+class Promise(NamedTuple):
     """A probability, and how often it came true.
 
     Args:
@@ -195,10 +140,15 @@ class Promise:
         return min(high - self.promised + margin, 0.0) or max(low - self.promised - margin, 0.0)
 
 
-def class_promises(confidence: Array, hits: Array) -> list[Promise]:
-    """Rows in groups of similar confidence, with the number of hits of each."""
-    groups = np.array_split(np.argsort(confidence, kind="stable"), max(1, min(_BINS, len(hits) // _ROWS_PER_BIN)))
-    found = [Promise("predicted classes", float(confidence.mean()), float(hits.sum()), len(hits))]
+def promises(seen: HeldOut) -> list[Promise]:
+    """What was promised: for numbers, intervals; for classes, probabilities, in groups of similar ones."""
+    num = len(seen.kept)
+    if not seen.is_classes:
+        shares = zip(LEVELS, seen.kept.sum(0).tolist(), strict=True)
+        return [Promise(f"{level:.0%} intervals", level, kept, num) for level, kept in shares]
+    confidence, hits = seen.promised[:, 0], seen.kept[:, 0]
+    groups = np.array_split(np.argsort(confidence, kind="stable"), max(1, min(_BINS, num // _ROWS_PER_BIN)))
+    found = [Promise("predicted classes", float(confidence.mean()), float(hits.sum()), num)]
     for group in groups if len(groups) > 1 else []:
         mean = float(confidence[group].mean())
         words = f"classes with a probability of about {mean:.0%}"
@@ -206,18 +156,11 @@ def class_promises(confidence: Array, hits: Array) -> list[Promise]:
     return found
 
 
-def interval_promises(kept: Mapping[float, Array]) -> list[Promise]:
-    """How often intervals hold the truth."""
-    return [
-        Promise(f"{level:.0%} intervals", level, float(held.reshape(len(held), -1).mean(1).sum()), len(held))
-        for level, held in kept.items()
-    ]
-
-
-def check_calibration(promises: Sequence[Promise]) -> Finding:
+def check_calibration(seen: HeldOut) -> Finding:
     """Test every promise in both directions; all tests together have one false alarm in a hundred."""
-    alpha = ALPHA / len(promises)
-    worst = max(promises, key=lambda each: (abs(each.gap(alpha)), abs(each.kept / each.num - each.promised)))
+    found = promises(seen)
+    alpha = ALPHA / len(found)
+    worst = max(found, key=lambda each: (abs(each.gap(alpha)), abs(each.kept / each.num - each.promised)))
     gap, (low, high), kept = worst.gap(alpha), worst.interval(alpha), worst.kept / worst.num
     words = (
         f"{worst.words} promise {worst.promised:.1%} and hold for {kept:.1%} of {worst.num} rows "
@@ -225,7 +168,7 @@ def check_calibration(promises: Sequence[Promise]) -> Finding:
     )
     numbers = {"promised": worst.promised, "kept": kept, "low": low, "high": high}
     if gap == 0:
-        sentence = f"Promises are kept; the least exact of {len(promises)}: the {words}."
+        sentence = f"Promises are kept; the least exact of {len(found)}: the {words}."
         return Finding("calibration", "ok", sentence, numbers=numbers)
     level: Level = "no" if gap < 0 and worst.promised - kept > _SEVERE else "care"
     sentence = f"The {words}: the model is {'too sure' if gap < 0 else 'not sure enough'}."

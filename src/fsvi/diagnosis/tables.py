@@ -5,25 +5,16 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from scipy import stats
 from sklearn.base import clone
 
-from fsvi.diagnosis.findings import Diagnosis, Finding, Level, listed, shown
-from fsvi.diagnosis.statistics import (
-    Array,
-    HeldOut,
-    check_calibration,
-    check_order,
-    check_useful,
-    class_promises,
-    interval_promises,
-    strongest_relation,
-)
+from fsvi.diagnosis.findings import Diagnosis, Finding, Level, listed
+from fsvi.diagnosis.held_out import LEAST, LEVELS, Array, HeldOut
+from fsvi.diagnosis.statistics import check_calibration, check_order, check_useful, strongest_relation
 from fsvi.errors import InvalidInputError
 from fsvi.tables import Table, TableEncoder, as_table
 
@@ -33,8 +24,7 @@ _ALL_PARTS_UP_TO = 2_000
 """With more rows, only one part is held out."""
 _MOST_TRAIN, _MOST_TEST, _MOST_MOVED = 10_000, 5_000, 8_000
 """Rows to train on, to predict, and to move out of the data, counted once for each column."""
-_CALIBRATION, _FEWEST_CALIBRATION, _SWAPS = 0.15, 20, 20
-_LEAST = 1e-12
+_CALIBRATION, _FEWEST_CALIBRATION = 0.15, 20
 _REPEATED, _BY_CHANCE = 0.05, 0.1
 """The share of repeated rows that is worth a look; and the number of equal rows, expected from the frequencies of their
 values, up to which equal rows are not called chance."""
@@ -65,7 +55,6 @@ def diagnose_table(model: Any, data: Sequence[Any], refit: bool, time: str | boo
     splits = list(_splits(codes, rows, groups, moments, is_classes)) if refit else [(rows, rows)]
     if not splits:
         raise InvalidInputError("the rows cannot be split into training and later rows: check with time=False.")
-    measure = _measure_classes if is_classes else _measure_numbers
     calibration = getattr(model, "calibration_", None)
     parts = []
     with warnings.catch_warnings():
@@ -74,24 +63,22 @@ def diagnose_table(model: Any, data: Sequence[Any], refit: bool, time: str | boo
             if refit:
                 own = None if weights is None else np.asarray(weights)[kept]
                 model = train(clone(model), table.take(kept), y[kept], own, calibration is not None, calibration)
-            parts.append({**measure(model, table.take(test), y[test], y[kept]), "row": test})
-        found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            parts.append(_measure(model, table.take(test), y[test], y[kept]))
         far = _check_far(model, table.take(splits[-1][1]), 1.0 if is_classes else y.std(0), columns)
         inputs = encoder.transform(table.take(rows))
-    held_out = HeldOut(**{name: found[name] for name in HeldOut.__dataclass_fields__})
+    seen, tested = HeldOut.joined(parts), np.concatenate([test for _, test in splits])
     targets = np.eye(codes.max() + 1)[codes[rows]] if is_classes else y[rows].reshape(len(rows), -1).astype(float)
-    metrics = _metrics(found, is_classes)
     findings = [
-        check_useful(held_out, strongest_relation(inputs, targets, encoder.outputs), _score(metrics)),
-        check_calibration(_promises(found, is_classes)),
+        check_useful(seen, strongest_relation(inputs, targets, encoder.outputs)),
+        check_calibration(seen),
         far,
         repeated,
         _check_leak(columns, rows, codes if is_classes else y.reshape(len(y), -1)[:, 0], is_classes),
         _check_idle(columns, [name for name in table.names if name not in encoder.names]),
-        check_order(held_out, found["row"], y[found["row"]]) if timed is None else None,
-        _scope(len(found["row"]), len(y), refit, timed),
+        check_order(seen, tested, y[tested]) if timed is None else None,
+        _scope(len(tested), len(y), refit, timed),
     ]
-    return Diagnosis(tuple(finding for finding in findings if finding is not None), metrics)
+    return Diagnosis(tuple(finding for finding in findings if finding is not None), seen.metrics)
 
 
 def train(model: Any, table: Table, y: Array, weights: Array | None, calibrate: bool = False, like: Any = None) -> Any:
@@ -181,11 +168,11 @@ def _skill(y: Array, is_classes: bool) -> float:
     """1 if neighbors have equal targets, 0 if they are as different as any two rows."""
     if not is_classes:
         ranks = stats.rankdata(y)
-        return float(1 - 0.5 * (np.diff(ranks) ** 2).mean() / max(ranks.var(), _LEAST))
+        return float(1 - 0.5 * (np.diff(ranks) ** 2).mean() / max(ranks.var(), LEAST))
     counts = np.bincount(y)
     borders = max(int((counts >= _PARTS).sum()) - 1, 0)  # of blocks, one for each class that is not very rare
     changes = max(int((y[1:] != y[:-1]).sum()) - borders, 0) / (len(y) - 1)
-    return float(1 - changes / max(1 - ((counts / len(y)) ** 2).sum(), _LEAST))
+    return float(1 - changes / max(1 - ((counts / len(y)) ** 2).sum(), LEAST))
 
 
 def _check_idle(columns: Sequence[_Column], ignored: Sequence[str]) -> Finding:
@@ -244,68 +231,14 @@ def _splits(
 # Predictions ----------------------------------------------------------------------------------------------------------
 
 
-def _measure_classes(model: Any, table: Table, y: Array, known: Array) -> dict[str, Array]:
+def _measure(model: Any, table: Table, y: Array, known: Array) -> HeldOut:
     """What the model says about held-out rows, next to a guess that knows the targets of the training rows."""
-    p = np.clip(model.predict_proba(table), _LEAST, 1.0)
-    at, index = np.arange(len(y)), np.searchsorted(model.classes_, y)
-    counts = (known[:, None] == model.classes_).sum(0) + 1.0
-    others = np.maximum(p.sum(0) - p, _LEAST) / (len(y) - 1)
-    return {
-        "log_prob": np.log(p[at, index]),
-        "swapped": np.log(others[at, index]),
-        "guess": np.log(counts / counts.sum())[index],
-        "loss": (p.argmax(1) != index).astype(float),
-        "guess_loss": (counts.argmax() != index).astype(float),
-        "residuals": (np.eye(p.shape[1])[index] - p)[:, np.argsort(-counts, kind="stable")[:2]],
-        "confidence": p.max(1),
-    }
-
-
-def _measure_numbers(model: Any, table: Table, y: Array, known: Array) -> dict[str, Array]:
-    y, known = (np.asarray(values, dtype=np.float64).reshape(len(values), -1) for values in (y, known))
-    prediction, targets = model.predictive(table), torch.as_tensor(y)
-    center = np.asarray(prediction.mean)
-    shifts = {max(1, round(len(y) * step / (_SWAPS + 1))) for step in range(1, _SWAPS + 1)}
-    others = [np.roll(_log_prob(prediction, targets.roll(-shift, 0)), shift) for shift in shifts]
-    mean, std = known.mean(0), np.maximum(known.std(0), 1e-300)
-    half, most = ([np.asarray(end).reshape(y.shape) for end in model.predict_interval(table, a)] for a in (0.5, 0.05))
-    return {
-        "log_prob": _log_prob(prediction, targets),
-        "swapped": np.logaddexp.reduce(others, axis=0) - math.log(len(others)),
-        "guess": stats.norm.logpdf(y, mean, std).sum(1),
-        "loss": ((y - center) ** 2).mean(1),
-        "guess_loss": ((y - mean) ** 2).mean(1),
-        "residuals": (y - center) / std,
-        "in 50%": (half[0] <= y) & (y <= half[1]),
-        "in 95%": (most[0] <= y) & (y <= most[1]),
-    }
-
-
-def _log_prob(prediction: Any, y: torch.Tensor) -> Array:
-    return np.maximum(np.asarray(prediction.log_prob(y), dtype=np.float64), -1e6)
-
-
-def _promises(found: Mapping[str, Array], is_classes: bool) -> Any:
-    if is_classes:
-        return class_promises(found["confidence"], found["loss"] == 0)
-    return interval_promises({0.5: found["in 50%"], 0.95: found["in 95%"]})
-
-
-def _metrics(found: Mapping[str, Array], is_classes: bool) -> dict[str, float]:
-    own, guess = float(found["loss"].mean()), float(found["guess_loss"].mean())
-    scores = {"accuracy": 1 - own, "guess_accuracy": 1 - guess}
-    if not is_classes:
-        scores = {"rmse": math.sqrt(own), "guess_rmse": math.sqrt(guess)}
-        scores |= {f"coverage_{n}": float(found[f"in {n}%"].mean()) for n in (50, 95)}
-    nll = {"nll": -float(found["log_prob"].mean()), "guess_nll": -float(found["guess"].mean())}
-    return {"rows": float(len(found["loss"])), **scores, **nll}
-
-
-def _score(metrics: Mapping[str, float]) -> str:
-    if "accuracy" in metrics:
-        words = "always guessing the most frequent class"
-        return f"It is right for {metrics['accuracy']:.1%} of rows; {words}, {metrics['guess_accuracy']:.1%}."
-    return f"Its typical error is {shown(metrics['rmse'])}; always guessing the mean, {shown(metrics['guess_rmse'])}."
+    if hasattr(model, "predict_proba"):
+        labels, known = (np.searchsorted(model.classes_, each) for each in (y, known))
+        return HeldOut.of_classes(model.predict_proba(table), labels, known)
+    y, known = (np.asarray(each, dtype=np.float64).reshape(len(each), -1) for each in (y, known))
+    intervals = [model.predict_interval(table, 1 - level) for level in LEVELS]
+    return HeldOut.of_numbers(model.predictive(table), y, known, intervals)
 
 
 def _scope(num_test: int, num: int, refit: bool, timed: str | None) -> Finding:
@@ -356,7 +289,7 @@ def _check_far(model: Any, table: Table, scale: Any, columns: Sequence[_Column])
 def _uncertainty(model: Any, rows: Table, scale: Any) -> Array:
     """The entropy as a share of the largest, or the standard deviation in units of the targets', of each row."""
     if hasattr(model, "predict_proba"):
-        p = np.clip(model.predict_proba(rows), _LEAST, 1.0)
+        p = np.clip(model.predict_proba(rows), LEAST, 1.0)
         shares: Array = -(p * np.log(p)).sum(1) / math.log(p.shape[1])
         return shares
     return (model.predict(rows, return_std=True)[1] / scale).reshape(len(rows), -1).mean(1)

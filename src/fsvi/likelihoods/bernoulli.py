@@ -125,10 +125,3 @@ class BernoulliPredictive(ClassPredictive):
             return super().columns()
         p = self.rows()
         return named("probability", p.mean) | {"entropy": p.entropy(), "mutual_information": p.mutual_information()}
-
-    def constant_nll(self, y: Tensor) -> float | None:
-        """The sum over labels of the entropies of their frequencies."""
-        y = y.double().reshape(-1, y.shape[-1])
-        shares = y.nanmean(0)
-        entropies = torch.special.entr(shares) + torch.special.entr(1 - shares)
-        return float((entropies * (~y.isnan()).double().mean(0)).nansum())

@@ -175,11 +175,3 @@ class CategoricalPredictive(ClassPredictive):
     def given_function(self) -> D.Categorical:
         """The distribution of labels given each draw."""
         return D.Categorical(logits=self.log_probs, validate_args=False)
-
-    def constant_nll(self, y: Tensor) -> float | None:
-        """The entropy of the classes' frequencies."""
-        if y.is_floating_point():
-            return float(torch.special.entr(y.double().reshape(-1, y.shape[-1]).mean(0)).sum())
-        known = y.reshape(-1) if self.ignore_index is None else y[y != self.ignore_index]
-        shares = torch.bincount(known).double() / max(1, len(known))
-        return float(torch.special.entr(shares).sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -14,9 +15,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood
 from fsvi.likelihoods.predictive import as_numbers, precise
 from fsvi.serialization import plain
-from fsvi.validation import as_tensor, check_positive
-
-_TWO_SIDED_95 = 1.959964
+from fsvi.validation import as_tensor, check_fraction, check_positive
 
 
 class Gaussian(NumberLikelihood):
@@ -159,17 +158,10 @@ class GaussianPredictive(MixturePredictive):
         """With these means of the draws, and noise whose standard deviation is multiplied by `factor`."""
         return GaussianPredictive(samples, self.noise_variance * factor**2)
 
-    def table_interval(self) -> tuple[Tensor, Tensor]:
-        """The interval of the Gaussian with the mixture's mean and variance: quantiles of the mixture take longer."""
-        reach = _TWO_SIDED_95 * self.std
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """That of the Gaussian with the mixture's mean and variance: quantiles of the mixture take longer."""
+        reach = self.std * NormalDist().inv_cdf((1 + check_fraction("level", level)) / 2)
         return self.mean - reach, self.mean + reach
-
-    def constant_nll(self, y: Tensor) -> float | None:
-        """That of one Gaussian."""
-        y = y.double().reshape(-1, y.shape[-1])
-        mean = y.nanmean(0)
-        constant = GaussianPredictive(mean.expand(1, *y.shape), (y - mean).square().nanmean(0).clamp_min(1e-12))
-        return -float(constant.log_prob(y).mean())
 
 
 def _mean_absolute(mean: Tensor, variance: Tensor) -> Tensor:

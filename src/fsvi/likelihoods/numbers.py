@@ -17,9 +17,6 @@ from fsvi.likelihoods.predictive import Predictive, as_numbers, check_defined, l
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_ENDS = (0.025, 0.975)
-"""of the interval in a table"""
-
 
 class NumberLikelihood(Likelihood):
     """Numbers, one per target, that are independent given the outputs. NaN is a missing target.
@@ -123,7 +120,7 @@ class MixturePredictive(Predictive):
     def columns(self) -> dict[str, Tensor]:
         """The mean, the standard deviation with the noise, and the 95% interval of every target."""
         p = self.rows()
-        lower, upper = p.table_interval()
+        lower, upper = p.interval()
         parts = {"mean": p.mean, "std": p.std, "lower": lower, "upper": upper}
         targets = p.mean.shape[1]
         return {
@@ -131,11 +128,6 @@ class MixturePredictive(Predictive):
             for target in range(targets)
             for name, values in parts.items()
         }
-
-    def table_interval(self) -> tuple[Tensor, Tensor]:
-        """The ends of the interval in a table, (n, targets) each."""
-        lower, upper = self.quantile(_ENDS)
-        return lower, upper
 
     def graph_outputs(self) -> dict[str, Tensor]:
         """The mean of every target, and its standard deviation with the noise."""

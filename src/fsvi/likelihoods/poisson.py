@@ -83,9 +83,3 @@ class PoissonPredictive(MixturePredictive):
             step = (count >= y).to(y.dtype)
             total = total + (self.cdf(torch.full_like(y, count)) - step).square()
         return torch.where(y.isnan(), y, total)
-
-    def constant_nll(self, y: Tensor) -> float | None:
-        """That of one Poisson distribution with the mean of the counts."""
-        y = y.double().reshape(-1, y.shape[-1])
-        rates = y.nanmean(0).clamp_min(1e-12).expand(1, *y.shape)
-        return -float(PoissonPredictive(rates.log()).log_prob(y).mean())

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fsvi.errors import InvalidInputError
 from fsvi.networks.calls import is_exporting
 from fsvi.networks.devices import make_generator
-from fsvi.validation import as_tensor, check_count, check_labels
+from fsvi.validation import as_tensor, check_count, check_fraction, check_labels
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -171,6 +171,16 @@ class Predictive(ABC):
             low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
         return high
 
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The lower and upper ends of the central interval, (n, targets) each.
+
+        Args:
+            level: The probability of the interval.
+        """
+        tail = (1 - check_fraction("level", level)) / 2
+        lower, upper = self.quantile([tail, 1 - tail])
+        return lower, upper
+
     def crps(self, y: Any) -> Tensor:
         """∫ (F(t) − 1[t ≥ y])² dt for each input and target, (n, targets), with F the distribution function.
 
@@ -200,10 +210,6 @@ class Predictive(ABC):
     def graph_outputs(self) -> dict[str, Tensor]:
         """What an exported graph returns, by name, with one row per input."""
         return {"mean": self.mean, "score": self.score}
-
-    def constant_nll(self, y: Tensor) -> float | None:
-        """The mean −log p(y) of the best prediction that ignores inputs; None if it is unknown."""
-        return None
 
     def summary(self) -> Summary:
         """Mean, variance, score and the parts of the uncertainty without the draws."""

@@ -127,14 +127,3 @@ class StudentTPredictive(MixturePredictive):
     def moved(self, samples: Tensor, factor: Any) -> StudentTPredictive:
         """The prediction with these locations of the draws, and noise whose scale is multiplied by `factor`."""
         return StudentTPredictive(samples, self.parameters["scale"] * factor, self.parameters["df"])
-
-    def constant_nll(self, y: Tensor) -> float | None:
-        """That of one t distribution with these degrees of freedom, fitted by SciPy."""
-        from scipy.stats import t
-
-        total = 0.0
-        freedom = self.parameters["df"].flatten(0, -2).mean(0)
-        for target, df in zip(y.double().reshape(-1, y.shape[-1]).T, freedom, strict=True):
-            known = target[~target.isnan()].cpu().numpy()
-            total -= t.logpdf(known, *t.fit(known, fdf=float(df))).sum() / len(target)
-        return total

@@ -9,14 +9,14 @@ from torch import nn
 import fsvi
 from fsvi.estimators import FSVIRegressor
 from fsvi.estimators.base import reestimate_noise
-from fsvi.estimators.members import Rows, _calibrate, _Folds, _Members, _noise
+from fsvi.estimators.members import Members, deal_out, noise_of_rows
 from fsvi.networks import TabularFeatures
 
 
 def members(is_classes=False, outputs=2):
     torch.manual_seed(0)
     features = TabularFeatures(3, 3, (8, 5), members=4)
-    return _Members(features, outputs, is_classes).eval()
+    return Members(features, outputs, is_classes).eval()
 
 
 def test_one_network_is_the_average_of_its_members():
@@ -26,9 +26,9 @@ def test_one_network_is_the_average_of_its_members():
 
 
 def test_every_row_is_held_out_once():
-    hidden = _Folds.draw(torch.ones(100), 8).hides(100)
-    assert hidden.shape == (8, 100) and (hidden.sum(0) == 1).all() and hidden.sum(1).max() <= 13
-    assert _Folds.draw(torch.ones(7), 8) is None
+    rows, counts = deal_out(torch.ones(100), 8)
+    assert rows.shape == (8, 13) and sorted(rows[counts > 0].tolist()) == list(range(100))
+    assert deal_out(torch.ones(7), 8) is None
 
 
 def test_losses_are_the_likelihoods():
@@ -45,22 +45,22 @@ def test_losses_are_the_likelihoods():
 def test_the_noise_follows_the_row_where_held_out_rows_say_so():
     torch.manual_seed(0)
     logs, weights = torch.randn(20_000), torch.ones(20_000)
-    power, offset = _noise((0.3 + logs).exp() * torch.randn(20_000).square(), logs, weights)
+    power, offset = noise_of_rows((0.3 + logs).exp() * torch.randn(20_000).square(), logs, weights)
     assert power == 1.0 and offset == pytest.approx(0.3, abs=0.05)
-    power, offset = _noise(0.25 * torch.randn(20_000).square(), logs, weights)
+    power, offset = noise_of_rows(0.25 * torch.randn(20_000).square(), logs, weights)
     assert power == 0.0 and offset == pytest.approx(math.log(0.25), abs=0.05)
 
 
 def test_the_temperature_is_the_best_for_held_out_rows():
     parts = members(True, 3)
-    rows = Rows(torch.randn(400, 3), torch.randint(3, (400,)), torch.ones(400))
+    x, y = torch.randn(400, 3), torch.randint(3, (400,))
     with torch.no_grad():
         parts.last_weight.copy_(3 * torch.randn_like(parts.last_weight))
-        held_out = _Folds.draw(rows.weights, 4)
-        f, y = parts(rows.x, held_out.rows).double().flatten(0, 1), rows.y[held_out.rows].flatten()
+        rows, counts = deal_out(torch.ones(400), 4)
+        f, targets = parts(x, rows).double().flatten(0, 1), y[rows].flatten()
         before = parts.last_weight.clone()
-        _calibrate(parts, rows, held_out)
-    loss = lambda t: float(nn.functional.cross_entropy(f * math.exp(t[0]), y))  # noqa: E731
+        parts.calibrate(x, y, rows, counts)
+    loss = lambda t: float(nn.functional.cross_entropy(f * math.exp(t[0]), targets))  # noqa: E731
     best = math.exp(minimize(loss, [0.0], bounds=[(-1.5, 1.0)]).x[0])
     assert float((parts.last_weight / before).mean()) == pytest.approx(best, rel=0.06)
 

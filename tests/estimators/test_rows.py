@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fsvi.estimators.rows import merge_rows, repeat_rows, weighted_scaler
+from fsvi.estimators.rows import Scaler, merge_rows, repeat_rows
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_repeating_undoes_merging(rows):
 def test_the_scaler_is_that_of_repeated_rows(rows):
     x = np.column_stack([rows[0], np.full(30, 0.1)])
     weights = np.arange(1.0, 31.0)
-    scaler = weighted_scaler(x, weights)
+    scaler = Scaler.learn(x, weights)
     repeated = np.repeat(x, weights.astype(int), axis=0)
-    np.testing.assert_allclose(scaler.mean_, repeated.mean(0))
-    np.testing.assert_allclose(scaler.scale_[:2], repeated[:, :2].std(0))
-    assert scaler.scale_[2] == 1 and np.isfinite(scaler.transform(x)).all()
+    np.testing.assert_allclose(scaler.mean, repeated.mean(0))
+    np.testing.assert_allclose(scaler.std[:2], repeated[:, :2].std(0))
+    assert scaler.std[2] == 1 and np.isfinite(scaler.transform(x)).all()

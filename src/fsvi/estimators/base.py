@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -21,10 +23,10 @@ from fsvi.diagnosis.findings import Diagnosis
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.distance import distance_aware
 from fsvi.estimators.files import Saved
-from fsvi.estimators.members import Rows, train_members
-from fsvi.estimators.rows import repeat_rows, weighted_scaler
+from fsvi.estimators.members import train_members
+from fsvi.estimators.rows import Scaler, repeat_rows
 from fsvi.functions.contexts import ShiftedRows
-from fsvi.likelihoods import Categorical, Gaussian, Likelihood
+from fsvi.likelihoods import Categorical, Gaussian
 from fsvi.methods.base import Method
 from fsvi.methods.registry import make_method
 from fsvi.networks import Network, TabularFeatures
@@ -33,11 +35,12 @@ from fsvi.tables import NumberColumn, Table, TableEncoder, as_table, is_mixed
 from fsvi.training import fit
 from fsvi.validation import check_count
 
+Array = NDArray[Any]
 _SEEDS = 2**31 - 1
 _ROWS = 10_000
 """Rows that are predicted at a time, all their draws in memory."""
 _NESTED = "settings__"
-_EPOCHS, _BATCH_SIZE, _LR, _PATIENCE, _NOISE = 300, 128, 5e-3, 50, 0.5
+_TRAINING, _PATIENCE, _NOISE = {"epochs": 300, "batch_size": 128, "lr": 5e-3}, 50, 0.5
 """Training of other networks and methods, and where their noise starts, for standardized targets."""
 _HIDDEN = (64, 64)
 """Hidden layers of the network that other methods train."""
@@ -45,6 +48,7 @@ _LEAST_HELD_OUT = 10
 """Fewer rows than these cannot say when to stop."""
 
 
+@dataclass(repr=False, eq=False)
 class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
     """A network on standardized inputs, trained by a method.
 
@@ -92,32 +96,18 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         feature_names_in_: Their names, if a data frame gave any.
     """
 
-    def __init__(
-        self,
-        method: str = "fsvi",
-        *,
-        module: nn.Module | Callable[[int, int], nn.Module] | None = None,
-        columns: Mapping[str, str] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        num_samples: int = 100,
-        device: str | torch.device | None = None,
-        progress: bool | None = False,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.method = method
-        self.module = module
-        self.columns = columns
-        self.settings = settings
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.lr = lr
-        self.num_samples = num_samples
-        self.device = device
-        self.progress = progress
-        self.random_state = random_state
+    method: str = "fsvi"
+    _: KW_ONLY
+    module: nn.Module | Callable[[int, int], nn.Module] | None = None
+    columns: Mapping[str, str] | None = None
+    settings: Mapping[str, Any] | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    num_samples: int = 100
+    device: str | torch.device | None = None
+    progress: bool | None = False
+    random_state: int | np.random.RandomState | None = None
 
     # Parameters -----------------------------------------------------------------------------------------------------
 
@@ -137,17 +127,20 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
 
     # Data -----------------------------------------------------------------------------------------------------------
 
-    def _gather(
-        self, X: Any, y: Any, sample_weight: Any, **checks: Any
-    ) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64]]:
+    def _gather(self, X: Any, y: Any, sample_weight: Any, **checks: Any) -> tuple[Array, Array, Array]:
         """Encoded inputs, targets as they were given, and weights, of rows that count at all."""
         name = getattr(y, "name", None)
         self.target_name_ = None if name is None else str(name)
-        table, y = self._see(X, y, **checks)
-        weights = _check_weights(sample_weight, y)
+        table = self._checked(X, is_mixed(X) or bool(self.columns), y=None if y is None else "no_validation")
+        if isinstance(X, Table):  # read from a file: frames of its columns can be predicted too
+            self.feature_names_in_ = np.array(X.names, dtype=object)
+        y = _check_y(y, **checks, estimator=self)
+        check_consistent_length(table, y)
+        weights = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
         counted = weights > 0
-        if not counted.all():
-            table, y, weights = table.take(counted), y[counted], weights[counted]
+        if not counted.any():
+            raise InvalidInputError("Sample weights must contain at least one non-zero number: all rows were left out.")
+        table, y, weights = table.take(counted), y[counted], weights[counted]
         self.encoder_ = TableEncoder.learn(table, self.columns, weights)
         self.sketch_ = Sketch.learn(self.encoder_, table)
         for name, reason in self.encoder_.left_out:
@@ -155,161 +148,152 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
                 _warn_once(f"column {name!r} is left out", reason)
         return self.encoder_.transform(table), y, weights
 
-    def _see(self, X: Any, y: Any, **checks: Any) -> tuple[Table, NDArray[Any]]:
-        """Training data, validated as scikit-learn does it."""
-        if is_mixed(X) or self.columns:
-            validate_data(self, X, skip_check_array=True)
-            if isinstance(X, Table):  # read from a file: frames of its columns can be predicted too
-                self.feature_names_in_ = np.array(X.names, dtype=object)
-            y = _check_y(y, **checks, estimator=self)
-            check_consistent_length(X, y)
-            return as_table(X), y
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C", ensure_all_finite="allow-nan", **checks)
-        return as_table(X, getattr(self, "feature_names_in_", None)), y
+    def _checked(self, X: Any, as_is: bool, **given: Any) -> Table:
+        """Rows as a table, after scikit-learn's checks; columns that are not numbers are left to the encoder."""
+        if as_is:
+            validate_data(self, X, skip_check_array=True, **given)
+            return as_table(X)
+        x = validate_data(self, X, dtype=np.float64, order="C", ensure_all_finite="allow-nan", **given)
+        return as_table(x, getattr(self, "feature_names_in_", None))
 
     def _table(self, X: Any) -> Table:
         """New rows, validated; values unlike training are warned of."""
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
-        if names is not None and hasattr(X, "columns") and not isinstance(X, Table) and set(X.columns) == set(names):
-            X = X[list(names)]  # columns may come in any order
-        if isinstance(X, Table):
-            table = X
-        elif all(isinstance(column, NumberColumn) for column in self.encoder_.columns) and not is_mixed(X):
-            known = self.encoder_.names  # a model of fsvi fit has the file's names
-            given = as_table(X) if names is None and hasattr(X, "columns") else None
-            if given is not None and not set(known) <= set(given.names):
-                given = None  # its columns have numbers for names, as those of training had
-            X = X if given is None else np.asarray(X)
-            X = validate_data(self, X, dtype=np.float64, order="C", ensure_all_finite="allow-nan", reset=False)
-            by_place = known if names is None and len(known) == X.shape[1] else names
-            table = as_table(X, by_place) if given is None else given
-        else:
-            validate_data(self, X, skip_check_array=True, reset=False)
-            table = as_table(X)
-        for surprise in self.encoder_.examine(table)[1]:
+        if not isinstance(X, Table):
+            if names is not None and hasattr(X, "columns") and set(X.columns) == set(names):
+                X = X[list(names)]  # columns may come in any order
+            only_numbers = all(isinstance(column, NumberColumn) for column in self.encoder_.columns)
+            X = self._checked(X, is_mixed(X) or not only_numbers, reset=False)
+        for surprise in self.encoder_.examine(X)[1]:
             warnings.warn(surprise, stacklevel=4)
-        return table
+        return X
 
     def _encoded(self, table: Table) -> Tensor:
         """Rows as the network takes them."""
         return torch.as_tensor(self.scaler_.transform(self.encoder_.transform(table)))
 
-    def _inputs(self, X: Any) -> Tensor:
-        """New inputs as the network takes them."""
-        return self._encoded(self._table(X))
-
     # Training -------------------------------------------------------------------------------------------------------
 
-    def _train(
-        self, x: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64], num_outputs: int, is_classes: bool
-    ) -> None:
+    def _train(self, x: Array, y: Array, weights: Array) -> None:
         """Train on inputs in their own units and targets as the network is to see them."""
         self.seed_ = int(check_random_state(self.random_state).randint(_SEEDS))
         self.calibration_: Calibration | None = None
-        self.scaler_ = weighted_scaler(x, weights)
+        self.scaler_ = Scaler.learn(x, weights)
         x = self.scaler_.transform(x)
-        is_default = self.module is None and self.method in ("fsvi", "map")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
-            if is_default:
-                device = torch.device("cpu") if self.device is None else find_device(self.device)
-                labels = torch.as_tensor(y, dtype=torch.int64 if is_classes else torch.float32)
-                inputs, counts = (torch.as_tensor(part, dtype=torch.float32) for part in (x, weights))
-                rows = Rows(inputs.to(device), labels.to(device), counts.to(device))
-                doubled = num_outputs if is_classes else 2 * num_outputs
-                network, self.history_ = train_members(rows, doubled, self.epochs, self.batch_size, self.lr)
-                likelihood = Categorical() if is_classes else Gaussian(heteroscedastic=True)
-                # In double precision, a prediction does not depend on which rows stand next to it.
-                self._finish(Network(network.double()), likelihood, rows.x.double(), rows.weights.double())
-            else:
-                self._fit_method(x, y, weights, num_outputs, is_classes)
+            is_default = self.module is None and self.method in ("fsvi", "map")
+            self.method_: Method = (self._fit_members if is_default else self._fit_method)(x, y, weights)
 
-    def _finish(self, network: Network, likelihood: Likelihood, x: Tensor, weights: Tensor) -> None:
-        """The method around a trained network: FSVI with its distance-aware variance, or the network alone."""
-        network = network.examined(x[:2])
+    def _fit_members(self, x: Array, y: Array, weights: Array) -> Method:
+        """The default network, trained, and the method around it."""
+        device = torch.device("cpu") if self.device is None else find_device(self.device)
+        is_classes, settings = is_classifier(self), copy.deepcopy(self.settings or {})
+        inputs, counts = (torch.as_tensor(part, dtype=torch.float32, device=device) for part in (x, weights))
+        targets = torch.as_tensor(y, dtype=torch.int64 if is_classes else torch.float32, device=device)
+        outputs = len(self.classes_) if is_classes else 2 * y.shape[1]
+        trained, self.history_ = train_members(inputs, targets, counts, outputs, self.epochs, self.batch_size, self.lr)
+        # In double precision, a prediction does not depend on which rows stand next to it.
+        inputs, counts = inputs.double(), counts.double()
+        network = Network(trained.double()).examined(inputs[:2])
+        likelihood = Categorical() if is_classes else Gaussian(heteroscedastic=True)
         if self.method == "fsvi":
-            self.method_: Method = distance_aware(network, likelihood, x, weights, copy.deepcopy(self.settings or {}))
-        else:
-            self.method_ = make_method(self.method, network, likelihood, **(self.settings or {}))
-            self.method_.num_data = round(float(weights.sum()))
-        self.method_.eval()
+            return distance_aware(network, likelihood, inputs, counts, settings)
+        method = make_method(self.method, network, likelihood, **settings)
+        method.num_data = round(float(weights.sum()))
+        return method.eval()
 
-    def _fit_method(
-        self, x: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64], num_outputs: int, is_classes: bool
-    ) -> None:
-        """Train the user's network, or another method, with `fsvi.fit`; FSVI begins after its point estimate."""
-        likelihood = Categorical() if is_classes else Gaussian(_NOISE, learn_noise=True)
-        is_fsvi, settings = self.method == "fsvi", copy.deepcopy(dict(self.settings or {}))
-        networks = self._networks(torch.as_tensor(x), num_outputs)
+    def _fit_method(self, x: Array, y: Array, weights: Array) -> Method:
+        """The user's network, or another method, trained with `fsvi.fit`; FSVI begins after its point estimate."""
+        is_fsvi, is_classes, settings = (
+            self.method == "fsvi",
+            is_classifier(self),
+            dict(copy.deepcopy(self.settings or {})),
+        )
         name, given = ("map", {}) if is_fsvi else (self.method, settings)
-        context = given.pop("context", None) or ShiftedRows()
-        method = make_method(name, networks, likelihood, context=context, **given)
+        outputs = len(self.classes_) if is_classes else y.shape[1]
+        likelihood = Categorical() if is_classes else Gaussian(_NOISE, learn_noise=True)
+        networks = self._networks(torch.as_tensor(x), outputs)
+        method = make_method(name, networks, likelihood, **{"context": ShiftedRows(), **given})
         method.check_inputs(torch.as_tensor(x[:2]).to(method.dtype))
-        if method.network.num_outputs != num_outputs:
-            raise InvalidInputError(f"module has {method.network.num_outputs} outputs; the data need {num_outputs}.")
+        if method.network.num_outputs != outputs:
+            raise InvalidInputError(f"module has {method.network.num_outputs} outputs; the data need {outputs}.")
         if not all(part._takes_weights for part in method.modules() if isinstance(part, Method)):
             x, y, weights = repeat_rows(x, y, weights, self.method)
         data = [torch.as_tensor(part) for part in (x, y, weights)]
-        held_out, kept = torch.randperm(len(y)).tensor_split([num_held_out(len(y))])
+        size = int(max(0.1 * len(y), min(0.2 * len(y), 100)))  # a tenth, and up to a fifth of small tables
+        held_out, kept = torch.randperm(len(y)).tensor_split([size if size >= _LEAST_HELD_OUT else 0])
         parts = data if bool((data[2] != 1).any()) else data[:2]
-        stop: dict[str, Any] = {}
+        given = {name: value for name in _TRAINING if (value := getattr(self, name)) is not None}
         if len(held_out):
-            stop = {"validation": tuple(part[held_out] for part in parts), "patience": _PATIENCE}
-        self.history_ = fit(
-            method,
-            tuple(part[kept] for part in parts),
-            epochs=_EPOCHS if self.epochs is None else self.epochs,
-            batch_size=_BATCH_SIZE if self.batch_size is None else self.batch_size,
-            lr=_LR if self.lr is None else self.lr,
-            seed=self.seed_,
-            device=self.device,
-            progress=self.progress,
-            **stop,
-        )
+            given |= {"validation": tuple(part[held_out] for part in parts), "patience": _PATIENCE}
+        given |= {"seed": self.seed_, "device": self.device, "progress": self.progress}
+        self.history_ = fit(method, tuple(part[kept] for part in parts), **{**_TRAINING, **given})
         if len(held_out):
             reestimate_noise(method, *(part[held_out] for part in data))
-        self.method_ = method
-        if is_fsvi:
-            inputs, _, counts = (part[kept].to(method.device, method.dtype) for part in data)
-            known = likelihood if is_classes else Gaussian(method.likelihood.noise.tolist())  # type: ignore[operator]
-            self._finish(method.network, known, inputs, counts)
+        if not is_fsvi:
+            return method
+        inputs, _, counts = (part[kept].to(method.device, method.dtype) for part in data)
+        known = likelihood if is_classes else Gaussian(method.likelihood.noise.tolist())  # type: ignore[operator]
+        return distance_aware(method.network, known, inputs, counts, settings)
 
     def _networks(self, x: Tensor, num_outputs: int) -> nn.Module | Callable[[], nn.Module]:
         """What `make_method` takes: the network given, or a function that makes fresh ones."""
         module = self.module
+        if module is None:
+            return lambda: nn.Sequential(
+                TabularFeatures.for_rows(x.float(), _HIDDEN, members=1), nn.Linear(_HIDDEN[-1], num_outputs)
+            )
         if isinstance(module, nn.Module):
             return module
-        if module is None:
-            return lambda: _single(x.float(), num_outputs)
-        if not callable(module):
-            raise InvalidInputError(
-                f"module={module!r} must be a torch.nn.Module, a function (n_inputs, n_outputs) -> Module, or None."
-            )
-        return lambda: module(x.shape[1], num_outputs)
+        if callable(module):
+            return lambda: module(x.shape[1], num_outputs)
+        raise InvalidInputError(
+            f"module={module!r} must be a torch.nn.Module, a function (n_inputs, n_outputs) -> Module, or None."
+        )
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
     def _predict(self, inputs: Tensor, num_samples: int, seed: int | None = None) -> Any:
-        """The network's own prediction, of classes or of standardized targets, in the memory of the CPU."""
+        """The prediction before any calibration, in the targets' units, in the memory of the CPU."""
         return self.method_.predict(inputs, num_samples, self.seed_ if seed is None else seed).to("cpu")
 
+    def _raw(self, X: Any, num_samples: int | None = None, seed: int | None = None) -> Any:
+        """This prediction of new rows."""
+        return self._predict(self._encoded(self._table(X)), num_samples or self.num_samples, seed)
+
     def _parts(self, X: Any) -> Iterator[Any]:
-        """Predictions of a few thousand rows at a time: all draws for many rows would not fit into memory."""
+        """These predictions of some thousand rows at a time: all draws for many rows would not fit into memory."""
         table = self._table(X)
         for start in range(0, len(table), _ROWS):
             yield self._predict(self._encoded(table.take(slice(start, start + _ROWS))), self.num_samples)
 
-    def _draws(self, X: Any, n_samples: int, random_state: Any) -> tuple[Any, Tensor, torch.Generator]:
-        """A prediction, which of its draws to take for `n_samples`, and a generator for what is drawn from them.
+    def predictive(self, X: Any) -> Any:
+        """The predictive distribution, with the parts of its uncertainty; `fsvi.metrics` and referral read it.
 
-        A method with fewer draws, such as a single network, gives each of them several times.
+        Args:
+            X: Rows.
         """
-        inputs = self._inputs(X)
-        check_count("n_samples", n_samples)
+        return self._calibrated(self._raw(X))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Labels, or targets with noise, drawn from functions, (n, n_samples) or (n, targets, n_samples).
+
+        Those with the same last index come from one function.
+
+        Args:
+            X: Rows.
+            n_samples: The number of functions.
+            random_state: The seed of the draws.
+        """
         seed = int(check_random_state(random_state).randint(_SEEDS))
-        p = self._predict(inputs, n_samples, seed)
-        return p, torch.arange(n_samples) % len(p.samples), torch.Generator().manual_seed(seed)
+        p = self._calibrated(self._raw(X, check_count("n_samples", n_samples), seed))
+        return self._as_targets(p.sample(n_samples, seed))
+
+    @abstractmethod
+    def _as_targets(self, samples: Tensor) -> Array:
+        """Samples (n_samples, n, ...) as `sample_y` returns them."""
 
     # Trust ----------------------------------------------------------------------------------------------------------
 
@@ -330,18 +314,10 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
 
     # Calibration ----------------------------------------------------------------------------------------------------
 
-    def _raw_predictive(self, X: Any) -> Any:
-        """The prediction before any calibration, in the targets' units."""
-        return self._in_target_units(self._predict(self._inputs(X), self.num_samples))
-
-    def _in_target_units(self, p: Any) -> Any:
-        """A prediction of the network in the targets' units."""
-        return p
-
     def _fit_calibration(self, X: Any, y: Any, steps: Sequence[Any]) -> None:
         """Learn the steps from held-out rows; `y` are labels 0..C−1 or targets."""
         calibration = Calibration(copy.deepcopy(list(steps)))
-        self.calibration_ = calibration.fit(self._raw_predictive(X), np.array(y), seed=self.seed_)  # pandas: read-only
+        self.calibration_ = calibration.fit(self._raw(X), np.array(y), seed=self.seed_)  # pandas: read-only
 
     def _calibrated(self, p: Any) -> Any:
         """The prediction with the scalings that `calibrate` learned, if it did."""
@@ -355,18 +331,6 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
-
-
-def _single(x: Tensor, num_outputs: int) -> nn.Sequential:
-    """A network for methods that train one at a time."""
-    features = TabularFeatures.for_rows(x, _HIDDEN, members=1)
-    return nn.Sequential(features, nn.Linear(features.hidden[-1], num_outputs))
-
-
-def num_held_out(num: int) -> int:
-    """How many of `num` rows say when to stop: a tenth, up to a fifth of small tables, and none of very small ones."""
-    held_out = int(max(0.1 * num, min(0.2 * num, 100)))
-    return held_out if held_out >= _LEAST_HELD_OUT else 0
 
 
 @torch.no_grad()
@@ -395,11 +359,3 @@ def _warn_once(sentence: str, reason: str) -> None:
     if sentence not in _SAID:
         _SAID.add(sentence)
         warnings.warn(f"{sentence} ({reason}).", stacklevel=5)
-
-
-def _check_weights(sample_weight: Any, y: NDArray[Any]) -> NDArray[np.float64]:
-    """One weight per row, 1 without any."""
-    weights: NDArray[np.float64] = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
-    if not (weights > 0).any():
-        raise InvalidInputError("Sample weights must contain at least one non-zero number: all rows were left out.")
-    return weights

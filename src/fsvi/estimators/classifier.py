@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,17 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
-from torch import nn
+from torch import Tensor
 
 from fsvi.calibration import LAC
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.base import Estimator
 from fsvi.estimators.files import labels_from, labels_tree
 from fsvi.estimators.rows import merge_rows
-from fsvi.likelihoods import CategoricalPredictive
 from fsvi.validation import check_fraction
 
 
+@dataclass(repr=False, eq=False)
 class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     """A classifier that knows what it does not know; labels may be numbers or strings.
 
@@ -44,36 +45,7 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         True
     """
 
-    def __init__(
-        self,
-        method: str = "fsvi",
-        *,
-        module: nn.Module | Callable[[int, int], nn.Module] | None = None,
-        columns: Mapping[str, str] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        num_samples: int = 100,
-        class_weight: Mapping[Any, float] | str | None = None,
-        device: str | torch.device | None = None,
-        progress: bool | None = False,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        super().__init__(
-            method,
-            module=module,
-            columns=columns,
-            settings=settings,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            num_samples=num_samples,
-            device=device,
-            progress=progress,
-            random_state=random_state,
-        )
-        self.class_weight = class_weight
+    class_weight: Mapping[Any, float] | str | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FSVIClassifier:
         """Train on inputs (n, columns) and labels (n,).
@@ -88,23 +60,12 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InvalidInputError(f"y holds one class only, {self.classes_.tolist()[0]!r}: at least two are needed.")
-        weights = weights * self._class_weights(y, weights)
-        self._train(*merge_rows(x, labels, weights), len(self.classes_), is_classes=True)
+        if self.class_weight == "balanced":
+            weights = weights * (weights.sum() / (len(self.classes_) * np.bincount(labels, weights)))[labels]
+        else:
+            weights = weights * compute_sample_weight(self.class_weight, y)
+        self._train(*merge_rows(x, labels, weights))
         return self
-
-    def _class_weights(self, y: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The factor of each row by its class; "balanced" looks at the sum of weights of each class."""
-        if self.class_weight != "balanced":
-            factors: NDArray[np.float64] = compute_sample_weight(self.class_weight, y)
-            return factors
-        totals = np.array([weights[y == label].sum() for label in self.classes_])
-        factors = weights.sum() / (len(totals) * totals)
-        return factors[np.searchsorted(self.classes_, y)]
-
-    def predictive(self, X: Any) -> CategoricalPredictive:
-        """The predictive distribution: entropies, mutual information, and what `fsvi.metrics` and referral read."""
-        prediction: CategoricalPredictive = self._calibrated(self._raw_predictive(X))
-        return prediction
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probability of each of `classes_`, averaged over draws of the function, (n, classes)."""
@@ -163,18 +124,8 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             raise InvalidInputError(f"the label {unknown[0]!r} is none of those in training: {self.classes_.tolist()}.")
         return np.searchsorted(self.classes_, y)
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[Any]:
-        """Labels drawn from functions, (n, n_samples). Labels in one column come from one function.
-
-        Args:
-            X: Rows.
-            n_samples: The number of functions.
-            random_state: The seed of the draws.
-        """
-        p, draws, generator = self._draws(X, n_samples, random_state)
-        probabilities = self._calibrated(p).samples[draws].transpose(0, 1)
-        chosen = torch.multinomial(probabilities.flatten(0, 1), 1, generator=generator)
-        labels: NDArray[Any] = self.classes_[chosen.reshape(probabilities.shape[:2]).numpy()]
+    def _as_targets(self, samples: Tensor) -> NDArray[Any]:
+        labels: NDArray[Any] = self.classes_[samples.T.numpy()]
         return labels
 
     def _target_tree(self) -> dict[str, Any]:

@@ -6,8 +6,8 @@ The function is the trained network's plus a Gaussian process g(x) = w·φ(x) on
     Σₙ E log p(yₙ | f(xₙ)) − KL(q(f) ‖ p(f)),
 
 where the KL between functions w·φ is that between their weights, so no context points are drawn. With the mean kept at
-the trained network's, the best covariance for a Gaussian likelihood is (Φᵀ Λ Φ + I/v)⁻¹ with the precisions Λ of the
-noise; for classes, Λ is the curvature p(1 − p) of the log-likelihood at the network's predictions. The features are
+the trained network's, the best covariance for a Gaussian likelihood is (Φᵀ Λ Φ + I/v)⁻¹, where Λ is the diagonal of the
+Fisher information at the network's predictions: the noise's precision, or p(1 − p) for classes. The features are
 rotated to the eigenvectors of Φᵀ Λ Φ, where this covariance is diagonal: exactly for one output or one noise, nearly
 for others.
 """
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
-from fsvi.functions.contexts import Context, ShiftedRows
+from fsvi.functions.contexts import ShiftedRows
 from fsvi.functions.priors import Constant
-from fsvi.likelihoods import Gaussian, Likelihood
+from fsvi.likelihoods import Likelihood
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.registry import make_method
 from fsvi.networks.copies import deep_copy
@@ -34,7 +34,7 @@ from fsvi.networks.tabular import DistanceFeatures
 NUM_FEATURES = 512
 _TINY = 1e-6
 """The standard deviation of weights that stay as trained."""
-_ROWS = 10_000
+_ROWS = 2_000
 
 
 def with_distance(network: Network, columns: int, num_features: int = NUM_FEATURES) -> nn.Sequential:
@@ -74,21 +74,28 @@ def distance_aware(
     given = dict(settings)
     variance = float(given.pop("prior_variance", 1.0))
     net = with_distance(network, x.shape[1], given.pop("num_features", NUM_FEATURES))
+    is_doubled = getattr(likelihood, "heteroscedastic", False)  # log variances are not outputs of the function
+    num_outputs = network.num_outputs // 2 if is_doubled else network.num_outputs
+
+    def function(rows: Tensor) -> Tensor:
+        """Means of targets, or logits with mean zero."""
+        f = network(rows)[:, :num_outputs]
+        return f if likelihood.is_numeric else f - f.mean(1, keepdim=True)
+
     features: Any = net[0]
-    features.see(x, lambda rows: _function(likelihood, network(rows)))
-    context: Context = given.pop("context", None) or ShiftedRows()
-    given = {"prior": Constant(variance), "stochastic": "last_layer", **given}
-    method: Any = make_method("fsvi", net, likelihood, context=context, **given)
+    features.see(x, function)
+    given = {"context": ShiftedRows(), "prior": Constant(variance), "stochastic": "last_layer", **given}
+    method: Any = make_method("fsvi", net, likelihood, **given)
     method.num_data = round(float(weights.sum()))
     method.check_inputs(x[:2])
     method.eval()
-    _condition(method, x, weights, variance)
+    _condition(method, x, weights, variance, num_outputs)
     trained: FSVI = method
     return trained
 
 
 @torch.no_grad()
-def _condition(method: FSVI, x: Tensor, weights: Tensor, variance: float) -> None:
+def _condition(method: FSVI, x: Tensor, weights: Tensor, variance: float, num_outputs: int) -> None:
     """Set the posterior to the optimum in closed form, and rotate the features."""
     features: Any = method.net[0]  # type: ignore[index]
     hidden, axes = features.num_hidden, features.random.axes
@@ -97,8 +104,8 @@ def _condition(method: FSVI, x: Tensor, weights: Tensor, variance: float) -> Non
         """Φ but for the trend, which is zero on training rows, and Λ, (n, outputs)."""
         for rows, counts in zip(x.split(_ROWS), weights.split(_ROWS), strict=True):
             phi = method.network.features(rows)
-            precisions = _precisions(method.likelihood, method.network.linear(phi).double(), counts[:, None].double())
-            yield phi[:, hidden:-1].double(), precisions
+            roots = method.likelihood.fisher_root(method.network.linear(phi).double())[:, :num_outputs]
+            yield phi[:, hidden:-1].double(), counts[:, None].double() * roots.square().sum(-1)
 
     shared: Any = sum(phi.T @ (phi * precisions.mean(1, keepdim=True)) for phi, precisions in parts())
     axes.copy_(axes.double() @ torch.linalg.eigh(shared)[1].flip(1))
@@ -107,21 +114,4 @@ def _condition(method: FSVI, x: Tensor, weights: Tensor, variance: float) -> Non
     weight, bias = (stds[name] for name in method.network.head_names)
     bias.fill_(_TINY).log_()
     weight.fill_(_TINY).log_()
-    weight[: len(total), hidden:] = -0.5 * (F.pad(total, (0, 1)) + 1 / variance).log().to(weight)
-
-
-def _function(likelihood: Likelihood, outputs: Tensor) -> Tensor:
-    """The outputs that are means of targets, or logits with mean zero."""
-    if not isinstance(likelihood, Gaussian):
-        return outputs - outputs.mean(1, keepdim=True)
-    return outputs.chunk(2, -1)[0] if likelihood.heteroscedastic else outputs
-
-
-def _precisions(likelihood: Likelihood, outputs: Tensor, weights: Tensor) -> Tensor:
-    """Λ, (n, outputs); log variances are not among the outputs of the function."""
-    if not isinstance(likelihood, Gaussian):
-        p = outputs.softmax(-1)
-        return weights * p * (1 - p)
-    if likelihood.heteroscedastic:
-        return weights * (-outputs.chunk(2, -1)[1]).exp()
-    return weights / likelihood.noise.double().square().expand_as(outputs)
+    weight[:num_outputs, hidden:] = -0.5 * (F.pad(total, (0, 1)) + 1 / variance).log().to(weight)

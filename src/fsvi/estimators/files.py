@@ -11,13 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from fsvi.errors import FileFormatError
 from fsvi.estimators.distance import NUM_FEATURES, with_distance
-from fsvi.estimators.rows import make_scaler
+from fsvi.estimators.rows import Scaler
 from fsvi.methods.files import as_tree, from_tree
 from fsvi.networks.network import Network
 from fsvi.serialization import (
@@ -118,10 +117,9 @@ class Saved:
         if tree["features"]["names"] is not None:
             this.feature_names_in_ = np.array(tree["features"]["names"], dtype=object)
         self._load_target(tree["target"])
-        if len(this.encoder_.outputs) != this.scaler_.n_features_in_:
-            raise FileFormatError(
-                f"{path} has {len(this.encoder_.outputs)} encoded columns, but scales {this.scaler_.n_features_in_}."
-            )
+        columns, scaled = len(this.encoder_.outputs), len(this.scaler_.mean)
+        if columns != scaled:
+            raise FileFormatError(f"{path} has {columns} encoded columns, but scales {scaled}.")
 
     def _saved_params(self) -> dict[str, Any]:
         this: Any = self
@@ -131,14 +129,14 @@ class Saved:
         return params
 
 
-def scaler_tree(scaler: StandardScaler) -> dict[str, Any]:
+def scaler_tree(scaler: Scaler) -> dict[str, Any]:
     """A scaler as tensors."""
-    return {"mean": torch.as_tensor(scaler.mean_), "scale": torch.as_tensor(scaler.scale_)}
+    return {"mean": torch.as_tensor(scaler.mean), "scale": torch.as_tensor(scaler.std)}
 
 
-def scaler_from(tree: Mapping[str, Any]) -> StandardScaler:
+def scaler_from(tree: Mapping[str, Any]) -> Scaler:
     """Undo `scaler_tree`."""
-    return make_scaler(tree["mean"].numpy(), tree["scale"].numpy())
+    return Scaler(tree["mean"].numpy(), tree["scale"].numpy())
 
 
 def labels_tree(labels: NDArray[Any]) -> dict[str, Any]:

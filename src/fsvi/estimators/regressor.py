@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ from torch import Tensor
 from fsvi.calibration import ConformalIntervals
 from fsvi.estimators.base import Estimator
 from fsvi.estimators.files import scaler_from, scaler_tree
-from fsvi.estimators.rows import merge_rows, weighted_scaler
-from fsvi.likelihoods import GaussianPredictive
+from fsvi.estimators.rows import Scaler, merge_rows
 from fsvi.metrics.regression import unstandardize
 from fsvi.validation import check_fraction
 
@@ -53,15 +51,10 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         x, y, weights = self._gather(X, y, sample_weight, multi_output=True, y_numeric=True)
         self.target_shape_ = y.shape[1:]
         x, y, weights = merge_rows(x, y.reshape(len(y), -1), weights)
-        self.target_scaler_ = weighted_scaler(y, weights)
+        self.target_scaler_ = Scaler.learn(y, weights)
         self.is_positive_ = bool((y >= 0).all())
-        self._train(x, self.target_scaler_.transform(y), weights, y.shape[1], is_classes=False)
+        self._train(x, self.target_scaler_.transform(y), weights)
         return self
-
-    def predictive(self, X: Any) -> GaussianPredictive:
-        """The predictive distribution: the function's part of the variance, and what `fsvi.metrics` reads."""
-        prediction: GaussianPredictive = self._calibrated(self._raw_predictive(X))
-        return prediction
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """E[y], in the targets' shape.
@@ -70,7 +63,7 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
             X: Rows.
             return_std: Whether to return a pair with the standard deviation of y, noise included.
         """
-        parts = (self._calibrated(self._in_target_units(part)) for part in self._parts(X))
+        parts = (self._calibrated(part) for part in self._parts(X))
         moments = [(part.mean, part.variance.sqrt()) for part in parts]
         mean, std = (self._shaped(torch.cat(parts)) for parts in zip(*moments, strict=True))
         return (mean, std) if return_std else mean
@@ -103,7 +96,7 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         """
         check_fraction("alpha", alpha)
         if self._is_conformal and self.calibration_ is not None:
-            parts = [self.calibration_.intervals(self._in_target_units(part), alpha) for part in self._parts(X)]
+            parts = [self.calibration_.intervals(part, alpha) for part in self._parts(X)]
             lower, upper = (self._shaped(torch.cat([getattr(p, end) for p in parts])) for end in ("lower", "upper"))
             return self._bounded(lower), self._bounded(upper)
         mean, std = self.predict(X, return_std=True)
@@ -113,24 +106,11 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
     def _bounded(self, ends: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.maximum(ends, 0.0) if self.is_positive_ else ends
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> NDArray[np.float64]:
-        """Targets drawn from functions, noise included, (n, n_samples) or (n, targets, n_samples).
+    def _predict(self, inputs: Tensor, num_samples: int, seed: int | None = None) -> Any:
+        return unstandardize(super()._predict(inputs, num_samples, seed), self.target_scaler_)
 
-        Those with the same last index come from one function.
-
-        Args:
-            X: Rows.
-            n_samples: The number of functions.
-            random_state: The seed of the draws.
-        """
-        p, draws, generator = self._draws(X, n_samples, random_state)
-        p = self._calibrated(self._in_target_units(p))
-        means, noise = p.samples[draws], p.noise_variance[draws].sqrt()
-        values = means + noise * torch.randn(means.shape, generator=generator, dtype=means.dtype)
-        return values.permute(1, 2, 0).reshape(means.shape[1], *self.target_shape_, n_samples).double().numpy()
-
-    def _in_target_units(self, p: GaussianPredictive) -> GaussianPredictive:
-        return unstandardize(p, SimpleNamespace(mean=self.target_scaler_.mean_, std=self.target_scaler_.scale_))
+    def _as_targets(self, samples: Tensor) -> NDArray[np.float64]:
+        return samples.permute(1, 2, 0).reshape(samples.shape[1], *self.target_shape_, -1).double().numpy()
 
     def _shaped(self, values: Tensor) -> NDArray[np.float64]:
         return values.double().reshape(len(values), *self.target_shape_).numpy()

@@ -6,11 +6,11 @@ a fixed order, with its total weight. A fit then depends neither on the order of
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.preprocessing import StandardScaler
 
 from fsvi.errors import InvalidInputError
 
@@ -33,33 +33,6 @@ def merge_rows(
     return x[order[starts]], y[order[starts]], np.add.reduceat(weights[order], starts)
 
 
-def weighted_scaler(x: NDArray[np.float64], weights: NDArray[np.float64]) -> StandardScaler:
-    """A scaler to mean 0 and standard deviation 1 of weighted rows; constant columns keep their scale.
-
-    scikit-learn's own weighted variance of a constant column may be slightly negative, and its square root NaN.
-
-    Args:
-        x: Rows.
-        weights: How many times each row counts.
-    """
-    mean = np.average(x, axis=0, weights=weights)
-    std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
-    std[std <= 10 * np.finfo(np.float64).eps * np.abs(mean)] = 1.0
-    return make_scaler(mean, std)
-
-
-def make_scaler(mean: NDArray[np.float64], std: NDArray[np.float64]) -> StandardScaler:
-    """A scaler that subtracts a mean and divides by a standard deviation.
-
-    Args:
-        mean: The mean of each column.
-        std: The standard deviation of each column.
-    """
-    scaler = StandardScaler()
-    scaler.mean_, scaler.scale_, scaler.var_, scaler.n_features_in_ = mean, std, std**2, len(mean)
-    return scaler
-
-
 def repeat_rows(
     x: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64], method: str
 ) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64]]:
@@ -76,5 +49,28 @@ def repeat_rows(
         raise InvalidInputError(
             f"the method {method!r} cannot weigh rows: give whole numbers as weights, leave them out, or use another."
         )
-    repeated = np.repeat(np.arange(len(x)), counts)
-    return x[repeated], y[repeated], np.ones(len(repeated))
+    return x.repeat(counts, 0), y.repeat(counts, 0), np.ones(counts.sum())
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """Subtracts a mean and divides by a standard deviation.
+
+    Attributes:
+        mean: The mean of each column.
+        std: The standard deviation of each column.
+    """
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+    @classmethod
+    def learn(cls, x: NDArray[np.float64], weights: NDArray[np.float64]) -> Scaler:
+        """The scaler of weighted rows; constant columns keep their scale."""
+        mean = np.average(x, axis=0, weights=weights)
+        std = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
+        return cls(mean, np.where(std <= 10 * np.finfo(np.float64).eps * np.abs(mean), 1.0, std))
+
+    def transform(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows in standard deviations from the mean."""
+        return (x - self.mean) / self.std

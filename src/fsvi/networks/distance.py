@@ -10,7 +10,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.networks.devices import precise_dtype
 from fsvi.validation import check_count, check_positive
 
-_MOST_ROWS = 1000
+MOST_ROWS = 1000
 """Rows whose distances give the length scale."""
 
 
@@ -69,9 +69,7 @@ class RandomFeatures(nn.Module):
             x: Training inputs of this layer, (n, num_inputs).
         """
         if self.length_scale is None:
-            distances = torch.pdist(self._scaled(x[torch.randperm(len(x))[:_MOST_ROWS]]))
-            if bool((distances > 0).any()):
-                self.scale.copy_(distances[distances > 0].median())
+            self.scale.fill_(median_distance(self._scaled(x[torch.randperm(len(x))[:MOST_ROWS]])))
         waves = self._waves(x).to(precise_dtype(x.device))
         self.axes.copy_(torch.linalg.eigh(waves.T @ waves)[1].flip(1))
 
@@ -90,3 +88,13 @@ class RandomFeatures(nn.Module):
         """What two such layers may differ in besides their tensors."""
         sizes = f"{self.num_inputs}, {self.num_features}, {self.length_scale}"
         return f"{sizes}, normalize={self.normalize}"
+
+
+def median_distance(x: Tensor) -> float:
+    """The median distance between rows that differ; 1 if none do.
+
+    Args:
+        x: The rows, a thousand at most, since all pairs of them are looked at.
+    """
+    distances = torch.pdist(x)
+    return float(distances[distances > 0].median()) if bool((distances > 0).any()) else 1.0

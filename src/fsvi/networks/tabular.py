@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fsvi.networks.distance import RandomFeatures
+from fsvi.networks.distance import MOST_ROWS, RandomFeatures, median_distance
 from fsvi.validation import check_count
 
 _FREQUENCY_STD, _BIAS_STD, _CLIP = 0.1, 0.5, 3.0
@@ -30,8 +30,8 @@ _GROWTH, _TREND, _FARTHEST = 0.1, 2.0, 10.0
 """How fast the prior's variance grows outside of the range, the multiple of the slopes, and up to which distance."""
 _KEPT, _FADE = 2.0, 3.0
 """How far outside of the range the network's inputs end, and the distance at which h fades."""
-_TAIL_SHARE, _SLOPE_ROWS, _MOST_ROWS = 0.15, 150, 1_000
-"""The share of rows at an end of a column that tell its slope, how many of them, and rows for the length scale."""
+_TAIL_SHARE, _SLOPE_ROWS = 0.15, 150
+"""The share of rows at an end of a column that tell its slope, and how many of them."""
 _VERY_FAR = 1e3
 """Distances are not told apart from there on."""
 
@@ -183,9 +183,7 @@ class DistanceFeatures(nn.Module):
         beyond = margin(*x.shape) * x.std(0, correction=0)
         self.low.copy_(x.amin(0) - beyond)
         self.high.copy_(x.amax(0) + beyond)
-        distances = torch.pdist(self.trunk(x[torch.randperm(len(x))[:_MOST_ROWS]]))
-        if bool((distances > 0).any()):
-            self.length.copy_(distances[distances > 0].median())
+        self.length.fill_(median_distance(self.trunk(x[torch.randperm(len(x))[:MOST_ROWS]])))
         slopes = [[_slope(x, column, sign, function) for column in range(self.in_features)] for sign in (-1, 1)]
         self.slopes.copy_(torch.tensor(slopes))
         # Where most rows have the extreme value, the other end tells the slope.

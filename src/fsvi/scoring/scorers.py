@@ -175,7 +175,7 @@ class TableScorer(Scorer):
     def predict(self, inputs: Tensor) -> tuple[Predictive, Columns]:
         """Predictions in the targets' units, and conformal sets or intervals after a calibration."""
         model = self.model
-        raw = model._in_target_units(model._predict(inputs, self.samples))
+        raw = model._predict(inputs, self.samples)
         p, more = model._calibrated(raw), Columns()
         if model._is_conformal and raw.is_numeric:
             intervals = model.calibration_.intervals(raw, _ALPHA)

@@ -1,4 +1,4 @@
-"""The models of `python -m paper bench --tables`: the estimators, boosted trees, forest, linear model, constant."""
+"""The models of `python -m paper bench --tables`: the estimators, trees, a linear model, a network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NORMAL = 1.959964
 _LEVELS = 200
 """Categories that trees get, the most frequent ones."""
 _HELD_OUT = 0.2
-"""The share of training rows whose errors give trees a standard deviation, and conformal intervals their width."""
+"""The share of training rows whose errors give models a standard deviation, and conformal intervals their width."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Answer:
         proba: The probabilities of all classes.
         mean: E[y].
         std: The standard deviation of y; None if the model has none.
-        lower: The lower ends of 95% intervals.
+        lower: The lower ends of 95% intervals; None for those of a Gaussian.
         upper: Their upper ends.
     """
 
@@ -72,20 +72,23 @@ class Answer:
     lower: Array | None = None
     upper: Array | None = None
 
+    def __post_init__(self) -> None:
+        if self.lower is None and self.mean is not None and self.std is not None:
+            self.lower, self.upper = self.mean - NORMAL * self.std, self.mean + NORMAL * self.std
+
+
+Run = Callable[[Split], Answer]
+
 
 def _constant(split: Split) -> Answer:
     count = len(split.x_test)
     if split.num_classes:
         shares = np.bincount(split.y, minlength=split.num_classes) / len(split.y)
         return Answer(0.0, np.tile(shares, (count, 1)))
-    return _gaussian(0.0, np.full(count, split.y.mean()), np.full(count, split.y.std()))
+    return Answer(0.0, mean=np.full(count, split.y.mean()), std=np.full(count, split.y.std()))
 
 
-def _gaussian(cpu: float, mean: Array, std: Array) -> Answer:
-    return Answer(cpu, mean=mean, std=std, lower=mean - NORMAL * std, upper=mean + NORMAL * std)
-
-
-def ours(method: str, **settings: Any) -> Callable[[Split], Answer]:
+def ours(method: str, **settings: Any) -> Run:
     """Our estimator with a method, on the rows as they are.
 
     Args:
@@ -96,27 +99,26 @@ def ours(method: str, **settings: Any) -> Callable[[Split], Answer]:
     def run(split: Split) -> Answer:
         kind = FSVIClassifier if split.num_classes else FSVIRegressor
         model: Any = kind(method, settings=settings or None, random_state=split.seed)
-        cpu = _timed(lambda: model.fit(split.x, split.y))
+        cpu = _fit(model, split.x, split.y)
         if split.num_classes:
-            return Answer(cpu, _all_classes(model.predict_proba(split.x_test), model.classes_, split.num_classes))
+            return _classes(cpu, model, split.x_test, split)
         mean, std = model.predict(split.x_test, return_std=True)
-        lower, upper = model.predict_interval(split.x_test, alpha=0.05)
-        return Answer(cpu, mean=mean, std=std, lower=lower, upper=upper)
+        return Answer(cpu, None, mean, std, *model.predict_interval(split.x_test, alpha=0.05))
 
     return run
 
 
-def _timed(action: Callable[[], Any]) -> float:
+def _fit(model: Any, x: Any, y: Array) -> float:
     started = time.process_time()
-    action()
+    model.fit(x, y)
     return time.process_time() - started
 
 
-def _all_classes(proba: Array, classes: Array, count: int) -> Array:
+def _classes(cpu: float, model: Any, x_test: Any, split: Split) -> Answer:
     """Probabilities of all classes; those that training rows lack have none."""
-    full = np.zeros((len(proba), count))
-    full[:, np.asarray(classes, dtype=int).ravel()] = proba
-    return full
+    full = np.zeros((len(x_test), split.num_classes))
+    full[:, np.asarray(model.classes_, dtype=int).ravel()] = model.predict_proba(x_test)
+    return Answer(cpu, full)
 
 
 def plain_frames(split: Split) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -139,131 +141,122 @@ def plain_frames(split: Split) -> tuple[pd.DataFrame, pd.DataFrame]:
     return both.iloc[: len(split.x)], both.iloc[len(split.x) :]
 
 
-def trees(make: Callable[[Split, list[str]], Any], as_text: bool = False) -> Callable[[Split], Answer]:
-    """A tree model; its standard deviation is that of the errors on held-out rows, unless it predicts one.
-
-    Args:
-        make: A function (split, names of categorical columns) -> unfitted model.
-        as_text: Whether the model takes categories as text.
-    """
-
-    def run(split: Split) -> Answer:
-        x, x_test = plain_frames(split)
-        names = [str(name) for name in x.columns if isinstance(x[name].dtype, pd.CategoricalDtype)]
-        if as_text:
-            x, x_test = (
-                part.astype(dict.fromkeys(names, object)).fillna(dict.fromkeys(names, "nan")) for part in (x, x_test)
-            )
-        model = make(split, names)
-        cpu = _timed(lambda: model.fit(x, split.y))
-        if split.num_classes:
-            return Answer(cpu, _all_classes(model.predict_proba(x_test), model.classes_, split.num_classes))
-        predicted = model.predict(x_test)
-        if predicted.ndim == 2:  # CatBoost's mean and variance
-            return _gaussian(cpu, predicted[:, 0], np.sqrt(predicted[:, 1]))
-        errors = _held_out_errors(make(split, names), x, split)
-        return _gaussian(cpu, predicted, np.full(len(predicted), np.sqrt((errors**2).mean())))
-
-    return run
+def _texts(split: Split) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The same with categories as text, for CatBoost."""
+    first, second = plain_frames(split)
+    names = first.columns[[isinstance(kind, pd.CategoricalDtype) for kind in first.dtypes]]
+    first, second = (
+        x.astype(dict.fromkeys(names, object)).fillna(dict.fromkeys(names, "nan")) for x in (first, second)
+    )
+    return first, second
 
 
-def _held_out_errors(model: Any, x: pd.DataFrame, split: Split) -> Array:
-    order = np.random.RandomState(split.seed).permutation(len(x))
-    held_out, kept = np.split(order, [max(1, round(_HELD_OUT * len(x)))])
-    errors: Array = model.fit(x.iloc[kept], split.y[kept]).predict(x.iloc[held_out]) - split.y[held_out]
-    return errors
-
-
-def conformal(make: Callable[[Split, list[str]], Any]) -> Callable[[Split], Answer]:
-    """Split conformal intervals around a model: as wide as the errors on held-out rows; there is no density.
-
-    Args:
-        make: A function (split, names of categorical columns) -> unfitted model.
-    """
-
-    def run(split: Split) -> Answer:
-        x, x_test = plain_frames(split)
-        model = make(split, [])
-        errors: list[Array] = []
-        cpu = _timed(lambda: errors.append(np.abs(_held_out_errors(model, x, split))))
-        rank = int(np.ceil(0.95 * (len(errors[0]) + 1)))
-        reach = np.sort(errors[0])[rank - 1] if rank <= len(errors[0]) else np.inf
-        mean = model.predict(x_test)
-        return Answer(cpu, mean=mean, lower=mean - reach, upper=mean + reach)
-
-    return run
-
-
-def _forest(split: Split) -> Answer:
-    """A random forest; its variance is that between trees and that of the errors on rows out of the bag."""
-    x, x_test = _encoded(split)
-    kind = RandomForestClassifier if split.num_classes else RandomForestRegressor
-    model: Any = kind(random_state=split.seed, oob_score=True)
-    cpu = _timed(lambda: model.fit(x, split.y))
-    if split.num_classes:
-        return Answer(cpu, _all_classes(model.predict_proba(x_test), model.classes_, split.num_classes))
-    by_tree = np.stack([tree.predict(x_test) for tree in model.estimators_])
-    noise = ((model.oob_prediction_ - split.y) ** 2).mean()
-    return _gaussian(cpu, by_tree.mean(0), np.sqrt(by_tree.var(0) + noise))
-
-
-def _linear(split: Split) -> Answer:
-    x, x_test = _encoded(split)
-    last = LogisticRegression(max_iter=1000) if split.num_classes else RidgeCV(np.logspace(-2, 3, 11))
-    model: Any = make_pipeline(StandardScaler(), last)
-    cpu = _timed(lambda: model.fit(x, split.y))
-    if split.num_classes:
-        return Answer(cpu, _all_classes(model.predict_proba(x_test), model.classes_, split.num_classes))
-    mean, noise = model.predict(x_test), np.sqrt(((model.predict(x) - split.y) ** 2).mean())
-    return _gaussian(cpu, mean, np.full(len(mean), noise))
-
-
-def _encoded(split: Split) -> tuple[Array, Array]:
+def encoded(split: Split) -> tuple[Array, Array]:
+    """Rows as the estimators encode them, for models that take numbers only."""
     encoder = TableEncoder.learn(as_table(split.x))
     return encoder.transform(as_table(split.x)), encoder.transform(as_table(split.x_test))
 
 
-def make_models(tell: Callable[[str], None]) -> dict[str, Callable[[Split], Answer]]:
-    """All models by name; boosted trees of libraries that are not installed are left out.
+def plain(make: Callable[[Split, Any], Any], prepare: Callable[[Split], Any], conformal: bool = False) -> Run:
+    """A model of another library, whose standard deviation is that of its errors on held-out rows, unless it has one.
+
+    Args:
+        make: A function (split, prepared training rows) -> unfitted model.
+        prepare: A function that gives training rows and test rows as the model takes them.
+        conformal: Whether intervals are as wide as held-out errors, around the model without these rows. They have no
+            density.
+    """
+
+    def run(split: Split) -> Answer:
+        x, x_test = prepare(split)
+        model = make(split, x)
+        if not conformal:
+            cpu = _fit(model, x, split.y)
+            if split.num_classes:
+                return _classes(cpu, model, x_test, split)
+            predicted = model.predict(x_test)
+            if predicted.ndim == 2:  # CatBoost's mean and variance
+                return Answer(cpu, mean=predicted[:, 0], std=np.sqrt(predicted[:, 1]))
+            model = make(split, x)
+        order = np.random.RandomState(split.seed).permutation(len(x))
+        held_out, kept = np.split(order, [max(1, round(_HELD_OUT * len(x)))])
+        rows = x.iloc if isinstance(x, pd.DataFrame) else x
+        seconds = _fit(model, rows[kept], split.y[kept])
+        errors = np.sort(np.abs(model.predict(rows[held_out]) - split.y[held_out]))
+        if not conformal:
+            return Answer(cpu, mean=predicted, std=np.full(len(x_test), np.sqrt((errors**2).mean())))
+        rank, mean = int(np.ceil(0.95 * (len(errors) + 1))), model.predict(x_test)
+        reach = errors[rank - 1] if rank <= len(errors) else np.inf
+        return Answer(seconds, mean=mean, lower=mean - reach, upper=mean + reach)
+
+    return run
+
+
+def _boosting(split: Split, x: Any) -> Any:
+    kind = HistGradientBoostingClassifier if split.num_classes else HistGradientBoostingRegressor
+    return kind(random_state=split.seed)
+
+
+def _forest(split: Split, x: Any) -> Any:
+    kind = RandomForestClassifier if split.num_classes else RandomForestRegressor
+    return kind(random_state=split.seed)
+
+
+def _linear(split: Split, x: Any) -> Any:
+    last = LogisticRegression(max_iter=1000) if split.num_classes else RidgeCV(np.logspace(-2, 3, 11))
+    return make_pipeline(StandardScaler(), last)
+
+
+def _lightgbm(library: Any) -> dict[str, Run]:
+    def make(split: Split, x: Any) -> Any:
+        kind = library.LGBMClassifier if split.num_classes else library.LGBMRegressor
+        return kind(random_state=split.seed, n_jobs=1, verbose=-1)
+
+    return {"LightGBM": plain(make, plain_frames), "conformal LightGBM": plain(make, plain_frames, conformal=True)}
+
+
+def _catboost(library: Any) -> dict[str, Run]:
+    def make(split: Split, x: Any) -> Any:
+        given: dict[str, Any] = {
+            "random_seed": split.seed,
+            "thread_count": 1,
+            "verbose": 0,
+            "allow_writing_files": False,
+        }
+        given["cat_features"] = [name for name in x.columns if x[name].dtype.kind not in "iuf"]
+        if split.num_classes:
+            return library.CatBoostClassifier(**given)
+        return library.CatBoostRegressor(loss_function="RMSEWithUncertainty", **given)
+
+    return {"CatBoost": plain(make, _texts)}
+
+
+def _pytabkit(library: Any) -> dict[str, Run]:
+    def make(split: Split, x: Any) -> Any:
+        kind = library.RealMLP_TD_Classifier if split.num_classes else library.RealMLP_TD_Regressor
+        return kind(device="cpu", random_state=split.seed, n_threads=1)
+
+    return {"RealMLP": plain(make, encoded)}
+
+
+def make_models(tell: Callable[[str], None]) -> dict[str, Run]:
+    """All models by name; those of libraries that are not installed are left out.
 
     Args:
         tell: A function that shows a line of text.
     """
-
-    def boosting(split: Split, names: list[str]) -> Any:
-        kind = HistGradientBoostingClassifier if split.num_classes else HistGradientBoostingRegressor
-        return kind(random_state=split.seed)
-
     models = {
         "fsvi": ours("fsvi"),
         "map": ours("map"),
         "ensemble": ours("ensemble:map", size=5),
-        "HistGradientBoosting": trees(boosting),
-        "forest": _forest,
-        "linear": _linear,
+        "HistGradientBoosting": plain(_boosting, plain_frames),
+        "forest": plain(_forest, encoded),
+        "linear": plain(_linear, encoded),
         "constant": _constant,
     }
-    for name, add in (("lightgbm", _add_lightgbm), ("catboost", _add_catboost)):
+    for name, add in (("lightgbm", _lightgbm), ("catboost", _catboost), ("pytabkit", _pytabkit)):
         try:
-            add(models, import_module(name))
+            models |= add(import_module(name))
         except ImportError:
             tell(f"{name} is not installed and left out.")
     return models
-
-
-def _add_lightgbm(models: dict[str, Callable[[Split], Answer]], library: Any) -> None:
-    def make(split: Split, names: list[str]) -> Any:
-        kind = library.LGBMClassifier if split.num_classes else library.LGBMRegressor
-        return kind(random_state=split.seed, n_jobs=1, verbose=-1)
-
-    models["LightGBM"], models["conformal LightGBM"] = trees(make), conformal(make)
-
-
-def _add_catboost(models: dict[str, Callable[[Split], Answer]], library: Any) -> None:
-    def make(split: Split, names: list[str]) -> Any:
-        given = {"random_seed": split.seed, "thread_count": 1, "verbose": 0, "cat_features": names}
-        if split.num_classes:
-            return library.CatBoostClassifier(**given, allow_writing_files=False)
-        return library.CatBoostRegressor(loss_function="RMSEWithUncertainty", **given, allow_writing_files=False)
-
-    models["CatBoost"] = trees(make, as_text=True)

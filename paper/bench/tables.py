@@ -7,11 +7,12 @@ training rows do not have ("group"). "far" checks the estimators' promises at 2 
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,11 @@ import pandas as pd
 from sklearn import datasets
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-from fsvi.errors import DataNotFoundError, FileFormatError, InvalidInputError
+from fsvi.errors import DataNotFoundError, InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.serialization import check_writable, write_bytes
-from fsvi.tables import TableEncoder, as_table
 from fsvi.validation import check_choice
-from paper.bench.table_models import Answer, Array, Split, make_models
-from paper.records import read_document, write_document
+from paper.bench.table_models import Answer, Array, Run, Split, encoded, make_models
 
 _CLASSES = {
     **{"titanic": "survived", "hdma": "deny", "flchain": "death", "hi": "whi", "benefits": "ui", "weather": "weather"},
@@ -228,21 +227,15 @@ def score(answer: Answer, split: Split, y: Array) -> dict[str, float]:
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def measure_far(table: Table, seed: int) -> dict[str, Any]:
+def measure_far(split: Split) -> dict[str, Any]:
     """The uncertainty on test rows, and with all columns or one column shifted, and which promises hold.
 
     Args:
-        table: The table.
-        seed: The seed of split, model and shifts.
+        split: Training and test rows.
     """
-    found = make_split(table, "iid", seed)
-    if found is None:
-        return {}
-    split, _ = found
-    encoder = TableEncoder.learn(as_table(split.x))
-    x, x_test = (encoder.transform(as_table(part)) for part in (split.x, split.x_test))
-    x_test, std, random = x_test[:_FAR_ROWS], x.std(0), np.random.RandomState(seed)
-    model: Any = (FSVIClassifier if split.num_classes else FSVIRegressor)(random_state=seed).fit(x, split.y)
+    x, x_test = encoded(split)
+    x_test, std, random = x_test[:_FAR_ROWS], x.std(0), np.random.RandomState(split.seed)
+    model: Any = (FSVIClassifier if split.num_classes else FSVIRegressor)(random_state=split.seed).fit(x, split.y)
 
     def mean(rows: Array) -> float:
         if split.num_classes:
@@ -272,52 +265,42 @@ def measure_far(table: Table, seed: int) -> dict[str, Any]:
 def measure(
     table: Table,
     seeds: Sequence[int],
-    have: Sequence[dict[str, Any]],
-    models: Mapping[str, Callable[[Split], Answer]],
+    done: Collection[tuple[Any, ...]],
+    models: Mapping[str, Run],
     splits: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
     """What is still to be measured on a table, one result at a time.
 
     Args:
         table: The table.
-        seeds: The seeds.
-        have: Earlier results.
+        seeds: The seeds; splits that are not random take the first only.
+        done: The table, split, seed and model of earlier results.
         models: The models, by name.
         splits: Some of `KINDS` and `FAR`.
     """
-    done = {(row["split"], row["seed"], row["model"]) for row in have}
-    for kind in [kind for kind in splits if kind != FAR]:
-        for seed in seeds if kind == "iid" else seeds[:2]:
-            missing = [name for name in models if (kind, seed, name) not in done]
-            found = make_split(table, kind, seed) if missing else None
+    for kind in splits:
+        for seed in seeds if kind == "iid" else seeds[:1]:
+            missing = [name for name in models if (table.name, kind, seed, name) not in done]
+            missing = [name for name in missing if not (table.is_classification and name.startswith("conformal"))]
+            missing = [name for name in missing if kind != FAR or name == "fsvi"]
+            found = make_split(table, "iid" if kind == FAR else kind, seed) if missing else None
             for name in missing if found else []:
                 split, y = found  # type: ignore[misc]
-                if name.startswith("conformal") and split.num_classes:
-                    continue
-                answer = models[name](replace(split))
-                yield {"split": kind, "seed": seed, "model": name, "cpu": answer.cpu, **score(answer, split, y)}
-    if FAR in splits and "fsvi" in models and (FAR, seeds[0], "fsvi") not in done:
-        yield {"split": FAR, "seed": seeds[0], "model": "fsvi", **measure_far(table, seeds[0])}
+                keys = {"table": table.name, "split": kind, "seed": seed, "model": name}
+                if kind == FAR:
+                    yield {**keys, **measure_far(split)}
+                else:
+                    answer = models[name](split)
+                    yield {**keys, "cpu": answer.cpu, **score(answer, split, y)}
 
 
 # Reporting ------------------------------------------------------------------------------------------------------------
 
 
-def gather(documents: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """All results as one frame, a row per table, split, seed and model."""
-    rows = [{"table": found["table"], **row} for found in documents for row in found["results"]]
-    return pd.DataFrame(rows)
-
-
-def _pairs(rows: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
-    """Results of two models on the same splits, side by side."""
-    keys = ["table", "split", "seed"]
-    return rows[rows.model == first].merge(rows[rows.model == second], on=keys, suffixes=("", " other"))
-
-
 def versus(rows: pd.DataFrame, other: str) -> dict[str, float]:
     """Wins, ties and losses of "fsvi" in accuracy or RMSE (tie: 1 point or 2%), and NLL and time next to another's."""
-    pairs = _pairs(rows, "fsvi", other)
+    keys = ["table", "split", "seed"]
+    pairs = rows[rows.model == "fsvi"].merge(rows[rows.model == other], on=keys, suffixes=("", " other"))
     gain = pd.Series(np.nan, pairs.index, dtype=float)
     if "accuracy" in pairs:
         gain = ((pairs["accuracy"] - pairs["accuracy other"]) / 0.01).round(9)
@@ -400,7 +383,7 @@ def run_table_bench(
     models: str | None = None,
     splits: str | None = None,
 ) -> None:
-    """Measure tables; write one JSON file per table, `tables.md` and `tables.png`. What was measured is kept.
+    """Measure tables; write `tables.json`, `tables.md` and `tables.png`. What was measured is not measured again.
 
     Args:
         out: The folder to write to.
@@ -416,34 +399,28 @@ def run_table_bench(
     wanted = _chosen("only", names, tables)
     known = make_models(tell)
     some = {name: known[name] for name in _chosen("models", models, known)}
-    kinds = _chosen("splits", splits, (*KINDS, FAR))
-    documents = []
+    kinds, path = _chosen("splits", splits, (*KINDS, FAR)), out / "tables.json"
+    rows = json.loads(path.read_text()) if path.is_file() else []
     for name in wanted:
-        path = out / f"{name}.json"
-        try:
-            found = read_document(path)
-        except FileFormatError:
-            found = {"table": name, "results": []}
+        done = {(row["table"], row["split"], row["seed"], row["model"]) for row in rows}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                for row in measure(tables[name], seeds, list(found["results"]), some, kinds):
-                    found["results"].append(row)
-                    write_document(path, found)
+                for row in measure(tables[name], seeds, done, some, kinds):
+                    rows.append(row)
+                    write_bytes(path, ("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n").encode())
         except DataNotFoundError as error:
             tell(f"{name} is left out: {error}")
             continue
-        tell(f"{name}: {len(found['results'])} results")
-        documents.append(found)
-    if documents:
-        rows = gather(documents)
-        write_bytes(out / "tables.md", render_markdown(rows).encode())
-        draw(rows, out / "tables.png")
+        tell(f"{name}: {len(rows) - len(done)} new results")
+    if rows:
+        write_bytes(out / "tables.md", render_markdown(pd.DataFrame(rows)).encode())
+        draw(pd.DataFrame(rows), out / "tables.png")
         tell(f"Written to {out / 'tables.md'}.")
 
 
-def _chosen(option: str, names: str | None, known: Iterable[str]) -> list[str]:
+def _chosen(option: str, names: str | None, known: Collection[str]) -> list[str]:
     """Names separated by commas; all without any."""
-    return (
-        list(known) if names is None else [check_choice(option, name.strip(), list(known)) for name in names.split(",")]
-    )
+    if names is None:
+        return list(known)
+    return [check_choice(option, name.strip(), list(known)) for name in names.split(",")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ def date_format(cells: Iterable[str]) -> str | None:
     return next((form for form in DATE_FORMATS if all(parse_date(cell, form) is not None for cell in cells)), None)
 
 
+@lru_cache(2**16)  # a column is read several times
 def parse_date(text: str, form: str) -> np.datetime64 | None:
     """The time that a text means, in UTC; None if it does not have this format."""
     for time in _TIMES:

@@ -7,7 +7,7 @@ import pytest
 
 from fsvi.errors import InvalidInputError
 from paper.bench import tables
-from paper.bench.table_models import Answer, Split, conformal, make_models, plain_frames
+from paper.bench.table_models import Answer, Split, make_models, plain, plain_frames
 from paper.bench.tables import Table, file_table, make_split, render_markdown, run_table_bench, score, versus
 
 
@@ -68,7 +68,7 @@ def test_conformal_intervals_are_as_wide_as_held_out_errors(small):
             return np.zeros(len(x))
 
     split, _ = make_split(small, "iid", 0)
-    answer = conformal(lambda split, names: Zero())(split)
+    answer = plain(lambda split, x: Zero(), plain_frames, conformal=True)(split)
     held_out = np.random.RandomState(0).permutation(120)[:24]
     assert answer.upper[0] == -answer.lower[0] == np.abs(split.y[held_out]).max()
 
@@ -88,19 +88,17 @@ def test_wins_ties_and_losses():
 def test_the_bench_writes_results_and_goes_on_where_it_stopped(small, tmp_path, monkeypatch):
     fast = {"fsvi": lambda split: make_models(print)["constant"](split), "constant": make_models(print)["constant"]}
     monkeypatch.setattr(tables, "make_models", lambda tell: fast)
-    monkeypatch.setattr(
-        tables, "measure_far", lambda table, seed: {"holds": {"all 8": True, "one 8": True, "2": False}}
-    )
+    monkeypatch.setattr(tables, "measure_far", lambda split: {"holds": {"all 8": True, "one 8": True, "2": False}})
     told = []
     run_table_bench(tmp_path, [0, 1], told.append, own=[small])
-    results = json.loads((tmp_path / "small.json").read_text())["results"]
+    results = json.loads((tmp_path / "tables.json").read_text())
     assert {row["split"] for row in results} == {"iid", "beyond", "gap", "far"}
     page = (tmp_path / "tables.md").read_text()
     assert "| iid | constant | 0 / 2 / 0 |" in page and "2 of 3 promises hold; broken: ['small: 2']" in page
     assert (tmp_path / "tables.png").stat().st_size > 1000
     monkeypatch.setattr(tables, "score", lambda *given: pytest.fail("measured twice"))
     run_table_bench(tmp_path, [0, 1], told.append, own=[small])
-    assert render_markdown(tables.gather([{"table": "small", "results": results}])) == page
+    assert render_markdown(pd.DataFrame(results)) == page
 
 
 def test_a_file_of_ones_own(tmp_path):

@@ -88,11 +88,8 @@ def bench(given: Namespace) -> None:
     from paper import bench
 
     if given.tables:
-        own = [bench.file_table(spec) for spec in given.file]
         seeds = range(given.first_seed, given.first_seed + given.seeds)
-        bench.run_table_bench(
-            given.out, seeds, tell=print, names=given.only, own=own, models=given.models, splits=given.splits
-        )
+        bench.run_table_bench(given.out, seeds, tell=print, names=given.only, models=given.models, splits=given.splits)
     else:
         bench.run_bench(given.out, given.quick, given.only, others=given.peers)
 
@@ -171,7 +168,6 @@ def _parser() -> ArgumentParser:
     added.add_argument("--splits", help="iid, beyond, gap, time, group, far, separated by commas, with --tables")
     added.add_argument("--first-seed", type=int, default=0, help="the first of these seeds")
     added.add_argument("--only", help="measure only this, such as cnn or iris; names separated by commas")
-    added.add_argument("--file", action="append", default=[], help="a table of your own: customers.csv:target")
     added = add("data", show_data, compute=False)
     added.add_argument("action", choices=("list", "get", "verify"))
     added.add_argument("names", nargs="*", help="names of datasets; none for all")

@@ -22,7 +22,7 @@ import pandas as pd
 from sklearn import datasets
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-from fsvi.errors import DataNotFoundError, InvalidInputError
+from fsvi.errors import DataNotFoundError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.serialization import check_writable, write_bytes
 from fsvi.validation import check_choice
@@ -70,20 +70,16 @@ class Table:
     is_classification: bool
 
 
-def _file(path: Path, target: str, is_classification: bool) -> tuple[pd.DataFrame, Array]:
-    frame = pd.read_csv(path).dropna(subset=[target])
-    y = frame.pop(target)
-    labels: Array = np.unique(y.astype(str), return_inverse=True)[1]
-    return _some(frame, labels if is_classification else y.to_numpy(float))
-
-
 def _stored(path: str, target: str, is_classification: bool) -> tuple[pd.DataFrame, Array]:
     """A table in a folder that FSVI_DATA names."""
     folders = [Path(part).expanduser() for part in os.environ.get("FSVI_DATA", "").split(os.pathsep) if part]
-    for folder in folders:
-        if (folder / path).is_file():
-            return _file(folder / path, target, is_classification)
-    raise DataNotFoundError(f"{path} is in no folder that FSVI_DATA names.")
+    found = next((folder / path for folder in folders if (folder / path).is_file()), None)
+    if found is None:
+        raise DataNotFoundError(f"{path} is in no folder that FSVI_DATA names.")
+    frame = pd.read_csv(found).dropna(subset=[target])
+    y = frame.pop(target)
+    labels: Array = np.unique(y.astype(str), return_inverse=True)[1]
+    return _some(frame, labels if is_classification else y.to_numpy(float))
 
 
 def _some(frame: pd.DataFrame, y: Array) -> tuple[pd.DataFrame, Array]:
@@ -102,21 +98,6 @@ TABLES = (
     *(Table(name, partial(_stored, f"tables/{name}.csv.gz", y, False), False) for name, y in _NUMBERS.items()),
     *(Table(name, partial(_stored, f"uci/{name}.csv.gz", "y", False), False) for name in _UCI),
 )
-
-
-def file_table(spec: str) -> Table:
-    """A table of your own.
-
-    Args:
-        spec: A CSV file and its target, as "customers.csv:churn"; a target of text has classes.
-    """
-    path, colon, target = spec.rpartition(":")
-    if not colon or not path or not target:
-        raise InvalidInputError(f"--file {spec!r} must name a file and its target, as in customers.csv:churn.")
-    frame = pd.read_csv(path)
-    check_choice("target", target, [str(name) for name in frame.columns])
-    is_classification = frame[target].dtype.kind not in "iuf"
-    return Table(Path(path).stem, partial(_file, Path(path), target, is_classification), is_classification)
 
 
 # Splits ---------------------------------------------------------------------------------------------------------------
@@ -379,7 +360,7 @@ def run_table_bench(
     seeds: Sequence[int],
     tell: Callable[[str], None],
     names: str | None = None,
-    own: Sequence[Table] = (),
+    tables: Sequence[Table] = TABLES,
     models: str | None = None,
     splits: str | None = None,
 ) -> None:
@@ -390,13 +371,13 @@ def run_table_bench(
         seeds: The seeds of splits and models.
         tell: A function that shows a line of text.
         names: The names of tables, separated by commas; None measures all.
-        own: Tables to measure instead.
+        tables: The tables to choose from.
         models: The names of models, separated by commas; None measures all.
         splits: Some of `KINDS` and "far", separated by commas; None measures all.
     """
     check_writable(out)
-    tables = {table.name: table for table in own or TABLES}
-    wanted = _chosen("only", names, tables)
+    by_name = {table.name: table for table in tables}
+    wanted = _chosen("only", names, by_name)
     known = make_models(tell)
     some = {name: known[name] for name in _chosen("models", models, known)}
     kinds, path = _chosen("splits", splits, (*KINDS, FAR)), out / "tables.json"
@@ -406,7 +387,7 @@ def run_table_bench(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                for row in measure(tables[name], seeds, done, some, kinds):
+                for row in measure(by_name[name], seeds, done, some, kinds):
                     rows.append(row)
                     write_bytes(path, ("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n").encode())
         except DataNotFoundError as error:

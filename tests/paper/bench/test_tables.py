@@ -5,10 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fsvi.errors import InvalidInputError
 from paper.bench import tables
 from paper.bench.table_models import Answer, Split, make_models, plain, plain_frames
-from paper.bench.tables import Table, file_table, make_split, render_markdown, run_table_bench, score, versus
+from paper.bench.tables import Table, make_split, render_markdown, run_table_bench, score, versus
 
 
 @pytest.fixture
@@ -90,22 +89,12 @@ def test_the_bench_writes_results_and_goes_on_where_it_stopped(small, tmp_path, 
     monkeypatch.setattr(tables, "make_models", lambda tell: fast)
     monkeypatch.setattr(tables, "measure_far", lambda split: {"holds": {"all 8": True, "one 8": True, "2": False}})
     told = []
-    run_table_bench(tmp_path, [0, 1], told.append, own=[small])
+    run_table_bench(tmp_path, [0, 1], told.append, tables=[small])
     results = json.loads((tmp_path / "tables.json").read_text())
     assert {row["split"] for row in results} == {"iid", "beyond", "gap", "far"}
     page = (tmp_path / "tables.md").read_text()
     assert "| iid | constant | 0 / 2 / 0 |" in page and "2 of 3 promises hold; broken: ['small: 2']" in page
     assert (tmp_path / "tables.png").stat().st_size > 1000
     monkeypatch.setattr(tables, "score", lambda *given: pytest.fail("measured twice"))
-    run_table_bench(tmp_path, [0, 1], told.append, own=[small])
+    run_table_bench(tmp_path, [0, 1], told.append, tables=[small])
     assert render_markdown(pd.DataFrame(results)) == page
-
-
-def test_a_file_of_ones_own(tmp_path):
-    pd.DataFrame({"a": [1.0, 2.0], "y": ["u", "v"]}).to_csv(tmp_path / "own.csv", index=False)
-    table = file_table(f"{tmp_path / 'own.csv'}:y")
-    assert table.is_classification and sorted(table.load()[1].tolist()) == [0, 1]
-    with pytest.raises(InvalidInputError, match="must name a file and its target"):
-        file_table("own.csv")
-    with pytest.raises(ValueError, match="'z'"):
-        file_table(f"{tmp_path / 'own.csv'}:z")

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 import fsvi
 from fsvi import metrics
-from fsvi.machine import keep_memory
 from paper.experiment import Compute, Order
 from paper.tasks.images import predict
 from paper.tasks.registry import TASKS
@@ -73,7 +72,6 @@ def measure(changes: dict[str, Any]) -> dict[str, float]:
 
 def main(path: Path, names: list[str]) -> None:
     """Make the rows that are missing, and write the file after each of them."""
-    keep_memory()
     rows = json.loads(path.read_text()) if path.exists() else {}
     for name in names or ROWS:
         if name not in rows:

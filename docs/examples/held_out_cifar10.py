@@ -17,7 +17,6 @@ from torch import Tensor
 
 import fsvi
 from fsvi import metrics
-from fsvi.machine import keep_memory
 from paper import data
 from paper.experiment import Compute, Experiment, Order
 from paper.tasks.cifar10 import NAME
@@ -57,7 +56,6 @@ def measure(method: fsvi.Method, x: Tensor, y: Tensor, others: dict[str, Tensor]
 
 def main(path: Path, work: Path) -> None:
     """Make the rows that are missing, and write the file after each of them."""
-    keep_memory()
     rows = json.loads(path.read_text()) if path.exists() else {}
     normalize = data.Normalize.of(data.load(NAME, "train").x)
     others = {name: normalize(colored(name)) for name in ("mnist", "fashion-mnist")}

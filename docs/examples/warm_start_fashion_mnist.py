@@ -16,7 +16,6 @@ from fsvi import contexts, metrics, priors
 from paper import data
 
 trained = fsvi.load(sys.argv[1])
-fsvi.machine.keep_memory()
 
 # %% Its data, and other images, where the network must learn to be unsure
 train, elsewhere = data.load("fashion-mnist", "train"), data.load("kmnist", "test")

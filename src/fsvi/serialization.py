@@ -243,13 +243,10 @@ class Configurable:
         return {"class": name_in_files(type(self)), "settings": settings}
 
     def _setting(self, name: str) -> Any:
-        if not hasattr(self, name):
-            kind = type(self).__name__
-            raise InvalidInputError(
-                f"{kind} cannot be saved: its argument {name!r} is neither an attribute of that name nor listed in "
-                f"{kind}._transient."
-            )
-        return plain(getattr(self, name))
+        if hasattr(self, name):
+            return plain(getattr(self, name))
+        kind = type(self).__name__
+        raise InvalidInputError(f"{kind} cannot be saved: its argument {name!r} is no attribute of that name.")
 
     @staticmethod
     def from_config(config: Mapping[str, Any], **transient: Any) -> Any:
@@ -284,14 +281,18 @@ def plain(value: Any) -> Any:
         return value.config()
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
         return value.tolist()
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
 
 
 def _rebuild(value: Any) -> Any:
-    if isinstance(value, dict) and "class" in value:
-        return Configurable.from_config(value)
+    """Undo `plain`."""
+    if isinstance(value, dict):
+        is_object = value.keys() == {"class", "settings"}
+        return Configurable.from_config(value) if is_object else {key: _rebuild(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_rebuild(item) for item in value]
     return value

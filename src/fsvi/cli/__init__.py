@@ -97,7 +97,6 @@ def _fit_parser(commands: Any) -> None:
 
 def _fit(options: argparse.Namespace) -> None:
     from fsvi.cli.fit import fit_file
-    from fsvi.machine import keep_memory
 
     options.columns = {}
     for kind in ("number", "category", "date", "ignore"):
@@ -106,7 +105,6 @@ def _fit(options: argparse.Namespace) -> None:
                 options.parser.error(f"--{options.columns[name]} {name} and --{kind} {name} contradict each other.")
             options.columns[name] = kind
     options.report = options.out.with_suffix(".html")
-    keep_memory()
     diagnosis = fit_file(options, _to_stderr if options.json else print)
     print(diagnosis.to_json() if options.json else f"{diagnosis}\nModel: {options.out}. Report: {options.report}.")
 

@@ -6,7 +6,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,32 +19,20 @@ from fsvi.estimators.distance import NUM_FEATURES, with_distance
 from fsvi.estimators.rows import Scaler
 from fsvi.methods.files import as_tree, from_tree
 from fsvi.networks.network import Network
-from fsvi.serialization import (
-    ESTIMATOR,
-    Configurable,
-    building_from,
-    check_draws,
-    name_in_files,
-    plain,
-    read_tree,
-    write_tree,
-)
+from fsvi.serialization import ESTIMATOR, Configurable, building_from, check_draws, read_tree, write_tree
 from fsvi.training import History
 
 _MOST_LETTERS = 2**24
 """What labels may have, all as long as the longest."""
-_TRANSIENT = ("module", "device", "progress")
-"""Parameters that a file does not hold: the trained network itself does, and the others belong to a machine."""
 
 
-class Saved:
-    """An estimator that can be written to a file and read again, with identical predictions."""
+class Saved(Configurable):
+    """An estimator that can be written to a file and read again, with identical predictions.
 
-    _classes: ClassVar[dict[str, type[Any]]] = {}
+    A file does not hold `module` (it has the trained network itself), and `device` and `progress` belong to a machine.
+    """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        Saved._classes[name_in_files(cls)] = cls
+    _transient = ("module", "device", "progress")
 
     @abstractmethod
     def _target_tree(self) -> dict[str, Any]:
@@ -73,10 +61,9 @@ class Saved:
         """
         tree = read_tree(path, ESTIMATOR)
         with building_from(path):
-            kind = Saved._classes.get(tree["class"])
-            if kind is None or not issubclass(kind, cls):
-                raise FileFormatError(f"{path} holds a {tree['class']}, not a {cls.__name__}.")
-            estimator: Any = kind(**{name: _rebuilt(value) for name, value in tree["params"].items()})
+            estimator = Configurable.from_config(tree["estimator"], progress=False)
+            if not isinstance(estimator, cls):
+                raise FileFormatError(f"{path} holds a {type(estimator).__name__}, not a {cls.__name__}.")
             check_draws(estimator.num_samples)
             estimator._load_tree(tree, path, net)
         return estimator
@@ -84,9 +71,11 @@ class Saved:
     def _tree(self) -> dict[str, Any]:
         this: Any = self
         names = getattr(self, "feature_names_in_", None)
+        config = self.config()
+        if isinstance(this.random_state, np.random.RandomState):
+            config["settings"]["random_state"] = this.seed_
         return {
-            "class": name_in_files(type(self)),
-            "params": {name: _plain(value) for name, value in self._saved_params().items()},
+            "estimator": config,
             "encoder": this.encoder_.config(),
             "sketch": this.sketch_.config(),
             "scaler": scaler_tree(this.scaler_),
@@ -121,13 +110,6 @@ class Saved:
         if columns != scaled:
             raise FileFormatError(f"{path} has {columns} encoded columns, but scales {scaled}.")
 
-    def _saved_params(self) -> dict[str, Any]:
-        this: Any = self
-        params = {name: value for name, value in this.get_params(deep=False).items() if name not in _TRANSIENT}
-        if isinstance(params["random_state"], np.random.RandomState):
-            params["random_state"] = this.seed_
-        return params
-
 
 def scaler_tree(scaler: Scaler) -> dict[str, Any]:
     """A scaler as tensors."""
@@ -156,16 +138,3 @@ def labels_from(tree: Mapping[str, Any]) -> NDArray[Any]:
     if len(values) * max(map(len, values), default=0) > _MOST_LETTERS:
         raise FileFormatError(f"{len(values)} labels are too long.")
     return np.array(values, dtype=str)
-
-
-def _plain(value: Any) -> Any:
-    return {plain(key): plain(item) for key, item in value.items()} if isinstance(value, Mapping) else plain(value)
-
-
-def _rebuilt(value: Any) -> Any:
-    """A parameter from its plain form: objects such as contexts and priors again, also as one of the settings."""
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {"class", "settings"}:
-        return Configurable.from_config(value)
-    return {key: _rebuilt(item) for key, item in value.items()}

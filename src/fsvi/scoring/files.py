@@ -79,7 +79,6 @@ def predict_files(
     referral: Referral | None = None,
     jobs: int = 1,
     tell: Tell = print,
-    progress: bool = True,
 ) -> ScoringReport:
     """Predict all rows of many files in constant memory; this is `fsvi predict model inputs --out folder/`.
 
@@ -100,8 +99,7 @@ def predict_files(
         device: Where to predict; None for the CPU.
         referral: Which predictions to keep, for a column `decision`.
         jobs: The number of files that are scored at the same time, in processes of their own.
-        tell: A function that shows a line of text.
-        progress: Whether to tell every ten seconds how many files are done.
+        tell: A function that shows a line of text, such as every ten seconds how many files are done.
 
     Returns:
         How many rows and files have predictions now, and which files have none and why.
@@ -110,22 +108,21 @@ def predict_files(
         >>> import numpy as np
         >>> fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical()).save("model.fsvi")
         >>> np.save("points.npy", np.zeros((10, 2), dtype=np.float32))
-        >>> report = fsvi.predict_files("model.fsvi", "points.npy", "scored", progress=False)
+        >>> report = fsvi.predict_files("model.fsvi", "points.npy", "scored")
         >>> report.rows
         10
     """
     begun = time.monotonic()
-    given = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     source = ModelFile(Path(model).absolute(), net, device, samples)
     model_hash = _hash(source.path)
     samples = _loaded(source, model_hash).samples
     out = check_writable(out).absolute()  # workers may be in another folder
-    files = find_files(given, out)
+    files = find_files([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs, out)
     # what predictions depend on besides the input; how rows are cut into batches is not among it
     by = {"format": _FORMAT, "model": model_hash, "net": net, "samples": samples, "keep": list(keep)}
     _claim(out, {**by, "referral": None if referral is None else referral.to_dict()}, files)
     todo = [_Job(name, path, out / name, source, model_hash, tuple(keep), referral) for name, path in files.items()]
-    outcomes = _score_all(todo, check_count("jobs", jobs), tell, begun if progress else None)
+    outcomes = _score_all(todo, check_count("jobs", jobs), tell)
     failed = {str(files[each.name]): each.error for each in outcomes if each.error is not None}
     done = [each for each in outcomes if each.error is None]
     if not done:
@@ -149,12 +146,10 @@ def predict_file(scorer: Scorer, path: Path, out: Path, keep: Sequence[str] = ()
     with new_file(out, counts) as write, building_from(path):
         for columns in scorer.parts(path, keep, once(tell)):
             write(columns)
-            rows = len(next(iter(columns.values())))
-            counts["inputs"] += rows
+            counts["inputs"] += len(next(iter(columns.values())))
             if scorer.referral is not None:
-                kept = int((columns["decision"] == "keep").sum())
-                counts["kept"] += kept
-                counts["referred"] += rows - kept
+                counts["kept"] += int((columns["decision"] == "keep").sum())
+                counts["referred"] = counts["inputs"] - counts["kept"]
         if _state(path) != before:
             raise InvalidInputError(f"{path} was changed while it was scored: start again.")
     return counts
@@ -323,10 +318,11 @@ def _hash(path: Path) -> str:
         raise InvalidInputError(f"{path} cannot be read: {reason(error)}.") from error
 
 
-def _score_all(jobs: Sequence[_Job], num: int, tell: Tell, begun: float | None) -> list[_Outcome]:
-    """All outcomes, in order; files that another process is scoring come last. `begun` asks for progress."""
+def _score_all(jobs: Sequence[_Job], num: int, tell: Tell) -> list[_Outcome]:
+    """All outcomes, in order; files that another process is scoring come last."""
     outcomes: dict[str, _Outcome] = {}
-    surprise, rows, said = once(tell), 0, begun
+    surprise, rows = once(tell), 0
+    begun = said = time.monotonic()
     for waits in (False, True):
         todo = [job for job in jobs if job.name not in outcomes]
         if waits and todo:
@@ -338,7 +334,7 @@ def _score_all(jobs: Sequence[_Job], num: int, tell: Tell, begun: float | None) 
             for sentence in outcome.told:
                 surprise(f"{outcome.name}: {sentence}")
             rows, now = rows + outcome.rows * outcome.is_new, time.monotonic()
-            if begun is not None and said is not None and now - said >= _LINE_EVERY:
+            if now - said >= _LINE_EVERY:
                 tell(f"{len(outcomes)} of {len(jobs)} files, {rows / (now - begun):,.0f} rows per second.")
                 said = now
     return [outcomes[job.name] for job in jobs]

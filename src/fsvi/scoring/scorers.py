@@ -29,9 +29,8 @@ from fsvi.tables.reading import ARRAY_ENDINGS, TableReader, read_array, read_tab
 from fsvi.tables.table import Table, label
 from fsvi.validation import check_count, first_line
 
-ROWS = 8_192
-"""Rows that are predicted at a time, all their draws in memory; fewer if the draws would be many numbers."""
-_MOST_NUMBERS = 2**25
+ROWS, _MOST_NUMBERS = 8_192, 2**25
+"""Rows that are predicted at a time, and numbers that all their draws may have."""
 _MOST_CLASSES = 1_000
 """With more classes, only the most probable one has a column."""
 _ALPHA = 0.05
@@ -60,7 +59,7 @@ class ModelFile:
         samples = own if self.samples is None else check_count("samples", self.samples)
         scorer: Scorer = (TableScorer if is_table else ArrayScorer)(model, samples)
         if self.device is not None:
-            (model.method_ if is_table else scorer.uncalibrated).to(find_device(self.device))
+            scorer.method.to(find_device(self.device))
         if is_table:
             with building_from(self.path):  # forged values show when they are used
                 scorer.columns(torch.zeros(1, len(model.encoder_.outputs), dtype=torch.float64))
@@ -93,9 +92,15 @@ class Scorer(ABC):
     def predict(self, inputs: Tensor) -> tuple[Predictive, Columns]:
         """Calibrated predictions, and columns that only this kind of model has."""
 
-    @abstractmethod
+    @property
+    def method(self) -> Any:
+        """The method that makes the predictions."""
+        return getattr(self.uncalibrated, "method_", self.uncalibrated)
+
     def rows_at_once(self, width: int) -> int:
-        """How many rows of `width` numbers fit into memory with all their draws."""
+        """How many rows of `width` numbers are predicted at a time, all their draws in memory."""
+        numbers = max(width, self.samples * self.method.network.num_outputs, 1)
+        return max(1, min(ROWS, _MOST_NUMBERS // numbers))
 
     def parts(self, path: Path, keep: Collection[str], tell: Tell) -> Iterator[Columns]:
         """Predictions as columns, part by part; `tell` gets sentences about rows that are unlike training."""
@@ -193,10 +198,6 @@ class TableScorer(Scorer):
                 columns[name] = self.model._bounded(columns[name])
         return columns
 
-    def rows_at_once(self, width: int) -> int:
-        """How many rows fit into memory."""
-        return _fitting(width, self.samples, self.model.method_)
-
 
 class ArrayScorer(Scorer):
     """A method, for inputs in .npy and .npz files (the array x), and for columns of numbers."""
@@ -223,15 +224,6 @@ class ArrayScorer(Scorer):
         if len(p) != len(inputs):
             raise InvalidInputError("a model with outputs at every position cannot score files part by part.")
         return p, {}
-
-    def rows_at_once(self, width: int) -> int:
-        """How many rows fit into memory."""
-        return _fitting(width, self.samples, self.model)
-
-
-def _fitting(width: int, samples: int, method: Any) -> int:
-    numbers = max(width, samples * getattr(method, "num_outputs", 1), 1)
-    return max(1, min(ROWS, _MOST_NUMBERS // numbers))
 
 
 def _numbers(path: Path, rows: int, keep: Collection[str]) -> Iterator[tuple[NDArray[Any], Columns]]:

@@ -10,6 +10,7 @@ empty lines and line ends inside quotation marks do not count.
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,6 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
-from fsvi.machine import free_memory
 from fsvi.serialization import reason
 from fsvi.tables.cells import MISSING, is_number
 from fsvi.tables.table import Table, as_column
@@ -36,16 +36,19 @@ _BLOCK = 2**23
 _LONGEST = 2**20
 """Bytes of the first line."""
 _ROWS = 2**14
+_MOST_CELLS = 2**28
+"""What is read into memory at once: 2 GiB of numbers."""
 _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+\s*$"
 
 
 def read_table(path: Path) -> Table:
-    """All rows of a CSV or Parquet file, if they fit into memory."""
-    tables, free = list[Table](), free_memory()
+    """All rows of a CSV or Parquet file."""
+    tables, cells = list[Table](), 0
     for table, _ in TableReader(path).parts(_ROWS):
         tables.append(table)
-        if free is not None and 2 * (free_memory() or 0) < free:  # joining them takes as much again
-            raise InvalidInputError(f"{path} does not fit into memory: use a sample of its rows.")
+        cells += math.prod(table.shape)
+        if cells > _MOST_CELLS:
+            raise InvalidInputError(f"{path} has more than {_MOST_CELLS:,} cells: use a sample of its rows.")
     if not len(tables[0]):
         raise FileFormatError(f"{path} has column names but no rows.")
     columns = {name: np.concatenate([table.columns[name] for table in tables]) for name in tables[0].names}
@@ -183,9 +186,8 @@ def read_array(path: Path, name: str = "x") -> NDArray[Any]:
             if name not in array:
                 raise FileFormatError(f"{path} has no array {name!r}: it has {', '.join(array) or 'none'}.")
             assert array.zip is not None
-            size = array.zip.getinfo(f"{name}.npy").file_size
-            if size > (free_memory() or size):
-                raise FileFormatError(f"{path} has an array that does not fit into memory: save it as .npy.")
+            if array.zip.getinfo(f"{name}.npy").file_size > 8 * _MOST_CELLS:
+                raise FileFormatError(f"{path} has an array of more than 2 GiB: save it as .npy.")
             array = array[name]
         if array.dtype.kind not in "fiub" or not array.ndim:
             raise FileFormatError(f"{path} has values of type {array.dtype}, not rows of numbers.")

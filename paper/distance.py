@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 import fsvi
-from fsvi.data import snelson, two_moons
+from fsvi.data import two_moons
 from fsvi.networks import RandomFeatures
+from paper.data.toys import snelson
 
 FILE = Path(__file__).parent / "studies" / "distance.json"
 WIDTH, NUM_FEATURES, SAMPLES, STEPS = 50, 256, 500, 400

@@ -13,16 +13,12 @@ def rows(path):
 
 def test_csv_has_a_row_per_epoch(tmp_path):
     path = tmp_path / "log" / "run.csv"
-    history = fsvi.fit(
-        classifier(), points(), epochs=3, lr=0.5, validation=points(), callbacks=[fsvi.loggers.CSV(path)]
-    )
+    history = fsvi.fit(classifier(), points(), epochs=3, validation=points(), callbacks=[fsvi.loggers.CSV(path)])
     written = rows(path)
-    assert list(written[0]) == ["epoch", "lr", "loss", "nll", "kl", "val"]
+    assert list(written[0]) == ["epoch", "loss", "nll", "kl", "val"]
     assert [int(row["epoch"]) for row in written] == [1, 2, 3]
     assert [float(row["kl"]) for row in written] == history.terms["kl"]
     assert [float(row["val"]) for row in written] == history.validation
-    rates = [0.5 * fsvi.training.cosine()(done / 3) for done in (1, 2, 3)]  # for the steps that follow
-    assert [float(row["lr"]) for row in written] == pytest.approx(rates)
 
 
 def test_tensorboard_has_each_term_at_its_step(tmp_path):

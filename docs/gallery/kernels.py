@@ -8,7 +8,9 @@ import torch
 
 import fsvi
 
-toy, lengthscale = fsvi.data.snelson(), 0.7
+x_raw, y_raw = fsvi.data.snelson()
+x, y = ((values - values.mean()) / values.std() for values in (x_raw, y_raw))
+lengthscale = 0.7
 line = torch.linspace(-3, 9, 200)[:, None]
 kernels = {"RBF": fsvi.kernels.RBF(lengthscale), "Matérn ½": fsvi.kernels.Matern(0.5, lengthscale)}
 
@@ -28,12 +30,12 @@ for ax, (name, kernel) in zip(axes, kernels.items(), strict=True):
         num_samples=2,
         stds=fsvi.posteriors.Stds(lr_scale=10.0),
     )
-    fsvi.fit(method, (toy.x, toy.y), epochs=400, batch_size=len(toy.x), lr=2e-2, seed=0)
-    functions = method.predict(toy.features(line), num_samples=100).samples.squeeze(2)
+    fsvi.fit(method, (x, y), epochs=400, batch_size=len(x), lr=2e-2, seed=0)
+    functions = method.predict((line - x_raw.mean()) / x_raw.std(), num_samples=100).samples.squeeze(2)
     mean, deviation = functions.mean(0), functions.std(0)
     ax.fill_between(line[:, 0], mean - 2 * deviation, mean + 2 * deviation, alpha=0.3)
     ax.plot(line, functions[:4].T, lw=0.6, color="gray")
     ax.plot(line, mean)
-    ax.scatter(toy.x_raw, toy.y, s=5, color="black")
+    ax.scatter(x_raw, y, s=5, color="black")
     ax.set(title=name, ylim=(-4, 4))
 figure.savefig("kernels.png", dpi=90)

@@ -9,9 +9,8 @@ import torch
 
 import fsvi
 
-toy = fsvi.data.snelson()
-keep = (toy.x_raw[:, 0] < 1.5) | (toy.x_raw[:, 0] > 3)
-x, y = toy.x[keep], toy.y[keep]
+x_raw, y_raw = fsvi.data.snelson()
+x, y = ((values - values.mean()) / values.std() for values in (x_raw, y_raw))
 inside, around = fsvi.contexts.Uniform(), fsvi.contexts.Uniform(widen=1.0)  # the range of the data, and three times it
 torch.manual_seed(0)
 method = fsvi.FSVI(
@@ -26,12 +25,12 @@ method = fsvi.FSVI(
 fsvi.fit(method, (x, y), epochs=1200, batch_size=len(x), lr=1e-2, seed=0)
 
 line = torch.linspace(-4, 10, 300)[:, None]
-functions = method.predict(toy.features(line), num_samples=200).samples.squeeze(2)
+functions = method.predict((line - x_raw.mean()) / x_raw.std(), num_samples=200).samples.squeeze(2)
 mean, deviation = functions.mean(0), functions.std(0)
 figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 for width in (3, 2, 1):
     ax.fill_between(line[:, 0], mean - width * deviation, mean + width * deviation, color="tab:blue", alpha=0.2, lw=0)
 ax.plot(line, mean, color="tab:blue")
-ax.scatter(toy.x_raw[keep], y, s=6, color="black")
+ax.scatter(x_raw, y, s=6, color="black")
 ax.set(xlim=(-4, 10), ylim=(-6, 6), xlabel="x", ylabel="y, standardized")
 figure.savefig("regression_gap.png", dpi=90)

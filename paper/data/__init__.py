@@ -1,9 +1,10 @@
 """The datasets of the paper: load them by name, list and check local files, corrupt and transform images."""
 
-from fsvi.data import Standardize, Vocabulary
+from fsvi.data import Vocabulary
 from paper.data.catalog import names
 from paper.data.corruptions import CORRUPTIONS, corrupt
 from paper.data.store import DataSplit, available, catalog, ensure, fetch, load, verify
+from paper.data.toys import Standardize
 from paper.data.transforms import Normalize, augment, rotate, splits
 
 __all__ = [

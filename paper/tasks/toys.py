@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fsvi.data.toy import Toy1D, oat1d, snelson, subspace, two_moons
+from fsvi.data import two_moons
 from fsvi.functions.contexts import Context, Dataset, Mixture, Uniform
 from fsvi.functions.priors import Constant
 from fsvi.likelihoods import Categorical, Gaussian, Predictive
 from fsvi.methods import Method, Stds, make_method
 from fsvi.networks import mlp
 from paper.columns import Column, TableLayout
+from paper.data.toys import Toy1D, oat1d, snelson, subspace
 from paper.experiment import Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task
 

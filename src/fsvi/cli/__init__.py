@@ -54,7 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
-        _check_processes()
         options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -152,11 +151,11 @@ def _predict(options: argparse.Namespace) -> None:
         options.parser.error("--refer-for and --calibration go together: give both, or neither.")
     if options.json and out is not None:
         options.parser.error("--json prints to the terminal: with --out, let the file's name end in .json.")
-    check_fraction("--confidence", options.confidence)
-    if options.refer_for is not None:
-        check_fraction("--refer-for", options.refer_for)
-    if not is_folder:
-        _check_one(options.inputs)
+    for name, share in (("--refer-for", options.refer_for or 0.0), ("--confidence", options.confidence)):
+        check_fraction(name, share)
+    first = Path(options.inputs[0])
+    if not is_folder and (len(options.inputs) > 1 or first.is_dir() or ("*" in first.name and not first.exists())):
+        raise FSVIError("more than one file needs a folder for the predictions: pass --out scored/.")
     if out is not None and not is_folder:
         check_choice("the ending of the output", out.suffix.lower(), WRITERS)
         check_writable(out.parent)
@@ -173,18 +172,12 @@ def _predict(options: argparse.Namespace) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:  # what is printed is written first, so that a failure prints nothing
         target = out or Path(folder, "predictions.json" if options.json else "predictions.csv")
-        counts = predict_file(scorer, Path(options.inputs[0]), target, options.keep, _to_stderr)
+        counts = predict_file(scorer, first, target, options.keep, _to_stderr)
         if out is None:
             with open(target, encoding="utf-8", newline="") as text:
                 shutil.copyfileobj(text, sys.stdout)
     referred = "" if scorer.referral is None else f": {counts['kept']} to keep, {counts['referred']} to refer"
     _to_stderr(f"{counts['inputs']} predictions{referred}." + (f" {scorer.referral}" if scorer.referral else ""))
-
-
-def _check_one(inputs: Sequence[str]) -> None:
-    path = Path(inputs[0])
-    if len(inputs) > 1 or path.is_dir() or ("*" in path.name and not path.exists()):
-        raise FSVIError("more than one file needs a folder for the predictions: pass --out scored/.")
 
 
 # export, diagnose -----------------------------------------------------------------------------------------------------
@@ -254,14 +247,6 @@ def _add_net(add: Any) -> None:
 
 def _add_device(add: Any) -> None:
     add("--device", help="where to compute: cpu, cuda, mps or auto (default: cpu)")
-
-
-def _check_processes() -> None:
-    """Refuse commands that several processes would all do at the same time; one of them says so."""
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        if os.environ.get("RANK", "0") != "0":
-            sys.exit(1)
-        raise FSVIError(f"{os.environ['WORLD_SIZE']} processes cannot share a command of fsvi: start it once.")
 
 
 def _say(error: Exception) -> None:

@@ -7,15 +7,7 @@ Examples:
     torch.Size([1, 3])
 """
 
-from fsvi.data.toy import Standardize, Toy1D, oat1d, snelson, subspace, two_moons
+from fsvi.data.toy import snelson, two_moons
 from fsvi.data.words import Vocabulary
 
-__all__ = [
-    "Standardize",
-    "Toy1D",
-    "Vocabulary",
-    "oat1d",
-    "snelson",
-    "subspace",
-    "two_moons",
-]
+__all__ = ["Vocabulary", "snelson", "two_moons"]

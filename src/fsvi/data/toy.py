@@ -1,19 +1,11 @@
-"""The paper's four toy tasks: two moons, and the 1D regressions Snelson, OAT-1D and subspace.
+"""Toy data: two moons to classify, and a regression with a gap.
 
-Sources:
-
-- `snelson.csv`: the 200 training points of E. Snelson and Z. Ghahramani, "Sparse Gaussian Processes using
-  Pseudo-inputs", NIPS 2006, as distributed with the authors' demonstration code.
-- OAT-1D: generated as in J. van Amersfoort et al., "On Feature Collapse and Deep Kernel Learning for Single Forward
-  Pass Uncertainty", 2021.
-- `subspace.csv`: the 400 points of P. Izmailov et al., "Subspace Inference for Bayesian Deep Learning", UAI 2019,
-  BSD-2 license.
+`snelson.csv` has the 200 training points of E. Snelson and Z. Ghahramani, "Sparse Gaussian Processes using
+Pseudo-inputs", NIPS 2006, as distributed with the authors' demonstration code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib.resources import files
 
 import numpy as np
@@ -21,68 +13,6 @@ import torch
 from torch import Tensor
 
 from fsvi.validation import check_count, check_positive
-
-
-@dataclass(frozen=True)
-class Standardize:
-    """z = (v − mean) / std; the default is the identity.
-
-    Args:
-        mean: A number, or one per column.
-        std: A number, or one per column.
-    """
-
-    mean: float | Tensor = 0.0
-    std: float | Tensor = 1.0
-
-    @classmethod
-    def of(cls, values: Tensor) -> Standardize:
-        """The statistics of each column of a table (n, d); constant columns are only centered."""
-        std = values.std(0, correction=0)
-        return cls(values.mean(0), torch.where(std > 0, std, 1.0))
-
-    def __call__(self, value: Tensor) -> Tensor:
-        """To standardized units."""
-        return (value - self.mean) / self.std
-
-    def inverse(self, value: Tensor) -> Tensor:
-        """Back to the original units; for a standard deviation, multiply by `std` instead."""
-        return value * self.std + self.mean
-
-
-@dataclass(frozen=True)
-class Toy1D:
-    """A regression from one raw input to one target, with everything needed to train on it and to plot it.
-
-    Attributes:
-        name: The task's name.
-        x_raw: Inputs in original units, (n, 1).
-        y_raw: Targets in original units, (n, 1).
-        zoomed: Range of raw inputs for a figure close to the data.
-        wide: Range of raw inputs for a figure that shows extrapolation.
-        features: From raw inputs (n, 1) to network inputs (n, inputs).
-        targets: From raw targets to the targets of the network.
-        noise: Observation noise (std) of published runs, in the units of `y`; None if none is stated.
-    """
-
-    name: str
-    x_raw: Tensor
-    y_raw: Tensor
-    zoomed: tuple[float, float]
-    wide: tuple[float, float]
-    features: Callable[[Tensor], Tensor] = field(default_factory=Standardize)
-    targets: Standardize = field(default_factory=Standardize)
-    noise: float | None = None
-
-    @property
-    def x(self) -> Tensor:
-        """Network inputs, (n, inputs)."""
-        return self.features(self.x_raw)
-
-    @property
-    def y(self) -> Tensor:
-        """Targets of the network, (n, 1)."""
-        return self.targets(self.y_raw)
 
 
 def two_moons(num: int = 200, noise: float = 0.2, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -104,80 +34,18 @@ def two_moons(num: int = 200, noise: float = 0.2, seed: int = 0) -> tuple[Tensor
     return torch.from_numpy(x).float(), torch.from_numpy(y).long()
 
 
-def snelson(remove_gap: bool = True) -> Toy1D:
-    """Snelson's 200 points, with standardized inputs and targets.
-
-    Means and (population) standard deviations are those of the points kept. The noise of published runs is 0.286. A
-    Gaussian process fitted by maximum likelihood finds 0.28 in raw units, which is 0.35 in standardized units.
+def snelson(remove_gap: bool = True) -> tuple[Tensor, Tensor]:
+    """Snelson's 200 points, a regression with one input.
 
     Args:
         remove_gap: Whether to leave out the 52 points with 1.5 ≤ x ≤ 3.
+
+    Returns:
+        Inputs (n, 1) and targets (n, 1) float32.
     """
-    points = _read_csv("snelson.csv")
+    with (files("fsvi.data") / "snelson.csv").open(encoding="utf-8") as file:
+        points = np.loadtxt(file, delimiter=",", skiprows=1)
     if remove_gap:
         points = points[(points[:, 0] < 1.5) | (points[:, 0] > 3.0)]
-    (x_mean, y_mean), (x_std, y_std) = points.mean(0).tolist(), points.std(0).tolist()
-    x_raw, y_raw = _columns(points)
-    return Toy1D(
-        name="snelson",
-        x_raw=x_raw,
-        y_raw=y_raw,
-        zoomed=(x_mean - 2.5 * x_std, x_mean + 2.5 * x_std),
-        wide=(x_mean - 8.0 * x_std, x_mean + 8.0 * x_std),
-        features=Standardize(x_mean, x_std),
-        targets=Standardize(y_mean, y_std),
-        noise=0.286,
-    )
-
-
-def oat1d(seed: int = 2, num: int = 100) -> Toy1D:
-    """A sum of 30 random cosines, observed on two clusters around −5 and 5, without standardization.
-
-    y = Σ_i cos(W_i x + b_i) + 0.05 ε with W ~ N(0, 1), b ~ U[0, 2π), x = 5 sign(ε') + clip(ε'', −2, 2), drawn in the
-    order W, b, ε', ε'', ε from NumPy's legacy generator. With it, seed 2 gives the published function.
-
-    Args:
-        seed: The seed of the function and the points; 2 is the published one.
-        num: The number of points (the original notebook draws 1,000). The function does not depend on it.
-    """
-    check_count("num", num)
-    random = np.random.RandomState(seed)
-    W, b = random.randn(30, 1), random.rand(30, 1) * 2 * np.pi
-    x = 5 * np.sign(random.randn(num)) + random.randn(num).clip(-2, 2)
-    y = np.cos(W * x + b).sum(0) + 0.05 * random.randn(num)
-    x_raw, y_raw = _columns(np.stack([x, y], axis=1))
-    return Toy1D(
-        name="oat1d",
-        x_raw=x_raw,
-        y_raw=y_raw,
-        zoomed=(-8.0, 8.0),
-        wide=(-15.0, 15.0),
-        noise=0.05,
-    )
-
-
-def subspace() -> Toy1D:
-    """The 400 points of "Subspace Inference"; network inputs are the two features (x/2, (x/2)²), targets are raw."""
-    x_raw, y_raw = _columns(_read_csv("subspace.csv"))
-    return Toy1D(
-        name="subspace",
-        x_raw=x_raw,
-        y_raw=y_raw,
-        zoomed=(-7.5, 7.5),
-        wide=(-12.0, 12.0),
-        features=_half_and_square,
-    )
-
-
-def _half_and_square(x: Tensor) -> Tensor:
-    return torch.cat([x / 2, (x / 2) ** 2], dim=1)
-
-
-def _read_csv(name: str) -> np.ndarray:
-    with (files("fsvi.data") / name).open(encoding="utf-8") as file:
-        return np.loadtxt(file, delimiter=",", skiprows=1)
-
-
-def _columns(points: np.ndarray) -> tuple[Tensor, Tensor]:
     x, y = torch.from_numpy(points).float().split(1, dim=1)
     return x.contiguous(), y.contiguous()

@@ -31,7 +31,7 @@ from fsvi.methods.base import Method
 from fsvi.methods.registry import make_method
 from fsvi.networks import Network, TabularFeatures
 from fsvi.networks.devices import find_device
-from fsvi.tables import NumberColumn, Table, TableEncoder, as_table, is_mixed
+from fsvi.tables import Table, TableEncoder, as_table, is_mixed
 from fsvi.training import fit
 from fsvi.validation import check_count
 
@@ -163,7 +163,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         if not isinstance(X, Table):
             if names is not None and hasattr(X, "columns") and set(X.columns) == set(names):
                 X = X[list(names)]  # columns may come in any order
-            only_numbers = all(isinstance(column, NumberColumn) for column in self.encoder_.columns)
+            only_numbers = all(column.kind == "number" for column in self.encoder_.columns)
             X = self._checked(X, is_mixed(X) or not only_numbers, reset=False)
         for surprise in self.encoder_.examine(X)[1]:
             warnings.warn(surprise, stacklevel=4)

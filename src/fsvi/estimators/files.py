@@ -33,6 +33,7 @@ class Saved(Configurable):
     """
 
     _transient = ("module", "device", "progress")
+    num_samples: int
 
     @abstractmethod
     def _target_tree(self) -> dict[str, Any]:

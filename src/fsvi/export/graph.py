@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs
@@ -61,7 +61,8 @@ def share(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
-        key = (node.target, _frozen(node.args), _frozen(node.kwargs))
+        values, layout = tree_flatten((node.args, node.kwargs))
+        key = (node.target, str(layout), *((type(value), value) for value in values))  # 1, 1.0 and True differ
         known = first.setdefault(key, node)
         if known is not node and node not in results:
             node.replace_all_uses_with(known)
@@ -107,17 +108,6 @@ def _lengths(leaf: Tensor, is_alone: bool) -> dict[int, Any]:
     """Dimensions that may differ between batches: lengths of texts, which torch fixes where the model needs it."""
     is_fixed = is_alone and leaf.is_floating_point()
     return {} if is_fixed else {axis: Dim.AUTO for axis in range(1, leaf.dim())}
-
-
-def _frozen(value: Any) -> Any:
-    """A hashable copy of a node's arguments; 1, 1.0 and True differ."""
-    if isinstance(value, (list, tuple)):
-        return tuple(_frozen(each) for each in value)
-    if isinstance(value, dict):
-        return tuple((key, _frozen(each)) for key, each in value.items())
-    if isinstance(value, slice):
-        return slice, _frozen((value.start, value.stop, value.step))
-    return value if isinstance(value, torch.fx.Node) else (type(value), value)
 
 
 def _reason(error: Exception) -> str:

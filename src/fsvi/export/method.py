@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from fsvi import __version__
 from fsvi.errors import InvalidInputError
 from fsvi.export.files import check_path, write_graph
 from fsvi.export.graph import trace
@@ -38,7 +38,7 @@ def export_method(
     seed: int,
     example: Any,
     labels: Sequence[str] | None,
-    adjust: Adjust | None = None,
+    adjust: Adjust = lambda p: p,
 ) -> None:
     """Write a method as one graph; see `Method.export`."""
     check_count("num_samples", num_samples)
@@ -52,13 +52,12 @@ def export_method(
     labels = _check_labels(method, labels)
     with torch.no_grad():
         functions = method.functions(num_samples, make_generator(seed, method.device))
-        summarize = _summary(method, functions, adjust or (lambda p: p))
+        summarize = _summary(method, functions, adjust)
         draws = len(functions(x))
         graph = trace(summarize, x, input_names(method.net, x))
-        p = method.predict(others, num_samples, seed)
-        _check(graph.program.module(), others, p if adjust is None else adjust(p))
+        _check(graph.program.module(), others, adjust(method.predict(others, num_samples, seed)))
     metadata = {
-        "fsvi_version": _version(),
+        "fsvi_version": __version__,
         "method": type(method).__name__,
         "likelihood": type(method.likelihood).__name__,
         "draws": str(draws),
@@ -135,10 +134,3 @@ def _check_labels(method: Method, labels: Sequence[str] | None) -> list[str] | N
         wanted = "real numbers" if method.likelihood.is_numeric else f"{method.network.num_outputs} classes"
         raise InvalidInputError(f"there are {len(names)} labels, but the model predicts {wanted}.")
     return names
-
-
-def _version() -> str:
-    try:
-        return version("fsvi")
-    except PackageNotFoundError:
-        return "unknown"

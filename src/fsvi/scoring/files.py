@@ -341,30 +341,21 @@ def _score_all(jobs: Sequence[_Job], num: int, tell: Tell) -> list[_Outcome]:
 
 
 def _in_processes(jobs: Sequence[_Job], waits: bool, num: int) -> Iterator[_Outcome]:
-    """Outcomes as they come. When a process is killed, the files that were in work are done again, each alone."""
-    left, started = {job.name: job for job in jobs}, list[_Job]()
-
-    def feed() -> Iterator[Any]:
-        for job in list(left.values()):
-            started.append(job)
-            yield joblib.delayed(_score)(job, waits)
-
+    """Outcomes as they come. After a process was killed, the files that are left are scored by one at a time."""
+    left = {job.name: job for job in jobs}
     parallel = joblib.Parallel(num, backend="loky", return_as="generator_unordered", pre_dispatch=num, batch_size=1)
     try:
-        while left:
-            started.clear()
-            try:
-                for outcome in parallel(feed()):
-                    del left[outcome.name]
-                    yield outcome
-            except BrokenProcessPool:
-                for job in [job for job in started if job.name in left]:
-                    yield _alone(left.pop(job.name))
+        with suppress(BrokenProcessPool):
+            for outcome in parallel(joblib.delayed(_score)(job, waits) for job in jobs):
+                del left[outcome.name]
+                yield outcome
+        yield from map(_alone, left.values())
     finally:
         get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
 
 
 def _alone(job: _Job) -> _Outcome:
+    """The outcome of a file; a process that is killed costs no other one."""
     try:
         outcome: _Outcome = get_reusable_executor(max_workers=1).submit(_score, job, True).result()
         return outcome

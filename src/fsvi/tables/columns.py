@@ -126,7 +126,7 @@ class NumberColumn(Column):
         return f"always {low}" if self.is_constant else f"{low} to {high}"
 
 
-class DateColumn(Column):
+class DateColumn(NumberColumn):
     """Dates and times: days since 1970, and where in the year, the week and the day they lie, as points on a circle.
 
     Args:
@@ -151,8 +151,8 @@ class DateColumn(Column):
         has_missing: bool,
         cycles: Sequence[str],
     ) -> None:
-        self.name, self.form, self.middle, self.low, self.high = name, form, middle, low, high
-        self.has_missing, self.cycles = has_missing, list(cycles)
+        super().__init__(name, middle, low, high, has_missing)
+        self.form, self.cycles = form, list(cycles)
 
     @classmethod
     def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> DateColumn:
@@ -169,11 +169,6 @@ class DateColumn(Column):
         known = numbers[~np.isnan(numbers)]
         went = {"year": high - low > 31, "week": high - low > 1, "day": bool((known % 1 != 0).any())}
         return cls(name, form, middle, low, high, bool(np.isnan(numbers).any()), [c for c in _CYCLES if went[c]])
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether all training rows had one date."""
-        return self.low == self.high
 
     @property
     def outputs(self) -> list[str]:

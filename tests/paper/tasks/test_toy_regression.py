@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fsvi.data.toy import oat1d, snelson, subspace
 from known_predictions import Known, around_zero
+from paper.data.toys import oat1d, snelson, subspace
 from paper.experiment import Order
 from paper.tasks.registry import TASKS
 

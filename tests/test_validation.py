@@ -31,17 +31,3 @@ def test_a_choice_suggests_the_closest_name():
         validation.check_choice("kind", "Blurr", ("blur", "fog"))
     with pytest.raises(InvalidInputError, match="'fog'"):
         validation.check_choice("kind", 3, ("blur", "fog"))
-
-
-def test_a_type_error_tells_a_class_from_its_objects():
-    validation.check_type("x", 3, int, "a number")
-    with pytest.raises(InvalidInputError, match="the class int"):
-        validation.check_type("x", int, int, "a number")
-
-
-@pytest.mark.parametrize(
-    ("error", "clause"),
-    [(ValueError("bad size. Try again.\nmore"), "bad size"), (ValueError(), "ValueError"), (ValueError("a."), "a")],
-)
-def test_the_first_line_of_an_error_is_a_clause(error, clause):
-    assert validation.first_line(error) == clause

@@ -81,6 +81,12 @@ def test_a_compressed_array_that_is_too_large_is_refused_before_it_is_read(tmp_p
         read_array(tmp_path / "x.npz")
 
 
+def test_fewer_rows_are_predicted_at_a_time_where_their_draws_are_many_numbers():
+    model = fsvi.MAP(nn.Linear(3, 1000), fsvi.Categorical())
+    assert ArrayScorer(model, 1).rows_at_once(3) == scorers.ROWS
+    assert ArrayScorer(model, 100).rows_at_once(3) == 2**25 // 100_000
+
+
 def test_embeddings_get_whole_numbers(tmp_path):
     net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2))
     model, ids = fsvi.MAP(net, fsvi.Categorical()), np.arange(6).reshape(2, 3)

@@ -4,7 +4,6 @@ import pyarrow as pa
 import pytest
 
 import fsvi.scoring.writing as writing
-from fsvi.errors import InvalidInputError
 
 FIRST = {"key": pa.array(["a", "b,c"]), "label": np.array(["no", "yes"]), "mean": np.array([1 / 3, 2.0])}
 SECOND = {"key": pa.array(["d"]), "label": np.array(["perhaps"]), "mean": np.array([4.0])}
@@ -24,15 +23,6 @@ def test_parts_follow_each_other(tmp_path, name):
     assert found["key"].to_list() == ["a", "b,c", "d"] and found["label"].to_list() == ["no", "yes", "perhaps"]
     np.testing.assert_allclose(found["mean"], [1 / 3, 2, 4], rtol=1e-5)
     assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.json"])
-def test_the_name_appears_after_everything_else(tmp_path, name):
-    with pytest.raises(InvalidInputError, match="no"), writing.new_file(tmp_path / name, {}) as write:
-        write(FIRST)
-        assert not (tmp_path / name).exists()
-        raise InvalidInputError("no.")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -115,15 +115,10 @@ def _made_up(method: Method) -> Any:
 def _examples(shape: Any, dtype: torch.dtype) -> Any:
     """Real numbers between 0 and 1 that differ from row to row, or ids of 1; a mask of ones hides nothing."""
     if isinstance(shape, torch.Size):
-        return _example(shape, dtype)
-    leaves = {name: _example(size, dtype) for name, size in shape.items()}
+        numbers = torch.rand(_OTHER_ROWS, *shape, generator=torch.Generator().manual_seed(0))
+        return numbers.to(dtype) if dtype.is_floating_point else torch.ones_like(numbers, dtype=dtype)
+    leaves = {name: _examples(torch.Size(size), dtype) for name, size in shape.items()}
     return tuple(leaves.values()) if all(name.isdigit() for name in leaves) else leaves
-
-
-def _example(size: Sequence[int], dtype: torch.dtype) -> Tensor:
-    if not dtype.is_floating_point:
-        return torch.ones(_OTHER_ROWS, *size, dtype=dtype)
-    return torch.rand(_OTHER_ROWS, *size, dtype=dtype, generator=make_generator(0, torch.device("cpu")))
 
 
 def _check_labels(method: Method, labels: Sequence[str] | None) -> list[str] | None:

@@ -183,12 +183,13 @@ def read_array(path: Path, name: str = "x") -> NDArray[Any]:
     with _reading(path):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(array, np.lib.npyio.NpzFile):
-            if name not in array:
-                raise FileFormatError(f"{path} has no array {name!r}: it has {', '.join(array) or 'none'}.")
-            assert array.zip is not None
-            if array.zip.getinfo(f"{name}.npy").file_size > 8 * _MOST_CELLS:
-                raise FileFormatError(f"{path} has an array of more than 2 GiB: save it as .npy.")
-            array = array[name]
+            with array as arrays:
+                if name not in arrays:
+                    raise FileFormatError(f"{path} has no array {name!r}: it has {', '.join(arrays) or 'none'}.")
+                assert arrays.zip is not None
+                if arrays.zip.getinfo(f"{name}.npy").file_size > 8 * _MOST_CELLS:
+                    raise FileFormatError(f"{path} has an array of more than 2 GiB: save it as .npy.")
+                array = arrays[name]
         if array.dtype.kind not in "fiub" or not array.ndim:
             raise FileFormatError(f"{path} has values of type {array.dtype}, not rows of numbers.")
         if not array.size:

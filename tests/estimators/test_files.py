@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import fsvi
 from fsvi.errors import FileFormatError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.estimators.base import Estimator
+from fsvi.serialization import ESTIMATOR, read_tree, write_tree
 from fsvi.tables import as_table
 
 FAST = {"epochs": 5, "lr": 0.05, "num_samples": 10, "random_state": 0}
@@ -18,6 +20,14 @@ def table():
     array[:, 0], array[:, 1] = generator.normal(size=80), generator.choice(["red", "blue"], 80)
     array[4, 0] = None
     return as_table(array, ["size", "color"])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    path = tmp_path_factory.mktemp("saved") / "model.fsvi"
+    FSVIClassifier("map", **FAST).fit(x, np.where(x[:, 0] > 0, "yes", "no")).save(path)
+    return path
 
 
 @pytest.mark.parametrize("method", ["fsvi", "map", "ensemble:map", "laplace"])
@@ -81,3 +91,25 @@ def test_wrong_files_are_named(tmp_path):
     model.method_.save(tmp_path / "method.fsvi")
     with pytest.raises(FileFormatError, match="fsvi method"):
         FSVIRegressor.load(tmp_path / "method.fsvi")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("estimator settings num_samples", 10**9, "num_samples=1000000000"),
+        ("target classes dtype", "<V536870911", "type"),
+        ("target classes values", ["x" * 2**20] * 30, "too long"),
+        ("target_name", [], "not a name"),
+        ("scaler mean", torch.zeros(3), "scales 3"),
+    ],
+)
+def test_forged_values_are_one_sentence_when_the_file_is_loaded(saved, tmp_path, place, value, said):
+    tree = read_tree(saved, ESTIMATOR)
+    *above, last = place.split()
+    inner = tree
+    for name in above:
+        inner = inner[name]
+    inner[last] = value
+    write_tree(tmp_path / "forged.fsvi", tree, ESTIMATOR)
+    with pytest.raises(FileFormatError, match=f"forged.fsvi .*{said}"):
+        FSVIClassifier.load(tmp_path / "forged.fsvi")

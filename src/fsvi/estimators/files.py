@@ -107,6 +107,8 @@ class Saved(Configurable):
         if tree["features"]["names"] is not None:
             this.feature_names_in_ = np.array(tree["features"]["names"], dtype=object)
         self._load_target(tree["target"])
+        if not isinstance(this.target_name_, (str, type(None))):
+            raise FileFormatError(f"{path} has the target {this.target_name_!r}, which is not a name.")
         columns, scaled = len(this.encoder_.outputs), len(this.scaler_.mean)
         if columns != scaled:
             raise FileFormatError(f"{path} has {columns} encoded columns, but scales {scaled}.")

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 
@@ -77,8 +77,7 @@ def read_tree(path: str | os.PathLike[str], kind: str) -> Any:
 def file_kind(path: str | os.PathLike[str]) -> str | None:
     """The kind of a file that `write_tree` wrote; None for any other file and for a missing one."""
     try:
-        with safe_open(path, "pt") as file:
-            return (file.metadata() or {}).get("kind")
+        return _metadata(Path(path).read_bytes()).get("kind")
     except (OSError, *_MALFORMED):
         return None
 

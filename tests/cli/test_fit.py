@@ -1,5 +1,7 @@
 import csv
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -111,6 +113,15 @@ def test_prices_and_percents_are_numbers(table):
     result = fit(write(table, rows))
     assert result.exit_code == 0 and "regression (0 to 6,055" in result.output, result.exception
     assert "always missing" in result.output
+
+
+def test_names_of_files_need_not_be_text(table, tmp_path):
+    odd = table.rename(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv")))
+    model = odd.with_suffix(".fsvi")
+    assert invoke("fit", odd, "--target", "price", "--out", model, *FAST).exception is None
+    assert "\\udcff.csv" in odd.with_suffix(".html").read_text()
+    assert invoke("predict", model, odd, "--out", tmp_path / "scored").exception is None
+    assert len((tmp_path / "scored" / odd.name).read_text().splitlines()) == 121
 
 
 def test_files_are_not_replaced_unless_asked(table):

@@ -50,7 +50,7 @@ def write_report(path: Path, diagnosis: Diagnosis, title: str, facts: Mapping[st
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><p>{escape(title)}</p>{''.join(body)}</body></html>"
     )
-    write_bytes(path, page.encode())
+    write_bytes(path, page.encode(errors="backslashreplace"))  # names of files need not be text
 
 
 def _item(finding: Finding) -> str:

@@ -31,6 +31,14 @@ def test_every_row_is_held_out_once():
     assert deal_out(torch.ones(7), 8) is None
 
 
+def test_a_row_that_counts_often_is_held_out_in_parts():
+    weights = torch.tensor([800.0, 3.0, 0.5])
+    rows, counts = deal_out(weights, 8)
+    totals = torch.zeros(8, 3).scatter_add(1, rows, counts)
+    torch.testing.assert_close(totals.sum(0), weights)
+    assert totals[:, 0].max() < 400 and totals[:, 1].max() <= 2
+
+
 def test_losses_are_the_likelihoods():
     parts, f, y = members(), torch.randn(4, 10, 2), torch.randn(10, 1)
     exact = -torch.distributions.Normal(f[..., :1], (0.5 * f[..., 1:]).exp()).log_prob(y).sum(-1)

@@ -68,7 +68,7 @@ def train_members(
     held_out = deal_out(weights, features.members)
     counts = weights.repeat(features.members, 1)
     if held_out is not None:
-        counts = counts.scatter_add(1, held_out[0], -held_out[1])  # nobody trains on rows of its own
+        counts = counts.scatter_add(1, held_out[0], -held_out[1]).clamp_min(0)  # nobody trains on rows of its own
     optimizer = _optimizer(members, _LR if lr is None else check_positive("lr", lr))
     rates = [group["lr"] for group in optimizer.param_groups]
     history, best = History(), _Best(members)
@@ -104,19 +104,22 @@ def train_members(
 def deal_out(weights: Tensor, members: int) -> tuple[Tensor, Tensor] | None:
     """Rows that each member does not train on, and how often they count, (members, n) each; None of very few rows.
 
-    Each row belongs to one member. Members that have one row fewer than others get one of no weight.
+    Each row belongs to one member. A row that counts several times is dealt out in as many parts: otherwise, a table
+    with few different rows would be predicted as if each of them were new. Gaps are filled with rows of no weight.
 
     Args:
         weights: How many times each row counts.
         members: The number of members.
     """
-    num = len(weights)
+    copies = weights.round().clamp(1, members).long()
+    rows = torch.arange(len(weights), device=weights.device).repeat_interleave(copies)
+    num = len(rows)
     if num < _LEAST_HELD_OUT:
         return None
     places = torch.arange(math.ceil(num / members) * members)
-    rows = torch.randperm(num).argsort()[places % num].view(-1, members).T.to(weights.device)
-    is_own = (places < num).view(-1, members).T.to(weights)
-    return rows, weights[rows] * is_own
+    dealt = torch.randperm(num).argsort()[places % num].to(rows.device)
+    counts = (weights / copies)[rows[dealt]] * (places < num).to(weights)
+    return rows[dealt].view(-1, members).T, counts.view(-1, members).T
 
 
 class Members(nn.Module):

@@ -6,7 +6,7 @@ from torch import nn
 
 import fsvi
 from fsvi.functions.linearize import LINEARIZERS
-from fsvi.networks.heads import choose_positions
+from fsvi.networks.heads import Positions
 
 
 class Pixelwise(nn.Module):
@@ -45,7 +45,7 @@ def pair(**settings):
 @pytest.mark.parametrize("linearize", LINEARIZERS)
 def test_the_gaussian_at_positions_is_that_of_a_network_on_rows(linearize):
     dense, rows = pair(linearize=linearize)
-    points = choose_positions(X, 7)
+    points = Positions(X, torch.rand(7))
     chosen = points.select(X.movedim(1, -1))
     shift = 0.1 * torch.randn_like(dense.posterior.log_std)
     named = dense.posterior.layout.views(shift)

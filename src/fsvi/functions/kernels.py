@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -36,6 +36,7 @@ _LOOKED_AT = 300
 class Kernel(Configurable, ABC):
     """A positive semi-definite function k(x, x′) of two inputs, which are flattened first."""
 
+    @abstractmethod
     def __call__(self, x: Tensor, values: Tensor | None = None) -> Tensor:
         """k at all pairs of the inputs `x`, in float64, (n, n).
 
@@ -43,9 +44,14 @@ class Kernel(Configurable, ABC):
             x: Inputs, (n, ...).
             values: The hyperparameters; None takes the kernel's own, those of `start`.
         """
-        values = self.start(x) if values is None else values
-        parts = values.split([len(term.own_kinds(x)) for term in self.terms()])
-        return self.matrix(in_float64(x.flatten(1)), iter(parts))
+
+    @abstractmethod
+    def start(self, x: Tensor) -> Tensor:
+        """The hyperparameters that were given; a missing lengthscale is the median distance between the inputs `x`."""
+
+    @abstractmethod
+    def kinds(self, x: Tensor) -> list[str]:
+        """What each hyperparameter is: "lengthscale", "variance" or "period"."""
 
     def __add__(self, other: Kernel) -> Sum:
         """k₁(x, x′) + k₂(x, x′)"""
@@ -54,22 +60,6 @@ class Kernel(Configurable, ABC):
     def __mul__(self, other: Kernel) -> Product:
         """k₁(x, x′) · k₂(x, x′)"""
         return Product([self, other])
-
-    def start(self, x: Tensor) -> Tensor:
-        """The hyperparameters that were given; a missing lengthscale is the median distance between the inputs `x`."""
-        return torch.cat([term.own_start(x) for term in self.terms()])
-
-    def kinds(self, x: Tensor) -> list[str]:
-        """What each hyperparameter is: "lengthscale", "variance" or "period"."""
-        return [kind for term in self.terms() for kind in term.own_kinds(x)]
-
-    @abstractmethod
-    def terms(self) -> list[_ColumnKernel]:
-        """The kernels that it is made of, in order."""
-
-    @abstractmethod
-    def matrix(self, rows: Tensor, parts: Iterator[Tensor]) -> Tensor:
-        """k at all pairs of `rows` (n, columns); `parts` yields the hyperparameters of each term."""
 
 
 class _ColumnKernel(Kernel):
@@ -87,41 +77,41 @@ class _ColumnKernel(Kernel):
         if self.columns is not None and (not self.columns or len(set(self.columns)) < len(self.columns)):
             raise InvalidInputError(f"columns={self.columns} must name at least one column, and each only once.")
 
-    def terms(self) -> list[_ColumnKernel]:
-        """Itself."""
-        return [self]
+    def __call__(self, x: Tensor, values: Tensor | None = None) -> Tensor:
+        """k at all pairs of `x`."""
+        values = self.start(x) if values is None else values
+        count = len(values) - len(self.others)
+        return self.covariance(self._rows(x), values[:count], *values[count:])
 
-    def own_kinds(self, x: Tensor) -> list[str]:
-        given = getattr(self, self.first)
-        count = len(given) if isinstance(given, list) else self._own(x).shape[1] if x.dim() == 2 else 1
-        return [self.first] * count + list(self.others.values())
-
-    def own_start(self, x: Tensor) -> Tensor:
-        rows, given, kind = in_float64(x.flatten(1)), getattr(self, self.first), type(self).__name__
-        if self.columns is not None and max(self.columns) >= rows.shape[1]:
-            raise InvalidInputError(
-                f"{kind} is for column {max(self.columns)}, but the inputs have columns 0..{rows.shape[1] - 1}."
-            )
-        rows = self._own(rows)
+    def start(self, x: Tensor) -> Tensor:
+        """The hyperparameters, one for each column where they may differ."""
+        rows, given = self._rows(x), getattr(self, self.first)
         if isinstance(given, list) and len(given) != rows.shape[1]:
             raise InvalidInputError(
-                f"{kind} has {len(given)} values of {self.first} for {rows.shape[1]} columns: give one, or one for "
-                "each column."
+                f"{type(self).__name__} has {len(given)} values of {self.first} for {rows.shape[1]} columns: give one, "
+                "or one for each column."
             )
         first = median_distance(rows) if given is None else torch.tensor(given, dtype=rows.dtype).to(rows)
         others = torch.tensor([getattr(self, name) for name in self.others], dtype=rows.dtype).to(rows)
-        return torch.cat([first.reshape(-1).expand(len(self.own_kinds(x)) - len(others)), others])
+        return torch.cat([first.reshape(-1).expand(len(self.kinds(x)) - len(others)), others])
 
-    def matrix(self, rows: Tensor, parts: Iterator[Tensor]) -> Tensor:
-        values = next(parts)
-        count = len(values) - len(self.others)
-        return self.covariance(self._own(rows), values[:count], *values[count:])
+    def kinds(self, x: Tensor) -> list[str]:
+        """What each hyperparameter is."""
+        given = getattr(self, self.first)
+        count = len(given) if isinstance(given, list) else self._rows(x).shape[1] if x.dim() == 2 else 1
+        return [self.first] * count + list(self.others.values())
 
     @abstractmethod
     def covariance(self, rows: Tensor, first: Tensor, *others: Tensor) -> Tensor:
         """k at all pairs of `rows`, which have the kernel's own columns, with these hyperparameters."""
 
-    def _own(self, rows: Tensor) -> Tensor:
+    def _rows(self, x: Tensor) -> Tensor:
+        rows = in_float64(x.flatten(1))
+        if self.columns is not None and max(self.columns) >= rows.shape[1]:
+            raise InvalidInputError(
+                f"{type(self).__name__} is for column {max(self.columns)}, but the inputs have columns "
+                f"0..{rows.shape[1] - 1}."
+            )
         return rows if self.columns is None else rows[:, self.columns]
 
 
@@ -144,7 +134,8 @@ class RBF(_ColumnKernel):
 
     def covariance(self, rows: Tensor, first: Tensor, *others: Tensor) -> Tensor:
         """k at all pairs of `rows`."""
-        return others[0] * self.profile(_distances(rows, first))
+        rows = (rows - rows.mean(0)) / first  # far from zero, distances would drown in rounding
+        return others[0] * self.profile(torch.cdist(rows, rows))
 
     def profile(self, r: Tensor) -> Tensor:
         """The correlation at a distance of r lengthscales."""
@@ -261,13 +252,19 @@ class _Combination(Kernel):
         if not self.kernels:
             raise InvalidInputError(f"{type(self).__name__} needs at least one kernel.")
 
-    def terms(self) -> list[_ColumnKernel]:
-        """The terms of all parts."""
-        return [term for kernel in self.kernels for term in kernel.terms()]
-
-    def matrix(self, rows: Tensor, parts: Iterator[Tensor]) -> Tensor:
+    def __call__(self, x: Tensor, values: Tensor | None = None) -> Tensor:
         """The parts' matrices, combined."""
-        return reduce(type(self).combine, (kernel.matrix(rows, parts) for kernel in self.kernels))
+        values = self.start(x) if values is None else values
+        parts = values.split([len(kernel.kinds(x)) for kernel in self.kernels])
+        return reduce(type(self).combine, (kernel(x, own) for kernel, own in zip(self.kernels, parts, strict=True)))
+
+    def start(self, x: Tensor) -> Tensor:
+        """The hyperparameters of all parts."""
+        return torch.cat([kernel.start(x) for kernel in self.kernels])
+
+    def kinds(self, x: Tensor) -> list[str]:
+        """What the hyperparameters of all parts are."""
+        return [kind for kernel in self.kernels for kind in kernel.kinds(x)]
 
 
 class Sum(_Combination):
@@ -300,12 +297,6 @@ def median_distance(x: Tensor) -> Tensor:
 def spread(values: Any, most: int = _LOOKED_AT) -> Any:
     """At most this many of them, spread evenly."""
     return values[:: math.ceil(len(values) / most)]
-
-
-def _distances(rows: Tensor, lengthscale: Tensor) -> Tensor:
-    """Distances in units of the lengthscales, (n, n)."""
-    rows = (rows - rows.mean(0)) / lengthscale  # far from zero, distances would drown in rounding
-    return torch.cdist(rows, rows)
 
 
 def _check_per_column(name: str, value: PerColumn) -> float | list[float] | None:

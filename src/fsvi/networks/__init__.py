@@ -12,7 +12,7 @@ from fsvi.networks.mlp import mlp
 from fsvi.networks.network import Network
 from fsvi.networks.resnet import ResNet, resnet18, resnet50
 from fsvi.networks.tabular import DistanceFeatures, TabularFeatures
-from fsvi.networks.text import TextEncoder, text_encoder
+from fsvi.networks.text import TextEncoder
 
 __all__ = [
     "DistanceFeatures",
@@ -25,5 +25,4 @@ __all__ = [
     "mlp",
     "resnet18",
     "resnet50",
-    "text_encoder",
 ]

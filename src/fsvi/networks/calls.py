@@ -101,11 +101,6 @@ def functional_call(net: nn.Module, tensors: Mapping[str, Tensor], args: tuple[A
         return net(*args, **kwargs)
 
 
-def is_transformed() -> bool:
-    """Whether a transform of torch.func, such as `vmap`, is active."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
 _EXPORTING: ContextVar[bool] = ContextVar("exporting", default=False)
 
 

@@ -29,16 +29,8 @@ _LAYERS: dict[str, type[nn.Module]] = {
         *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
         *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
         *(nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid),
-        *(
-            nn.Flatten,
-            nn.Unflatten,
-            nn.Identity,
-            RandomFeatures,
-            TabularFeatures,
-            DistanceFeatures,
-            ResNet,
-            TextEncoder,
-        ),
+        *(nn.Flatten, nn.Unflatten, nn.Identity),
+        *(RandomFeatures, TabularFeatures, DistanceFeatures, ResNet, TextEncoder),
     )
 }
 _DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}

@@ -38,16 +38,6 @@ def guess_head(layers: Mapping[str, Head]) -> str:
     return (learning or names)[-1]
 
 
-def in_features(layer: Head) -> int:
-    """The number of features that the head sees."""
-    return layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
-
-
-def out_features(layer: Head) -> int:
-    """The number of outputs."""
-    return layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
-
-
 def apply_head(features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Outputs of features whose channels are last; the weight of a 1×1 convolution is one of a dense layer."""
     return nn.functional.linear(features, weight.flatten(1), bias)
@@ -58,18 +48,14 @@ def channels_last(values: Tensor, axis: int) -> Tensor:
     return values if axis == -1 or values.dim() == 2 else values.movedim(axis, -1)
 
 
-def own_axis(layer: nn.Module) -> int:
-    """Where the layer's outputs have their channels."""
-    return -1 if isinstance(layer, nn.Linear) else 1
-
-
 def head_axis(layer: Head, outputs: Tensor, features: Tensor) -> int | None:
     """Where the channels are if `outputs` are the head's outputs at `features`, else None."""
     if features.dim() != outputs.dim():
         return None
     for axis in (-1, 1):
         moved, expected = channels_last(features, axis), channels_last(outputs, axis)
-        if moved.shape[-1] != in_features(layer) or (*moved.shape[:-1], out_features(layer)) != expected.shape:
+        num_outputs, num_features = layer.weight.shape[:2]
+        if moved.shape[-1] != num_features or (*moved.shape[:-1], num_outputs) != expected.shape:
             continue
         values = apply_head(moved, layer.weight, layer.bias)
         if torch.allclose(values, expected, rtol=0, atol=1e-4 * float(expected.detach().abs().max())):
@@ -135,8 +121,3 @@ class Positions:
         if not isinstance(mask, Tensor) or mask.shape != values.shape[:-1] or not bool((mask != 0).any()):
             return None
         return (mask != 0).flatten().nonzero()[:, 0]
-
-
-def choose_positions(x: Inputs, num: int) -> Positions:
-    """`num` random positions of the outputs at `x`, spread evenly over examples, all different if there are enough."""
-    return Positions(x, torch.rand(num, device=x.device))

@@ -22,13 +22,9 @@ from fsvi.networks.heads import (
     Positions,
     apply_head,
     channels_last,
-    choose_positions,
     guess_head,
     head_axis,
     head_layers,
-    in_features,
-    out_features,
-    own_axis,
     recording,
     replacing_output,
 )
@@ -71,7 +67,7 @@ class Network:
 
     def __init__(self, module: nn.Module, head: str | None = None, output: Output | None = None) -> None:
         check_type("net", module, nn.Module, "a torch.nn.Module")
-        module = _uncompiled(module)
+        module = getattr(module, "_orig_mod", module)  # inside `torch.compile`, whose names all start with this one
         check_supported(module)
         layers = head_layers(module)
         if head is not None and head not in layers:
@@ -210,8 +206,11 @@ class Network:
     # Positions ------------------------------------------------------------------------------------------------------
 
     def at_positions(self, x: Inputs, num: int) -> Any:
-        """`x` itself, or `num` random positions of its outputs if there are outputs at every position."""
-        return choose_positions(x, num) if self.layout.positions else x
+        """`x` itself, or `num` random positions of its outputs, all different if there are enough.
+
+        Positions are spread evenly over examples; a network with one output vector per example has none.
+        """
+        return Positions(x, torch.rand(num, device=x.device)) if self.layout.positions else x
 
     # The last layer -------------------------------------------------------------------------------------------------
 
@@ -223,12 +222,12 @@ class Network:
     @property
     def num_features(self) -> int:
         """The number of features that the head sees."""
-        return in_features(self.linear)
+        return self.linear.weight.shape[1]
 
     @property
     def num_outputs(self) -> int:
         """The number of outputs."""
-        return out_features(self.linear)
+        return self.linear.weight.shape[0]
 
     def _names_of(self, head: str) -> list[str]:
         """The names of the parameters of the layer `head`, as the network lists them: a tied one under its first."""
@@ -252,22 +251,19 @@ class Network:
         other = copy.copy(self)
         other.head, other.head_names, other.layout = name, self._names_of(name), layout
         other._check_untouched(outputs, x)
-        other.is_reused = sum(called == name for called, *_ in calls) > 1
+        other.is_reused = sum(called == name for called, _ in calls) > 1
         other._check_plain(x)
         return other
 
-    def _find(self, x: Inputs, calls: list[tuple[str, Tensor, Tensor]], outputs: Tensor) -> tuple[str, OutputLayout]:
+    def _find(self, x: Inputs, calls: list[tuple[str, Tensor]], outputs: Tensor) -> tuple[str, OutputLayout]:
         """The head's name, and how the outputs relate to it."""
-        found = [call for call in calls if call[2].shape == outputs.shape and torch.equal(call[2], outputs)]
-        if found:
-            name, features, _ = found[-1]
-            _check_features(name, features, len(x))
-            axis = own_axis(self.module.get_submodule(name))
-            return name, _layout(outputs, axis, False)
-        for name in dict.fromkeys(called for called, *_ in reversed(calls)):
-            seen_axis = self._moved_axis(x, name, outputs)
-            if seen_axis is not None:
-                return name, _layout(outputs, seen_axis, True)
+        found = [name for name, out in calls if out.shape == outputs.shape and torch.equal(out, outputs)][-1:]
+        for name in found or dict.fromkeys(called for called, _ in reversed(calls)):
+            is_dense = isinstance(self.module.get_submodule(name), nn.Linear)
+            axis = self._moved_axis(x, name, outputs) if not found else -1 if is_dense else 1
+            if axis is not None:
+                axis = -1 if outputs.dim() == 2 else axis
+                return name, OutputLayout(axis, not found, tuple(channels_last(outputs, axis).shape[1:-1]))
         raise HeadError(_explain(outputs, calls[-1][0] if calls else None))
 
     def _moved_axis(self, x: Inputs, name: str, outputs: Tensor) -> int | None:
@@ -280,12 +276,12 @@ class Network:
             return None
         return head_axis(layer, outputs, features)  # type: ignore[arg-type]
 
-    def _trace(self, x: Inputs) -> tuple[list[tuple[str, Tensor, Tensor]], Tensor]:
-        """Name, input and output of every call of a layer that can be the head, and the network's outputs."""
-        calls: list[tuple[str, Tensor, Tensor]] = []
+    def _trace(self, x: Inputs) -> tuple[list[tuple[str, Tensor]], Tensor]:
+        """Name and output of every call of a layer that can be the head, and the network's outputs."""
+        calls: list[tuple[str, Tensor]] = []
         with ExitStack() as hooks:
             for name, layer in head_layers(self.module).items():
-                note = lambda _, args, out, name=name: calls.append((name, args[0], out.clone()))  # noqa: E731
+                note = lambda *given, name=name: calls.append((name, given[-1].clone()))  # noqa: E731
                 hooks.enter_context(layer.register_forward_hook(note))
             outputs = self.outputs_at(x)
         _check_outputs(outputs, len(x))
@@ -380,9 +376,8 @@ class Network:
     def settings(self) -> dict[str, Any]:
         """What a file records besides the module: the head's name as it was found, the output and the layout."""
         output = _FUNCTION if callable(self.output) else self.output
-        settings = {"head": self.head, "output": output}
         frozen = [name for name, p in self.module.named_parameters() if not p.requires_grad]
-        return {**settings, "layout": list(self.layout), "frozen": frozen}
+        return {"head": self.head, "output": output, "layout": list(self.layout), "frozen": frozen}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], net: nn.Module | Network) -> Network:
@@ -425,16 +420,6 @@ def check_supported(module: nn.Module) -> None:
             raise InvalidInputError(f"the network has a lazy layer, {kind}: call it once on an example input first.")
 
 
-def _uncompiled(module: nn.Module) -> nn.Module:
-    """The module inside `torch.compile`, whose names would otherwise all start with `_orig_mod`."""
-    return getattr(module, "_orig_mod", module)
-
-
-def _layout(outputs: Tensor, axis: int, is_moved: bool) -> OutputLayout:
-    is_last = axis == -1 or outputs.dim() == 2
-    return OutputLayout(-1 if is_last else axis, is_moved, tuple(channels_last(outputs, axis).shape[1:-1]))
-
-
 def _check_output_setting(output: Any) -> Output | None:
     if output is None or callable(output) or (isinstance(output, (str, int)) and not isinstance(output, bool)):
         return output
@@ -456,13 +441,6 @@ def _check_outputs(outputs: object, num: int) -> None:
         )
     if not bool(outputs.isfinite().all()):
         raise InvalidInputError("the network's output is NaN or infinite for the first inputs: check its parameters.")
-
-
-def _check_features(name: str, features: Tensor, num: int) -> None:
-    if features.dim() < 2 or len(features) != num:
-        raise HeadError(
-            f"the input of the last layer {name!r} has shape {tuple(features.shape)}, not ({num}, features)."
-        )
 
 
 def _explain(outputs: Tensor, last: str | None) -> str:

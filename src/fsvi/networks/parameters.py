@@ -6,20 +6,13 @@ from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fsvi.errors import InvalidInputError
 
 _Norm = nn.modules.batchnorm._NormBase
 _NORMALIZATIONS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-_PLAIN = (
-    nn.Sequential,
-    nn.Linear,
-    nn.Identity,
-    nn.Flatten,
-    nn.LayerNorm,
-    nn.modules.dropout._DropoutNd,
-)
+_PLAIN = (nn.Sequential, nn.Linear, nn.Identity, nn.Flatten, nn.LayerNorm, nn.modules.dropout._DropoutNd)
 _ACTIVATIONS = "torch.nn.modules.activation"
 
 
@@ -71,13 +64,7 @@ def hold_padding_rows(net: nn.Module) -> None:
     for name, row in padding_rows(net).items():
         weight = net.get_parameter(name)
         if weight.requires_grad:
-            weight.register_hook(lambda gradient, row=row: _without_row(gradient, row))
-
-
-def _without_row(gradient: Tensor, row: int) -> Tensor:
-    gradient = gradient.clone()
-    gradient[row] = 0
-    return gradient
+            weight.register_hook(lambda g, row=row: g.index_fill(0, torch.tensor([row], device=g.device), 0.0))
 
 
 def is_dense_stack(net: nn.Module) -> bool:

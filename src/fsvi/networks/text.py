@@ -97,7 +97,3 @@ class TextEncoder(nn.Module):
         features: Tensor = total / weights.sum(1, keepdim=True).clamp_min(1.0)
         logits: Tensor = self.head(self.drop(features))
         return logits
-
-
-text_encoder = TextEncoder
-"""The same, named like the other functions that make networks."""

@@ -90,17 +90,15 @@ def rotated(degrees: float) -> Change:
         angle = (2 * torch.rand(len(x)) - 1) * degrees * math.pi / 180
         cos, sin, zero = angle.cos(), angle.sin(), torch.zeros(len(x))
         matrix = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
-        return _sampled(x, matrix, "nearest")
+        grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
+        return F.grid_sample(x, grid, mode="nearest", align_corners=False)
 
     return change
 
 
 def cropped(x: Tensor) -> Tensor:
     """Flips, and random parts of 60 to 100% of the area, enlarged."""
-    side = (0.6 + 0.4 * torch.rand(len(x))).sqrt()
-    center = (2 * torch.rand(len(x), 2) - 1) * (1 - side)[:, None]
-    matrix = torch.cat([torch.diag_embed(side[:, None].expand(-1, 2)), center[:, :, None]], 2)
-    return _sampled(_flipped(x), matrix, "bilinear")
+    return data.cropped(_flipped(x), 0.6)
 
 
 def shifted(x: Tensor, most: int = 10) -> Tensor:
@@ -112,11 +110,6 @@ def shifted(x: Tensor, most: int = 10) -> Tensor:
 
 def _flipped(x: Tensor) -> Tensor:
     return torch.where((torch.rand(len(x)) < 0.5)[:, None, None, None], x.flip(3), x)
-
-
-def _sampled(x: Tensor, matrix: Tensor, mode: str) -> Tensor:
-    grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
-    return F.grid_sample(x, grid, mode=mode, align_corners=False)
 
 
 @torch.no_grad()

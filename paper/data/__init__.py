@@ -5,7 +5,7 @@ from paper.data.catalog import names
 from paper.data.corruptions import CORRUPTIONS, corrupt
 from paper.data.store import DataSplit, available, catalog, ensure, fetch, load, verify
 from paper.data.toys import Standardize
-from paper.data.transforms import Normalize, augment, rotate, splits
+from paper.data.transforms import Normalize, augment, cropped, rotate, splits
 
 __all__ = [
     "CORRUPTIONS",
@@ -17,6 +17,7 @@ __all__ = [
     "available",
     "catalog",
     "corrupt",
+    "cropped",
     "ensure",
     "fetch",
     "load",

@@ -51,6 +51,19 @@ class Normalize:
         return x.float().div_(255).sub_(mean).div_(std)
 
 
+def cropped(x: Tensor, least: float) -> Tensor:
+    """A random part of each image, at the size of the whole; random numbers come from torch's global generator.
+
+    Args:
+        x: Images (n, channels, height, width) of real numbers.
+        least: The smallest share of the area, 0..1; the largest is 1.
+    """
+    side = (least + (1 - least) * torch.rand(len(x))).sqrt()
+    center = (2 * torch.rand(len(x), 2) - 1) * (1 - side)[:, None]
+    part = torch.cat([torch.diag_embed(side[:, None].expand(-1, 2)), center[:, :, None]], 2)
+    return F.grid_sample(x, F.affine_grid(part, list(x.shape), align_corners=False), align_corners=False)
+
+
 def augment(
     x: Tensor, generator: torch.Generator | None = None, padding: int = 4, mode: Literal["zeros", "reflect"] = "zeros"
 ) -> Tensor:

@@ -26,7 +26,7 @@ from paper.tasks.images import (
     make_context,
     predict,
     shift_scores,
-    warm_started,
+    started,
 )
 from paper.whitened_cnn import whitened_cnn
 
@@ -150,7 +150,7 @@ def cifar10(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = data.load(NAME, "train")
     normalize = Normalize.of(train.x)
-    context, sources, mixed = make_context(order.context, normalize, OOD)
+    context, sources, mixed = make_context(order, normalize, OOD)
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
     make = make_classifier(order, partial(effort.network, x), context, effort.settings)
 
@@ -175,7 +175,7 @@ def cifar10(order: Order) -> Experiment:
         tests=(NAME, *OOD),
         context=sources,
     )
-    return warm_started(experiment, order) if effort.fine_tuning else experiment
+    return started(experiment, order, is_warm=bool(effort.fine_tuning))
 
 
 def _measure_corrupted(method: Method, test: DataSplit, normalize: Normalize, effort: _CifarEffort) -> pd.DataFrame:

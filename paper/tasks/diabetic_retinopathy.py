@@ -31,7 +31,7 @@ from paper.tasks.images import (
     make_context,
     predict,
     reliability_curve,
-    warm_started,
+    started,
 )
 from paper.whitened_cnn import whitened_cnn
 
@@ -47,7 +47,6 @@ _TABULATED = (50, 70)
 _IMITATED = "shifted images are the test images as an imitated poorer camera takes them, not APTOS: the same patients"
 _STAND_IN_BATCH = 64
 """The largest batch if a small set of photographs replaces EyePACS, so that an epoch has enough steps."""
-_ENSEMBLE = {"size": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +129,9 @@ def retina(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = _load(NAME, "train", effort.images, effort.size)
     normalize = Normalize.of(train.x)
-    context, sources, mixed = make_context(order.context, normalize, (SHIFTED, NAME))
+    context, sources, mixed = make_context(order, normalize, (SHIFTED, NAME))
     x, y = normalize(train.x), train.y
-    make = make_classifier(order, partial(effort.network, x), context, effort.settings, _ENSEMBLE)
+    make = make_classifier(order, partial(effort.network, x), context, effort.settings)
     stands_in = bool(train.note)
 
     def validation() -> tuple[Tensor, Tensor]:
@@ -164,7 +163,7 @@ def retina(order: Order) -> Experiment:
         tests=(NAME,),
         context=sources,
     )
-    return warm_started(experiment, order) if effort.fine_tuning else experiment
+    return started(experiment, order, is_warm=bool(effort.fine_tuning))
 
 
 def _evaluate(p: CategoricalPredictive, y: Tensor) -> tuple[dict[str, float], dict[str, Any]]:

@@ -17,9 +17,9 @@ from paper.tasks.images import (
     FSVI_SETTINGS,
     ImageEffort,
     evaluate_test_sets,
-    joined,
     make_classifier,
     make_context,
+    started,
 )
 
 NAME = "fashion-mnist"
@@ -43,7 +43,6 @@ _ADAM = {"optimizer": "adam", "lr": 1e-3}
 _WITH_SGD = ("map", "mc-dropout", "swag", "duq", "laplace")
 """Methods without standard deviations to learn. The gradients of those are about 1/N, too small for SGD."""
 
-_ENSEMBLE = {"size": 3}
 _DROPOUT = {"map": 0.5, "swag": 0.5, "duq": 0.5, "laplace": 0.5, "fsvi": 0.25}
 """Dropout of the dense layer, for methods whose feature layers are point estimates; others are noisy already."""
 
@@ -61,9 +60,9 @@ def fashion_mnist(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = data.load(NAME, "train")
     normalize = Normalize.of(train.x)
-    context, sources, mixed = make_context(order.context, normalize, OOD)
+    context, sources, mixed = make_context(order, normalize, OOD)
     dropout = _DROPOUT.get(order.member, 0.0)
-    make = make_classifier(order, lambda: cnn(dropout=dropout), context, _SETTINGS, _ENSEMBLE)
+    make = make_classifier(order, lambda: cnn(dropout=dropout), context, _SETTINGS)
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
     def evaluate(method: Method) -> Outcome:
@@ -79,7 +78,7 @@ def fashion_mnist(order: Order) -> Experiment:
     experiment = Experiment(
         make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests, context=sources
     )
-    return joined(experiment, order) if order.profile == "paper" else experiment
+    return started(experiment, order)
 
 
 TASK = Task(

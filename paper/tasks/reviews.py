@@ -25,12 +25,12 @@ from paper.methods import dataset_name
 from paper.task import Section, Sweep, Task
 from paper.tasks.images import (
     FSVI_SETTINGS,
-    HALF,
     entropy_histogram,
     half_batch,
     make_classifier,
     predict,
     reliability_curve,
+    started,
 )
 
 NAME = "reviews"
@@ -66,7 +66,6 @@ _SETTINGS: dict[str, Mapping[str, Any]] = {
     "map": _POINT,
     "mc-dropout": _POINT,
 }
-_ENSEMBLE = {"size": 3}
 
 
 def excerpts(x: Bundle, seed: int = 0) -> contexts.Context:
@@ -116,15 +115,16 @@ def reviews(order: Order) -> Experiment:
         return Bundle(vocabulary.encode(held_out, effort.length)), labels
 
     fit_settings = {"epochs": effort.epochs, "batch_size": 64, "lr": 2e-3, **order.fit_settings}
-    context = half_batch(_CONTEXTS[order.context](x)) if order.context else None
-    make = make_classifier(order, network, context, _SETTINGS, _ENSEMBLE)
+    context, mixed = half_batch(order, _CONTEXTS[order.context](x)) if order.context else (None, [])
+    make = make_classifier(order, network, context, _SETTINGS)
     part = (
         [f"subset: {effort.texts:,} training texts and {effort.test_texts:,} of each test set"] if effort.texts else []
     )
-    notes = [*part, f"the last {effort.length} words of each text", *([HALF] if context else [])]
+    notes = [*part, f"the last {effort.length} words of each text", *mixed]
     tests = (IN_DOMAIN, SHIFTED)
     evaluate = partial(_evaluate, vocabulary=vocabulary, effort=effort)
-    return Experiment(make, (x, y), fit_settings, evaluate, [train], notes, validation=validation, tests=tests)
+    experiment = Experiment(make, (x, y), fit_settings, evaluate, [train], notes, validation=validation, tests=tests)
+    return started(experiment, order)
 
 
 def _subset(split: DataSplit, num: int | None) -> tuple[list[str], Tensor]:

@@ -19,6 +19,7 @@ from paper.tasks.images import (
     make_context,
     predict,
     shift_scores,
+    started,
 )
 
 NAME = "rotated-mnist"
@@ -59,7 +60,7 @@ def rotated_mnist(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = data.load("mnist", "train")
     normalize = Normalize.of(train.x)
-    context, sources, mixed = make_context(order.context, normalize, _ROTATING)
+    context, sources, mixed = make_context(order, normalize, _ROTATING)
     make = make_classifier(order, lambda: cnn(dropout=_DROPOUT), context, _SETTINGS)
     x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
@@ -77,7 +78,11 @@ def rotated_mnist(order: Order) -> Experiment:
 
     notes = [*effort.notes, *mixed, f"dropout {_DROPOUT}"]
     fit_settings = {"lr": 1e-3, **effort.fit_settings(order)}
-    return Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=("mnist",), context=sources)
+    tests = ("mnist",)
+    experiment = Experiment(
+        make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests, context=sources
+    )
+    return started(experiment, order)
 
 
 TASK = Task(

@@ -60,6 +60,7 @@ def test_the_loss_is_the_formula():
     method.begin(seen, y)
     with torch.no_grad():
         method.far.copy_(torch.tensor([-1.0, 0.5]))
+        method.slope.copy_(torch.linspace(-1, 1, 8))
 
     def scaled(rows):
         return (rows - seen.mean(0)) / seen.std(0, correction=0)
@@ -70,8 +71,9 @@ def test_the_loss_is_the_formula():
         return (2 * (q.log_prob(torch.zeros(3)) - q.log_prob(scaled(rows)))).log() / 2
 
     d = (logs(x) - logs(seen).mean()) / logs(seen).std(correction=0)
-    near = method.features(scaled(x)).square() @ method.log_variance.exp()
-    variance = near + 2 * torch.sigmoid(-1 + math.exp(0.5) * d)
+    waves = method.features(scaled(x))
+    rise = 3 * (waves @ torch.linspace(-1, 1, 8))
+    variance = waves.square() @ method.log_variance.exp() + 2 * torch.sigmoid(-1 + math.exp(0.5) * d + rise)
     logits = net(x) / (1 + math.pi / 8 * variance).sqrt()[:, None]
     kl = 0.5 * (variance[0] / 2 - 1 - (variance[0] / 2).log())
     terms = method(x, y)

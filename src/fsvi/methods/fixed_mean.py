@@ -19,6 +19,9 @@ from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_positive
 
+_PACE = 3.0
+"""How much faster w learns than the other parameters: its features are small."""
+
 
 class FixedMean(Method):
     """A method whose function is N(g(x), variance(x)), where g is the trained network, which never changes.
@@ -94,11 +97,12 @@ class FixedMean(Method):
 class FixedMeanFSVI(FixedMean):
     """FSVI with a fixed mean: −1/B Σ log p(y|x) + kl_weight · mean over context points of KL(q(f(x)) ‖ p(f(x))).
 
-    q(f(x)) = N(g(x), Σᵢ sᵢ ψᵢ(x)² + prior_variance · sigmoid(a + b·d(x))). ψ are random Fourier features of the
-    network's features (`RandomFeatures`), uncorrelated on the data. d is the logarithm of the Mahalanobis distance of
-    the features from their mean, in standard deviations above its mean on the data; so the variance is at least about
-    the prior's far away from them. sᵢ > 0, a and b > 0 are learned. The prior p(f(x)) = N(g(x), prior_variance) has
-    the same mean: the likelihood decides on the variance where the data are, and the prior where the context is.
+    q(f(x)) = N(g(x), Σᵢ sᵢ ψᵢ(x)² + prior_variance · sigmoid(a + b·d(x) + wᵀψ(x))). ψ are random Fourier features of
+    the network's features (`RandomFeatures`), uncorrelated on the data. d is the logarithm of the Mahalanobis distance
+    of the features from their mean, in standard deviations above its mean on the data; so the variance is at least
+    about the prior's far away from them. sᵢ > 0, a, b > 0 and w are learned. The prior p(f(x)) = N(g(x),
+    prior_variance) has the same mean: the likelihood decides on the variance where the data are, and the prior where
+    the context is.
 
     A network is over-confident on the images it was trained on. Give `fit` augmented images instead, such as random
     crops that it has not seen.
@@ -142,6 +146,7 @@ class FixedMeanFSVI(FixedMean):
         self.features = RandomFeatures(width, self.num_features).to(like)
         self.log_variance = nn.Parameter(like.new_ones(self.num_features))
         self.far = nn.Parameter(like.new_tensor([-3.0, 0.0]))  # a, log b
+        self.slope = nn.Parameter(like.new_zeros(self.num_features))
         self.register_buffer("precision", torch.eye(width).to(like))
         self.register_buffer("usual", like.new_tensor([0.0, 1.0]))
 
@@ -164,11 +169,12 @@ class FixedMeanFSVI(FixedMean):
         return 0.5 * ((features @ self.precision) * features).sum(1).clamp_min(tiny).log()
 
     def variances(self, features: Tensor) -> Tensor:
-        """Σᵢ sᵢ ψᵢ² + prior_variance · sigmoid(a + b·d), (n, 1)."""
+        """Σᵢ sᵢ ψᵢ² + prior_variance · sigmoid(a + b·d + wᵀψ), (n, 1)."""
         mean, std = self.usual
         d = (self._log_distances(features) - mean) / std.clamp_min(torch.finfo(std.dtype).eps)
-        share = torch.sigmoid(self.far[0] + self.far[1].exp() * d)
-        return (self.features(features).square() @ self.log_variance.exp() + self.prior_variance * share).unsqueeze(1)
+        waves = self.features(features)
+        share = torch.sigmoid(self.far[0] + self.far[1].exp() * d + _PACE * (waves @ self.slope))
+        return (waves.square() @ self.log_variance.exp() + self.prior_variance * share).unsqueeze(1)
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The predictive negative log-likelihood, and the weighted KL between the marginals at context points."""

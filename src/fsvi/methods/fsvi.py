@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fsvi.errors import HeadError, InvalidInputError
 from fsvi.functions.contexts import Context, Suitable
 from fsvi.functions.contexts.general import context_points
-from fsvi.functions.divergences import KL, Divergence, KLWeight, kl_weight_value
+from fsvi.functions.divergences import KL, Divergence, KLWeight, Tempered, kl_weight_value
 from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.linearize import (
     LINEARIZERS,
@@ -29,6 +29,8 @@ from fsvi.posteriors.mean_field import Draw, Stds, Stochastic, check_stds, check
 from fsvi.validation import check_choice, check_count, check_type
 
 _PRIOR_VARIANCE = 0.5
+_TRAINED_POINTS = 8
+"""The number of context points as which the KL counts for a trained network, however many there are."""
 _FEW_POSITIONS = 4
 """positions at which a network with outputs at every position is linearized for a check"""
 
@@ -118,6 +120,7 @@ class FSVI(FunctionSpaceMethod):
         *,
         freeze: bool | Sequence[str] = False,
         stochastic: Stochastic = "last_layer",
+        num_context: int = 24,
         **settings: Any,
     ) -> FSVI:
         """FSVI that starts from a trained network: a few epochs of `fit` make its uncertainty honest.
@@ -128,8 +131,10 @@ class FSVI(FunctionSpaceMethod):
             context: As in the constructor; None is `contexts.Suitable()`, which looks at the training inputs.
             freeze: True trains the last layer only; names freeze the layers or parameters of those names.
             stochastic: As in the constructor.
-            settings: The constructor's other arguments. `prior=fsvi.priors.Empirical(net)` keeps the function close
-                to the trained network's.
+            num_context: As in the constructor, K.
+            settings: The constructor's other arguments. `kl_weight` is `fsvi.Tempered(8 / K)` unless given, so that the
+                KL does not grow with K and leaves the network its confidence on the data.
+                `prior=fsvi.priors.Empirical(net)` keeps the function close to the trained network's.
         """
         if isinstance(net, Method):
             likelihood = net.likelihood if likelihood is None else likelihood
@@ -137,10 +142,10 @@ class FSVI(FunctionSpaceMethod):
         if likelihood is None:
             raise InvalidInputError("from_trained needs a likelihood, such as fsvi.Categorical().")
         context = Suitable() if context is None else context
-        method = cls(net, likelihood, context, stochastic=stochastic, **settings)
-        if not freeze:
-            return method
-        return cls(method.network.frozen(freeze), likelihood, context, stochastic=stochastic, **settings)
+        weight = Tempered(_TRAINED_POINTS / check_count("num_context", num_context))
+        settings = {"kl_weight": weight, "num_context": num_context, "stochastic": stochastic, **settings}
+        method = cls(net, likelihood, context, **settings)
+        return cls(method.network.frozen(freeze), likelihood, context, **settings) if freeze else method
 
     # The objective --------------------------------------------------------------------------------------------------
 

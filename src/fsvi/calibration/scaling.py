@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods import CategoricalPredictive, ClassPredictive, Predictive
+from fsvi.likelihoods import CategoricalPredictive, Predictive
 from fsvi.metrics.checks import check_numbers, check_predictions, check_scores
 from fsvi.serialization import Configurable
-from fsvi.validation import check_positive, check_type
+from fsvi.validation import check_positive
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,14 +63,14 @@ class TemperatureScaling(Rescaling):
     def __init__(self, temperature: float | None = None) -> None:
         self.temperature = None if temperature is None else check_positive("temperature", temperature)
 
-    def fit(self, p: ClassPredictive, y: Any) -> Self:
+    def fit(self, p: Predictive, y: Any) -> Self:
         """Minimize the mean negative log-likelihood of held-out labels `y`."""
         self.temperature = _best_temperature(*_observed(p, y))
         return self
 
-    def __call__(self, p: ClassPredictive) -> Predictive:
+    def __call__(self, p: Predictive) -> Predictive:
         """The prediction at this temperature."""
-        return p.with_class_logits(_class_log_probs(p) / self._fitted(self.temperature))
+        return p.with_class_logits(p.class_log_probs() / self._fitted(self.temperature))
 
 
 class VectorScaling(Rescaling):
@@ -88,7 +88,7 @@ class VectorScaling(Rescaling):
         self.scale = None if scale is None else check_scores("scale", scale)
         self.bias = None if bias is None else check_scores("bias", bias)
 
-    def fit(self, p: ClassPredictive, y: Any) -> Self:
+    def fit(self, p: Predictive, y: Any) -> Self:
         """Minimize the mean negative log-likelihood of held-out labels `y`, starting at the best temperature."""
         log_probs, y = _observed(p, y)
         absent = sorted(set(range(log_probs.shape[-1])) - set(y.tolist()))
@@ -100,9 +100,9 @@ class VectorScaling(Rescaling):
         self.scale, self.bias = _best_vectors(log_probs, y)
         return self
 
-    def __call__(self, p: ClassPredictive) -> Predictive:
+    def __call__(self, p: Predictive) -> Predictive:
         """The prediction with every class scaled and shifted."""
-        log_probs = _class_log_probs(p)
+        log_probs = p.class_log_probs()
         scale, bias = (self._fitted(value).to(log_probs) for value in (self.scale, self.bias))
         return p.with_class_logits(log_probs * scale + bias)
 
@@ -180,13 +180,8 @@ def _best_vectors(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return scale.clone(), bias - bias.mean()
 
 
-def _observed(p: ClassPredictive, y: Any) -> tuple[Tensor, Tensor]:
+def _observed(p: Predictive, y: Any) -> tuple[Tensor, Tensor]:
     """Every draw's log-probabilities (samples, n, classes) in float64 where there is a label, and the labels."""
-    log_probs = _class_log_probs(p).detach().cpu().double()
+    log_probs = p.class_log_probs().detach().cpu().double()
     _, y, observed = check_predictions(p, y)
     return log_probs[:, observed], y
-
-
-def _class_log_probs(p: ClassPredictive) -> Tensor:
-    check_type("p", p, ClassPredictive, "a prediction of classes with its draws, such as method.predict(x)")
-    return p.class_log_probs()

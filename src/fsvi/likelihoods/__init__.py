@@ -13,7 +13,7 @@ from fsvi.likelihoods.gaussian import Gaussian, GaussianPredictive
 from fsvi.likelihoods.multi_head import MultiHead
 from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood
 from fsvi.likelihoods.poisson import Poisson, PoissonPredictive
-from fsvi.likelihoods.predictive import ClassPredictive, Predictive, Summary, concatenate, gathered, mixture
+from fsvi.likelihoods.predictive import Predictive, Summary, concatenate, gathered, mixture
 from fsvi.likelihoods.student_t import StudentT, StudentTPredictive
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "BernoulliPredictive",
     "Categorical",
     "CategoricalPredictive",
-    "ClassPredictive",
     "Gaussian",
     "GaussianPredictive",
     "Likelihood",

@@ -12,15 +12,7 @@ from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.numbers import NumberLikelihood
-from fsvi.likelihoods.predictive import (
-    ClassPredictive,
-    as_numbers,
-    check_defined,
-    check_present,
-    log_mean_exp,
-    named,
-    precise,
-)
+from fsvi.likelihoods.predictive import Predictive, as_numbers, check_defined, check_present, named
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -62,7 +54,7 @@ class Bernoulli(NumberLikelihood):
         return self.present((0.5 * (F.logsigmoid(f) + F.logsigmoid(-f))).exp(), y)
 
 
-class BernoulliPredictive(ClassPredictive):
+class BernoulliPredictive(Predictive):
     """The probability of each label; entropies are in nats and summed over labels.
 
     With one label it has the class probabilities, entropies and log-probabilities of a `CategoricalPredictive` of two
@@ -73,19 +65,17 @@ class BernoulliPredictive(ClassPredictive):
     """
 
     def __init__(self, logits: Tensor) -> None:
-        self.logits = precise(logits)
+        super().__init__(D.Bernoulli, logits=logits)
         check_defined(self.samples)
 
     @property
-    def samples(self) -> Tensor:  # type: ignore[override]
-        """(samples, n, labels): each draw's probability that the label is present."""
-        return self.logits.sigmoid()
+    def logits(self) -> Tensor:
+        """Each draw's logits of 1, (samples, n, labels)."""
+        return self.parameters["logits"]
 
     def log_prob(self, y: Any) -> Tensor:
         """log 1/S Σₛ Π_l p(y_l|fₛ(x)), (n,), for y of 0 and 1; labels that are NaN are left out."""
-        y = check_present(as_numbers(y, self.logits))
-        logs = F.logsigmoid(torch.where(y == 1, self.logits, -self.logits))
-        return log_mean_exp(logs.masked_fill(y.isnan(), 0.0).sum(-1))
+        return super().log_prob(check_present(as_numbers(y, self.logits)))
 
     def outcomes(self) -> Tensor:
         """Log-probabilities of the absence of all labels, then of their presence, (samples, n, 2 labels)."""
@@ -103,25 +93,17 @@ class BernoulliPredictive(ClassPredictive):
     def with_class_logits(self, logits: Tensor) -> Self:
         """A copy with other logits of the two classes."""
         other = copy.copy(self)
-        other.logits = logits[..., 1:] - logits[..., :1]
+        other.parameters = {"logits": logits[..., 1:] - logits[..., :1]}
         return other
-
-    def column(self, index: int) -> Self:
-        """The prediction of one label by itself."""
-        return self.mapped(lambda values: values[..., index : index + 1])
 
     def labels(self) -> Tensor:
         """Whether each label is more probable than not, as 0 or 1, (n, labels), or (n,) for a single label."""
         present = (self.mean > 0.5).long()
         return present.squeeze(-1) if present.shape[-1] == 1 else present
 
-    def given_function(self) -> D.Bernoulli:
-        """The distribution of labels given each draw."""
-        return D.Bernoulli(logits=self.logits, validate_args=False)
-
     def columns(self) -> dict[str, Tensor]:
         """As for two classes; with several labels, the probability that each is present."""
         if self.logits.shape[-1] == 1:
             return super().columns()
         p = self.rows()
-        return named("probability", p.mean) | {"entropy": p.entropy(), "mutual_information": p.mutual_information()}
+        return named({"probability": p.mean}) | {"entropy": p.entropy(), "mutual_information": p.mutual_information()}

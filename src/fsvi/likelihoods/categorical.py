@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import Likelihood
-from fsvi.likelihoods.predictive import ClassPredictive, as_labels, check_defined, log_mean_exp, precise
+from fsvi.likelihoods.predictive import Predictive, as_labels, check_defined, log_mean_exp, precise
 from fsvi.validation import as_tensor, check_fraction, check_labels
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _check_weights(weights: Sequence[float] | Tensor) -> Tensor:
     return values.clone()
 
 
-class CategoricalPredictive(ClassPredictive):
+class CategoricalPredictive(Predictive):
     """Class probabilities; all entropies are in nats.
 
     Args:
@@ -147,12 +147,17 @@ class CategoricalPredictive(ClassPredictive):
     """
 
     def __init__(self, logits: Tensor, ignore_index: int | None = None) -> None:
-        self.log_probs = precise(logits).log_softmax(-1)
+        super().__init__(D.Categorical, logits=precise(logits).log_softmax(-1))
         check_defined(self.log_probs.amax(-1))
         self.ignore_index = ignore_index
 
     @property
-    def samples(self) -> Tensor:  # type: ignore[override]
+    def log_probs(self) -> Tensor:
+        """Each draw's log-probabilities, (samples, n, classes)."""
+        return self.parameters["logits"]
+
+    @property
+    def samples(self) -> Tensor:
         """(samples, n, classes): each draw's class probabilities."""
         return self.log_probs.exp()
 
@@ -169,9 +174,5 @@ class CategoricalPredictive(ClassPredictive):
     def with_class_logits(self, logits: Tensor) -> Self:
         """A copy with other logits; everything else that a method's own prediction has stays."""
         other = copy.copy(self)
-        other.log_probs = logits.log_softmax(-1)
+        other.parameters = {"logits": logits.log_softmax(-1)}
         return other
-
-    def given_function(self) -> D.Categorical:
-        """The distribution of labels given each draw."""
-        return D.Categorical(logits=self.log_probs, validate_args=False)

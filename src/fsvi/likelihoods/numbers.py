@@ -6,16 +6,15 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch import distributions as D
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import Likelihood
-from fsvi.likelihoods.predictive import Predictive, as_numbers, check_defined, log_mean_exp, precise
+from fsvi.likelihoods.predictive import Predictive, as_numbers, check_defined
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 
 class NumberLikelihood(Likelihood):
@@ -78,57 +77,14 @@ class MixturePredictive(Predictive):
     is_numeric = True
 
     def __init__(self, family: Callable[..., D.Distribution], **parameters: Tensor) -> None:
-        self.family = family
-        shape = torch.broadcast_shapes(*(values.shape for values in parameters.values()))
-        self.parameters = {name: precise(values.detach()).expand(shape) for name, values in parameters.items()}
+        super().__init__(family, **parameters)
         check_defined(self.variance[None])
-
-    def given_function(self) -> D.Distribution:
-        """The family with each draw's parameters."""
-        return self.family(**self.parameters, validate_args=False)
-
-    @property
-    def samples(self) -> Tensor:  # type: ignore[override]
-        """(samples, n, targets): each draw's mean of the targets."""
-        return self.given_function().mean
 
     @property
     def variance(self) -> Tensor:
         """Var[y] = E[Var[y|f]] + Var[E[y|f]], (n, targets)."""
         return self.given_function().variance.mean(0) + self.function_variance
 
-    def log_prob(self, y: Any) -> Tensor:
-        """log 1/S Σₛ Π_q p(y_q|fₛ(x)), (n,); targets that are NaN are left out."""
-        y = as_numbers(y, self.samples)
-        missing = y.isnan()
-        logs = self.given_function().log_prob(torch.where(missing, self.mean.to(y.dtype), y))
-        return log_mean_exp(logs.masked_fill(missing, 0.0).sum(-1))
-
-    @property
-    def score(self) -> Tensor:
-        """The predictive standard deviation, (n,): the root of the variance averaged over targets."""
-        return self.variance.mean(-1).sqrt()
-
     def cdf(self, y: Any, below: bool = False) -> Tensor:
         """The mean over draws of P(Y ≤ y|fₛ), (n, targets)."""
         return self.given_function().cdf(as_numbers(y, self.samples)).mean(0)
-
-    def column(self, index: int) -> Self:
-        """The prediction of one target by itself."""
-        return self.mapped(lambda values: values[..., index : index + 1])
-
-    def columns(self) -> dict[str, Tensor]:
-        """The mean, the standard deviation with the noise, and the 95% interval of every target."""
-        p = self.rows()
-        lower, upper = p.interval()
-        parts = {"mean": p.mean, "std": p.std, "lower": lower, "upper": upper}
-        targets = p.mean.shape[1]
-        return {
-            name if targets == 1 else f"{name}_{target}": values[:, target]
-            for target in range(targets)
-            for name, values in parts.items()
-        }
-
-    def graph_outputs(self) -> dict[str, Tensor]:
-        """The mean of every target, and its standard deviation with the noise."""
-        return {"mean": self.mean, "std": self.std}

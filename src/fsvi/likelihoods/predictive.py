@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,7 +32,7 @@ _NODES = 200
 """points of the quadrature on each side of the target"""
 
 
-class Predictive(ABC):
+class Predictive:
     """A mixture over function draws: p(y|x) = 1/S Σₛ p(y|fₛ(x)).
 
     Shapes are written for one prediction per input. With outputs at every position of an input, (n, outputs) stands for
@@ -42,18 +41,35 @@ class Predictive(ABC):
     Attributes are tensors of shape (samples, n, ...), dicts of such tensors, or plain values that all parts share. So
     predictions can be indexed, moved, divided and joined without knowledge of their kind.
 
-    A class of your own needs `samples`, `variance`, `log_prob` and `score`. What classes have follows from `outcomes`,
-    what numbers have from `cdf`; without them, it is refused in one sentence.
+    A class of your own whose draws are not of a family of `torch.distributions` needs `samples` and `log_prob`; numbers
+    also `variance`. What classes have follows from `outcomes`, what numbers have from `cdf`; without them, it is
+    refused in one sentence.
+
+    Args:
+        family: The distribution of targets given a draw of the function, such as `torch.distributions.Normal`.
+        parameters: Its arguments, each of shape (samples, n, ...) or smaller, as in broadcasting.
     """
 
-    samples: Tensor
-    """(samples, n, outputs): each draw's mean of the targets; for classes, their probabilities"""
     is_numeric: bool = False
     """whether targets are numbers, so that errors, quantiles and intervals have a meaning"""
     ignore_index: int | None = None
     """the label of inputs without a target, which do not count; None if there is none"""
 
+    def __init__(self, family: Callable[..., D.Distribution], **parameters: Tensor) -> None:
+        self.family = family
+        shape = torch.broadcast_shapes(*(values.shape for values in parameters.values()))
+        self.parameters = {name: precise(values).expand(shape) for name, values in parameters.items()}
+
     # The distribution -----------------------------------------------------------------------------------------------
+
+    def given_function(self) -> D.Distribution:
+        """The distribution of targets given each draw of the function, with batch shape (samples, n, ...)."""
+        return self.family(**self.parameters, validate_args=False)
+
+    @property
+    def samples(self) -> Tensor:
+        """(samples, n, outputs): each draw's mean of the targets; for classes, their probabilities."""
+        return self.given_function().mean
 
     @property
     def mean(self) -> Tensor:
@@ -61,9 +77,9 @@ class Predictive(ABC):
         return self.samples.mean(0)
 
     @property
-    @abstractmethod
     def variance(self) -> Tensor:
         """(n, outputs): how much the draws' class probabilities vary, or Var[y]."""
+        return self.function_variance
 
     @property
     def std(self) -> Tensor:
@@ -75,22 +91,21 @@ class Predictive(ABC):
         """Variance of the function alone, without noise, (n, outputs): the epistemic part."""
         return self.samples.var(0, correction=0)
 
-    @abstractmethod
     def log_prob(self, y: Any) -> Tensor:
-        """log p(y|x), the log of the mean density over draws, (n,). Missing targets have 0."""
+        """log p(y|x) = log 1/S Σₛ Π p(y_l|fₛ(x)) over targets or labels, (n,). Missing ones have 0."""
+        y = as_numbers(y, self.samples)
+        missing = y.isnan()
+        logs = self.given_function().log_prob(torch.where(missing, self.mean.to(y.dtype), y))
+        return log_mean_exp(logs.masked_fill(missing, 0.0).sum(-1))
 
     @property
-    @abstractmethod
     def score(self) -> Tensor:
         """The uncertainty score that the method's authors use, (n,): one number per input, larger is less certain.
 
-        Referral, detection and every ranking in the reports use it. Classification uses the predictive entropy unless
-        the method has a score of its own; regression uses the predictive standard deviation.
+        Referral, detection and every ranking in the reports use it. It is the predictive entropy of classes, or the
+        root of the variance averaged over targets, unless the method has a score of its own.
         """
-
-    def given_function(self) -> D.Distribution:
-        """The distribution of targets given each draw of the function, with batch shape (samples, n, ...)."""
-        self._refuse("samples")
+        return self.variance.mean(-1).sqrt() if self.is_numeric else self.entropy()
 
     def sample(self, num_samples: int = 1, seed: int = 0) -> Tensor:
         """Targets (num_samples, n, ...). Each sample takes one draw of the function for all inputs, then the noise.
@@ -115,6 +130,10 @@ class Predictive(ABC):
     def class_log_probs(self) -> Tensor:
         """Every draw's log-probabilities, (samples, n, classes), for predictions of one class per input."""
         return self.outcomes()
+
+    def with_class_logits(self, logits: Tensor) -> Self:
+        """A copy with other logits of the draws, (samples, n, classes); everything else stays."""
+        self._refuse("class probabilities: give a prediction of classes with its draws, such as method.predict(x)")
 
     def class_probabilities(self) -> Tensor:
         """The mean over draws, (n, classes), for predictions of one class per input."""
@@ -205,11 +224,17 @@ class Predictive(ABC):
     def columns(self) -> dict[str, Tensor]:
         """What to write into a table: one number per input and column, or per position, input after input."""
         p = self.rows()
-        return named("mean", p.mean) | {"score": p.score}
+        if not p.is_numeric:
+            best = {"label": p.labels(), "probability": p.class_probabilities().amax(-1)}
+            return best | {"entropy": p.entropy(), "mutual_information": p.mutual_information()}
+        lower, upper = p.interval()
+        return named({"mean": p.mean, "std": p.std, "lower": lower, "upper": upper})
 
     def graph_outputs(self) -> dict[str, Tensor]:
         """What an exported graph returns, by name, with one row per input."""
-        return {"mean": self.mean, "score": self.score}
+        if self.is_numeric:
+            return {"mean": self.mean, "std": self.std}
+        return {"mean": self.mean, "entropy": self.entropy(), "mutual_information": self.mutual_information()}
 
     def summary(self) -> Summary:
         """Mean, variance, score and the parts of the uncertainty without the draws."""
@@ -240,6 +265,14 @@ class Predictive(ABC):
         positions = self.mean.dim() - 2
         return self.mapped(lambda values: values.flatten(1, 1 + positions)) if positions else self
 
+    def column(self, index: int) -> Self:
+        """The prediction of one target or one label by itself.
+
+        Args:
+            index: Its number.
+        """
+        return self.mapped(lambda values: values[..., index : index + 1])
+
     def draws(self, chosen: slice | Tensor) -> Self:
         """The prediction from some of the draws."""
         return self.mapped(lambda values: values[chosen])
@@ -260,34 +293,6 @@ class Predictive(ABC):
 
     def _refuse(self, what: str) -> NoReturn:
         raise InvalidInputError(f"a {type(self).__name__} has no {what}.")
-
-
-class ClassPredictive(Predictive):
-    """What predictions of classes and of labels share."""
-
-    @abstractmethod
-    def with_class_logits(self, logits: Tensor) -> Self:
-        """A copy with other logits of the draws, (samples, n, classes); everything else stays."""
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance over draws of each probability, (n, outputs): the epistemic part."""
-        return self.function_variance
-
-    @property
-    def score(self) -> Tensor:
-        """The predictive entropy, (n,)."""
-        return self.entropy()
-
-    def columns(self) -> dict[str, Tensor]:
-        """The most probable class with its probability, entropy and mutual information."""
-        p = self.rows()
-        best = {"label": p.labels(), "probability": p.class_probabilities().amax(-1)}
-        return best | {"entropy": p.entropy(), "mutual_information": p.mutual_information()}
-
-    def graph_outputs(self) -> dict[str, Tensor]:
-        """Probabilities, entropy and mutual information."""
-        return {"mean": self.mean, "entropy": self.entropy(), "mutual_information": self.mutual_information()}
 
 
 def _kept(name: str) -> Any:
@@ -332,7 +337,7 @@ class Summary(Predictive):
     mutual_information = _kept("mutual_information")
 
     @property
-    def samples(self) -> Tensor:  # type: ignore[override]
+    def samples(self) -> Tensor:
         """Not kept."""
         self._refuse("draws")
 
@@ -348,6 +353,11 @@ class Summary(Predictive):
         probabilities = self.class_probabilities()
         y, observed = as_labels(y, probabilities, self.ignore_index)
         return probabilities.gather(-1, y[..., None]).squeeze(-1).log().masked_fill(~observed, 0.0)
+
+    def columns(self) -> dict[str, Tensor]:
+        """The mean and the score."""
+        p = self.rows()
+        return named({"mean": p.mean}) | {"score": p.score}
 
     def summary(self) -> Summary:
         """Itself."""
@@ -451,11 +461,12 @@ def log_mean_exp(logs: Tensor) -> Tensor:
     return logs.logsumexp(0) - math.log(len(logs))
 
 
-def named(name: str, values: Tensor) -> dict[str, Tensor]:
+def named(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Columns of values (n, outputs), numbered if there is more than one output."""
-    if values.shape[1] == 1:
-        return {name: values[:, 0]}
-    return {f"{name}_{index}": values[:, index] for index in range(values.shape[1])}
+    widths = {values.shape[1] for values in parts.values()}
+    if widths == {1}:
+        return {name: values[:, 0] for name, values in parts.items()}
+    return {f"{name}_{at}": values[:, at] for at in range(max(widths)) for name, values in parts.items()}
 
 
 def as_labels(y: Any, probabilities: Tensor, ignore_index: int | None = None) -> tuple[Tensor, Tensor]:

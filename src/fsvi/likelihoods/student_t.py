@@ -105,7 +105,7 @@ class StudentTPredictive(MixturePredictive):
 
     # In operations that export and every device have; those of torch.distributions assign to masks.
     @property
-    def samples(self) -> Tensor:  # type: ignore[override]
+    def samples(self) -> Tensor:
         """The draws of the location, (samples, n, targets)."""
         return self.parameters["loc"]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from sklearn.metrics import roc_curve
 from torch import Tensor
 
 from fsvi import metrics
@@ -170,14 +171,14 @@ def _evaluate(p: CategoricalPredictive, y: Tensor) -> tuple[dict[str, float], di
     """Metrics and curves of a medical diagnosis; the second class is the disease."""
     referral = metrics.referral_curve(p, y, rates=[percent / 100 for percent in _PERCENTS])
     kept = {name: torch.as_tensor(values).tolist() for name, values in asdict(referral).items()}
-    roc = metrics.roc(y, p.mean[:, 1])
+    alarms, detected, _ = roc_curve(y, p.mean[:, 1], drop_intermediate=False)
     found = metrics.evaluate_classification(p, y)
     for name, percent in product(("accuracy", "auroc"), _TABULATED):
         found[f"{name}_referred_{percent}"] = kept[name][_PERCENTS.index(percent)]
-    found["sensitivity_nhs"] = float(roc.true_positive_rate[roc.false_positive_rate <= _NHS_FALSE_ALARMS].max())
+    found["sensitivity_nhs"] = float(detected[alarms <= _NHS_FALSE_ALARMS].max())
     return found, {
         "referral": {name: thin(values) for name, values in kept.items()},
-        "roc": {"fpr": thin(roc.false_positive_rate), "tpr": thin(roc.true_positive_rate)},
+        "roc": {"fpr": thin(alarms), "tpr": thin(detected)},
         "entropy": entropy_histogram(p),
     }
 

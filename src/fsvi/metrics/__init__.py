@@ -18,21 +18,13 @@ from fsvi.metrics.classification import (
     referral_curve,
     reliability,
 )
-from fsvi.metrics.detection import Detection, Roc, auroc, evaluate_ood, ood, roc, uncertainty
-from fsvi.metrics.regression import (
-    coverage,
-    crps,
-    evaluate_regression,
-    log_likelihood,
-    rmse,
-    unstandardize,
-)
+from fsvi.metrics.detection import Detection, auroc, evaluate_ood, ood, uncertainty
+from fsvi.metrics.regression import coverage, crps, evaluate_regression, log_likelihood, rmse, unstandardize
 
 __all__ = [
     "Detection",
     "ReferralCurve",
     "Reliability",
-    "Roc",
     "accuracy",
     "aurc",
     "auroc",
@@ -49,7 +41,6 @@ __all__ = [
     "referral_curve",
     "reliability",
     "rmse",
-    "roc",
     "uncertainty",
     "unstandardize",
 ]

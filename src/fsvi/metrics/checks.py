@@ -6,7 +6,7 @@ Metrics are computed in float64 on the CPU, so that sums over a large test set s
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,27 +24,13 @@ _ROUNDING = 1e-3
 """The tolerance for sums of probabilities; half precision passes."""
 
 
-class Labeled(NamedTuple):
-    """Predictions of classes at inputs or positions that have a label, one after the other.
-
-    Attributes:
-        probabilities: Their class probabilities, (rows, classes).
-        y: Their labels, (rows,).
-        observed: Which inputs or positions they are, (n, positions...).
-    """
-
-    probabilities: Tensor
-    y: Tensor
-    observed: Tensor
-
-
-def check_predictions(p: Any, y: Any) -> Labeled:
-    """Class probabilities with their labels."""
+def check_predictions(p: Any, y: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Class probabilities (rows, classes) and labels (rows,) of inputs or positions that have a label; and which have."""
     probabilities = check_probabilities(p)
     y, observed = as_labels(as_tensor("y", y).cpu(), probabilities, getattr(p, "ignore_index", None))
     if not bool(observed.any()):
         raise InvalidInputError("y has no labels: at least one is needed.")
-    return Labeled(probabilities[observed], y[observed], observed)
+    return probabilities[observed], y[observed], observed
 
 
 def check_probabilities(p: Any) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
-from fsvi.metrics.checks import Labeled, Probabilities, check_predictions, check_scores
+from fsvi.metrics.checks import Probabilities, check_predictions, check_scores
 from fsvi.validation import as_tensor, check_count
 
 _RATES = tuple(percent / 100 for percent in range(101))
@@ -169,9 +169,8 @@ def referral_curve(p: Probabilities, y: Any, uncertainty: Any = None, rates: Seq
             plain probabilities.
         rates: The fractions to refer.
     """
-    labeled = check_predictions(p, y)
-    probabilities, y, _ = labeled
-    scores = _ranking(p, labeled, uncertainty)
+    probabilities, y, observed = check_predictions(p, y)
+    scores = _ranking(p, probabilities, observed, uncertainty)
     rate = check_scores("rates", rates)
     if bool(((rate < 0) | (rate > 1)).any()):
         raise InvalidInputError(f"rates={list(rates)} must lie between 0 and 1.")
@@ -193,9 +192,9 @@ def aurc(p: Probabilities, y: Any, uncertainty: Any = None) -> float:
         y: Labels (n,).
         uncertainty: Scores (n,); see `referral_curve`.
     """
-    labeled = check_predictions(p, y)
-    errors = (labeled.probabilities.argmax(1) != labeled.y).double()
-    _, group, size = _ranking(p, labeled, uncertainty).unique(return_inverse=True, return_counts=True)
+    probabilities, y, observed = check_predictions(p, y)
+    errors, scores = (probabilities.argmax(1) != y).double(), _ranking(p, probabilities, observed, uncertainty)
+    _, group, size = scores.unique(return_inverse=True, return_counts=True)
     share = torch.zeros(len(size), dtype=errors.dtype).index_add_(0, group, errors) / size
     expected = share.repeat_interleave(size).cumsum(0)
     return float((expected / torch.arange(1, len(errors) + 1)).mean())
@@ -207,15 +206,15 @@ def _quantiles(values: Tensor, bins: int) -> Tensor:
     return torch.cat([values.new_zeros(1), values.sort().values[ends - 1].unique()])
 
 
-def _ranking(p: Any, labeled: Labeled, uncertainty: Any) -> Tensor:
+def _ranking(p: Any, probabilities: Tensor, observed: Tensor, uncertainty: Any) -> Tensor:
     """The scores by which inputs with a label are referred, (rows,)."""
     if uncertainty is None and not isinstance(p, Predictive):
-        return torch.special.entr(labeled.probabilities).sum(1)
+        return torch.special.entr(probabilities).sum(1)
     scores = as_tensor("uncertainty", p.score if uncertainty is None else uncertainty).detach().cpu()
-    if scores.shape != labeled.observed.shape:
-        wanted = tuple(labeled.observed.shape)
+    if scores.shape != observed.shape:
+        wanted = tuple(observed.shape)
         raise InvalidInputError(f"uncertainty has shape {tuple(scores.shape)}; these predictions need {wanted}.")
-    return check_scores("uncertainty", scores[labeled.observed])
+    return check_scores("uncertainty", scores[observed])
 
 
 def _kept(scores: Tensor, rate: float) -> Tensor:

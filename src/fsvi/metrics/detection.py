@@ -19,20 +19,6 @@ UNCERTAINTIES = ("entropy", "expected_entropy", "mutual_information", "own")
 _ACCEPTED = 0.95
 
 
-class Roc(NamedTuple):
-    """A ROC curve, with one point per threshold, in descending order.
-
-    Attributes:
-        false_positive_rate: The fraction of negatives with a score of at least the threshold.
-        true_positive_rate: The fraction of positives with a score of at least the threshold.
-        thresholds: The thresholds.
-    """
-
-    false_positive_rate: Tensor
-    true_positive_rate: Tensor
-    thresholds: Tensor
-
-
 class Detection(NamedTuple):
     """How well a score separates inputs out of distribution from inputs in distribution.
 
@@ -82,32 +68,19 @@ def ood(in_scores: Any, out_scores: Any) -> Detection:
         in_scores: Scores of inputs in distribution, (n,), or of their positions.
         out_scores: Scores of inputs out of distribution, (m,), or of their positions.
     """
-    from sklearn.metrics import average_precision_score
+    from sklearn.metrics import average_precision_score, roc_curve
 
     inside = check_scores("in_scores", as_tensor("in_scores", in_scores).flatten())
     outside = check_scores("out_scores", as_tensor("out_scores", out_scores).flatten())
     scores = torch.cat([inside, outside])
     is_out = torch.arange(len(scores)).ge(len(inside)).long()
-    accepted = roc(1 - is_out, -scores)
+    passed, accepted, _ = roc_curve(1 - is_out, -scores, drop_intermediate=False)
     return Detection(
         auroc=auroc(is_out, scores),
         aupr=float(average_precision_score(is_out, scores)),
         aupr_in=float(average_precision_score(1 - is_out, -scores)),
-        fpr95=float(accepted.false_positive_rate[accepted.true_positive_rate >= _ACCEPTED][0]),
+        fpr95=float(passed[accepted >= _ACCEPTED][0]),
     )
-
-
-def roc(labels: Any, scores: Any) -> Roc:
-    """The ROC curve with all thresholds.
-
-    Args:
-        labels: 0 (negative) or 1 (positive), (n,).
-        scores: Scores that should be higher for positives, (n,).
-    """
-    from sklearn.metrics import roc_curve
-
-    curve = roc_curve(*_check_binary(labels, scores), drop_intermediate=False)
-    return Roc(*map(torch.as_tensor, curve))
 
 
 def auroc(labels: Any, scores: Any) -> float:
@@ -119,14 +92,9 @@ def auroc(labels: Any, scores: Any) -> float:
     """
     from sklearn.metrics import roc_auc_score
 
-    return float(roc_auc_score(*_check_binary(labels, scores)))
-
-
-def _check_binary(labels: Any, scores: Any) -> tuple[Tensor, Tensor]:
-    values = check_scores("scores", scores)
-    labels = check_labels(as_tensor("labels", labels).cpu(), num_classes=2)
+    values, labels = check_scores("scores", scores), check_labels(as_tensor("labels", labels).cpu(), num_classes=2)
     if len(labels) != len(values):
         raise InvalidInputError(f"there are {len(values)} scores, but {len(labels)} labels.")
     if bool((labels == labels[0]).all()):
         raise InvalidInputError(f"all {len(labels)} labels are {int(labels[0])}: a ROC curve needs both classes.")
-    return labels, values
+    return float(roc_auc_score(labels, values))

@@ -27,7 +27,7 @@ CLASSES = {
 REAL = {
     "variance": lambda: [VarianceScaling()],
     "intervals": lambda: [ConformalIntervals()],
-    "noise, intervals": lambda: [VarianceScaling(noise_only=True), ConformalIntervals()],
+    "variance, intervals": lambda: [VarianceScaling(), ConformalIntervals()],
 }
 
 

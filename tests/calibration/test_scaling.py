@@ -63,24 +63,21 @@ def test_one_draw_has_the_variance_factor_in_closed_form():
     """k² = mean of (y − m)²/σ², target by target."""
     p, y = real_predictions(300, targets=2, draws=1)
     expected = ((y - p.mean).square() / p.variance).mean(0).sqrt()
-    for noise_only in (False, True):
-        scaling = VarianceScaling(noise_only=noise_only).fit(p, y)
-        np.testing.assert_allclose(scaling.factor, expected, rtol=1e-6)
+    np.testing.assert_allclose(VarianceScaling().fit(p, y).factor, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("noise_only", [False, True])
-def test_variance_factor_is_the_direct_minimum(noise_only):
+def test_variance_factor_is_the_direct_minimum():
     p, y = real_predictions(300)
 
     def loss(log_factor):
         k = np.exp(log_factor)
         mean = p.samples.numpy().mean(0)
-        draws = p.samples.numpy() if noise_only else mean + k * (p.samples.numpy() - mean)
+        draws = mean + k * (p.samples.numpy() - mean)
         logs = scipy.stats.norm.logpdf(y.numpy(), draws, k * p.noise_variance.numpy() ** 0.5)[..., 0]
         return -(scipy.special.logsumexp(logs, 0) - np.log(len(logs))).mean()
 
     direct = scipy.optimize.minimize_scalar(loss, bracket=(-1, 1), tol=1e-10)
-    found = VarianceScaling(noise_only=noise_only).fit(p, y).factor
+    found = VarianceScaling().fit(p, y).factor
     assert found.tolist() == pytest.approx([np.exp(direct.x)], rel=1e-5)
 
 
@@ -90,6 +87,4 @@ def test_the_mean_stays_and_the_variance_grows_by_the_square():
     scaled = VarianceScaling(factor)(p)
     torch.testing.assert_close(scaled.mean, p.mean)
     torch.testing.assert_close(scaled.variance, factor.square() * p.variance)
-    noise = VarianceScaling(factor, noise_only=True)(p)
-    assert torch.equal(noise.samples, p.samples)
-    torch.testing.assert_close(noise.noise_variance, factor.square() * p.noise_variance)
+    torch.testing.assert_close(scaled.noise_variance, factor.square() * p.noise_variance)

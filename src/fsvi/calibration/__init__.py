@@ -9,7 +9,7 @@ Examples:
 """
 
 from fsvi.calibration.calibrated import Calibrated, Calibration
-from fsvi.calibration.conformal import APS, LAC, Conformal, ConformalIntervals, Intervals, rows_needed
+from fsvi.calibration.conformal import APS, LAC, Conformal, ConformalIntervals, ConformalSets, Intervals, rows_needed
 from fsvi.calibration.referral import IntervalReferral, Referral, SetReferral
 from fsvi.calibration.scaling import Rescaling, TemperatureScaling, VarianceScaling, VectorScaling
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fsvi.calibration.scaling import check_fitted
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
 from fsvi.metrics.checks import Probabilities, check_numbers, check_numeric, check_predictions, check_probabilities
@@ -97,9 +98,7 @@ class Conformal(Configurable, ABC):
         Args:
             alpha: The chance.
         """
-        if self.scores is None:
-            raise InvalidInputError(f"{type(self).__name__} is not fitted: call fit(p, y) with held-out rows first.")
-        return conformal_quantile(self.scores, alpha)
+        return conformal_quantile(check_fitted(self, self.scores), alpha)
 
     def _setting(self, name: str) -> Any:
         return self.scores if name == "scores" else super()._setting(name)  # in files they stay a tensor

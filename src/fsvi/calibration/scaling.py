@@ -45,11 +45,6 @@ class Rescaling(Configurable, ABC):
     def __call__(self, p: Any) -> Predictive:
         """The scaled prediction, with the same draws."""
 
-    def _fitted(self, value: Any) -> Any:
-        if value is None:
-            raise InvalidInputError(f"{type(self).__name__} is not fitted: call fit(p, y) with held-out rows first.")
-        return value
-
 
 class TemperatureScaling(Rescaling):
     """Divides every draw's logits by one temperature: p(y|x) = 1/S Σₛ softmax(fₛ(x) / T) (Guo et al. 2017).
@@ -70,7 +65,7 @@ class TemperatureScaling(Rescaling):
 
     def __call__(self, p: Predictive) -> Predictive:
         """The prediction at this temperature."""
-        return p.with_class_logits(p.class_log_probs() / self._fitted(self.temperature))
+        return p.with_class_logits(p.class_log_probs() / check_fitted(self, self.temperature))
 
 
 class VectorScaling(Rescaling):
@@ -103,7 +98,7 @@ class VectorScaling(Rescaling):
     def __call__(self, p: Predictive) -> Predictive:
         """The prediction with every class scaled and shifted."""
         log_probs = p.class_log_probs()
-        scale, bias = (self._fitted(value).to(log_probs) for value in (self.scale, self.bias))
+        scale, bias = (check_fitted(self, value).to(log_probs) for value in (self.scale, self.bias))
         return p.with_class_logits(log_probs * scale + bias)
 
 
@@ -111,35 +106,40 @@ class VarianceScaling(Rescaling):
     """Multiplies the predictive standard deviation of each real target by a factor; the mean stays.
 
     Draws move to m + k (fₛ − m), where m is their mean, and the noise variance becomes k² σ². So the whole variance
-    grows by k², near the data and far from them. With `noise_only`, only the noise is scaled and the draws stay.
+    grows by k², near the data and far from them.
 
     Args:
         factor: k, (targets,); None until `fit` has found it.
-        noise_only: Scale the noise alone. Right if the noise was underestimated but the function was not.
     """
 
-    def __init__(self, factor: Any = None, noise_only: bool = False) -> None:
+    def __init__(self, factor: Any = None) -> None:
         self.factor = None if factor is None else check_scores("factor", factor)
-        self.noise_only = bool(noise_only)
 
     def fit(self, p: Predictive, y: Any) -> Self:
         """Minimize the mean negative log-likelihood of held-out targets `y`, each target by itself."""
         p, y = check_numbers(p, y)
-        self.factor = torch.tensor([self._best(p, y, target) for target in range(y.shape[1])], dtype=torch.float64)
+        best = [_best_factor(p.column(target), y[:, target]) for target in range(y.shape[1])]
+        self.factor = torch.tensor(best, dtype=torch.float64)
         return self
 
     def __call__(self, p: Predictive) -> Predictive:
         """The prediction with scaled standard deviations."""
-        return self._scaled(p, self._fitted(self.factor).to(p.samples))
+        return _widened(p, check_fitted(self, self.factor).to(p.samples))
 
-    def _best(self, p: Predictive, y: Tensor, target: int) -> float:
-        only = torch.full_like(y, torch.nan)
-        only[:, target] = y[:, target]
-        return _best_scale(lambda factor: -float(self._scaled(p, factor).log_prob(only).mean()))
 
-    def _scaled(self, p: Predictive, factor: Any) -> Predictive:
-        samples = p.samples if self.noise_only else p.mean + factor * (p.samples - p.mean)
-        return p.moved(samples, factor)
+def check_fitted(step: Any, value: Any) -> Any:
+    """What a step has learned, or the error that it has not."""
+    if value is None:
+        raise InvalidInputError(f"{type(step).__name__} is not fitted: call fit(p, y) with held-out rows first.")
+    return value
+
+
+def _widened(p: Predictive, factor: Any) -> Predictive:
+    return p.moved(p.mean + factor * (p.samples - p.mean), factor)
+
+
+def _best_factor(p: Predictive, y: Tensor) -> float:
+    return _best_scale(lambda factor: -float(_widened(p, factor).log_prob(y).mean()))
 
 
 def _best_scale(loss: Callable[[float], float]) -> float:

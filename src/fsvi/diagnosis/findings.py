@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Level = Literal["no", "care", "ok"]
-LEVELS: tuple[Level, ...] = ("no", "care", "ok")
-"""Worst first."""
-_VERDICTS = {"no": "no", "care": "care", "ok": "trust"}
+_VERDICTS: dict[Level, str] = {"no": "no", "care": "care", "ok": "trust"}
+"""The worst one first."""
 LISTED = 3
 
 
@@ -51,7 +50,7 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """One of "trust", "care" and "no": that of the worst finding."""
-        return _VERDICTS[min((finding.level for finding in self.findings), key=LEVELS.index, default="ok")]
+        return _VERDICTS[self.worst_first[0].level] if self.findings else "trust"
 
     @property
     def headline(self) -> str:
@@ -66,7 +65,7 @@ class Diagnosis:
     @property
     def worst_first(self) -> list[Finding]:
         """The findings, those that led to the verdict at the top."""
-        return sorted(self.findings, key=lambda finding: LEVELS.index(finding.level))
+        return sorted(self.findings, key=lambda finding: list(_VERDICTS).index(finding.level))
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)

@@ -12,23 +12,18 @@ from fsvi.serialization import write_bytes
 
 _MARKS = {"ok": "✓", "care": "!", "no": "✗"}
 _STYLE = """
-:root { --page: #f4f6f8; --card: #fff; --text: #1f2933; --soft: #5b6775; --line: #e1e6ec;
-  --ok: #1a7f4b; --care: #b25a00; --no: #b3261e }
-@media (prefers-color-scheme: dark) { :root { --page: #0d1014; --card: #15191f; --text: #e6eaf0; --soft: #9aa6b5;
-  --line: #2a313b; --ok: #5cc98d; --care: #f0a04b; --no: #ff8a80 } }
-* { box-sizing: border-box }
-body { margin: 0 auto; max-width: 60rem; padding: 1rem .75rem 3rem; background: var(--page); color: var(--text);
-  font: 1.05rem/1.55 system-ui, sans-serif; overflow-wrap: anywhere }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 1.2rem;
-  margin-bottom: 1.2rem }
-h1 { font-size: clamp(1.4rem, 4vw, 2rem); line-height: 1.2; margin: 0 0 1rem; text-wrap: balance }
+:root { color-scheme: light dark; --line: #8884 }
+body { margin: 0 auto; max-width: 60rem; padding: 1rem; overflow-wrap: anywhere;
+  font: 1.05rem/1.55 system-ui, sans-serif }
+section { border: 1px solid var(--line); border-left: 8px solid var(--tone, var(--line)); border-radius: 12px;
+  padding: 1.2rem; margin-bottom: 1.2rem }
+h1 { font-size: clamp(1.4rem, 4vw, 2rem); line-height: 1.2; margin: 0 0 1rem }
 h2 { font-size: 1.2rem; margin: 0 0 .6rem }
-section { border-left: 8px solid var(--tone, var(--card)) }
-.trust { --tone: var(--ok) } .care { --tone: var(--care) } .no { --tone: var(--no) }
+.trust { --tone: #24905a } .care { --tone: #c46a00 } .no { --tone: #d0453c }
 ul { list-style: none; padding: 0; margin: 0 }
 li { display: grid; grid-template-columns: 1.8rem 1fr; margin-bottom: .7rem }
 li > b { color: var(--tone) }
-small, th, footer { color: var(--soft) }
+small, th { opacity: .75 }
 table { border-collapse: collapse; width: 100%; font-size: .95rem }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
 """

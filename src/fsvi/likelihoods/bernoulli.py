@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,9 +91,7 @@ class BernoulliPredictive(Predictive):
 
     def with_class_logits(self, logits: Tensor) -> Self:
         """A copy with other logits of the two classes."""
-        other = copy.copy(self)
-        other.parameters = {"logits": logits[..., 1:] - logits[..., :1]}
-        return other
+        return self._with_parameters({"logits": logits[..., 1:] - logits[..., :1]})
 
     def labels(self) -> Tensor:
         """Whether each label is more probable than not, as 0 or 1, (n, labels), or (n,) for a single label."""

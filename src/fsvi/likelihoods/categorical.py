@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -173,6 +172,4 @@ class CategoricalPredictive(Predictive):
 
     def with_class_logits(self, logits: Tensor) -> Self:
         """A copy with other logits; everything else that a method's own prediction has stays."""
-        other = copy.copy(self)
-        other.parameters = {"logits": logits.log_softmax(-1)}
-        return other
+        return self._with_parameters({"logits": logits.log_softmax(-1)})

@@ -154,10 +154,6 @@ class GaussianPredictive(MixturePredictive):
             between += _mean_absolute(f - samples, variance + noise).mean(0)
         return _mean_absolute(y - samples, noise).mean(0) - 0.5 * between / len(samples)
 
-    def moved(self, samples: Tensor, factor: Any) -> GaussianPredictive:
-        """With these means of the draws, and noise whose standard deviation is multiplied by `factor`."""
-        return GaussianPredictive(samples, self.noise_variance * factor**2)
-
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """That of the Gaussian with the mixture's mean and variance: quantiles of the mixture take longer."""
         reach = self.std * NormalDist().inv_cdf((1 + check_fraction("level", level)) / 2)

@@ -217,7 +217,10 @@ class Predictive:
 
     def moved(self, samples: Tensor, factor: Any) -> Self:
         """With these means of the draws, and noise whose standard deviation is multiplied by `factor`."""
-        self._refuse("scale that could change")
+        if not {"loc", "scale"} <= getattr(self, "parameters", {}).keys():
+            self._refuse("scale that could change")
+        scale = self.parameters["scale"] * factor
+        return self._with_parameters({**self.parameters, "loc": samples, "scale": scale})
 
     # For people and files -------------------------------------------------------------------------------------------
 
@@ -291,17 +294,13 @@ class Predictive:
             setattr(joined, name, _combine([getattr(part, name) for part in parts], combine))
         return joined
 
+    def _with_parameters(self, parameters: dict[str, Tensor]) -> Self:
+        other = copy.copy(self)
+        other.parameters = parameters
+        return other
+
     def _refuse(self, what: str) -> NoReturn:
         raise InvalidInputError(f"a {type(self).__name__} has no {what}.")
-
-
-def _kept(name: str) -> Any:
-    def value(summary: Summary) -> Tensor:
-        if name not in summary.values:
-            summary._refuse(name.replace("_", " "))
-        return summary.values[name][0]
-
-    return value
 
 
 class Summary(Predictive):
@@ -325,16 +324,6 @@ class Summary(Predictive):
         for name in _FUNCTIONS:
             with suppress(InvalidInputError):  # this kind does not have it
                 self.values[name] = getattr(p, name)()[None]
-
-    mean = property(_kept("mean"))
-    variance = property(_kept("variance"))
-    function_variance = property(_kept("function_variance"))
-    score = property(_kept("score"))
-    class_probabilities = _kept("class_probabilities")
-    labels = _kept("labels")
-    entropy = _kept("entropy")
-    expected_entropy = _kept("expected_entropy")
-    mutual_information = _kept("mutual_information")
 
     @property
     def samples(self) -> Tensor:
@@ -371,6 +360,21 @@ class Summary(Predictive):
 
     def _refuse(self, what: str) -> NoReturn:
         raise InvalidInputError(f"the summary of a {self.kind} has no {what}: predict without summary=True.")
+
+
+def _kept(name: str) -> Callable[[Summary], Tensor]:
+    def value(summary: Summary) -> Tensor:
+        if name not in summary.values:
+            summary._refuse(name.replace("_", " "))
+        return summary.values[name][0]
+
+    return value
+
+
+for _name in _PROPERTIES:
+    setattr(Summary, _name, property(_kept(_name)))
+for _name in _FUNCTIONS:
+    setattr(Summary, _name, _kept(_name))
 
 
 def gathered(parts: Iterable[Predictive], num: int) -> Summary:

@@ -123,7 +123,3 @@ class StudentTPredictive(MixturePredictive):
         z = (y - self.samples) / self.parameters["scale"]
         df, z = (values.detach().cpu().double().numpy() for values in (self.parameters["df"], z))
         return torch.as_tensor(stdtr(df, z)).mean(0).to(y)
-
-    def moved(self, samples: Tensor, factor: Any) -> StudentTPredictive:
-        """The prediction with these locations of the draws, and noise whose scale is multiplied by `factor`."""
-        return StudentTPredictive(samples, self.parameters["scale"] * factor, self.parameters["df"])

@@ -25,7 +25,7 @@ _ROUNDING = 1e-3
 
 
 def check_predictions(p: Any, y: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Class probabilities (rows, classes) and labels (rows,) of inputs or positions that have a label; and which have."""
+    """Class probabilities (rows, classes) and labels (rows,) where there is a label, and where that is."""
     probabilities = check_probabilities(p)
     y, observed = as_labels(as_tensor("y", y).cpu(), probabilities, getattr(p, "ignore_index", None))
     if not bool(observed.any()):

@@ -16,6 +16,7 @@ from fsvi.networks.devices import find_device
 from fsvi.training.loop import PRECISIONS
 from fsvi.validation import check_choice, first_line
 from paper import data
+from paper.data.catalog import entry_of
 from paper.experiment import PROFILES, Order
 
 HERE = Path(__file__).resolve().parent
@@ -25,29 +26,22 @@ _MOST_JOBS = 4
 
 def demo(given: Namespace) -> None:
     """Train on four toy tasks and write a report with pictures."""
+    from paper import sweeps
     from paper.report import write_report
-    from paper.sweeps import Workers, plan, reproduce
 
     print("Training on the toy tasks: a few minutes on 2 cores.")
-    orders = plan("toy", seeds=[given.seed], profile="smoke" if given.quick else "paper")
-    jobs = given.jobs or min(_MOST_JOBS, cpu_count())
-    reproduce([replace(order, **_compute(given)) for order in orders], given.out, print, Workers(jobs, threads=1))
+    orders = sweeps.plan("toy", seeds=[given.seed], profile="smoke" if given.quick else "paper")
+    workers = sweeps.Workers(given.jobs or min(_MOST_JOBS, cpu_count()), threads=1)
+    sweeps.reproduce([replace(order, **_compute(given)) for order in orders], given.out, print, workers)
     write_report(given.out, given.out, is_demo=True)
 
 
 def run(given: Namespace) -> None:
     """Train a method on a task of the paper, evaluate it and write the result; an interrupted run resumes."""
-    from paper import runs
-    from paper.tasks.registry import TASKS
+    from paper import runs, sweeps
 
     order = Order(given.task, given.method, given.profile, given.seed, given.context, **_compute(given))
-    result = runs.run(order, given.out)
-    for table in TASKS[order.task].section.tables:
-        for column in table.columns:
-            value = column.value(result) if column.task == order.task else None
-            if value is not None:
-                # A table with one column per task, like those of UCI, is named after the measure.
-                print(f"{table.title if len(table.tasks) > 1 else column.label}: {column.show(value)}")
+    print(*sweeps.measures(runs.run(order, given.out)), sep="\n")
 
 
 def reproduce(given: Namespace) -> None:
@@ -101,12 +95,14 @@ def show_data(given: Namespace) -> None:
             print(f"{row['name']:<16} {row['where']:<28}  {row['description']}; {row['license']}")
     elif given.action == "get":
         for name in given.names:
-            data.fetch(name)
+            for split in entry_of(name).splits:
+                _, paths, _ = data.ensure(name, split)
+                print(f"{name} {split}: {', '.join(map(str, paths))}")
     else:
         checks = [check for name in given.names or data.names() for check in data.verify(name)]
-        for verdict, file, _ in checks:
+        for verdict, file in checks:
             print(f"{verdict:<11} {file}")
-        wrong = [str(path) for verdict, _, path in checks if verdict == "wrong"]
+        wrong = [file for verdict, file in checks if verdict == "wrong"]
         if wrong:
             raise FSVIError(f"{len(wrong)} files are not the published ones: delete {', '.join(wrong)}.")
 

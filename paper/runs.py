@@ -236,16 +236,15 @@ def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def source_commit() -> str | None:
-    """The commit of the source, with `+changes` if its files differ from it; None outside the repository."""
+    """The commit of the source, with `+changes` if its files differ from it; None without git."""
 
     def git(*arguments: str) -> str:
-        folder = Path(fsvi.__file__).parent
-        return subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # fails in a repository that only surrounds fsvi
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--", ".") else "")
+        return git("rev-parse", "HEAD") + (
+            "+changes" if git("status", "--porcelain", "--", "src", "paper/*.py") else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import joblib
@@ -102,7 +103,7 @@ def reproduce(
             failed.append(order)
         done = len(results) + len(failed)
         left = (time.perf_counter() - started) * (len(orders) - done) / (done - len(orders) + len(missing))
-        said = _summary(outcome) if isinstance(outcome, Result) else f"failed: {outcome}"
+        said = ", ".join(islice(measures(outcome), 3)) if isinstance(outcome, Result) else f"failed: {outcome}"
         tell(f"[{done}/{len(orders)}, {duration(left)} left] {order}: {said}")
     if failed:
         names = "; ".join(map(str, failed))
@@ -180,12 +181,13 @@ def _made(order: Order, out: Path, workers: Workers) -> tuple[Order, Result | st
         return order, f"{type(error).__name__}: {first_line(error)}"
 
 
-def _summary(result: Result) -> str:
-    """The time, and the first columns of the task's first table."""
-    columns = [each for each in TASKS[result.task].section.tables[0].columns if each.task == result.task]
-    shown = [(each, value) for each in columns if (value := each.value(result)) is not None]
-    texts = [f"{each.label} {each.show(value)}" for each, value in shown[:3]]
-    return ", ".join([f"{result.seconds['train']:.0f} s", *texts])
+def measures(result: Result) -> Iterator[str]:
+    """What the tables of the task show of a result."""
+    for table in TASKS[result.task].section.tables:
+        for column in table.columns:
+            if column.task == result.task and (value := column.value(result)) is not None:
+                # A table with one column per task, like those of UCI, is named after the measure.
+                yield f"{table.title if len(table.tasks) > 1 else column.label}: {column.show(value)}"
 
 
 def _quiet(_: str) -> None:

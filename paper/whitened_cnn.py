@@ -9,9 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fsvi.errors import InvalidInputError
-from fsvi.validation import check_count, check_fraction
-
 _PATCH = 2
 _MOST_IMAGES = 5_000
 """The images whose patches are whitened: their covariance changes little with more of them."""
@@ -35,9 +32,7 @@ def whitened_cnn(
         widths: Channels of each group.
         dropout: Probability of dropping a feature before the head; 0 leaves the dropout layer out.
     """
-    check_count("num_classes", num_classes)
-    check_fraction("dropout", dropout)
-    channels = [2 * _PATCH**2 * _check_images(images, len(widths)), *(check_count("widths", each) for each in widths)]
+    channels = [2 * _PATCH**2 * images.shape[1], *widths]
     first = nn.Conv2d(images.shape[1], channels[0], _PATCH, bias=False)
     first.weight.requires_grad_(False)
     first.weight.copy_(whitening_filters(images[:_MOST_IMAGES]))
@@ -73,19 +68,3 @@ def _group(in_channels: int, out_channels: int) -> list[nn.Module]:
     first, second = convolutions
     norms = [nn.BatchNorm2d(out_channels) for _ in convolutions]
     return [first, nn.MaxPool2d(2), norms[0], nn.GELU(), second, norms[1], nn.GELU()]
-
-
-def _check_images(images: Tensor, num_groups: int) -> int:
-    """The number of channels."""
-    if images.dim() != 4 or len(images) == 0 or not images.is_floating_point():
-        raise InvalidInputError(
-            f"images have type {images.dtype} and shape {tuple(images.shape)}; normalized training images "
-            "(n, channels, height, width) are needed."
-        )
-    least = _PATCH - 1 + 2**num_groups
-    if min(images.shape[2:]) < least:
-        raise InvalidInputError(
-            f"images have {images.shape[2]}×{images.shape[3]} pixels; {num_groups} groups need at least "
-            f"{least}×{least}: pass fewer widths."
-        )
-    return images.shape[1]

@@ -9,8 +9,8 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -71,7 +71,7 @@ def _steps(size: Size, names: Sequence[str], quick: bool, others: bool) -> Rows:
     """Times of training steps; memory, too, unless it is to be quick."""
     actions = {PLAIN: plain_step(size.work(size.batch)), **{name: size.step(name) for name in names}}
     if others:
-        actions |= _usable({name: (make, size.work(size.batch)) for name, make in peers.STEPS.items()})
+        actions |= _usable(peers.STEPS, lambda: size.work(size.batch))
     found = _costs(actions, PLAIN, 3 if quick else 100)
     rows = [{"method": name, "B": size.batch, "K": size.context, **found[name]} for name in found]
     if not quick:
@@ -83,26 +83,24 @@ def _steps(size: Size, names: Sequence[str], quick: bool, others: bool) -> Rows:
 
 
 def _predictions(size: Size, quick: bool, others: bool) -> Rows:
-    num, draws = 128 if quick else 1000, {FORWARD: 1, **_PREDICTIONS}
+    num = 128 if quick else 1000
     actions = {FORWARD: plain_forward(size.work(num))}
     actions |= {name: size.prediction(name, num, each) for name, each in _PREDICTIONS.items()}
     if others:
-        draws |= {name: samples for name, (_, samples) in peers.PREDICTIONS.items()}
-        given = {name: (make, size.work(num, samples)) for name, (make, samples) in peers.PREDICTIONS.items()}
-        actions |= _usable(given)
+        actions |= _usable(peers.PREDICTIONS, lambda: size.work(num))
     found = _costs(actions, FORWARD, 3 if quick else 15)
-    return [{"method": name, "num_samples": draws[name], **cost} for name, cost in found.items()]
+    return [{"method": name, "num_samples": _PREDICTIONS.get(name, 1), **cost} for name, cost in found.items()]
 
 
-def _usable(given: Mapping[str, tuple[Callable[[Work], Action], Work]]) -> dict[str, Action]:
+def _usable(given: Mapping[str, Callable[[Work], Action]], work: Callable[[], Work]) -> dict[str, Action]:
     """The actions of libraries that are installed and work on the network; it says which do not."""
     actions = {}
-    for name, (make, work) in given.items():
+    for name, make in given.items():
         try:
-            action = make(work)
-            action()
-            actions[name] = action
+            actions[name] = make(work())
+            actions[name]()
         except Exception as error:  # other libraries fail in any way
+            actions.pop(name, None)
             print(f"{name} cannot be measured: {first_line(error)}.", file=sys.stderr)
     return actions
 
@@ -145,16 +143,12 @@ def step_memory(size: Size, name: str, repeats: int = 3) -> float:
     context.set_forkserver_preload([__name__, "torch._dynamo"])  # imported once, not by every process
     found = []
     for _ in range(repeats):
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_measure_memory, args=(size, name, torch.get_num_threads(), sender))
-        process.start()
-        sender.close()
-        found.append(receiver.recv())
-        process.join()
+        with ProcessPoolExecutor(1, context) as process:
+            found.append(process.submit(_measure_memory, size, name, torch.get_num_threads()).result())
     return float(median(found))
 
 
-def _measure_memory(size: Size, name: str, threads: int, sender: Connection) -> None:
+def _measure_memory(size: Size, name: str, threads: int) -> float:
     def step(size: Size) -> Action:
         return plain_step(size.work(size.batch)) if name == PLAIN else size.step(name)
 
@@ -165,7 +159,7 @@ def _measure_memory(size: Size, name: str, threads: int, sender: Connection) -> 
     act = step(size)
     for _ in range(2):  # the optimizer's state exists from the second step on
         act()
-    sender.send(_resident("VmHWM") - before)
+    return _resident("VmHWM") - before
 
 
 def _resident(field: str) -> float:

@@ -9,22 +9,12 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from fsvi.inputs import Inputs
-from paper.bench.steps import (
-    LEARNING_RATE,
-    NUM_DATA,
-    Action,
-    Work,
-    adam_step,
-    averaging,
-    call,
-    dropout_prediction,
-    predicting,
-)
+from paper.bench.steps import LEARNING_RATE, NUM_DATA, Action, Work, adam_step, call, predicting
 
 
 def _module(name: str) -> Any:
@@ -43,30 +33,14 @@ _BAYESIAN_TORCH = {
 }
 
 
-def _bayesian_torch_network(work: Work) -> nn.Module:
-    _module("bayesian_torch.models.dnn_to_bnn").dnn_to_bnn(work.net, _BAYESIAN_TORCH)
-    return _arranged_like(work)
-
-
 def _bayesian_torch_step(work: Work) -> Action:
     """MFVI by `dnn_to_bnn`: the same loss as fsvi's, layer by layer."""
-    library, net = _module("bayesian_torch.models.dnn_to_bnn"), _bayesian_torch_network(work)
-    return adam_step(net, lambda: F.cross_entropy(work.outputs(), work.y) + library.get_kl_loss(net) / NUM_DATA)
-
-
-def _bayesian_torch_prediction(work: Work) -> Action:
-    """New parameters are drawn for every chunk of inputs, so a draw is not one function."""
-    return predicting(work, averaging(work, _bayesian_torch_network(work)))
-
-
-def _arranged_like(work: Work) -> nn.Module:
-    """The network with the weights of new convolutions in the memory layout of the inputs."""
+    library, net = _module("bayesian_torch.models.dnn_to_bnn"), work.net
+    library.dnn_to_bnn(net, _BAYESIAN_TORCH)
     x = work.x
     if isinstance(x, Tensor) and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
-        for tensor in (*work.net.parameters(), *work.net.buffers()):
-            if tensor.dim() == 4:
-                tensor.data = tensor.data.to(memory_format=torch.channels_last)
-    return work.net
+        net.to(memory_format=torch.channels_last)  # new convolutions, too
+    return adam_step(net, lambda: F.cross_entropy(work.outputs(), work.y) + library.get_kl_loss(net) / NUM_DATA)
 
 
 def _ivon_step(work: Work) -> Action:
@@ -104,26 +78,6 @@ def _posteriors_step(work: Work) -> Action:
     return act
 
 
-_CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
-
-
-def _torch_uncertainty_step(work: Work) -> Action:
-    """MFVI by `BayesConv2d` and `BayesLinear`, which estimates the KL by the draw instead of its closed form."""
-    layers = _module("torch_uncertainty.layers")
-    for parent in list(work.net.modules()):
-        for name, layer in list(parent.named_children()):
-            if type(layer) is nn.Linear:
-                new = layers.BayesLinear(layer.in_features, layer.out_features, bias=layer.bias is not None)
-                setattr(parent, name, new)
-            elif type(layer) is nn.Conv2d:
-                settings = {setting: getattr(layer, setting) for setting in _CONVOLUTION}
-                setattr(parent, name, layers.BayesConv2d(**settings, bias=layer.bias is not None))
-    loss = _module("torch_uncertainty.losses").ELBOLoss(
-        _arranged_like(work), nn.CrossEntropyLoss(), kl_weight=1 / NUM_DATA, num_samples=1
-    )
-    return adam_step(work.net, lambda: loss(work.x, work.y))
-
-
 def _laplace_prediction(structure: str) -> Callable[[Work], Action]:
     """Laplace on the last layer with less of its curvature than fsvi keeps."""
 
@@ -142,13 +96,9 @@ def _laplace_prediction(structure: str) -> Callable[[Work], Action]:
 STEPS: Mapping[str, Callable[[Work], Action]] = {
     "bayesian-torch": _bayesian_torch_step,
     "posteriors": _posteriors_step,
-    "torch-uncertainty": _torch_uncertainty_step,
     "ivon-opt": _ivon_step,
 }
-PREDICTIONS: Mapping[str, tuple[Callable[[Work], Action], int]] = {
-    "laplace-torch kron": (_laplace_prediction("kron"), 1),
-    "laplace-torch diag": (_laplace_prediction("diag"), 1),
-    "bayesian-torch": (_bayesian_torch_prediction, 10),
-    "dropout loop": (dropout_prediction, 10),
+PREDICTIONS: Mapping[str, Callable[[Work], Action]] = {
+    "laplace-torch kron": _laplace_prediction("kron"),
+    "laplace-torch diag": _laplace_prediction("diag"),
 }
-"""Predictions, and their draws."""

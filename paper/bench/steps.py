@@ -37,12 +37,11 @@ Action = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Work:
-    """What a step or a prediction outside of fsvi is given: a network that it may change, inputs, classes, draws."""
+    """What a step or a prediction outside of fsvi is given: a network that it may change, inputs, classes."""
 
     net: nn.Module
     x: Inputs
     y: Tensor
-    num_samples: int = 1
 
     def outputs(self) -> Tensor:
         """The network's outputs."""
@@ -64,15 +63,6 @@ def plain_step(work: Work) -> Action:
 def plain_forward(work: Work) -> Action:
     """A forward pass of the network."""
     return predicting(work, lambda x: call(work.net, x))
-
-
-def dropout_prediction(work: Work) -> Action:
-    """Passes with the network's dropout layers on."""
-    act = predicting(work, averaging(work, work.net))
-    for layer in work.net.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.train()
-    return act
 
 
 def adam_step(net: nn.Module, loss: Callable[[], Tensor]) -> Action:
@@ -97,11 +87,6 @@ def predicting(work: Work, outputs: Callable[[Inputs], Tensor]) -> Action:
             return torch.cat([outputs(chunk) for chunk in work.x.split(_CHUNK)])
 
     return act
-
-
-def averaging(work: Work, net: nn.Module) -> Callable[[Inputs], Tensor]:
-    """Class probabilities, averaged over passes of a network that is random."""
-    return lambda x: torch.stack([call(net, x).softmax(-1) for _ in range(work.num_samples)]).mean(0)
 
 
 _SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | None]] = {
@@ -146,11 +131,11 @@ class Size:
         mask = (torch.arange(_WORDS) < torch.randint(_WORDS // 2, _WORDS + 1, (num, 1))).long()
         return Bundle({"input_ids": torch.randint(_VOCABULARY, (num, _WORDS)), "attention_mask": mask})
 
-    def work(self, num: int, num_samples: int = 1) -> Work:
+    def work(self, num: int) -> Work:
         """The network and inputs in fsvi's memory layout, for code outside of fsvi."""
         network = Network(network_of(self.network)[0]()).copied()
         x, y = network.arranged(self.inputs(num)), torch.randint(_CLASSES, (num,))
-        return Work(network.module, x, y, num_samples)
+        return Work(network.module, x, y)
 
     def method(self, name: str) -> Method:
         """A method by its name in the registry, or one of FSVI's ways of linearizing."""

@@ -3,7 +3,7 @@
 from fsvi.data import Vocabulary
 from paper.data.catalog import names
 from paper.data.corruptions import CORRUPTIONS, corrupt
-from paper.data.store import DataSplit, available, catalog, ensure, fetch, load, verify
+from paper.data.store import DataSplit, available, catalog, ensure, load, verify
 from paper.data.toys import Standardize
 from paper.data.transforms import Normalize, augment, cropped, rotate, splits
 
@@ -19,7 +19,6 @@ __all__ = [
     "corrupt",
     "cropped",
     "ensure",
-    "fetch",
     "load",
     "names",
     "rotate",

@@ -39,11 +39,6 @@ class Source:
     read: Callable[[Paths], Arrays]
     note: str = ""
 
-    @property
-    def downloadable(self) -> bool:
-        """Whether every file has an address."""
-        return all(file.url for file in self.files)
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -86,47 +81,36 @@ _IDX_HASHES = {
 }
 
 
-def _idx(name: str, stem: str, address: str | None, note: str = "") -> tuple[Source, ...]:
-    def file(part: str, kind: str) -> File:
-        ending = f"{stem}-{part}-{kind}-ubyte.gz"
-        return File(f"{name}/{ending}", address and address + ending, _IDX_HASHES[f"{name}/{stem}-{part}"])
+def _gray(name: str, about: str, license: str, page: str, address: str | None, note: str = "") -> Entry:
+    """Images and labels in idx files, with a note on the test split."""
 
-    return (Source((file("images", "idx3"), file("labels", "idx1")), readers.read_images, note),)
+    def source(stem: str, note: str) -> tuple[Source, ...]:
+        kinds = {"images": "idx3", "labels": "idx1"}
+        named = {part: f"{stem}-{part}-{kind}-ubyte.gz" for part, kind in kinds.items()}
+        files = (
+            File(f"{name}/{file}", address and address + file, _IDX_HASHES[f"{name}/{stem}-{part}"])
+            for part, file in named.items()
+        )
+        return (Source(tuple(files), readers.read_images, note),)
+
+    train = {} if address is None else {"train": source("train", "")}
+    return Entry(name, about, license, page, {**train, "test": source("t10k", note)})
 
 
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # the original page no longer offers the files
-_KMNIST = "http://codh.rois.ac.jp/kmnist/dataset/kmnist/"
+_KMNIST = "http://codh.rois.ac.jp/kmnist"
+_CLOTHES = "https://github.com/zalandoresearch/fashion-mnist"
+_DIGITS = "http://yann.lecun.com/exdb/mnist"
+_LETTERS = "http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html"
+_KANA, _KMNIST_FILES = "70,000 gray cursive Japanese characters, 28×28, 10 classes", f"{_KMNIST}/dataset/kmnist/"
 _KMNIST_NOTE = "KMNIST test split (10,000 images), not its training split"
+_SAMPLED = "10,000 images sampled from notMNIST-small"
 _GRAY = (
-    Entry(
-        "fashion-mnist",
-        "70,000 gray pictures of clothes, 28×28, 10 classes",
-        "MIT",
-        "https://github.com/zalandoresearch/fashion-mnist",
-        {"train": _idx("fashion-mnist", "train", _FASHION), "test": _idx("fashion-mnist", "t10k", _FASHION)},
-    ),
-    Entry(
-        "mnist",
-        "70,000 gray handwritten digits, 28×28, 10 classes",
-        "CC BY-SA 3.0",
-        "http://yann.lecun.com/exdb/mnist",
-        {"train": _idx("mnist", "train", _MNIST), "test": _idx("mnist", "t10k", _MNIST)},
-    ),
-    Entry(
-        "kmnist",
-        "70,000 gray cursive Japanese characters, 28×28, 10 classes",
-        "CC BY-SA 4.0",
-        "http://codh.rois.ac.jp/kmnist",
-        {"train": _idx("kmnist", "train", _KMNIST), "test": _idx("kmnist", "t10k", _KMNIST, _KMNIST_NOTE)},
-    ),
-    Entry(
-        "notmnist",
-        "gray letters A to J in many typefaces, 28×28, 10 classes",
-        "MIT",
-        "http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html",
-        {"test": _idx("notmnist", "t10k", None, "10,000 images sampled from notMNIST-small")},
-    ),
+    _gray("fashion-mnist", "70,000 gray pictures of clothes, 28×28, 10 classes", "MIT", _CLOTHES, _FASHION),
+    _gray("mnist", "70,000 gray handwritten digits, 28×28, 10 classes", "CC BY-SA 3.0", _DIGITS, _MNIST),
+    _gray("kmnist", _KANA, "CC BY-SA 4.0", _KMNIST, _KMNIST_FILES, _KMNIST_NOTE),
+    _gray("notmnist", "gray letters A to J in many typefaces, 28×28", "MIT", _LETTERS, None, _SAMPLED),
 )
 
 

@@ -245,9 +245,9 @@ def elastic_transform(x: Array, level: tuple[float, float, float], random: Gener
     moved = corners + random.uniform(-reach, reach, (n, 3, 2))
     back = np.linalg.solve(np.concatenate([moved, np.ones((n, 3, 1))], axis=-1), np.broadcast_to(corners, moved.shape))
     places = grid @ back[:, None, :2] + back[:, None, 2:]
-    x = sample(x, places, _mirror)
+    x = sample(x, places, "mirror")
     shift = smooth(random.uniform(-1, 1, (n, height, width, 2)), sigma, mode="reflect", truncate=3.0) * size
-    return sample(x, grid + shift, _reflect)
+    return sample(x, grid + shift, "reflect")
 
 
 def pixelate(x: Array, factor: float, random: Generator) -> Array:
@@ -271,25 +271,11 @@ def jpeg_compression(x: Array, quality: int, random: Generator) -> Array:
     return _each(x, stored)
 
 
-def sample(x: Array, places: Array, fold: Callable[[Array, int], Array]) -> Array:
+def sample(x: Array, places: Array, mode: str) -> Array:
     """Bilinear values of (n, height, width, channels) at places (n, height, width, 2) given as column and row."""
-    low = np.floor(places).astype(int)
-    (right, down), images = np.moveaxis(places - low, -1, 0), np.arange(len(x))[:, None, None]
-    columns, rows = ([fold(low[..., axis] + i, x.shape[2 - axis]) for i in (0, 1)] for axis in (0, 1))
-    above, below = ([x[images, row, column] for column in columns] for row in rows)
-    right, down = right[..., None], down[..., None]
-    return (above[0] * (1 - right) + above[1] * right) * (1 - down) + (below[0] * (1 - right) + below[1] * right) * down
-
-
-def _mirror(index: Array, size: int) -> Array:
-    """Indices beyond the border folded back without repeating the border: c b a b c."""
-    return (size - 1) - np.abs(index % (2 * size - 2) - (size - 1))
-
-
-def _reflect(index: Array, size: int) -> Array:
-    """Indices beyond the border folded back with the border repeated: c b a a b c."""
-    index = index % (2 * size)
-    return np.minimum(index, 2 * size - 1 - index)
+    columns, rows = np.moveaxis(places[..., None], -2, 0)
+    at = np.broadcast_arrays(np.arange(len(x))[:, None, None, None], rows, columns, np.arange(x.shape[-1]))
+    return ndimage.map_coordinates(x, at, order=1, mode=mode)
 
 
 def _each(x: Array, change: Callable[[Image.Image], Image.Image]) -> Array:

@@ -6,7 +6,6 @@ nothing is unpickled.
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import json
@@ -20,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from PIL import Image, ImageOps
 
 from fsvi.errors import FileFormatError
@@ -55,36 +55,17 @@ def read_content(path: Path) -> bytes:
         return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
 
 
-def read_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
-    """The bytes of the wanted members of an archive or folder, by their names without folders."""
-    members = {
-        PurePosixPath(name).name: content for name, content in walk(path, lambda n: PurePosixPath(n).name in wanted)
-    }
-    missing = sorted(set(wanted) - set(members))
-    if missing:
-        raise FileFormatError(f"{path} does not have {', '.join(missing)}: it is incomplete, so download it again.")
-    return members
-
-
-def walk(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of each wanted regular file in an archive or folder, in the order of storage."""
+def read_members(path: Path, wanted: Collection[str] | None = None) -> dict[str, bytes]:
+    """The regular files of a zip or tar archive by their names without folders, only those wanted if any are named."""
     with _reading(path, "a readable archive"):
-        if path.is_dir():
-            for file in sorted(path.rglob("*")):
-                if file.is_file() and wanted(file.relative_to(path).as_posix()):
-                    yield file.relative_to(path).as_posix(), file.read_bytes()
-        elif zipfile.is_zipfile(path):
+        if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                for member in archive.infolist():
-                    if not member.is_dir() and wanted(member.filename):
-                        yield member.filename, archive.read(member)
-        else:
-            with tarfile.open(path) as archive:
-                for entry in archive:
-                    # Links are skipped, because they can point anywhere.
-                    content = archive.extractfile(entry) if entry.isreg() and wanted(entry.name) else None
-                    if content is not None:
-                        yield entry.name, content.read()
+                named = ((PurePosixPath(name).name, name) for name in archive.namelist() if not name.endswith("/"))
+                return {name: archive.read(full) for name, full in named if wanted is None or name in wanted}
+        with tarfile.open(path) as archive:
+            # Links are skipped, because they can point anywhere.
+            files = ((PurePosixPath(each.name).name, each) for each in archive if each.isreg())
+            return {name: archive.extractfile(each).read() for name, each in files if wanted is None or name in wanted}
 
 
 # Images -------------------------------------------------------------------------------------------------------------
@@ -118,19 +99,20 @@ def read_records(paths: Paths, batches: Sequence[str], num_labels: int = 1) -> A
 
     CIFAR-100 has two labels per record; the last one, the fine label, counts.
     """
-    members = read_members(paths[0], [f"{name}.bin" for name in batches])
+    names = [f"{name}.bin" for name in batches]
     with _reading(paths[0], "the binary version of CIFAR"):
-        content = b"".join(members[f"{name}.bin"] for name in batches)
+        members = read_members(paths[0], names)
+        content = b"".join(members[name] for name in names)
         records = np.frombuffer(bytearray(content), np.uint8).reshape(-1, num_labels + 3072)
         return records[:, num_labels:].reshape(-1, 3, 32, 32), records[:, num_labels - 1]
 
 
 def read_sheets(paths: Paths, batches: Sequence[str]) -> Arrays:
-    """CIFAR-10 from PNG sheets, one 32×32 image per row, and a label file, in an archive or a folder."""
+    """CIFAR-10 from an archive of PNG sheets, one 32×32 image per row, and a label file."""
     sheets = [f"{name}.png" for name in batches]
     labels = f"{'test' if batches == CIFAR10_BATCHES['test'] else 'train'}_lables.json"  # spelled so in the package
-    members = read_members(paths[0], [*sheets, labels])
     with _reading(paths[0], "a package of PNG sheets"):
+        members = read_members(paths[0], [*sheets, labels])
         pixels = [np.asarray(Image.open(io.BytesIO(members[name])).convert("RGB")) for name in sheets]
         images = np.concatenate([sheet.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2) for sheet in pixels])
         return images, np.array(json.loads(members[labels]), dtype=np.int64)
@@ -162,50 +144,34 @@ def read_folder(paths: Paths, image: str, grade: str) -> Arrays:
     Photographs of any size are cropped to their central square and resized to 128×128.
     """
     table, folder = paths
-    if not folder.is_dir():
-        raise FileFormatError(f"{folder} is not a folder: put the pictures that {table.name} names into it.")
-    rows = _graded(table, read_content(table), image, grade)
-    files = {file.stem: file for file in folder.iterdir() if file.is_file()}
-    return _photographs(table, rows, lambda name: files[name].read_bytes())
+    with _reading(folder, f"a folder with the pictures that {table.name} names"):
+        files = {file.stem: file for file in folder.iterdir()}
+    return _photographs(table, read_content(table), lambda name: files[name].read_bytes(), image, grade)
 
 
 def read_deepdrid(paths: Paths, split: str) -> Arrays:
     """Photographs and grades of one split of the DeepDRiD zip, which has labels.csv and the folder img."""
-    members = dict(walk(paths[0], lambda name: name == "labels.csv" or name.startswith("img/")))
-    if "labels.csv" not in members:
-        raise FileFormatError(f"{paths[0]} does not have labels.csv, so it is not the DeepDRiD zip.")
-    rows = _graded(paths[0], members.pop("labels.csv"), "image_id", "dr_level", split)
-    pictures = {PurePosixPath(name).stem: content for name, content in members.items()}
-    return _photographs(paths[0], rows, lambda name: pictures[name])
+    members = {PurePosixPath(name).stem: content for name, content in read_members(paths[0]).items()}
+    table = members.get("labels", b"")
+    return _photographs(paths[0], table, members.__getitem__, "image_id", "dr_level", split)
 
 
-def _graded(path: Path, table: bytes, image: str, grade: str, split: str | None = None) -> list[tuple[str, str]]:
-    """Names and grades of pictures, of one split if there are several."""
-    with _reading(path, f"a table with the columns {image} and {grade}"):
-        lines = list(csv.DictReader(io.StringIO(table.decode("utf-8", "replace"))))
-        rows = [(line[image], line[grade]) for line in lines if split is None or line["split"] == split]
-    wrong = sorted({str(each) for _, each in rows} - set("01234"))
-    if wrong or not rows:
-        raise FileFormatError(f"{path} has grades {wrong[:3]}; every line needs a grade from 0 to 4.")
-    return rows
-
-
-def _photographs(path: Path, rows: Sequence[tuple[str, str]], content: Callable[[str], bytes]) -> Arrays:
-    """Photographs at 128×128, and whether the retinopathy threatens sight: grade 2 or worse."""
+def _photographs(
+    path: Path, table: bytes, content: Callable[[str], bytes], image: str, grade: str, split: str | None = None
+) -> Arrays:
+    """Photographs at 128×128, of one split if there are several, and whether retinopathy threatens sight: grade ≥ 2."""
+    with _reading(path, f"a table with the columns {image} and {grade} from 0 to 4"):
+        rows = pd.read_csv(io.BytesIO(table), dtype=str)
+        rows = rows if split is None else rows[rows["split"] == split]
+        grades = np.array([["0", "1", "2", "3", "4"].index(each) for each in rows[grade]], dtype=np.int64)
     images = np.empty((len(rows), 3, _RETINA_SIDE, _RETINA_SIDE), np.uint8)
-    for i, (name, _) in enumerate(rows):
-        try:
+    for i, name in enumerate(rows[image]):
+        with _reading(path, f"complete: it names the picture {name!r}, which is missing or damaged"):
             picture = Image.open(io.BytesIO(content(name)))
             picture.draft("RGB", (_RETINA_SIDE, _RETINA_SIDE))  # lets JPEG decode at about this size, many times faster
             fitted = np.asarray(ImageOps.fit(picture.convert("RGB"), (_RETINA_SIDE, _RETINA_SIDE)))
-        except KeyError as error:
-            raise FileFormatError(
-                f"{path} names the picture {name!r}, which is missing: unpack all of them."
-            ) from error
-        except OSError as error:
-            raise FileFormatError(f"the picture {name!r} of {path} cannot be read: download it again.") from error
-        images[i] = fitted.transpose(2, 0, 1)
-    return images, np.array([int(grade) >= 2 for _, grade in rows], dtype=np.int64)
+            images[i] = fitted.transpose(2, 0, 1)
+    return images, (grades >= 2).astype(np.int64)
 
 
 # Tables and texts ---------------------------------------------------------------------------------------------------
@@ -213,9 +179,8 @@ def _photographs(path: Path, rows: Sequence[tuple[str, str]], content: Callable[
 
 def read_table(paths: Paths) -> Arrays:
     """Features (n, d) and targets (n,) of a CSV file of numbers with a header, gzip or plain."""
-    content = io.StringIO(read_content(paths[0]).decode("utf-8", "replace"))
     with _reading(paths[0], "a table of numbers"):
-        table = np.loadtxt(content, delimiter=",", skiprows=1, ndmin=2)
+        table = np.loadtxt(io.BytesIO(read_content(paths[0])), delimiter=",", skiprows=1, ndmin=2)
     if table.shape[1] < 2 or not np.isfinite(table).all():
         raise FileFormatError(f"{paths[0]} needs at least two columns and finite values in all of them.")
     return table[:, :-1], table[:, -1]
@@ -229,32 +194,21 @@ def read_reviews(paths: Paths, source: str, split: str | None = None) -> Arrays:
     one split only.
 
     Args:
-        paths: The CSV file, or a wheel or folder that has it.
+        paths: The CSV file, or a wheel that has it.
         source: The value in the column `source`.
         split: Which part to take; None takes all.
     """
-    is_plain = paths[0].is_file() and paths[0].suffix == ".csv"
-    content = read_content(paths[0]) if is_plain else read_members(paths[0], [REVIEWS])[REVIEWS]
-    last: dict[str, tuple[int, int]] = {}
     with _reading(paths[0], "a table of reviews with the columns text, label (0 or 1) and source"):
-        lines = csv.DictReader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
-        for i, line in enumerate(lines):
-            if line["source"] == source:
-                last[line["text"]] = i, ("0", "1").index(line["label"])
-    if not last:
+        is_plain = paths[0].suffix == ".csv"
+        content = read_content(paths[0]) if is_plain else read_members(paths[0], [REVIEWS])[REVIEWS]
+        lines = pd.read_csv(io.BytesIO(content), encoding_errors="replace", keep_default_na=False, dtype=str)
+        reviews = lines[lines["source"] == source].drop_duplicates("text", keep="last")
+        labels = reviews["label"].map(["0", "1"].index)
+    if reviews.empty:
         raise FileFormatError(f"{paths[0]} has no reviews with the source {source!r}: it is another file.")
-    kept = sorted((i, text, label) for text, (i, label) in last.items())
-    texts, labels = np.array([text for _, text, _ in kept], object), np.array([label for *_, label in kept], np.int64)
-    chosen = np.arange(len(texts)) if split is None else _part(labels, split)
-    return texts[chosen], labels[chosen]
-
-
-def _part(labels: Array, split: str) -> Array:
-    """The indices of a split: its range of each label's reviews, in the order of the file."""
-    chosen: list[Array] = []
-    for label in (0, 1):
-        index = np.flatnonzero(labels == label)
-        held_out = round(0.1 * len(index))
-        first, second = len(index) - 2 * held_out, len(index) - held_out
-        chosen.append({"train": index[:first], "validation": index[first:second], "test": index[second:]}[split])
-    return np.sort(np.concatenate(chosen))
+    place, size = reviews.groupby(labels).cumcount(), labels.map(labels.value_counts())
+    held_out = (0.1 * size).round()
+    first, second = size - 2 * held_out, size - held_out
+    parts = {"train": place < first, "validation": (place >= first) & (place < second), "test": place >= second}
+    chosen = slice(None) if split is None else parts[split].to_numpy()
+    return reviews["text"].to_numpy(object)[chosen], labels.to_numpy(np.int64)[chosen]

@@ -13,6 +13,7 @@ import sys
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,6 @@ from fsvi.validation import first_line
 from paper.data.catalog import ENTRIES, Entry, File, Source, Split, entry_of
 
 Verdict = Literal["ok", "differs", "unverified", "wrong", "missing"]
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,18 +54,17 @@ class DataSplit:
         return len(self.x)
 
 
-def load(name: str, split: Split = "train", root: Path | str | None = None) -> DataSplit:
+def load(name: str, split: Split = "train") -> DataSplit:
     """Load one split of a dataset into memory; `names` lists the datasets.
 
     Args:
         name: The dataset's name.
         split: "train" or "test", or "validation" if the publisher made one. Tables have only "train" with all rows.
-        root: A folder that has one folder per dataset; it goes before all others.
 
     Returns:
         The split as stored. Use `Normalize` to make network inputs from images, and `Vocabulary` from texts.
     """
-    source, paths, note = _located(entry_of(name), split, root)
+    source, paths, note = ensure(name, split)
     x, y = source.read(paths)
     if len(x) == 0 or len(x) != len(y):
         raise FileFormatError(
@@ -81,9 +80,23 @@ def load(name: str, split: Split = "train", root: Path | str | None = None) -> D
     return DataSplit(torch.from_numpy(x), torch.from_numpy(y), name, split, note, content_hash(x, y))
 
 
-def ensure(name: str, split: Split = "train") -> None:
-    """Download a split if it is missing and check its hashes, without reading it."""
-    _located(entry_of(name), split)
+def ensure(name: str, split: Split = "train") -> tuple[Source, list[Path], str]:
+    """Download a split if it is missing and check its hashes.
+
+    Returns:
+        The source of the split, its files, and the phrase to print next to results.
+    """
+    entry = entry_of(name)
+    if split not in entry.splits:
+        has = " and ".join(map(repr, entry.splits))
+        raise InvalidInputError(f"{name} has no split {split!r}, only {has}: hold out a part with splits().")
+    source, paths = find(entry, split) or _download(entry, split)
+    verdicts = [check_file(path, file) for path, file in zip(paths, source.files, strict=True)]
+    if "wrong" in verdicts:
+        path = paths[verdicts.index("wrong")]
+        raise FileFormatError(f"{path} is not the published file (its hash differs): replace it, or delete it.")
+    differs = "not the published file: its hash differs" if "differs" in verdicts else ""
+    return source, paths, "; ".join(filter(None, (source.note, differs)))
 
 
 def available(name: str, split: Split = "train") -> bool:
@@ -101,50 +114,28 @@ def content_hash(*arrays: np.typing.NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def _located(entry: Entry, split: Split, root: Path | str | None = None) -> tuple[Source, list[Path], str]:
-    """The source of a split, its files and the phrase to print next to results."""
-    if split not in entry.splits:
-        has = " and ".join(map(repr, entry.splits))
-        raise InvalidInputError(f"{entry.name} has no split {split!r}, only {has}: hold out a part with splits().")
-    source, paths = find(entry, split, root) or _download(entry, split)
-    verdicts = [check_file(path, file) for path, file in zip(paths, source.files, strict=True)]
-    if "wrong" in verdicts:
-        path = paths[verdicts.index("wrong")]
-        raise FileFormatError(f"{path} is not the published file (its hash differs): replace it, or delete it.")
-    differs = "not the published file: its hash differs" if "differs" in verdicts else ""
-    return source, paths, "; ".join(filter(None, (source.note, differs)))
-
-
 def cache() -> Path:
     """The folder for downloads: $XDG_CACHE_HOME/fsvi, or the system's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME")
     return Path(home) / "fsvi" if home else Path(pooch.os_cache("fsvi"))
 
 
-def find(entry: Entry, split: Split, root: Path | str | None = None) -> tuple[Source, list[Path]] | None:
+def find(entry: Entry, split: Split) -> tuple[Source, list[Path]] | None:
     """The first source of a split with all files in one folder, and their paths; .gz files may be unpacked."""
     named = [Path(part).expanduser() for part in os.environ.get("FSVI_DATA", "").split(os.pathsep) if part]
-    for folders in ([] if root is None else [Path(root)], [*named, cache()]):
-        for source in entry.splits[split]:
-            for folder in folders:
-                paths = [folder / file.name for file in source.files]
-                paths = [path if path.exists() or path.suffix != ".gz" else path.with_suffix("") for path in paths]
-                if all(path.exists() for path in paths):
-                    return source, paths
+    for source, folder in product(entry.splits[split], [*named, cache()]):
+        paths = [folder / file.name for file in source.files]
+        paths = [path if path.exists() or path.suffix != ".gz" else path.with_suffix("") for path in paths]
+        if all(path.exists() for path in paths):
+            return source, paths
     return None
 
 
-def fetch(name: str) -> None:
-    """Download what is missing of a dataset into the cache, and check everything that is here."""
-    for split in entry_of(name).splits:
-        _, paths, _ = _located(entry_of(name), split)
-        print(f"{name} {split}: {', '.join(map(str, paths))}")
-
-
 def _download(entry: Entry, split: Split) -> tuple[Source, list[Path]]:
-    source = next((source for source in entry.splits[split] if source.downloadable), None)
+    sources = entry.splits[split]
+    source = next((source for source in sources if all(file.url for file in source.files)), None)
     if source is None:
-        choices = " or ".join(" and ".join(map(_describe, source.files)) for source in entry.splits[split])
+        choices = " or ".join(" and ".join(map(_describe, source.files)) for source in sources)
         raise DataNotFoundError(
             f"{entry.name} {split} is missing and cannot be downloaded automatically: get it from {entry.page} and put "
             f"{choices} into {cache()} or a folder that FSVI_DATA names."
@@ -184,54 +175,44 @@ def _retrieve(file: File) -> Path:
 
 
 def check_file(path: Path, file: File) -> Verdict:
-    """Compare a file with its known hash, remembered while its size and modification time stay the same.
+    """Compare a file with its known hash.
 
     Returns:
         "ok" or "wrong"; "differs" if users make the file themselves and its content is not the known one; "unverified"
         if no hash is known or none applies.
     """
-    stat = path.stat()
-    return "unverified" if path.is_dir() else _verdict(path, file, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache
-def _verdict(path: Path, file: File, size: int, modified: int) -> Verdict:
-    if file.digest is None:
+    algorithm = (file.digest or "").partition(":")[0]
+    if not algorithm or (algorithm == "md5" and path.name != Path(file.name).name):  # MD5 is that of the packed file
         return "unverified"
-    algorithm, _, expected = file.digest.partition(":")
-    if algorithm == "md5":  # of the file as published; it does not apply to an unpacked copy
-        is_unpacked = path.name != Path(file.name).name
-        return "unverified" if is_unpacked else "ok" if pooch.file_hash(str(path), "md5") == expected else "wrong"
-    if _content_digest(path) == expected:
+    if _digest(path, algorithm, path.stat().st_mtime_ns) == file.digest:
         return "ok"
     return "differs" if file.holds else "wrong"
 
 
-def _content_digest(path: Path) -> str | None:
-    """SHA-256 of a file's content, unpacked if it is gzip; None if it cannot be read."""
-    digest = hashlib.sha256()
+@lru_cache
+def _digest(path: Path, algorithm: str, modified: int) -> str:
+    """MD5 of a file, or SHA-256 of its content, unpacked if it is gzip; remembered until the file is modified."""
+    digest = hashlib.new(algorithm)
     try:
         with path.open("rb") as file:
-            is_packed = file.read(2) == b"\x1f\x8b"
+            is_packed = algorithm == "sha256" and file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if is_packed else path.open("rb") as content:
-            while chunk := content.read(_CHUNK):
+            while chunk := content.read(1 << 20):
                 digest.update(chunk)
     except (OSError, EOFError, zlib.error):
-        return None
-    return digest.hexdigest()
+        return "damaged"
+    return f"{algorithm}:{digest.hexdigest()}"
 
 
-def verify(name: str) -> list[tuple[Verdict, str, Path | None]]:
-    """The verdict on each file of a dataset, its name, and where it was found; nothing is downloaded."""
-    entry, checks = entry_of(name), dict[tuple[Verdict, str, Path | None], None]()
-    for split, sources in entry.splits.items():
-        found = find(entry, split)
-        if found is None:
-            wanted = next((source for source in sources if source.downloadable), sources[0])
-            checks |= dict.fromkeys(("missing", file.name, None) for file in wanted.files)
+def verify(name: str) -> list[tuple[Verdict, str]]:
+    """The verdict on each file of a dataset, or on a split that is missing; nothing is downloaded."""
+    checks: dict[tuple[Verdict, str], None] = {}
+    for split in entry_of(name).splits:
+        if found := find(entry_of(name), split):
+            pairs = zip(found[1], found[0].files, strict=True)
+            checks |= dict.fromkeys((check_file(path, file), str(path)) for path, file in pairs)
         else:
-            pairs = zip(found[0].files, found[1], strict=True)
-            checks |= dict.fromkeys((check_file(path, file), file.name, path) for file, path in pairs)
+            checks["missing", f"{name} {split}"] = None
     return list(checks)
 
 
@@ -247,5 +228,4 @@ def _where(entry: Entry) -> str:
     found = {split: hit for split in entry.splits if (hit := find(entry, split))}
     folders = {str(path.parent) for _, paths in found.values() for path in paths}
     only = f" ({', '.join(found)} only)" if found and len(found) < len(entry.splits) else ""
-    notes = dict.fromkeys(source.note for source, _ in found.values() if source.note)
-    return "; ".join([", ".join(sorted(folders)) + only, *notes]) if found else "not here"
+    return ", ".join(sorted(folders)) + only if found else "not here"

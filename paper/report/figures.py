@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import reduce
+from itertools import product
+from typing import Any, TypeAlias
 
 import numpy as np
+from cycler import cycler
 from markupsafe import Markup
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
@@ -19,7 +22,8 @@ from paper.records import Result
 
 Curves = Mapping[str, Mapping[str, Any]]
 """A curve of every method, by its display name."""
-_COLORS: Any = [colormaps["tab10"](i) for i in range(10)]
+Path: TypeAlias = tuple[str, ...]
+"""Names that lead to the values of a curve."""
 _STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -27,6 +31,7 @@ _STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.prop_cycle": cycler(linestyle=["-", "--", ":"]) * cycler(color=colormaps["tab10"].colors),
     "grid.alpha": 0.3,
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
@@ -78,15 +83,6 @@ def _grid(num: int, width: float = 2.6, height: float = 2.4, most: int = 4) -> t
     return figure, axes[:num]
 
 
-def _numbers(values: Sequence[float | None]) -> np.ndarray:
-    """The values, with NaN for null."""
-    return np.array([np.nan if value is None else value for value in values], dtype=float)
-
-
-def _style(i: int) -> dict[str, Any]:
-    return {"color": _COLORS[i % len(_COLORS)], "linestyle": ("-", "--", ":")[i // len(_COLORS) % 3]}
-
-
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
@@ -99,7 +95,7 @@ def reliability(curves: Curves) -> Figure:
         ax.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle="--")
         for other, curve in sorted(curves.items(), key=lambda item: item[0] == name):
             style = {"color": _FIRST} if other == name else {"color": "lightgray", "linewidth": 0.8}
-            ax.plot(_numbers(curve["confidence"]), _numbers(curve["accuracy"]), **style)
+            ax.plot(curve["confidence"], curve["accuracy"], **style)
         ax.set(title=name, xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     return figure
 
@@ -107,69 +103,62 @@ def reliability(curves: Curves) -> Figure:
 def entropy(curves: Curves) -> Figure:
     """Histograms of predictive entropy on test images and on those of other datasets, a small chart per method."""
     figure, axes = _grid(len(curves), 2.1, 2.2, 5)
-    sets = list(dict.fromkeys(name for curve in curves.values() for name in curve))
     for ax, (name, curve) in zip(axes, curves.items(), strict=True):
-        for dataset, shares in curve.items():
-            edges = np.linspace(0, 1, len(shares) + 1)
-            ax.stairs(shares, edges, label=dataset_name(dataset), **_style(sets.index(dataset)))
+        for i, (dataset, shares) in enumerate(curve.items()):
+            ax.stairs(shares, np.linspace(0, 1, len(shares) + 1), label=dataset_name(dataset), color=f"C{i}")
         ax.set(title=name, xlabel="entropy / log C", ylabel="share of images", xlim=(0, 1))
         ax.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     _legend(figure, axes[0])
     return figure
 
 
-def _shift(along: str, label: str) -> Callable[[Curves], Figure]:
-    def draw(curves: Curves) -> Figure:
-        figure, axes = _grid(3, 3.2, 2.8)
-        for ax, key in zip(axes, ("brier", "entropy", "accuracy"), strict=True):
-            for i, (name, curve) in enumerate(curves.items()):
-                ax.plot(_numbers(curve[along]), _numbers(curve[key]), label=name, **_style(i))
-            ax.set(title={"brier": "Brier score"}.get(key, key.capitalize()), xlabel=label)
-        _legend(figure, axes[0])
-        return figure
+def _lines(curves: Curves, charts: Sequence[tuple[str, str, Path, Path]]) -> tuple[Figure, list[Axes]]:
+    """Charts of title, label of the x-axis, and where a curve has x and y: one line per method that has both."""
+    charts = [each for each in charts if any(_at(curve, each[3]) for curve in curves.values())]
+    figure, axes = _grid(len(charts), 3.3, 2.8)
+    for ax, (title, label, x, y) in zip(axes, charts, strict=True):
+        for name, curve in curves.items():
+            ax.plot(_at(curve, x) or [], _at(curve, y) or [], label=name)
+        ax.set(title=title, xlabel=label)
+    _legend(figure, axes[0])
+    return figure, axes
 
-    return draw
+
+def _at(curve: Any, path: Path) -> Any:
+    """The values at a path of names; none if there are none."""
+    return reduce(lambda found, name: found.get(name, {}), path, curve)
+
+
+def _domains(curves: Curves) -> list[str]:
+    return list(dict.fromkeys(domain for curve in curves.values() for domain in curve))
+
+
+def _shift(along: str, label: str) -> Callable[[Curves], Figure]:
+    names = {"brier": "Brier score", "entropy": "Entropy", "accuracy": "Accuracy"}
+    return lambda curves: _lines(curves, [(names[key], label, (along,), (key,)) for key in names])[0]
 
 
 def roc(curves: Curves) -> Figure:
     """Sensitivity against the false positive rate, one chart per test set, with the mark of the health service."""
-    domains = list(dict.fromkeys(domain for curve in curves.values() for domain in curve))
-    figure, axes = _grid(len(domains), 3.4, 3.2)
-    for ax, domain in zip(axes, domains, strict=True):
+    charts = [(dataset_name(d), "1 − specificity", (d, "fpr"), (d, "tpr")) for d in _domains(curves)]
+    figure, axes = _lines(curves, charts)
+    for ax in axes:
         ax.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle="--")
-        for i, (name, curve) in enumerate(curves.items()):
-            if domain in curve:
-                ax.plot(_numbers(curve[domain]["fpr"]), _numbers(curve[domain]["tpr"]), label=name, **_style(i))
-        ax.plot(0.2, 0.85, "k*", label="NHS")
-        ax.set(title=dataset_name(domain), xlabel="1 − specificity", ylabel="sensitivity")
-    _legend(figure, axes[0])
+        ax.plot(0.2, 0.85, "k*")
+        ax.set(ylabel="sensitivity")
     return figure
 
 
 def referral(curves: Curves) -> Figure:
     """Accuracy and AUC of the images that are kept against the share of referred images, for each test set."""
-    domains = list(dict.fromkeys(domain for curve in curves.values() for domain in curve))
-    charts = [(domain, key) for domain in domains for key in ("accuracy", "auroc")]
-    charts = [(d, k) for d, k in charts if any(curve.get(d, {}).get(k) for curve in curves.values())]
-    figure, axes = _grid(len(charts), 3.2, 2.8)
-    for ax, (domain, key) in zip(axes, charts, strict=True):
-        for i, (name, curve) in enumerate(curves.items()):
-            if curve.get(domain, {}).get(key):
-                ax.plot(_numbers(curve[domain]["rate"]), _numbers(curve[domain][key]), label=name, **_style(i))
-        ax.set(title=f"{dataset_name(domain)}: {key}", xlabel="share referred")
-    _legend(figure, axes[0])
-    return figure
+    shown = product(_domains(curves), ("accuracy", "auroc"))
+    return _lines(curves, [(f"{dataset_name(d)}: {k}", "share referred", (d, "rate"), (d, k)) for d, k in shown])[0]
 
 
 def forgetting(curves: Curves) -> Figure:
     """Accuracy on all tasks seen so far, and on the first one, against the number of tasks learned."""
-    figure, axes = _grid(2, 3.4, 2.8)
-    for ax, (key, title) in zip(axes, (("mean", "All tasks so far"), ("first", "The first task")), strict=True):
-        for i, (name, curve) in enumerate(curves.items()):
-            ax.plot(_numbers(curve["task"]), _numbers(curve[key]), label=name, **_style(i))
-        ax.set(title=title, xlabel="tasks learned", ylabel="accuracy")
-    _legend(figure, axes[0])
-    return figure
+    titles = {"mean": "Accuracy on all tasks so far", "first": "Accuracy on the first task"}
+    return _lines(curves, [(title, "tasks learned", ("task",), (key,)) for key, title in titles.items()])[0]
 
 
 def picture(curves: Curves) -> Figure:

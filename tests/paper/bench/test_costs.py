@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from paper.bench import costs, peers
 from paper.bench.costs import interleave, run_bench, spread, step_memory
-from paper.bench.steps import FSVI, Size, Work, dropout_prediction, plain_forward, plain_step
+from paper.bench.steps import FSVI, Size, Work, plain_forward, plain_step
 
 
-def work(*layers: nn.Module, num_samples: int = 1) -> Work:
-    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), *layers, nn.Linear(8, 4))
-    return Work(net, torch.randn(6, 3), torch.arange(6) % 4, num_samples)
+def work() -> Work:
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4))
+    return Work(net, torch.randn(6, 3), torch.arange(6) % 4)
 
 
 def test_a_plain_step_is_a_step_of_adam_on_the_cross_entropy():
@@ -35,14 +35,11 @@ def test_a_plain_step_is_a_step_of_adam_on_the_cross_entropy():
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
-def test_plain_predictions():
-    given = work(nn.Dropout(0.5), num_samples=20)
+def test_a_plain_prediction_is_a_pass_of_the_network():
+    given = work()
     outputs = plain_forward(given)()
     torch.testing.assert_close(outputs, given.net.eval()(given.x))
-    act = dropout_prediction(given)
-    first, second = act(), act()
-    torch.testing.assert_close(first.sum(1), torch.ones(6))
-    assert not torch.equal(first, second) and not outputs.requires_grad
+    assert not outputs.requires_grad
 
 
 def test_every_action_is_timed_in_every_round_and_ratios_are_taken_round_by_round(monkeypatch):
@@ -73,13 +70,13 @@ def test_sections_are_written_one_by_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(costs, "_SIZES", {"cnn": Size("mlp 10", 4, 2)})
     monkeypatch.setattr(costs, "_PREDICTIONS", {"last_layer": 3})
     monkeypatch.setattr(peers, "STEPS", {"broken": lambda work: 1 / 0})
-    monkeypatch.setattr(peers, "PREDICTIONS", {"dropout loop": peers.PREDICTIONS["dropout loop"]})
+    monkeypatch.setattr(peers, "PREDICTIONS", {"by hand": plain_forward})
     run_bench(tmp_path, True, "cnn", others=True)
     run_bench(tmp_path, True, "predictions", others=True)
     found = json.loads((tmp_path / "peers.json").read_text())
     assert {"cnn", "predictions"} <= set(found) and found["cnn"]["quick"]
     draws = [(row["method"], row["num_samples"]) for row in found["predictions"]["rows"]]
-    assert draws == [("forward", 1), ("last_layer", 3), ("dropout loop", 10)]
+    assert draws == [("forward", 1), ("last_layer", 3), ("by hand", 1)]
     assert found["cnn"]["rows"][0]["ratio"]["median"] == 1
     printed = capsys.readouterr()
     assert "ratio.median" in printed.out and "broken cannot be measured: division by zero" in printed.err
@@ -87,18 +84,15 @@ def test_sections_are_written_one_by_one(tmp_path, monkeypatch, capsys):
         run_bench(tmp_path, True, "nothing")
 
 
-PEERS = {**peers.STEPS, **{name: make for name, (make, _) in peers.PREDICTIONS.items()}}
-
-
 @pytest.mark.filterwarnings("ignore")  # other libraries use what PyTorch deprecates
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", peers.STEPS | peers.PREDICTIONS)
 def test_what_is_installed_works(name):
-    given = work(nn.Dropout(0.2), num_samples=3)
+    given = work()
     before = [parameter.detach().clone() for parameter in given.net.parameters()]
     try:
-        found = PEERS[name](given)()
+        found = (peers.STEPS | peers.PREDICTIONS)[name](given)()
     except ImportError as error:
-        pytest.skip(str(error))
+        pytest.skip(f"`make peers` installs what this measures: {error}")
     if name in peers.STEPS:
         after = list(given.net.parameters())
         assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True))

@@ -240,12 +240,12 @@ def evaluate(method: Any, width: int, sets: Features) -> dict[str, float]:
     return metrics
 
 
-def run(network: str, weights: Path, out: Path, root: Path | None, seeds: int, cache: Path) -> None:
+def run(network: str, weights: Path, out: Path, seeds: int, cache: Path) -> None:
     """Every method and seed; result files that exist are kept."""
     net = CifarResNet(BLOCKS[network])
     net.load_state_dict(load_file(weights / f"{network}.safetensors"))
     net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    train, test = (data.load("cifar10", split, root) for split in ("train", "test"))
+    train, test = (data.load("cifar10", split) for split in ("train", "test"))
     start = time.perf_counter()
     file = cache / f"{network}.pt"
     if not file.exists():
@@ -307,11 +307,10 @@ def main() -> None:
     parser.add_argument("network", choices=BLOCKS)
     parser.add_argument("--weights", type=Path, required=True, help="the folder of the .safetensors files")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--root", type=Path, help="the folder of datasets")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--cache", type=Path, required=True, help="a folder for features")
     args = parser.parse_args()
-    run(args.network, args.weights, args.out, args.root, args.seeds, args.cache)
+    run(args.network, args.weights, args.out, args.seeds, args.cache)
 
 
 if __name__ == "__main__":

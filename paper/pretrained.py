@@ -64,9 +64,9 @@ def corrupted(images: Tensor, labels: Tensor, num: int, seed: int) -> tuple[Tens
     return torch.cat(changed), labels[torch.cat(rows)]
 
 
-def image_sets(root: Path | None) -> Sets:
+def image_sets() -> Sets:
     """Images and labels by the name of their set."""
-    train, test = (data.load("cifar10", split, root) for split in ("train", "test"))
+    train, test = (data.load("cifar10", split) for split in ("train", "test"))
     end = NUM_TRAIN + NUM_HELD_OUT
     held_out = train.x[NUM_TRAIN:end], train.y[NUM_TRAIN:end]
     sets = {
@@ -78,17 +78,17 @@ def image_sets(root: Path | None) -> Sets:
         "test_corrupted": corrupted(test.x, test.y, 10, 2),
     }
     for name in OTHERS:
-        other = data.load(name, "test", root)
+        other = data.load(name, "test")
         sets[name] = other.x[:NUM_OTHER], other.y[:NUM_OTHER]
     return sets
 
 
-def features(root: Path | None, cache: Path) -> Sets:
+def features(cache: Path) -> Sets:
     """Features and labels by the name of their set, computed once into a file in `cache`."""
     file = cache / "pretrained.pt"
     if not file.exists():
         net = backbone().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        sets = image_sets(root)
+        sets = image_sets()
         torch.save({name: (compute(net, images), labels) for name, (images, labels) in sets.items()}, file)
     found: Sets = torch.load(file)
     return found
@@ -241,11 +241,10 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--root", type=Path, help="the folder of datasets")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--cache", type=Path, required=True, help="a folder for features")
     args = parser.parse_args()
-    sets = features(args.root, args.cache)
+    sets = features(args.cache)
     notes = [
         f"features of EfficientNet-Lite0 at {SIZE} pixels, computed once in bfloat16; that time is not in the seconds",
         f"trained on the first {NUM_TRAIN:,} training images, tested on the first {NUM_TEST:,} test images",
@@ -255,7 +254,7 @@ def main() -> None:
         {name: context for name, (_, context) in METHODS.items()},
         lambda name, seed: METHODS[name][0](sets, seed),
         lambda made: evaluate(*made, sets),
-        [data.load("cifar10", split, args.root) for split in ("train", "test")],
+        [data.load("cifar10", split) for split in ("train", "test")],
         dict.fromkeys(METHODS, notes),
         args.out,
         range(args.seeds),

@@ -39,7 +39,7 @@ def _bayesian_torch_step(work: Work) -> Action:
     library.dnn_to_bnn(net, _BAYESIAN_TORCH)
     x = work.x
     if isinstance(x, Tensor) and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
-        net.to(memory_format=torch.channels_last)  # new convolutions, too
+        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return adam_step(net, lambda: F.cross_entropy(work.outputs(), work.y) + library.get_kl_loss(net) / NUM_DATA)
 
 

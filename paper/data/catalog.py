@@ -93,8 +93,8 @@ def _gray(name: str, about: str, license: str, page: str, address: str | None, n
         )
         return (Source(tuple(files), readers.read_images, note),)
 
-    train = {} if address is None else {"train": source("train", "")}
-    return Entry(name, about, license, page, {**train, "test": source("t10k", note)})
+    splits: dict[Split, tuple[Source, ...]] = {"test": source("t10k", note)}
+    return Entry(name, about, license, page, splits if address is None else {"train": source("train", ""), **splits})
 
 
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"

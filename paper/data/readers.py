@@ -64,8 +64,8 @@ def read_members(path: Path, wanted: Collection[str] | None = None) -> dict[str,
                 return {name: archive.read(full) for name, full in named if wanted is None or name in wanted}
         with tarfile.open(path) as archive:
             # Links are skipped, because they can point anywhere.
-            files = ((PurePosixPath(each.name).name, each) for each in archive if each.isreg())
-            return {name: archive.extractfile(each).read() for name, each in files if wanted is None or name in wanted}
+            files = ((PurePosixPath(each.name).name, archive.extractfile(each)) for each in archive if each.isreg())
+            return {name: file.read() for name, file in files if file and (wanted is None or name in wanted)}
 
 
 # Images -------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from cycler import cycler
 from markupsafe import Markup
-from matplotlib import colormaps, rc_context
+from matplotlib import color_sequences, rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ _STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "axes.prop_cycle": cycler(linestyle=["-", "--", ":"]) * cycler(color=colormaps["tab10"].colors),
+    "axes.prop_cycle": cycler(linestyle=["-", "--", ":"]) * cycler(color=color_sequences["tab10"]),
     "grid.alpha": 0.3,
     "legend.frameon": False,
     "figure.constrained_layout.use": True,

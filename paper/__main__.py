@@ -16,7 +16,7 @@ from fsvi.networks.devices import find_device
 from fsvi.training.loop import PRECISIONS
 from fsvi.validation import check_choice, first_line
 from paper import data
-from paper.data.catalog import entry_of
+from paper.data.catalog import ENTRIES, entry_of
 from paper.experiment import PROFILES, Order
 
 HERE = Path(__file__).resolve().parent
@@ -30,7 +30,7 @@ def demo(given: Namespace) -> None:
     from paper.report import write_report
 
     print("Training on the toy tasks: a few minutes on 2 cores.")
-    orders = sweeps.plan("toy", seeds=[given.seed], profile="smoke" if given.quick else "paper")
+    orders = sweeps.plan("toy", seeds=1, profile="smoke" if given.quick else "paper")
     workers = sweeps.Workers(given.jobs or min(_MOST_JOBS, cpu_count()), threads=1)
     sweeps.reproduce([replace(order, **_compute(given)) for order in orders], given.out, print, workers)
     write_report(given.out, given.out, is_demo=True)
@@ -91,8 +91,9 @@ def bench(given: Namespace) -> None:
 def show_data(given: Namespace) -> None:
     """List the datasets, download them, or check the hashes of the files that are here."""
     if given.action == "list":
-        for row in data.catalog():
-            print(f"{row['name']:<16} {row['where']:<28}  {row['description']}; {row['license']}")
+        for entry in ENTRIES.values():
+            here = [split for split in entry.splits if data.available(entry.name, split)]
+            print(f"{entry.name:<16} {', '.join(here) or 'not here':<24}  {entry.description}; {entry.license}")
     elif given.action == "get":
         for name in given.names:
             for split in entry_of(name).splits:
@@ -130,7 +131,6 @@ def _parser() -> ArgumentParser:
         _add_profile(added, profile)
 
     added = add("demo", demo, Path("demo"))
-    added.add_argument("--seed", type=int, default=0, help="seed of initial parameters and training")
     added.add_argument("--quick", action="store_true", help="train for a few epochs only")
     added.add_argument("--jobs", type=int, help="models to train at the same time (default: cores, at most 4)")
     added = add("run", run, HERE / "results")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -74,7 +73,7 @@ def write_result(path: Path, result: Result) -> None:
 
 def write_document(path: Path, values: Mapping[str, Any]) -> None:
     """Replace the file atomically with JSON: one value per line, and a checksum on the last; NaN becomes null."""
-    standard = {name: _standard(value) for name, value in values.items()}
+    standard = json.loads(json.dumps(values), parse_constant=lambda _: None)
     standard["sha256"] = checksum(standard)
     lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in standard.items())
     write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
@@ -83,15 +82,6 @@ def write_document(path: Path, values: Mapping[str, Any]) -> None:
 def checksum(values: Mapping[str, Any]) -> str:
     """The SHA-256 of a document's contents, independent of its formatting."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _standard(value: Any) -> Any:
-    """The value in standard JSON, which has no NaN; curves have NaN where there was nothing to measure."""
-    if isinstance(value, dict):
-        return {name: _standard(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_standard(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_result(path: Path) -> Result:

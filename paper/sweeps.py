@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import joblib
 import torch
 
 from fsvi.errors import FSVIError, InvalidInputError
-from fsvi.validation import check_choice, check_count, check_seed, first_line
+from fsvi.validation import check_choice, check_count, first_line
 from paper.experiment import Order, Profile
 from paper.records import Result, duration
 from paper.runs import checked, run, state
@@ -41,15 +41,13 @@ class Workers:
         check_choice("backend", self.backend, ("loky", "ray", "dask"))
 
 
-def plan(
-    name: str, methods: Sequence[str] = (), seeds: int | Sequence[int] | None = None, profile: Profile = "paper"
-) -> list[Order]:
+def plan(name: str, methods: Sequence[str] = (), seeds: int | None = None, profile: Profile = "paper") -> list[Order]:
     """The runs of a sweep.
 
     Args:
         name: A key of `SWEEPS`, or "all".
         methods: Methods to run; all if empty.
-        seeds: The number of seeds, or the seeds themselves; None for the sweep's own numbers.
+        seeds: The number of seeds; None for the sweep's own numbers.
         profile: How much effort each run may take.
     """
     check_choice("name", name, [*SWEEPS, "all"])
@@ -63,18 +61,14 @@ def plan(
     return [order for sweep in sweeps for order in _orders(sweep, methods, seeds, profile)]
 
 
-def _orders(
-    sweep: Sweep, methods: Sequence[str], seeds: int | Sequence[int] | None, profile: Profile
-) -> Iterator[Order]:
+def _orders(sweep: Sweep, methods: Sequence[str], seeds: int | None, profile: Profile) -> Iterator[Order]:
     """Seed by seed, so that the first results cover all tasks and methods."""
-    if isinstance(seeds, int):
-        seeds = range(check_count("seeds", seeds))
-    rows = {row: seeds or range(own) for row, own in sweep.rows_at(profile).items() if not methods or row[0] in methods}
-    for seed in dict.fromkeys(check_seed(seed) for chosen in rows.values() for seed in chosen):
-        for task in TASKS.values():
-            for (method, context), chosen in rows.items():
-                if task.sweep == sweep and seed in chosen:
-                    yield checked(Order(task.name, method, profile, seed, context))
+    own = sweep.rows_at(profile).items()
+    rows = {row: num if seeds is None else check_count("seeds", seeds) for row, num in own}
+    for seed in range(max(rows.values())):
+        for task, ((method, context), num) in product(TASKS.values(), rows.items()):
+            if task.sweep == sweep and seed < num and (not methods or method in methods):
+                yield checked(Order(task.name, method, profile, seed, context))
 
 
 def reproduce(

@@ -3,7 +3,7 @@
 from fsvi.data import Vocabulary
 from paper.data.catalog import names
 from paper.data.corruptions import CORRUPTIONS, corrupt
-from paper.data.store import DataSplit, available, catalog, ensure, load, verify
+from paper.data.store import DataSplit, available, ensure, load, verify
 from paper.data.toys import Standardize
 from paper.data.transforms import Normalize, augment, cropped, rotate, splits
 
@@ -15,7 +15,6 @@ __all__ = [
     "Vocabulary",
     "augment",
     "available",
-    "catalog",
     "corrupt",
     "cropped",
     "ensure",

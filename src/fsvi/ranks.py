@@ -40,20 +40,13 @@ def rank() -> int:
     return dist.get_rank() if _is_open() else 0
 
 
-def started() -> tuple[int, int]:
-    """The number of this process, and how many torchrun has started, whether or not they have joined each other."""
-    if not _is_open() and all(name in os.environ for name in _VARIABLES):
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return rank(), size()
-
-
 @contextmanager
 def joined() -> Iterator[None]:
     """Let the processes that torchrun has started train together; a group that exists already is used.
 
     A group made here lasts until the process ends, because torch cannot make a second one from the same variables.
     """
-    if not _is_open() and started()[1] > 1:
+    if not _is_open() and all(name in os.environ for name in _VARIABLES) and int(os.environ["WORLD_SIZE"]) > 1:
         # Imported after the group is made, this module would keep it alive, with threads that abort Python at its end.
         importlib.import_module("torch.distributed.nn.functional")
         store, number, processes = next(rendezvous("env://"))

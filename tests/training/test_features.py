@@ -56,7 +56,7 @@ def trained(method, epochs=4, **settings):
 def test_losses_and_predictions_are_those_without_the_shortcut(name, monkeypatch):
     method, plain = make(name), make(name)
     history, rows = trained(method, epochs=12)
-    monkeypatch.setattr(importlib.import_module("fsvi.training.fit"), "use_features", lambda run, shown: None)
+    monkeypatch.setattr(importlib.import_module("fsvi.training.fit"), "use_features", lambda run: None)
     expected, plain_rows = trained(plain, epochs=12)
     assert history.loss == pytest.approx(expected.loss, rel=1e-4)
     x = 3 * torch.randn(30, 3)

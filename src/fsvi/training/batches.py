@@ -204,8 +204,8 @@ class StreamBatches(LoaderBatches):
         try:
             self._length = len(loader)
         except TypeError:  # the length is not known
-            batch_size = loader.batch_size or self._first_size()
-            self._length = math.ceil(num_data / batch_size)
+            first = None if loader.batch_size else next(self.ordered(), None)  # of a stream with batches of its own
+            self._length = math.ceil(num_data / (loader.batch_size or len(first.y if first else [0])))
             if self.shards_itself:
                 self._length = math.ceil(self._length / ranks.size())
         self.num_batches = self._length if self.shards_itself else math.ceil(self._length / ranks.size())
@@ -239,11 +239,6 @@ class StreamBatches(LoaderBatches):
                 targets = torch.as_tensor(unpacked(batch, self._unpack)[1]).detach().cpu().contiguous()
                 self.checksum = zlib.crc32(targets.numpy().tobytes(), self.checksum)
             yield from step[ranks.rank() : ranks.rank() + 1]
-
-    def _first_size(self) -> int:
-        """The size of the first batch of a stream that makes its own batches."""
-        first = next(self.ordered(), None)
-        return 1 if first is None else len(first.y)
 
 
 def unpacked(batch: Any, unpack: Unpack | None) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from fsvi.functions.priors import Constant
 from fsvi.inputs import Bundle
 from fsvi.methods import FSVI, MAP, MFVI, VBLL, FixedMeanFSVI
 from fsvi.methods.base import Method
+from fsvi.networks.description import is_altered
 from fsvi.networks.devices import forked_random
 from fsvi.training.batches import TensorBatches
 from fsvi.training.loop import Run
@@ -25,33 +26,30 @@ _MOST_BYTES = 2**31
 _TOLERANCE = 1e-4
 
 
-def use_features(run: Run, shown: bool) -> None:
-    """Train on features, computed now, if everything before the last layer is frozen and this is less work.
+def use_features(run: Run) -> None:
+    """Let a run train on features, computed now, if all layers before the last are frozen and this is less work.
 
     The loss stays the same up to rounding. Features are computed in fixed chunks of the data, so that a resumed
     training has the same ones. The method itself stays as it is: callbacks and validation call it with inputs.
-
-    Args:
-        run: The run, about to train.
-        shown: Whether to show progress.
     """
-    method, batches = run.method, run.batches
-    context = getattr(method, "context", None)
+    method: Any = run.method
+    batches, context = run.batches, getattr(method, "context", None)
     points = context.data if type(context) is Dataset else None
     if not (isinstance(batches, TensorBatches) and _sees_features_only(run, context, points)):
         return
-    num, num_points = len(batches.x), 0 if points is None else len(points)
-    steps = run.epochs * batches.num_batches
-    saved = run.epochs * num - num + (0 if points is None else steps * _points_per_step(method) - num_points)
-    size = 4 * method.network.num_features * (num + num_points)
-    if saved <= 0 or size > _MOST_BYTES or not _is_fixed(method, batches.x[:8]):
+    rows, per_epoch = len(batches.x), len(batches.x)
+    if points is not None:
+        rows += len(points)
+        per_epoch += batches.num_batches * method.num_context * getattr(method, "num_context_sets", 1)
+    size = 4 * method.network.num_features * rows
+    if run.epochs * per_epoch <= rows or size > _MOST_BYTES or not _is_fixed(method, batches.x[:8]):
         return
     learner: Any = method._private()
     _start_at_features(learner.net, method.network.head)
     if points is not None:
-        learner.context = Dataset(_features(method, points, shown))
+        learner.context = Dataset(_features(method, points))
     run.batches = copy.copy(batches)
-    run.batches.x = _features(method, batches.x, shown)
+    run.batches.x = _features(method, batches.x)
     run.stepper.method = learner.train()
 
 
@@ -66,15 +64,10 @@ def _sees_features_only(run: Run, context: Any, points: Any) -> bool:
         return False
     if network.layout.positions or network.layout.is_moved or network.is_tied or network.output is not None:
         return False
-    module = network.module
-    if module._forward_hooks or module._forward_pre_hooks or isinstance(module, torch.jit.ScriptModule):
+    if is_altered(network.module):
         return False
-    before = [p for name, p in module.named_parameters() if name not in network.head_names]
+    before = [p for name, p in network.module.named_parameters() if name not in network.head_names]
     return type(network.linear) is nn.Linear and bool(before) and not any(p.requires_grad for p in before)
-
-
-def _points_per_step(method: Any) -> int:
-    return int(method.num_context) * int(getattr(method, "num_context_sets", 1))
 
 
 @torch.no_grad()
@@ -92,14 +85,10 @@ def _is_fixed(method: Method, x: Any) -> bool:
 
 
 @torch.no_grad()
-def _features(method: Method, x: Any, shown: bool) -> Tensor:
+def _features(method: Method, x: Any) -> Tensor:
     """The features of all inputs, on the device of the inputs, in eval mode."""
-    from rich.console import Console  # which draws from Python's global random numbers when it is imported
-    from rich.progress import track
-
     network = method.eval().network
-    chunks = track(x.split(_ROWS), "features", console=Console(stderr=True), transient=True, disable=not shown)
-    return torch.cat([network.features(network.arranged(chunk)).to(x.device) for chunk in chunks])
+    return torch.cat([network.features(network.arranged(chunk)).to(x.device) for chunk in x.split(_ROWS)])
 
 
 def _start_at_features(net: nn.Module, head: str) -> None:

@@ -21,7 +21,6 @@ from fsvi.training.features import use_features
 from fsvi.training.history import History
 from fsvi.training.loop import PRECISIONS, Run, Stepper
 from fsvi.training.optimizers import MakeOptimizer, check_optimizer, make_optimizer
-from fsvi.training.progress import is_watched
 from fsvi.training.rates import MakeScheduler, Rates, Schedule, check_schedule, every_step
 from fsvi.validation import check_choice, check_count, check_positive, check_seed, check_type
 
@@ -158,7 +157,7 @@ def fit(
             if checkpoint is not None:
                 saved = None if checkpoints is None else checkpoints.read(settings)
                 run.resume(ranks.from_first(saved), checkpoint, resume)
-            use_features(run, progress is not False and (progress or is_watched()))
+            use_features(run)
             return run.train(progress, checkpoints, settings)
 
 

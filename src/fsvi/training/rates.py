@@ -29,9 +29,10 @@ class Rates:
         self._scheduler: LRScheduler | None = None
         if self._every_step or makes_scheduler(schedule):
             self._scheduler = _made(schedule.make if self._every_step else schedule, optimizer)
+            self.settings: Any = {"every_step": self._every_step, **self.state()}
         else:
             self.step(0.0)
-        self.settings = {"every_step": self._every_step, **self.state()} if self._scheduler else self._factors()
+            self.settings = [schedule(quarter / 4) for quarter in range(5)]
 
     def step(self, done: float) -> None:
         """A step was made, after which the fraction `done` of training is done."""
@@ -57,9 +58,6 @@ class Rates:
         """Restore what `state` returned."""
         if self._scheduler is not None:
             self._scheduler.load_state_dict({**self._scheduler.state_dict(), **state})
-
-    def _factors(self) -> list[float]:
-        return [self._schedule(quarter / 4) for quarter in range(5)]
 
     def _advance(self) -> None:
         assert self._scheduler is not None

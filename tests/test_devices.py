@@ -314,3 +314,10 @@ def test_inputs_are_moved_once_per_prediction(mode):
     method.predict(x, num_samples=4, batch_size=5)
     assert mode.crossings == few  # the noise of all draws, from the CPU generator of this test, crosses at once
     assert sum(mode.waits.values()) == 1  # are all outputs finite?
+
+
+def test_an_accelerator_that_does_not_work_is_not_chosen():
+    stand_in.device()
+    assert devices.find_device("auto").type == "cpu"  # outside of the stand-in's mode, nothing can be allocated on it
+    with stand_in.StandIn():
+        assert devices.find_device("auto").type == stand_in.NAME

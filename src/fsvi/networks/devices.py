@@ -20,13 +20,14 @@ _WITHOUT_FLOAT64 = ("mps",)
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """The device of this name, after a trial allocation; "auto" is the accelerator if there is one, or the CPU."""
-    if isinstance(device, str) and device == "auto":
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return accelerator or torch.device("cpu")
+    """The device of this name, after a trial allocation; "auto" is an accelerator that works, or the CPU."""
+    is_auto = isinstance(device, str) and device == "auto"
     try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        found = torch.accelerator.current_accelerator() if is_auto and torch.accelerator.is_available() else device
+        return torch.empty(0, device="cpu" if found == "auto" else found).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        if is_auto:
+            return torch.device("cpu")
         raise InvalidInputError(
             f'device={device!r} cannot be used: {first_line(error)}; device="auto" finds one that works.'
         ) from error

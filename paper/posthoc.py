@@ -11,7 +11,7 @@ import argparse
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ NOTES = [
     "test images were turned by the same random angles for every seed",
 ]
 Change = Callable[[Tensor], Tensor]
+Methods = Mapping[str, tuple[Callable[..., fsvi.Method], str | None]]
+"""By name, what fits the method, and its context."""
 Features = dict[str, tuple[Tensor, Tensor]]
 
 
@@ -149,95 +151,87 @@ def features_of(net: CifarResNet, train: Any, test: Any) -> Features:
     return sets
 
 
-def head(net: CifarResNet, width: int) -> nn.Module:
-    """The trained last layer on the first `width` features; it ignores those of earlier stages."""
+class Last(nn.Module):
+    """The features of the last stage alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 64)."""
+        return x[:, :WIDTH]
+
+
+def head(net: CifarResNet, width: int = WIDTH) -> nn.Module:
+    """The trained last layer; if it is given the features of earlier stages, too, it ignores them."""
     linear = nn.Linear(width, 10)
     with torch.no_grad():
         linear.weight.zero_()
         linear.weight[:, :WIDTH] = net.fc.weight
         linear.bias.copy_(net.fc.bias)
-    return nn.Sequential(nn.Identity(), linear)
+    return nn.Sequential(Last() if width == WIDTH else nn.Identity(), linear)
 
 
-def fit_map(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
+def fit_map(net: CifarResNet, sets: Features, seed: int) -> fsvi.MAP:
     """The network as it is."""
-    return fsvi.MAP(head(net, WIDTH), fsvi.Categorical()), WIDTH
+    return fsvi.MAP(head(net), fsvi.Categorical())
 
 
-def fit_temperature(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
+def fit_temperature(net: CifarResNet, sets: Features, seed: int) -> fsvi.MAP:
     """One temperature, of the largest likelihood on augmented images."""
     x, y = sets["augmented"]
-    trained: Any = fsvi.MAP(head(net, WIDTH), fsvi.Categorical())
-    scaling: Any = fsvi.calibration.TemperatureScaling().fit(trained.predict(x[:, :WIDTH]), y)
-    scaled = head(net, WIDTH)
+    p: Any = fit_map(net, sets, seed).predict(x)
+    scaling: Any = fsvi.calibration.TemperatureScaling().fit(p, y)
+    scaled = head(net)
     with torch.no_grad():
-        for p in scaled.parameters():
-            p.div_(scaling.temperature)
-    return fsvi.MAP(scaled, fsvi.Categorical()), WIDTH
+        for parameter in scaled.parameters():
+            parameter.div_(scaling.temperature)
+    return fsvi.MAP(scaled, fsvi.Categorical())
 
 
-def fit_fsvi(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
+def fit_fsvi(net: CifarResNet, sets: Features, seed: int) -> fsvi.Method:
     """FSVI with a fixed mean: likelihood on augmented images, KL on corrupted ones."""
-    width = sets["augmented"][0].shape[1]
     context = fsvi.contexts.Dataset(sets["corrupted"][0])
-    method = fsvi.methods.FixedMeanFSVI(head(net, width), fsvi.Categorical(), context)
+    wide = head(net, sets["augmented"][0].shape[1])
+    method = fsvi.methods.FixedMeanFSVI(wide, fsvi.Categorical(), context)
     fsvi.fit(method, sets["augmented"], epochs=6, batch_size=512, lr=0.1, seed=seed, progress=False)
-    return method, width
+    return method
 
 
-def fit_laplace(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
+def fit_laplace(net: CifarResNet, sets: Features, seed: int) -> fsvi.Method:
     """Laplace on the last layer, with its whole covariance, on training images."""
-    x, y = sets["train"]
-    return fsvi.Laplace.from_trained(fsvi.MAP(head(net, WIDTH), fsvi.Categorical()), (x[:, :WIDTH], y)), WIDTH
+    return fsvi.Laplace.from_trained(fit_map(net, sets, seed), sets["train"])
 
 
-def fit_mfvi(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
-    """Mean field on the last layer from the trained weights, on training images."""
-    x, y = sets["train"]
-    method = fsvi.MFVI(head(net, WIDTH), fsvi.Categorical())
-    fsvi.fit(method, (x[:, :WIDTH], y), epochs=5, batch_size=512, lr=1e-3, seed=seed, progress=False)
-    return method, WIDTH
+def fitted(make: Callable[..., fsvi.Method], images: str, epochs: int, lr: float) -> Callable[..., fsvi.Method]:
+    """A fit of the head alone, from the trained weights where the method has any."""
+
+    def fit(net: CifarResNet, sets: Features, seed: int) -> fsvi.Method:
+        method = make(head(net), fsvi.Categorical())
+        fsvi.fit(method, sets[images], epochs=epochs, batch_size=512, lr=lr, seed=seed, progress=False)
+        return method
+
+    return fit
 
 
-def fit_fmgp(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
-    """FMGP with 20 inducing points per class, on augmented images."""
-    x, y = sets["augmented"]
-    method = fsvi.methods.FMGP(head(net, WIDTH), fsvi.Categorical())
-    fsvi.fit(method, (x[:, :WIDTH], y), epochs=6, batch_size=512, lr=1e-2, seed=seed, progress=False)
-    return method, WIDTH
-
-
-def fit_sngp(net: CifarResNet, sets: Features, seed: int) -> tuple[Any, int]:
-    """SNGP's head in place of the trained last layer, on training images; the backbone stays as it was trained."""
-    x, y = sets["train"]
-    method = fsvi.SNGP(head(net, WIDTH), fsvi.Categorical())
-    fsvi.fit(method, (x[:, :WIDTH], y), epochs=10, batch_size=512, lr=1e-2, seed=seed, progress=False)
-    return method, WIDTH
-
-
-METHODS = {
+METHODS: Methods = {
     "map": (fit_map, None),
     "temperature": (fit_temperature, None),
     "fsvi-fixed-mean": (fit_fsvi, "corrupted"),
     "laplace": (fit_laplace, None),
-    "mfvi": (fit_mfvi, None),
-    "fmgp": (fit_fmgp, None),
-    "sngp": (fit_sngp, None),
+    "mfvi": (fitted(fsvi.MFVI, "train", 5, 1e-3), None),
+    "fmgp": (fitted(fsvi.methods.FMGP, "augmented", 6, 1e-2), None),
+    "sngp": (fitted(fsvi.SNGP, "train", 10, 1e-2), None),
 }
 
 
-def evaluate(method: Any, width: int, sets: Features) -> dict[str, float]:
+def evaluate(name: str, method: fsvi.Method, sets: Features) -> dict[str, float]:
     """Accuracy, NLL and ECE with 15 bins on the test images; NLL and ECE on rotated ones."""
-    metrics: dict[str, Any] = {}
-    for name, ending in (("test", ""), *((f"rotated_{angle}", f"_rotated_{angle}") for angle in ANGLES)):
-        x, y = sets[name]
-        probabilities = method.predict(x[:, :width]).mean.double()
-        nll = -probabilities.gather(1, y[:, None]).clamp_min(1e-30).log().mean()
-        ece = fsvi.metrics.ece(probabilities, y)
-        metrics |= {f"nll{ending}": float(nll), f"ece{ending}" if ending else "ece_15": float(ece)}
-        if not ending:
-            metrics["accuracy"] = float((probabilities.argmax(1) == y).double().mean())
-    return metrics
+    x, y = sets["test"]
+    p = method.predict(x)
+    found = {"accuracy": fsvi.metrics.accuracy(p, y), "nll": fsvi.metrics.nll(p, y), "ece_15": fsvi.metrics.ece(p, y)}
+    for angle in ANGLES:
+        x, y = sets[f"rotated_{angle}"]
+        p = method.predict(x)
+        found |= {f"nll_rotated_{angle}": fsvi.metrics.nll(p, y), f"ece_rotated_{angle}": fsvi.metrics.ece(p, y)}
+    return found
 
 
 def run(network: str, weights: Path, out: Path, seeds: int, cache: Path) -> None:
@@ -245,54 +239,42 @@ def run(network: str, weights: Path, out: Path, seeds: int, cache: Path) -> None
     net = CifarResNet(BLOCKS[network])
     net.load_state_dict(load_file(weights / f"{network}.safetensors"))
     net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    train, test = (data.load("cifar10", split) for split in ("train", "test"))
-    start = time.perf_counter()
+    splits = [data.load("cifar10", split) for split in ("train", "test")]
     file = cache / f"{network}.pt"
     if not file.exists():
-        torch.save(features_of(net, train, test), file)
+        torch.save(features_of(net, *splits), file)
     sets = torch.load(file)
-    passed = time.perf_counter() - start
-    print(f"{network}: features in {passed:.0f} s", flush=True)
     notes = {name: NOTES + ([LOOKED] if name == "fsvi-fixed-mean" else []) for name in METHODS}
-    run_all(
-        f"posthoc-{network}",
-        {name: context for name, (_, context) in METHODS.items()},
-        lambda name, seed: METHODS[name][0](net, sets, seed),
-        lambda made: evaluate(*made, sets),
-        [train, test],
-        notes,
-        out,
-        range(seeds),
-    )
+    run_all(f"posthoc-{network}", METHODS, (net, sets), evaluate, splits, notes, out, seeds)
 
 
 def run_all(
     task: str,
-    contexts: Mapping[str, str | None],
-    make: Callable[[str, int], tuple[Any, Any]],
-    measure: Callable[[tuple[Any, Any]], Mapping[str, float]],
+    methods: Methods,
+    given: tuple[Any, ...],
+    measure: Callable[[str, Any, Any], Mapping[str, float]],
     splits: Sequence[data.DataSplit],
     notes: Mapping[str, list[str]],
     out: Path,
-    seeds: Iterable[int],
+    seeds: int,
 ) -> None:
-    """Make, train and measure every method of `contexts` with every seed, and write the results.
+    """Fit every method to `given`, whose last part are the sets, with every seed; measure it, and write the result.
 
-    Result files that exist are kept. `make` returns the trained method, and what else `measure` needs.
+    Result files that exist are kept.
     """
     datasets = [{"name": each.name, "split": each.split, "size": len(each), "sha256": each.sha256} for each in splits]
-    for seed, (name, context) in itertools.product(seeds, contexts.items()):
+    for seed, (name, (fit, context)) in itertools.product(range(seeds), methods.items()):
         order = Order(task, name, seed=seed, context=context)
         path = result_path(out, order)
         if path.exists():
             continue
         torch.manual_seed(seed)
         start = time.perf_counter()
-        made = make(name, seed)
+        method = fit(*given, seed)
         trained = time.perf_counter() - start
-        metrics = dict(measure(made))
+        metrics = dict(measure(name, method, given[-1]))
         seconds = {"train": trained, "evaluate": time.perf_counter() - start - trained}
-        settings = {"method": {"class": type(made[0]).__name__}}
+        settings = {"method": {"class": type(method).__name__}}
         result = Result(
             task, name, context, order.profile, seed, settings, metrics, {}, {}, datasets, notes[name], seconds,
             commit=source_commit(), **where(),

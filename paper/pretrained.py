@@ -8,7 +8,6 @@ datasets and the test images are for the last look only.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ from fsvi.errors import InvalidInputError
 from fsvi.networks import RandomFeatures
 from paper import data
 from paper.data.corruptions import CORRUPTIONS, corrupt
-from paper.posthoc import run_all
+from paper.posthoc import Methods, run_all
 
 SIZE, WIDTH = 160, 1280
 Sets = dict[str, tuple[Tensor, Tensor]]
-Score = Callable[[Tensor], Tensor]
 NUM_TRAIN, NUM_HELD_OUT, NUM_TEST, NUM_OTHER = 10_000, 1000, 5000, 1500
 OTHERS = ("svhn", "mnist", "fashion-mnist", "kmnist")
 
@@ -94,79 +92,73 @@ def features(cache: Path) -> Sets:
     return found
 
 
-# Heads: each returns a method on features, and the score by which its authors detect other images --------------------
-
-
-def fit_map(sets: Sets, seed: int) -> tuple[fsvi.MAP, None]:
-    """A linear head."""
-    method = fsvi.MAP(linear(), fsvi.Categorical())
-    fsvi.fit(method, sets["train"], epochs=10, lr=1e-3, seed=seed, progress=False)
-    return method, None
-
-
 def linear() -> nn.Sequential:
     """A linear layer with new weights."""
     return nn.Sequential(nn.Identity(), nn.Linear(WIDTH, 10))
 
 
-def fit_ensemble(sets: Sets, seed: int) -> tuple[fsvi.Ensemble, None]:
+def fitted(method: fsvi.Method, sets: Sets, seed: int, epochs: int = 10, lr: float = 1e-3, batch: int = 128) -> Any:
+    """The method, trained on training features."""
+    fsvi.fit(method, sets["train"], epochs=epochs, lr=lr, batch_size=batch, seed=seed, progress=False)
+    return method
+
+
+def fit_map(sets: Sets, seed: int) -> fsvi.MAP:
+    """A linear head."""
+    method: fsvi.MAP = fitted(fsvi.MAP(linear(), fsvi.Categorical()), sets, seed)
+    return method
+
+
+def fit_ensemble(sets: Sets, seed: int) -> fsvi.Method:
     """Five linear heads."""
-    return fsvi.Ensemble.of([fit_map(sets, 5 * seed + i)[0] for i in range(5)]), None
+    return fsvi.Ensemble.of([fit_map(sets, 5 * seed + i) for i in range(5)])
 
 
-def fit_dropout(sets: Sets, seed: int) -> tuple[Any, None]:
+def fit_dropout(sets: Sets, seed: int) -> fsvi.Method:
     """Dropout of features at a rate of .2."""
     net = nn.Sequential(nn.Dropout(0.2), nn.Linear(WIDTH, 10))
-    method = fsvi.make_method("mc-dropout", net, fsvi.Categorical())
-    fsvi.fit(method, sets["train"], epochs=10, lr=1e-3, seed=seed, progress=False)
-    return method, None
+    return fitted(fsvi.make_method("mc-dropout", net, fsvi.Categorical()), sets, seed)
 
 
-def fit_laplace(sets: Sets, seed: int) -> tuple[Any, None]:
+def fit_laplace(sets: Sets, seed: int) -> fsvi.Method:
     """Laplace around the linear head, Kronecker-factored: 12,810 parameters are too many for their covariance."""
-    return fsvi.Laplace.from_trained(fit_map(sets, seed)[0], sets["train"], structure="last_layer_kron"), None
+    return fsvi.Laplace.from_trained(fit_map(sets, seed), sets["train"], structure="last_layer_kron")
 
 
-def fit_vbll(sets: Sets, seed: int) -> tuple[Any, None]:
+def fit_vbll(sets: Sets, seed: int) -> fsvi.Method:
     """VBLL from the trained linear head: two epochs, because a step takes a second."""
-    method = fsvi.make_method("vbll", fit_map(sets, seed)[0].net, fsvi.Categorical())
-    fsvi.fit(method, sets["train"], epochs=2, batch_size=512, lr=3e-3, seed=seed, progress=False)
-    return method, None
+    method = fsvi.make_method("vbll", fit_map(sets, seed).net, fsvi.Categorical())
+    return fitted(method, sets, seed, epochs=2, lr=3e-3, batch=512)
 
 
-def fit_sngp(sets: Sets, seed: int) -> tuple[Any, None]:
+def fit_sngp(sets: Sets, seed: int) -> fsvi.Method:
     """SNGP's head."""
-    method = fsvi.SNGP(linear(), fsvi.Categorical())
-    fsvi.fit(method, sets["train"], epochs=10, lr=1e-2, seed=seed, progress=False)
-    return method, None
+    return fitted(fsvi.SNGP(linear(), fsvi.Categorical()), sets, seed, lr=1e-2)
 
 
-def fit_fsvi(sets: Sets, seed: int) -> tuple[Any, None]:
+def fit_fsvi(sets: Sets, seed: int) -> fsvi.Method:
     """FSVI from the trained linear head, with the evidence lower bound; the context is corrupted training images."""
     context = fsvi.contexts.Dataset(sets["corrupted"][0])
-    method = fsvi.FSVI.from_trained(fit_map(sets, seed)[0], context=context, kl_weight=None)
-    fsvi.fit(method, sets["train"], epochs=5, lr=1e-3, seed=seed, progress=False)
-    return method, None
+    method = fsvi.FSVI.from_trained(fit_map(sets, seed), context=context, kl_weight=None)
+    return fitted(method, sets, seed, epochs=5)
 
 
-def fit_random_features(sets: Sets, seed: int) -> tuple[Any, None]:
+def fit_random_features(sets: Sets, seed: int) -> fsvi.Method:
     """The same with random features of the normalized features next to the features themselves."""
-    x, y = sets["train"]
-    trained = dict(fit_map(sets, seed)[0].net.named_parameters())
+    x = sets["train"][0]
+    trained = dict(fit_map(sets, seed).net.named_parameters())
     features = RandomFeatures(WIDTH, 1024, normalize=True)
     features.see(x)
     length = x.norm(dim=1).mean()
-    view = Beside(features, float(length))
     head = nn.Linear(WIDTH + 1024, 10)
     with torch.no_grad():
         head.weight.zero_()
         head.weight[:, :WIDTH] = length * trained["1.weight"]
         head.bias.copy_(trained["1.bias"])
     context, prior = fsvi.contexts.Dataset(sets["corrupted"][0]), fsvi.priors.Constant(1.0)
-    net = nn.Sequential(view, head)
+    net = nn.Sequential(Beside(features, float(length)), head)
     method = fsvi.FSVI.from_trained(net, fsvi.Categorical(), context, prior=prior, num_context=32, kl_weight=None)
-    fsvi.fit(method, (x, y), epochs=5, lr=3e-3, seed=seed, progress=False)
-    return method, None
+    return fitted(method, sets, seed, epochs=5, lr=3e-3)
 
 
 class Beside(nn.Module):
@@ -181,43 +173,47 @@ class Beside(nn.Module):
         return torch.cat([x / self.length, 5 * self.features(x)], 1)
 
 
-def fit_energy(sets: Sets, seed: int) -> tuple[fsvi.MAP, Score]:
-    """The linear head with the energy score, −log Σ exp(logits) (Liu et al., 2020)."""
-    method = fit_map(sets, seed)[0]
-    return method, lambda x: -method.network(x).logsumexp(1).detach()
-
-
-def fit_mahalanobis(sets: Sets, seed: int) -> tuple[fsvi.MAP, Score]:
-    """The linear head with the distance to the nearest class mean, in a shared covariance (Lee et al., 2018)."""
-    x, y = sets["train"]
-    means = torch.stack([x[y == k].mean(0) for k in range(10)])
-    factor = torch.linalg.cholesky(torch.cov((x - means[y]).T) + 1e-4 * torch.eye(WIDTH))
-    white = lambda v: torch.linalg.solve_triangular(factor, v.T, upper=False).T  # noqa: E731
-    return fit_map(sets, seed)[0], lambda x: torch.cdist(white(x), white(means)).amin(1)
-
-
-def fit_neighbors(sets: Sets, seed: int) -> tuple[fsvi.MAP, Score]:
-    """The linear head with the distance to the tenth nearest normalized training features (Sun et al., 2022)."""
-    known = F.normalize(sets["train"][0])
-    return fit_map(sets, seed)[0], lambda x: torch.cdist(F.normalize(x), known).kthvalue(10, 1).values
-
-
-METHODS: dict[str, tuple[Callable[[Sets, int], tuple[Any, Score | None]], str | None]] = {
+METHODS: Methods = {
     "map": (fit_map, None),
     "mc-dropout": (fit_dropout, None),
     "laplace": (fit_laplace, None),
     "sngp": (fit_sngp, None),
     "fsvi": (fit_fsvi, "corrupted"),
     "fsvi-random-features": (fit_random_features, "corrupted"),
-    "energy": (fit_energy, None),
-    "mahalanobis": (fit_mahalanobis, None),
-    "knn": (fit_neighbors, None),
+    "energy": (fit_map, None),
+    "mahalanobis": (fit_map, None),
+    "knn": (fit_map, None),
     "ensemble:map": (fit_ensemble, None),
     "vbll": (fit_vbll, None),
 }
 
 
-def evaluate(method: Any, score: Score | None, sets: Sets) -> dict[str, float]:
+# Scores by which authors detect other images, next to the linear head's predictions: functions of features x ----------
+
+
+def energy(method: fsvi.Method, sets: Sets, x: Tensor) -> Tensor:
+    """−log Σ exp(logits) (Liu et al., 2020)."""
+    return -method.network(x).logsumexp(1).detach()
+
+
+def mahalanobis(method: fsvi.Method, sets: Sets, x: Tensor) -> Tensor:
+    """The distance to the nearest class mean, in a shared covariance (Lee et al., 2018)."""
+    known, y = sets["train"]
+    means = torch.stack([known[y == k].mean(0) for k in range(10)])
+    factor = torch.linalg.cholesky(torch.cov((known - means[y]).T) + 1e-4 * torch.eye(WIDTH))
+    white = lambda v: torch.linalg.solve_triangular(factor, v.T, upper=False).T  # noqa: E731
+    return torch.cdist(white(x), white(means)).amin(1)
+
+
+def neighbors(method: fsvi.Method, sets: Sets, x: Tensor) -> Tensor:
+    """The distance to the tenth nearest normalized training features (Sun et al., 2022)."""
+    return torch.cdist(F.normalize(x), F.normalize(sets["train"][0])).kthvalue(10, 1).values
+
+
+SCORES = {"energy": energy, "mahalanobis": mahalanobis, "knn": neighbors}
+
+
+def evaluate(name: str, method: fsvi.Method, sets: Sets) -> dict[str, float]:
     """Accuracy, NLL and ECE on test images and on corrupted ones; AUROC against four other sets, by the method's own
     score or by predictive entropy, and for draws of functions also by mutual information.
     """
@@ -225,15 +221,15 @@ def evaluate(method: Any, score: Score | None, sets: Sets) -> dict[str, float]:
     found = fsvi.metrics.evaluate_classification(p, sets["test"][1])
     images, labels = sets["test_corrupted"]
     shifted = fsvi.metrics.evaluate_classification(method.predict(images), labels)
-    found |= {f"{name}_corrupted": shifted[name] for name in ("accuracy", "nll", "ece_15")}
-    for name in OTHERS:
-        x = sets[name][0]
-        found |= {
-            f"{key}_{name}": v for key, v in fsvi.metrics.evaluate_ood(p, method.predict(x)).items() if "auroc" in key
-        }
-        found[f"auroc_{name}"] = found[f"auroc_entropy_{name}"]
-        if score is not None:
-            found[f"auroc_{name}"] = fsvi.metrics.ood(score(sets["test"][0]), score(x)).auroc
+    found |= {f"{metric}_corrupted": shifted[metric] for metric in ("accuracy", "nll", "ece_15")}
+    for other in OTHERS:
+        x = sets[other][0]
+        detected = fsvi.metrics.evaluate_ood(p, method.predict(x))
+        found |= {f"{key}_{other}": value for key, value in detected.items() if "auroc" in key}
+        found[f"auroc_{other}"] = found[f"auroc_entropy_{other}"]
+        if name in SCORES:
+            scores = (SCORES[name](method, sets, each) for each in (sets["test"][0], x))
+            found[f"auroc_{other}"] = fsvi.metrics.ood(*scores).auroc
     return found
 
 
@@ -249,16 +245,8 @@ def main() -> None:
         f"features of EfficientNet-Lite0 at {SIZE} pixels, computed once in bfloat16; that time is not in the seconds",
         f"trained on the first {NUM_TRAIN:,} training images, tested on the first {NUM_TEST:,} test images",
     ]
-    run_all(
-        "pretrained",
-        {name: context for name, (_, context) in METHODS.items()},
-        lambda name, seed: METHODS[name][0](sets, seed),
-        lambda made: evaluate(*made, sets),
-        [data.load("cifar10", split) for split in ("train", "test")],
-        dict.fromkeys(METHODS, notes),
-        args.out,
-        range(args.seeds),
-    )
+    splits = [data.load("cifar10", split) for split in ("train", "test")]
+    run_all("pretrained", METHODS, (sets,), evaluate, splits, dict.fromkeys(METHODS, notes), args.out, args.seeds)
 
 
 if __name__ == "__main__":

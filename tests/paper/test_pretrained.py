@@ -25,8 +25,7 @@ def test_heads_are_measured_and_distances_detect_what_is_far_away(name, monkeypa
     near = centers[y] + 0.3 * torch.randn(300, 6)
     sets = {name: (near, y) for name in ("train", "test", "test_corrupted")}
     sets |= {name: (-near, y) for name in ("corrupted", *pretrained.OTHERS)}
-    method, score = pretrained.METHODS[name][0](sets, 0)
-    found = pretrained.evaluate(method, score, sets)
+    found = pretrained.evaluate(name, pretrained.METHODS[name][0](sets, 0), sets)
     assert {"accuracy", "nll", "ece_15", "nll_corrupted", "auroc_svhn", "auroc_entropy_kmnist"} <= set(found)
     assert name not in ("knn", "mahalanobis") or found["auroc_mnist"] > 0.95
 

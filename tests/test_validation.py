@@ -8,16 +8,13 @@ from fsvi import validation
 from fsvi.errors import InvalidInputError
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, math.nan])
-def test_a_count_is_a_whole_number_of_at_least_one(value):
-    with pytest.raises(InvalidInputError, match="number"):
-        validation.check_count("number", value)
-
-
-@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "1", None, True, 10**400, 1j])
-def test_a_positive_number_is_finite_and_above_zero(value):
-    with pytest.raises(InvalidInputError, match="rate"):
-        validation.check_positive("rate", value)
+def test_counts_and_positive_numbers():
+    for value in (0, -1, 1.0, "1", None, True, math.nan):
+        with pytest.raises(InvalidInputError, match="number"):
+            validation.check_count("number", value)
+    for value in (0, -1, math.inf, math.nan, "1", None, True, 10**400, 1j):
+        with pytest.raises(InvalidInputError, match="rate"):
+            validation.check_positive("rate", value)
 
 
 def test_a_data_frame_becomes_a_tensor():

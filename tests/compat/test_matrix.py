@@ -1,5 +1,6 @@
 """The compatibility matrix: every kind of model in every mode, from training to files."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -144,11 +145,31 @@ def test_batch_encodings_are_dictionaries():
     assert torch.equal(method.predict(encoding, 3).samples, method.predict(x, 3).samples)
 
 
-@pytest.mark.parametrize("name", ["tagger", "u-net"])
-@pytest.mark.parametrize("method", [fsvi.MAP, fsvi.MCDropout, fsvi.MFVI, fsvi.RadialMFVI, fsvi.SWAG])
-def test_other_methods_at_every_position(name, method):
+EVERYWHERE = {
+    "map": fsvi.MAP,
+    "mc_dropout": fsvi.MCDropout,
+    "mfvi": fsvi.MFVI,
+    "radial": fsvi.RadialMFVI,
+    "swag": fsvi.SWAG,
+}
+ONE_OUTPUT = {
+    "laplace": fsvi.Laplace,
+    "vogn": fsvi.VOGN,
+    "rank1": fsvi.Rank1,
+    "duq": lambda net, likelihood: fsvi.DUQ(net, likelihood, gradient_penalty=0),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *product(("encoder", "two inputs"), EVERYWHERE | ONE_OUTPUT),
+        *product(("tagger", "u-net"), EVERYWHERE),
+    ],
+)
+def test_other_methods_take_the_same_inputs_and_positions(name, method):
     _, net, x, y = made(name)
-    made_method = method(net, fsvi.Categorical())
+    made_method = (EVERYWHERE | ONE_OUTPUT)[method](net, fsvi.Categorical())
     fsvi.fit(made_method, (x, y), epochs=2, progress=False)
     assert made_method.predict(x, num_samples=3).mean.shape == (*y.shape, CLASSES)
 
@@ -158,28 +179,6 @@ def test_ensembles_at_every_position():
     ensemble = fsvi.Ensemble(lambda: fsvi.MAP(case.make(), fsvi.Categorical()), 2)
     fsvi.fit(ensemble, (x, y), epochs=2, progress=False)
     assert ensemble.predict(x).samples.shape == (2, *y.shape, CLASSES)
-
-
-OTHERS = {
-    "map": fsvi.MAP,
-    "mc_dropout": fsvi.MCDropout,
-    "mfvi": fsvi.MFVI,
-    "radial": fsvi.RadialMFVI,
-    "swag": fsvi.SWAG,
-    "laplace": fsvi.Laplace,
-    "vogn": fsvi.VOGN,
-    "rank1": fsvi.Rank1,
-    "duq": lambda net, likelihood: fsvi.DUQ(net, likelihood, gradient_penalty=0),
-}
-
-
-@pytest.mark.parametrize("name", ["encoder", "two inputs"])
-@pytest.mark.parametrize("method", OTHERS.values(), ids=OTHERS)
-def test_other_methods_take_the_same_inputs(name, method):
-    _, net, x, y = made(name)
-    made_method = method(net, fsvi.Categorical())
-    fsvi.fit(made_method, (x, y), epochs=2, progress=False)
-    assert made_method.predict(x, num_samples=3).mean.shape == (*y.shape, CLASSES)
 
 
 NEED_ONE_OUTPUT = [fsvi.Laplace, fsvi.VOGN, fsvi.IVON, fsvi.SPG, fsvi.DUQ, fsvi.FBNN, fsvi.Rank1, fsvi.VBLL, fsvi.FSEB]

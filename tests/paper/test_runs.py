@@ -23,10 +23,7 @@ ORDER = Order("two-moons", "fsvi", "smoke")
 ORIGINAL = TASKS["two-moons"].recipe
 
 
-@pytest.fixture(autouse=True)
-def few_predictions(monkeypatch):
-    monkeypatch.setattr("paper.tasks.toys._MEASURED", 13)
-    monkeypatch.setattr("paper.tasks.toys._DRAWN", 7)
+pytestmark = pytest.mark.usefixtures("few_predictions")
 
 
 def silent(_):

@@ -70,13 +70,9 @@ def test_test_digits_are_loaded_by_the_evaluation_alone(monkeypatch):
     assert "forgetting" not in found.metrics
 
 
-def test_methods_with_a_context_but_no_coreset_are_refused(monkeypatch):
+def test_other_contexts_and_tuning_are_refused(monkeypatch, tmp_path):
     pretend(monkeypatch)
     with pytest.raises(fsvi.errors.InvalidInputError, match="coreset"):
         TASKS["split-mnist"].experiment(order(method="fsvi"))
-
-
-def test_tuning_refuses_sequences_of_tasks(monkeypatch, tmp_path):
-    pretend(monkeypatch)
     with pytest.raises(fsvi.errors.InvalidInputError, match="sequence of tasks"):
         tune(order(method="map", context=None), tmp_path, 1)

@@ -9,11 +9,7 @@ import fsvi
 from fsvi.likelihoods import CategoricalPredictive
 from fsvi.networks import mlp
 from paper.experiment import Order
-from paper.tasks.images import (
-    entropy_histogram,
-    evaluate_images,
-    predict,
-)
+from paper.tasks.images import entropy_histogram, evaluate_images, predict
 from paper.tasks.registry import TASKS
 from pictures import pretend
 

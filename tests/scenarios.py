@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 import fsvi
 from fsvi.training.checkpoints import flatten
@@ -27,6 +28,19 @@ def points(num: int = 20, seed: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(num, 2, generator=generator)
     return x, (x.sum(1) > 0).long()
+
+
+class Points(Dataset[Any]):
+    """A map-style dataset that is not a TensorDataset."""
+
+    def __init__(self, num: int = 20) -> None:
+        self.x, self.y = points(num)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index], self.y[index]
 
 
 def curve(num: int = 20) -> tuple[Tensor, Tensor]:

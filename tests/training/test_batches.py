@@ -4,28 +4,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, TensorDataset
 
 import fsvi
 from fsvi.training.batches import as_batches
-from scenarios import dense, images, normalised, points
-
-
-class Points(Dataset[Any]):
-    """A map-style dataset that is not a TensorDataset."""
-
-    def __init__(self, num: int = 20) -> None:
-        self.x, self.y = points(num)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.x[index], self.y[index]
+from scenarios import Points, dense, images, normalised, points
 
 
 @pytest.fixture

@@ -68,24 +68,6 @@ def test_interrupted_at_any_step_and_resumed_it_ends_in_the_same_bits(name, tmp_
         assert history_of(again) == history_of(history)
 
 
-@pytest.mark.parametrize("place", ["loader", "sampler"])
-def test_a_loaders_own_random_state_is_kept(place, tmp_path):
-    def loader():
-        data, generator = TensorDataset(*points()), torch.Generator().manual_seed(4)
-        if place == "sampler":
-            return DataLoader(data, batch_size=10, sampler=RandomSampler(data, generator=generator))
-        return DataLoader(data, batch_size=10, shuffle=True, generator=generator)
-
-    method = fsvi.MAP(dense(), fsvi.Categorical())
-    fsvi.fit(method, loader(), checkpoint=tmp_path / "whole", **RUN)
-    broken, resumed = (fsvi.MAP(dense(), fsvi.Categorical()) for _ in range(2))
-    interrupt_after(broken, 3)
-    with pytest.raises(Unplugged):
-        fsvi.fit(broken, loader(), checkpoint=tmp_path / "parts", **RUN)
-    fsvi.fit(resumed, loader(), checkpoint=tmp_path / "parts", resume=True, **RUN)
-    assert same_bits(copied(resumed), copied(method))
-
-
 class Noisy(torch.utils.data.Dataset):
     """Examples with noise that the workers of a loader draw."""
 
@@ -97,9 +79,15 @@ class Noisy(torch.utils.data.Dataset):
         return x[i] + 0.1 * torch.randn(x.shape[1:]), y[i]
 
 
-def test_workers_draw_the_same_numbers_again(tmp_path):
+@pytest.mark.parametrize("place", ["loader", "sampler", "worker"])
+def test_the_random_states_of_a_loader_its_sampler_and_its_workers_are_kept(place, tmp_path):
     def loader():
-        return DataLoader(Noisy(), batch_size=10, num_workers=1, persistent_workers=True)
+        data, generator = TensorDataset(*points()), torch.Generator().manual_seed(4)
+        if place == "worker":
+            return DataLoader(Noisy(), batch_size=10, num_workers=1, persistent_workers=True)
+        if place == "sampler":
+            return DataLoader(data, batch_size=10, sampler=RandomSampler(data, generator=generator))
+        return DataLoader(data, batch_size=10, shuffle=True, generator=generator)
 
     method = fsvi.MAP(dense(), fsvi.Categorical())
     fsvi.fit(method, loader(), checkpoint=tmp_path / "whole", **RUN)

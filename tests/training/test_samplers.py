@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.utils.data import (
     DataLoader,
-    Dataset,
     RandomSampler,
     Sampler,
     Subset,
@@ -15,20 +14,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 import fsvi
 from fsvi.training.batches import as_batches
-from scenarios import dense, points
-
-
-class Points(Dataset[Any]):
-    """A map-style dataset that is not a TensorDataset."""
-
-    def __init__(self, num: int = 20) -> None:
-        self.x, self.y = points(num)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.x[index], self.y[index]
+from scenarios import Points, dense, points
 
 
 @pytest.fixture

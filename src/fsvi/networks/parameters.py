@@ -78,18 +78,10 @@ def is_dense_stack(net: nn.Module) -> bool:
 
 def freeze_parameters(net: nn.Module, freeze: bool | Sequence[str], head: Collection[str]) -> None:
     """Freeze the layers or parameters of these names; with True all but those of the last layer, `head`."""
-    names = [name for name, _ in net.named_parameters()]
     if isinstance(freeze, bool):
-        chosen = [name for name in names if freeze and name not in head]
+        chosen = [name for name, _ in net.named_parameters() if freeze and name not in head]
     else:
-        found = {layer: [n for n in names if n == layer or n.startswith(f"{layer}.")] for layer in freeze}
-        unknown = [layer for layer in freeze if not found[layer]]
-        if unknown:
-            known = ", ".join(names)
-            raise InvalidInputError(
-                f"freeze={unknown[0]!r} is not a layer or parameter of the network: it has {known}."
-            )
-        chosen = [name for matched in found.values() for name in matched]
+        chosen = [name for layer in freeze for name in _named(net, "freeze", layer)]
     for name in chosen:
         net.get_parameter(name).requires_grad_(False)
 
@@ -125,22 +117,23 @@ def matching_names(
 
     A pattern is the name of a layer or of a parameter, or a glob such as "layer4.*" or "*lora_A*".
     """
-    names = [name for name, _ in net.named_parameters()]
+    chosen = set(always)
     for pattern in patterns:
-        found = [name for name in names if _matches(name, pattern)]
-        if not found:
-            known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            raise InvalidInputError(f"stochastic={pattern!r} matches no parameter of the network: it has {known}.")
+        found = _named(net, "stochastic", pattern)
         if not any(name in learned for name in found):
             raise InvalidInputError(
                 f"stochastic={pattern!r} matches only parameters that have no distribution, such as {found[0]!r}: "
                 "they are frozen, or the scale and shift of BatchNorm."
             )
-    chosen = {name for name in learned if any(_matches(name, pattern) for pattern in patterns)} | set(always)
-    return [name for name in names if name in chosen]
+        chosen |= {name for name in found if name in learned}
+    return [name for name, _ in net.named_parameters() if name in chosen]
 
 
-def _matches(name: str, pattern: str) -> bool:
-    """Whether the pattern matches the parameter, or a layer that it is in."""
-    parts = name.split(".")
-    return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
+def _named(net: nn.Module, argument: str, pattern: str) -> list[str]:
+    """The parameters that a pattern matches, or a layer that they are in; an error names the `argument` it is from."""
+    names = [name for name, _ in net.named_parameters()]
+    found = [name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")]
+    if not found:
+        known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise InvalidInputError(f"{argument}={pattern!r} matches no parameter of the network: it has {known}.")
+    return found

@@ -45,7 +45,13 @@ class Checkpoints:
             return None
         tree = read_tree(self.path, CHECKPOINT)
         with building_from(self.path):
-            self._compare(tree["settings"], flatten(settings))
+            theirs, ours = tree["settings"], flatten(settings)
+            for name in sorted(theirs.keys() | ours.keys()):
+                if theirs.get(name) != ours.get(name):
+                    raise InvalidInputError(
+                        f"{self.path} comes from a run with {name}={theirs.get(name)!r}, not {ours.get(name)!r}: "
+                        "resume with the same settings, or choose another folder."
+                    )
             state: dict[str, Any] = tree["state"]
         return state
 
@@ -53,14 +59,6 @@ class Checkpoints:
         """Replace the checkpoint; the settings must not change between it and its continuation."""
         write_tree(self.path, {"state": state, "settings": flatten(settings)}, CHECKPOINT)
         self._written = time.monotonic()
-
-    def _compare(self, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-        for name in sorted(theirs.keys() | ours.keys()):
-            if theirs.get(name) != ours.get(name):
-                raise InvalidInputError(
-                    f"{self.path} comes from a run with {name}={theirs.get(name)!r}, not {ours.get(name)!r}: "
-                    "resume with the same settings, or choose another folder."
-                )
 
 
 @contextmanager

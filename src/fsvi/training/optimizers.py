@@ -83,7 +83,7 @@ def make_optimizer(make: MakeOptimizer, method: Method, lr: float) -> Optimizer:
     """The optimizer of a method's parameters; an error says why it cannot be used."""
     groups = [group for learner in method.learners() for group in learner.parameter_groups(lr)]
     if isinstance(make, _Decaying) and make.weight_decay:
-        groups = _split(groups, _points(method), make.weight_decay)
+        groups = _decaying(groups, method, make.weight_decay)
     try:
         made = make(groups)
     except (TypeError, ValueError) as error:
@@ -96,18 +96,12 @@ def make_optimizer(make: MakeOptimizer, method: Method, lr: float) -> Optimizer:
     return made
 
 
-def _points(method: Method) -> set[int]:
-    """The network's weights that are learned as points, without those that are means of a posterior."""
+def _decaying(groups: list[dict[str, Any]], method: Method, weight_decay: float) -> list[dict[str, Any]]:
+    """Every group as two: weights of the network that are points and no means of a posterior decay, others do not."""
     means = {id(p) for part in method.modules() if isinstance(part, MeanField) for p in part.means().values()}
-    own = {id(p) for learner in method.learners() for p in learner.net.parameters()}
-    return own - means
-
-
-def _split(groups: list[dict[str, Any]], points: set[int], weight_decay: float) -> list[dict[str, Any]]:
-    """Every group as two: the parameters that decay, and the others."""
+    points = {id(p) for learner in method.learners() for p in learner.net.parameters()} - means
     halves = []
     for group in groups:
-        decays = [p for p in group["params"] if id(p) in points]
-        others = [p for p in group["params"] if id(p) not in points]
-        halves += [{**group, "params": decays, "weight_decay": weight_decay}, {**group, "params": others}]
+        decaying, others = ([p for p in group["params"] if (id(p) in points) == is_point] for is_point in (True, False))
+        halves += [{**group, "params": decaying, "weight_decay": weight_decay}, {**group, "params": others}]
     return [half for half in halves if half["params"]]

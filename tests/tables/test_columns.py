@@ -23,13 +23,6 @@ def test_numbers_have_the_median_in_gaps_and_say_where():
     np.testing.assert_array_equal(encode(column, np.array([5.0, np.nan])), [[5, 0], [2, 1]])
 
 
-def test_columns_with_one_value_are_constant():
-    assert NumberColumn.learn("version", np.full(4, 7.0), ONES).is_constant
-    assert CategoryColumn.learn("color", strings(*["red"] * 4), ONES).is_constant
-    assert not CategoryColumn.learn("color", strings("red", "red", None, "red"), ONES).is_constant
-    assert DateColumn.learn("day", strings(*["2024-01-01"] * 4), ONES).is_constant
-
-
 def test_the_median_counts_rows_by_their_weights():
     values = np.array([1.0, 2.0, 3.0])
     weights = np.array([1.0, 1.0, 5.0])

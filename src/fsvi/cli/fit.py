@@ -45,7 +45,8 @@ def fit_file(options: Options, tell: Tell) -> Diagnosis:
         columns = _column_types(table, options, tell)
         encoder = TableEncoder.learn(table, columns)
         _tell_columns(encoder, table, tell)
-        if all(column.is_constant for column in encoder.columns):
+        encoded = encoder.transform(table)
+        if (encoded == encoded[0]).all():
             raise InvalidInputError("every column is constant: there is nothing to learn from.")
         model = _model(task, columns, options)
         tell(f"Training {options.method} on {len(y)} rows …")

@@ -30,8 +30,7 @@ _FEW = 30
 """Up to so many different strings are categories, however few the rows."""
 _SHOWN = 4
 """Categories that a description lists."""
-_YEAR, _WEEK, _DAY = 365.2425, 7.0, 1.0
-_CYCLES = {"year": _YEAR, "week": _WEEK, "day": _DAY}
+_CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
 """Lengths in days of what a date may follow."""
 
 
@@ -65,11 +64,6 @@ class Column(Configurable, ABC):
     def describe(self) -> str:
         """What training found in the column, in a few words."""
 
-    @property
-    @abstractmethod
-    def is_constant(self) -> bool:
-        """Whether all training rows had one value."""
-
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """What is unlike training in parsed values, in sentences; the model predicts all the same."""
         count = int(missing(values).sum())
@@ -101,11 +95,6 @@ class NumberColumn(Column):
         return cls(name, *_summary(numbers, weights), bool(np.isnan(numbers).any()))
 
     @property
-    def is_constant(self) -> bool:
-        """Whether all training rows had one value."""
-        return self.low == self.high
-
-    @property
     def outputs(self) -> list[str]:
         """The column itself, and where it is missing."""
         return [self.name, f"{self.name} missing"] if self.has_missing else [self.name]
@@ -123,7 +112,7 @@ class NumberColumn(Column):
     def describe(self) -> str:
         """The range."""
         low, high = show_number(self.low), show_number(self.high)
-        return f"always {low}" if self.is_constant else f"{low} to {high}"
+        return f"always {low}" if low == high else f"{low} to {high}"
 
 
 class DateColumn(NumberColumn):
@@ -225,11 +214,6 @@ class CategoryColumn(Column):
         has_missing = counts.pop(None, None) is not None  # type: ignore[call-overload]
         ranked = sorted(counts, key=lambda level: (-counts[level], level))
         return cls(name, ranked[:MOST_CATEGORIES], sorted(ranked[MOST_CATEGORIES:]), has_missing)
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether all training rows had one category, or lacked it."""
-        return len(self.outputs) < 2
 
     @property
     def outputs(self) -> list[str]:

@@ -101,7 +101,7 @@ def _made_up(method: Method) -> Any:
     """Inputs of the shape that the method knows, as real numbers or, if the network does not take those, as ids."""
     shape = method.input_shape
     if shape is None:
-        raise InvalidInputError("the method has not seen any inputs yet: train it, or pass example=x.")
+        raise InvalidInputError("the method has seen no inputs yet: train it, or give some (example=x, --example).")
     for dtype in (method.dtype, torch.long):
         x = _examples(shape, dtype)
         try:
@@ -109,7 +109,7 @@ def _made_up(method: Method) -> Any:
         except InvalidInputError:
             continue
         return x
-    raise InvalidInputError(f"inputs of shape {shape} cannot be made up for this network: pass example=x.")
+    raise InvalidInputError(f"inputs of shape {shape} cannot be made up here: give some (example=x, --example).")
 
 
 def _examples(shape: Any, dtype: torch.dtype) -> Any:

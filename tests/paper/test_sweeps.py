@@ -82,6 +82,7 @@ def killing(order, out, workers):
 
 
 def test_a_killed_worker_costs_only_its_own_run_and_workers_make_the_same_results(tmp_path, monkeypatch):
+    monkeypatch.undo()  # workers measure at all points
     (alone,) = reproduce(ORDERS[:1], tmp_path / "alone", lambda _: None, Workers(threads=1))
     monkeypatch.setattr("paper.sweeps._made", killing)
     said = []

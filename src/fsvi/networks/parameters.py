@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 
@@ -64,7 +64,13 @@ def hold_padding_rows(net: nn.Module) -> None:
     for name, row in padding_rows(net).items():
         weight = net.get_parameter(name)
         if weight.requires_grad:
-            weight.register_hook(lambda g, row=row: g.index_fill(0, torch.tensor([row], device=g.device), 0.0))
+            weight.register_hook(lambda gradient, row=row: _without_row(gradient, row))
+
+
+def _without_row(gradient: Tensor, row: int) -> Tensor:
+    gradient = gradient.clone()
+    gradient[row] = 0
+    return gradient
 
 
 def is_dense_stack(net: nn.Module) -> bool:

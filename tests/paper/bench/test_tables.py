@@ -1,5 +1,7 @@
 import json
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -98,3 +100,14 @@ def test_the_bench_writes_results_and_goes_on_where_it_stopped(small, tmp_path, 
     monkeypatch.setattr(tables, "score", lambda *given: pytest.fail("measured twice"))
     run_table_bench(tmp_path, [0, 1], told.append, tables=[small])
     assert render_markdown(pd.DataFrame(results)) == page
+
+
+def test_the_bench_continues_from_the_committed_results(tmp_path, monkeypatch):
+    file = Path(tables.__file__).with_suffix(".json")
+    shutil.copy(file, tmp_path)
+    monkeypatch.setattr(tables, "make_models", lambda tell: {"fsvi": lambda split: pytest.fail("measured twice")})
+    told = []
+    run_table_bench(tmp_path, [0], told.append, names="iris", splits="iid")
+    assert told[0] == "iris: 0 new results"
+    assert json.loads((tmp_path / "tables.json").read_text()) == json.loads(file.read_text())
+    assert "| iid | LightGBM |" in (tmp_path / "tables.md").read_text()

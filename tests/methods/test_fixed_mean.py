@@ -107,3 +107,19 @@ def test_numbers_have_the_variance_of_function_and_noise():
 def test_other_likelihoods_are_refused():
     with pytest.raises(InvalidInputError, match="no closed form"):
         FixedMeanFSVI(nn.Sequential(nn.Linear(2, 1)), fsvi.Poisson())
+
+
+@pytest.mark.parametrize("kind", [FixedMeanFSVI, fsvi.FMGP])
+def test_many_training_inputs_do_not_go_through_the_network_at_once(kind):
+    class Counting(nn.Identity):
+        most = 0
+
+        def forward(self, x):
+            Counting.most = max(Counting.most, len(x))
+            return x
+
+    x = torch.randn(1000, 3)
+    method = kind(nn.Sequential(Counting(), nn.Linear(3, 2)), fsvi.Categorical())
+    method.begin(x, torch.zeros(1000, dtype=torch.long))
+    assert Counting.most <= 256
+    torch.testing.assert_close(method.center, x.mean(0))

@@ -19,6 +19,8 @@ from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.network import Network
 from fsvi.validation import check_count, check_positive
 
+_ROWS = 256
+"""Training inputs whose features are computed at a time."""
 _PACE = 3.0
 """How much faster w learns than the other parameters: its features are small."""
 
@@ -47,22 +49,24 @@ class FixedMean(Method):
         self.register_buffer("center", like.new_zeros(network.num_features))
         self.register_buffer("spread", like.new_ones(network.num_features))
 
+    @torch.no_grad()
     def begin(self, x: Any, y: Tensor) -> None:
         """Take the scale of the features from training inputs."""
-        with torch.no_grad():
-            features = self.network.features(self.network.arranged(x))
-            self.center.copy_(features.mean(0))
-            self.spread.copy_(features.std(0, correction=0).clamp_min(torch.finfo(features.dtype).eps))
+        chunks = [self.network.features(self.network.arranged(chunk)) for chunk in x.split(_ROWS)]
+        features = torch.cat(chunks)
+        self.center.copy_(features.mean(0))
+        self.spread.copy_(features.std(0, correction=0).clamp_min(torch.finfo(features.dtype).eps))
+        self.see((features - self.center) / self.spread)
+
+    @abstractmethod
+    def see(self, features: Tensor) -> None:
+        """Start from the features of training inputs, which have mean zero and variance one."""
 
     def train(self, mode: bool = True) -> FixedMean:
         """The method's mode; the network stays in eval mode."""
         super().train(mode)
         self.net.eval()
         return self
-
-    def standardized(self, x: Any) -> Tensor:
-        """The features of training inputs, with mean zero and variance one."""
-        return (self.network.features(self.network.arranged(x)) - self.center) / self.spread
 
     @abstractmethod
     def variances(self, features: Tensor) -> Tensor:
@@ -151,18 +155,19 @@ class FixedMeanFSVI(FixedMean):
         self.register_buffer("usual", like.new_tensor([0.0, 1.0]))
 
     def begin(self, x: Any, y: Tensor) -> None:
-        """Take the scales of lengths and distances from training inputs, and show them to the context."""
+        """Show training inputs to the context, too."""
         super().begin(x, y)
         if self.context is not None:
             self.context.prepare(x)
-        with torch.no_grad():
-            features = self.standardized(x)
-            self.features.see(features)
-            num, width = features.shape
-            ridge = width / num * torch.eye(width).to(features)  # the smaller, the better correlations are known
-            self.precision.copy_(torch.linalg.inv(features.T @ features / num + ridge))
-            logs = self._log_distances(features)
-            self.usual.copy_(torch.stack([logs.mean(), logs.std(correction=0)]))
+
+    def see(self, features: Tensor) -> None:
+        """Take the length scale of the random features, and the usual distances."""
+        self.features.see(features)
+        num, width = features.shape
+        ridge = width / num * torch.eye(width).to(features)  # the smaller, the better correlations are known
+        self.precision.copy_(torch.linalg.inv(features.T @ features / num + ridge))
+        logs = self._log_distances(features)
+        self.usual.copy_(torch.stack([logs.mean(), logs.std(correction=0)]))
 
     def _log_distances(self, features: Tensor) -> Tensor:
         tiny = torch.finfo(features.dtype).eps

@@ -52,12 +52,9 @@ class FMGP(FixedMean):
         self.log_scale = nn.Parameter(like.new_tensor(0.5 * width).log() / 2)
         self.log_amplitude = nn.Parameter(like.new_zeros(()))
 
-    def begin(self, x: Any, y: Tensor) -> None:
+    def see(self, features: Tensor) -> None:
         """Put the inducing points on training inputs."""
-        super().begin(x, y)
-        with torch.no_grad():
-            features = self.standardized(x)
-            self.inducing.copy_(features[torch.randint(len(features), self.inducing.shape[:2])])
+        self.inducing.copy_(features[torch.randint(len(features), self.inducing.shape[:2])])
 
     def kernel(self, a: Tensor, b: Tensor) -> Tensor:
         """k(a, b), (..., rows of a, rows of b)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -83,9 +83,3 @@ def calibration_error(task: str, ending: str = "") -> Column:
 def negative_log_likelihood(task: str, ending: str = "") -> Column:
     """The mean negative log probability of the right class."""
     return Column(task, f"nll{ending}", "NLL", "lower")
-
-
-def plain_layout(task: str, results: Iterable[Result]) -> TableLayout:
-    """All metrics of a task that is not registered."""
-    names = dict.fromkeys(name for r in results if r.task == task for name in r.metrics)
-    return TableLayout(task, tuple(Column(task, name, name.replace("_", " ")) for name in names))

@@ -29,7 +29,7 @@ import fsvi
 from fsvi.diagnosis import diagnose
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.methods import Method, load
-from fsvi.methods.registry import check_method, find_method
+from fsvi.methods.registry import find_method
 from fsvi.serialization import check_writable, plain
 from fsvi.training import History
 from fsvi.validation import check_choice, check_seed
@@ -46,13 +46,9 @@ _EXAMPLES = 500
 
 
 def run(order: Order, out: Path, tell: Callable[[str], None] = print, progress: bool | None = None) -> Result:
-    """The result of a run: read if it exists, otherwise trained, evaluated and written.
+    """The result of a run: read if it exists, otherwise trained, evaluated and written below `out`.
 
-    Args:
-        order: What to run.
-        out: The folder of results; trained models go to `models` in it.
-        tell: A function that shows a line of text.
-        progress: Whether to show a progress bar; None shows it on a terminal.
+    `tell` shows a line of text; a progress bar is shown on a terminal if `progress` is None.
     """
     order = checked(order)
     if order.settings or order.fit_settings:
@@ -77,8 +73,11 @@ def checked(order: Order) -> Order:
         known = " and ".join(each.name for each in TASKS.values() if order.profile in each.profiles)
         raise InvalidInputError(f"profile={order.profile!r} is not one of {order.task}'s, only of {known}.")
     check_seed(order.seed)
-    check_method(order.method)
-    if task.context is not None and find_method(order.method).takes_context:
+    if task.methods:
+        fixed = task.methods[check_choice("method", order.method, task.methods)]
+        if order.context in (None, fixed):
+            return replace(order, context=fixed)
+    elif find_method(order.method).takes_context and task.context is not None:
         contexts = task.contexts or [*GENERATED, *data.names()]
         return replace(order, context=check_choice("context", order.context or task.context, contexts))
     if order.context is not None:

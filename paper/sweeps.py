@@ -17,11 +17,10 @@ from fsvi.validation import check_choice, check_count, first_line
 from paper.experiment import Order, Profile
 from paper.records import Result, duration
 from paper.runs import checked, run, state
-from paper.task import Sweep
 from paper.tasks.registry import TASKS
 
-SWEEPS: dict[str, Sweep] = {task.sweep.name: task.sweep for task in TASKS.values()}
-"""Every sweep by its name."""
+SWEEPS = tuple(dict.fromkeys(task.sweep.name for task in TASKS.values()))
+"""The names of all sweeps."""
 
 
 @dataclass(frozen=True)
@@ -42,33 +41,25 @@ class Workers:
 
 
 def plan(name: str, methods: Sequence[str] = (), seeds: int | None = None, profile: Profile = "paper") -> list[Order]:
-    """The runs of a sweep.
-
-    Args:
-        name: A key of `SWEEPS`, or "all".
-        methods: Methods to run; all if empty.
-        seeds: The number of seeds; None for the sweep's own numbers.
-        profile: How much effort each run may take.
-    """
+    """The runs of a sweep, or of all of them; without `methods` or `seeds`, with the sweep's own."""
     check_choice("name", name, [*SWEEPS, "all"])
-    sweeps = [sweep for sweep in SWEEPS.values() if name in (sweep.name, "all") and sweep.rows_at(profile)]
-    if not sweeps:
-        have = " and ".join(sweep.name for sweep in SWEEPS.values() if sweep.rows_at(profile))
+    tasks = [task for task in TASKS.values() if profile in task.profiles]
+    chosen = [task for task in tasks if name in (task.sweep.name, "all")]
+    if not chosen:
+        have = " and ".join(dict.fromkeys(task.sweep.name for task in tasks))
         raise InvalidInputError(f"{name} has no runs at profile={profile!r}, only {have}.")
-    known = sorted({method for sweep in sweeps for method, _ in sweep.rows_at(profile)})
+    rows = {task.sweep.name: task.sweep.rows_at(profile) for task in chosen}
+    known = sorted({method for each in rows.values() for method, _ in each})
     for method in methods:
         check_choice("methods", method, known)
-    return [order for sweep in sweeps for order in _orders(sweep, methods, seeds, profile)]
-
-
-def _orders(sweep: Sweep, methods: Sequence[str], seeds: int | None, profile: Profile) -> Iterator[Order]:
-    """Seed by seed, so that the first results cover all tasks and methods."""
-    own = sweep.rows_at(profile).items()
-    rows = {row: num if seeds is None else check_count("seeds", seeds) for row, num in own}
-    for seed in range(max(rows.values())):
-        for task, ((method, context), num) in product(TASKS.values(), rows.items()):
-            if task.sweep == sweep and seed < num and (not methods or method in methods):
-                yield checked(Order(task.name, method, profile, seed, context))
+    most = max(max(each.values()) for each in rows.values()) if seeds is None else check_count("seeds", seeds)
+    return [  # seed by seed, so that the first results cover all tasks and methods of a sweep
+        checked(Order(task.name, method, profile, seed, context))
+        for sweep, seed in product(rows, range(most))
+        for task in chosen
+        for (method, context), num in rows[sweep].items()
+        if task.sweep.name == sweep and seed < (seeds or num) and (not methods or method in methods)
+    ]
 
 
 def reproduce(
@@ -76,13 +67,8 @@ def reproduce(
 ) -> list[Result]:
     """Make all runs of a plan; existing results are reused, and runs of other processes are waited for.
 
-    If a run fails or its process is killed, the other runs continue; at the end an error names the failed ones.
-
-    Args:
-        orders: What `plan` returned.
-        out: The folder for results.
-        tell: Receives a line for each run.
-        workers: How many runs to make at the same time; one is made in this process.
+    If a run fails or its process is killed, the other runs continue; at the end an error names the failed ones. `tell`
+    receives a line for each run.
     """
     started = time.perf_counter()
     missing = [order for order in orders if state(order, out) != "done"]

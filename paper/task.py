@@ -54,6 +54,7 @@ class Task:
     Attributes:
         context: The default context of methods that take one; None if the task has a fixed context.
         contexts: The contexts to choose from; empty for those of images and all datasets.
+        methods: The task's own methods with their contexts; empty for all of `fsvi`.
         threads: The number of threads to train with; None for PyTorch's choice. Small networks are fastest with one,
             and then their results do not depend on the number of cores.
     """
@@ -64,6 +65,7 @@ class Task:
     sweep: Sweep
     context: str | None = None
     contexts: tuple[str, ...] = ()
+    methods: Mapping[str, str | None] = field(default_factory=dict)
     profiles: tuple[str, ...] = tuple(name for name in PROFILES if name != DESK)
     threads: int | None = None
 

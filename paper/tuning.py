@@ -76,18 +76,10 @@ def tune(
 ) -> dict[str, Any]:
     """Search until the study has `trials` trials; returns its summary, which is also written to the folder `out`.
 
-    The first trial is the recipe as it is. Another seed, other contexts or another number of splits make another
-    study. A trial is pruned if, from 30% of its training on, it is worse than the median of the others.
-
-    Args:
-        order: The task, method, profile and first seed.
-        out: The folder for the summary.
-        trials: The number of trials of the whole study, including earlier ones and those of other processes.
-        contexts: Contexts to choose from; none to keep the order's.
-        tell: Receives a line for each trial.
-        splits: The number of random splits over which the value of a trial is averaged, with successive seeds.
-        storage: The URL of a database that Optuna can use; None for an SQLite file next to the summary.
-        seconds: The time after which this process starts no more trials.
+    The first trial is the recipe as it is. Another seed, other contexts or another number of splits, over which a
+    trial is averaged, make another study. A trial is pruned if, from 30% of its training on, it is worse than the
+    median of the others. The storage is the URL of a database; None is an SQLite file next to the summary. After
+    `seconds`, this process starts no more trials.
     """
     order = checked(order)
     for context in contexts:

@@ -23,14 +23,8 @@ def whitened_cnn(
     """A fixed layer that whitens 2×2 patches, groups of two 3×3 convolutions with BatchNorm, and a linear head.
 
     Each group halves the resolution. With the default widths and images of 32×32 pixels, a pass takes 236 million
-    floating-point operations per image. Convolutions start as the identity on their first channels.
-
-    Args:
-        images: Training images as the network will see them, (n, channels, height, width). The first 5,000 of them
-            decide the first layer, which does not learn.
-        num_classes: Number of outputs.
-        widths: Channels of each group.
-        dropout: Probability of dropping a feature before the head; 0 leaves the dropout layer out.
+    floating-point operations per image. Convolutions start as the identity on their first channels. The first 5,000
+    training images, as the network will see them, decide the first layer, which does not learn.
     """
     channels = [2 * _PATCH**2 * images.shape[1], *widths]
     first = nn.Conv2d(images.shape[1], channels[0], _PATCH, bias=False)

@@ -35,35 +35,19 @@ _HELD_OUT = 0.2
 
 @dataclass
 class Split:
-    """Training and test rows of a table.
-
-    Attributes:
-        x: Training rows.
-        y: Their targets; classes are numbers from 0.
-        x_test: Test rows.
-        num_classes: The number of classes, 0 for regression.
-        seed: The seed of the models.
-    """
+    """Training rows and targets (classes are numbers from 0), test rows, and the models' seed."""
 
     x: pd.DataFrame
     y: Array
     x_test: pd.DataFrame
     num_classes: int
+    """0 for regression."""
     seed: int = 0
 
 
 @dataclass
 class Answer:
-    """What a model says about test rows.
-
-    Attributes:
-        cpu: Seconds of processor time of the fit.
-        proba: The probabilities of all classes.
-        mean: E[y].
-        std: The standard deviation of y; None if the model has none.
-        lower: The lower ends of 95% intervals; None for those of a Gaussian.
-        upper: Their upper ends.
-    """
+    """Processor time of the fit, and what a model says about test rows: probabilities, or moments and 95% intervals."""
 
     cpu: float
     proba: Array | None = None
@@ -89,12 +73,7 @@ def _constant(split: Split) -> Answer:
 
 
 def ours(method: str, **settings: Any) -> Run:
-    """Our estimator with a method, on the rows as they are.
-
-    Args:
-        method: The name of the method.
-        settings: Its settings.
-    """
+    """Our estimator with a method, on the rows as they are."""
 
     def run(split: Split) -> Answer:
         kind = FSVIClassifier if split.num_classes else FSVIRegressor
@@ -160,11 +139,7 @@ def encoded(split: Split) -> tuple[Array, Array]:
 def plain(make: Callable[[Split, Any], Any], prepare: Callable[[Split], Any], conformal: bool = False) -> Run:
     """A model of another library, whose standard deviation is that of its errors on held-out rows, unless it has one.
 
-    Args:
-        make: A function (split, prepared training rows) -> unfitted model.
-        prepare: A function that gives training rows and test rows as the model takes them.
-        conformal: Whether intervals are as wide as held-out errors, around the model without these rows. They have no
-            density.
+    With `conformal`, intervals are as wide as held-out errors, around the model without these rows.
     """
 
     def run(split: Split) -> Answer:
@@ -240,11 +215,7 @@ def _pytabkit(library: Any) -> dict[str, Run]:
 
 
 def make_models(tell: Callable[[str], None]) -> dict[str, Run]:
-    """All models by name; those of libraries that are not installed are left out.
-
-    Args:
-        tell: A function that shows a line of text.
-    """
+    """All models by name; those of libraries that are not installed are left out."""
     models = {
         "fsvi": ours("fsvi"),
         "map": ours("map"),

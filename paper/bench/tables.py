@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +18,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn import datasets
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
+from fsvi import metrics
 from fsvi.errors import DataNotFoundError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
 from fsvi.serialization import check_writable, write_bytes
 from fsvi.validation import check_choice
 from paper.bench.table_models import Answer, Array, Run, Split, encoded, make_models
+from paper.data.store import find_file
 
 _CLASSES = {
     **{"titanic": "survived", "hdma": "deny", "flchain": "death", "hi": "whi", "benefits": "ui", "weather": "weather"},
@@ -57,13 +59,7 @@ FAR = "far"
 
 @dataclass(frozen=True)
 class Table:
-    """A table to learn from.
-
-    Attributes:
-        name: Its name.
-        load: A function that reads it: rows, and targets (classes as numbers from 0).
-        is_classification: Whether targets are classes.
-    """
+    """A table to learn from; `load` reads its rows, and its targets (classes as numbers from 0)."""
 
     name: str
     load: Callable[[], tuple[pd.DataFrame, Array]]
@@ -72,11 +68,7 @@ class Table:
 
 def _stored(path: str, target: str, is_classification: bool) -> tuple[pd.DataFrame, Array]:
     """A table in a folder that FSVI_DATA names."""
-    folders = [Path(part).expanduser() for part in os.environ.get("FSVI_DATA", "").split(os.pathsep) if part]
-    found = next((folder / path for folder in folders if (folder / path).is_file()), None)
-    if found is None:
-        raise DataNotFoundError(f"{path} is in no folder that FSVI_DATA names.")
-    frame = pd.read_csv(found).dropna(subset=[target])
+    frame = pd.read_csv(find_file(path)).dropna(subset=[target])
     y = frame.pop(target)
     labels: Array = np.unique(y.astype(str), return_inverse=True)[1]
     return _some(frame, labels if is_classification else y.to_numpy(float))
@@ -106,12 +98,7 @@ TABLES = (
 def rows_to_test(table: Table, x: pd.DataFrame, y: Array, kind: str, seed: int) -> Array | None:
     """Which rows are test rows, (n,) truth values; None if the table has no such split.
 
-    Args:
-        table: The table.
-        x: Its rows.
-        y: Its targets.
-        kind: One of `KINDS`.
-        seed: The seed of a random split, or which important column, date or group to split by.
+    The seed is that of a random split, or says which important column, date or group to split by.
     """
     if kind == "iid":
         return np.isin(np.arange(len(x)), np.random.RandomState(seed).permutation(len(x))[: len(x) // 5])
@@ -158,13 +145,7 @@ def _important(x: pd.DataFrame, y: Array, is_classification: bool) -> list[Any]:
 
 
 def make_split(table: Table, kind: str, seed: int) -> tuple[Split, Array] | None:
-    """Training rows, test rows and test targets; None if the table has no such split.
-
-    Args:
-        table: The table.
-        kind: One of `KINDS`.
-        seed: See `rows_to_test`.
-    """
+    """Training rows, test rows and test targets; None if the table has no such split."""
     x, y = table.load()
     chosen = rows_to_test(table, x, y, kind, seed)
     if chosen is None or chosen.sum() < 20:
@@ -180,21 +161,11 @@ def make_split(table: Table, kind: str, seed: int) -> tuple[Split, Array] | None
 
 
 def score(answer: Answer, split: Split, y: Array) -> dict[str, float]:
-    """How good an answer is; errors, widths and densities of numbers are in units of the training targets' std.
-
-    Args:
-        answer: The answer.
-        split: What it was given.
-        y: The test targets.
-    """
+    """How good an answer is; errors, widths and densities of numbers are in units of the training targets' std."""
     if answer.proba is not None:
-        p = np.clip(answer.proba, _LEAST, 1)
-        p /= p.sum(1, keepdims=True)
-        confidence, is_right = p.max(1), p.argmax(1) == y
-        bins = np.minimum((confidence * 10).astype(int), 9)
-        gaps = [abs((confidence - is_right)[bins == b].sum()) for b in range(10)]
-        nll = -np.log(p[np.arange(len(y)), y]).mean()
-        return {"accuracy": float(is_right.mean()), "nll": float(nll), "ece": float(sum(gaps) / len(y))}
+        p = torch.from_numpy(answer.proba).clamp(_LEAST, 1)
+        p /= p.sum(1, keepdim=True)
+        return {"accuracy": metrics.accuracy(p, y), "nll": metrics.nll(p, y), "ece": metrics.ece(p, y, bins=10)}
     scale = float(split.y.std())
     assert answer.mean is not None and answer.lower is not None and answer.upper is not None
     found = {
@@ -209,11 +180,7 @@ def score(answer: Answer, split: Split, y: Array) -> dict[str, float]:
 
 
 def measure_far(split: Split) -> dict[str, Any]:
-    """The uncertainty on test rows, and with all columns or one column shifted, and which promises hold.
-
-    Args:
-        split: Training and test rows.
-    """
+    """The uncertainty on test rows, and with all columns or one column shifted, and which promises hold."""
     x, x_test = encoded(split)
     x_test, std, random = x_test[:_FAR_ROWS], x.std(0), np.random.RandomState(split.seed)
     model: Any = (FSVIClassifier if split.num_classes else FSVIRegressor)(random_state=split.seed).fit(x, split.y)
@@ -250,15 +217,7 @@ def measure(
     models: Mapping[str, Run],
     splits: Sequence[str],
 ) -> Iterator[dict[str, Any]]:
-    """What is still to be measured on a table, one result at a time.
-
-    Args:
-        table: The table.
-        seeds: The seeds; splits that are not random take the first only.
-        done: The table, split, seed and model of earlier results.
-        models: The models, by name.
-        splits: Some of `KINDS` and `FAR`.
-    """
+    """What is still to be measured on a table, one result at a time."""
     for kind in splits:
         for seed in seeds if kind == "iid" else seeds[:1]:
             missing = [name for name in models if (table.name, kind, seed, name) not in done]
@@ -330,12 +289,7 @@ def render_markdown(rows: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame, path: Path) -> None:
-    """The figure of docs/tables.md: coverage of 95% intervals for each kind of split, one dot per split.
-
-    Args:
-        rows: All results.
-        path: The file to write.
-    """
+    """The figure of docs/tables.md: coverage of 95% intervals for each kind of split, one dot per split."""
     from matplotlib.figure import Figure
 
     known = set(rows[rows.coverage.notna()].model)
@@ -366,14 +320,7 @@ def run_table_bench(
 ) -> None:
     """Measure tables; write `tables.json`, `tables.md` and `tables.png`. What was measured is not measured again.
 
-    Args:
-        out: The folder to write to.
-        seeds: The seeds of splits and models.
-        tell: A function that shows a line of text.
-        names: The names of tables, separated by commas; None measures all.
-        tables: The tables to choose from.
-        models: The names of models, separated by commas; None measures all.
-        splits: Some of `KINDS` and "far", separated by commas; None measures all.
+    `names` of tables, `models` and `splits` are separated by commas; None takes all.
     """
     check_writable(out)
     by_name = {table.name: table for table in tables}

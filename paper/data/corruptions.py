@@ -29,16 +29,9 @@ _CHUNK = 1000
 
 
 def corrupt(x: Tensor, kind: str, severity: int, seed: int = 0) -> Tensor:
-    """Corrupted copies of CIFAR images.
+    """Corrupted copies of CIFAR images (n, 3, 32, 32) uint8, by one of `CORRUPTIONS`.
 
-    Args:
-        x: Images (n, 3, 32, 32) uint8.
-        kind: One of `CORRUPTIONS`, which has 17 of the original 19 (not `frost` and `spatter`).
-        severity: 1 (mildest) to 5.
-        seed: The seed of the random draws.
-
-    Returns:
-        Images of the same shape, uint8; values are clipped to 0..255 and truncated, as in the released files.
+    The severity is from 1 (mildest) to 5. Values are clipped to 0..255 and truncated, as in the released files.
     """
     change, levels = _SEVERITIES[check_choice("kind", kind, CORRUPTIONS)]
     random = np.random.default_rng(seed)

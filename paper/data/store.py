@@ -55,14 +55,9 @@ class DataSplit:
 
 
 def load(name: str, split: Split = "train") -> DataSplit:
-    """Load one split of a dataset into memory; `names` lists the datasets.
+    """One split of a dataset: "train", "test", or "validation" if the publisher made one.
 
-    Args:
-        name: The dataset's name.
-        split: "train" or "test", or "validation" if the publisher made one. Tables have only "train" with all rows.
-
-    Returns:
-        The split as stored. Use `Normalize` to make network inputs from images, and `Vocabulary` from texts.
+    Tables have only "train" with all rows. `Normalize` makes network inputs from images, and `Vocabulary` from texts.
     """
     source, paths, note = ensure(name, split)
     x, y = source.read(paths)
@@ -81,11 +76,7 @@ def load(name: str, split: Split = "train") -> DataSplit:
 
 
 def ensure(name: str, split: Split = "train") -> tuple[Source, list[Path], str]:
-    """Download a split if it is missing and check its hashes.
-
-    Returns:
-        The source of the split, its files, and the phrase to print next to results.
-    """
+    """The source and files of a split and the phrase to print next to results, after a download if it is missing."""
     entry = entry_of(name)
     if split not in entry.splits:
         has = " and ".join(map(repr, entry.splits))
@@ -120,10 +111,22 @@ def cache() -> Path:
     return Path(home) / "fsvi" if home else Path(pooch.os_cache("fsvi"))
 
 
+def folders() -> list[Path]:
+    """The folders that FSVI_DATA names."""
+    return [Path(part).expanduser() for part in os.environ.get("FSVI_DATA", "").split(os.pathsep) if part]
+
+
+def find_file(name: str) -> Path:
+    """A file that is in no catalog, by its path inside a folder that FSVI_DATA names."""
+    found = next((folder / name for folder in folders() if (folder / name).is_file()), None)
+    if found is None:
+        raise DataNotFoundError(f"{name} is in no folder that FSVI_DATA names.")
+    return found
+
+
 def find(entry: Entry, split: Split) -> tuple[Source, list[Path]] | None:
     """The first source of a split with all files in one folder, and their paths; .gz files may be unpacked."""
-    named = [Path(part).expanduser() for part in os.environ.get("FSVI_DATA", "").split(os.pathsep) if part]
-    for source, folder in product(entry.splits[split], [*named, cache()]):
+    for source, folder in product(entry.splits[split], [*folders(), cache()]):
         paths = [folder / file.name for file in source.files]
         paths = [path if path.exists() or path.suffix != ".gz" else path.with_suffix("") for path in paths]
         if all(path.exists() for path in paths):
@@ -177,9 +180,8 @@ def _retrieve(file: File) -> Path:
 def check_file(path: Path, file: File) -> Verdict:
     """Compare a file with its known hash.
 
-    Returns:
-        "ok" or "wrong"; "differs" if users make the file themselves and its content is not the known one; "unverified"
-        if no hash is known or none applies.
+    It "differs" if users make the file themselves and its content is not the known one, and is "unverified" if no hash
+    is known or none applies.
     """
     algorithm = (file.digest or "").partition(":")[0]
     if not algorithm or (algorithm == "md5" and path.name != Path(file.name).name):  # MD5 is that of the packed file

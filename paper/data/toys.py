@@ -22,12 +22,7 @@ import fsvi
 
 @dataclass(frozen=True)
 class Standardize:
-    """z = (v − mean) / std; the default is the identity.
-
-    Args:
-        mean: A number, or one per column.
-        std: A number, or one per column.
-    """
+    """z = (v − mean) / std, with numbers or one per column; the default is the identity."""
 
     mean: float | Tensor = 0.0
     std: float | Tensor = 1.0
@@ -49,17 +44,10 @@ class Standardize:
 
 @dataclass(frozen=True)
 class Toy1D:
-    """A regression from one raw input to one target, with everything needed to train on it and to plot it.
+    """A regression from raw inputs (n, 1) to raw targets (n, 1), with everything needed to train on it and to plot it.
 
-    Attributes:
-        name: The task's name.
-        x_raw: Inputs in original units, (n, 1).
-        y_raw: Targets in original units, (n, 1).
-        zoomed: Range of raw inputs for a figure close to the data.
-        wide: Range of raw inputs for a figure that shows extrapolation.
-        features: From raw inputs (n, 1) to network inputs (n, inputs).
-        targets: From raw targets to the targets of the network.
-        noise: Observation noise (std) of published runs, in the units of `y`; None if none is stated.
+    `zoomed` and `wide` are ranges of raw inputs for two figures; `features` and `targets` lead from raw values to those
+    of the network; `noise` (std) is that of published runs, in the units of `y`.
     """
 
     name: str
@@ -83,13 +71,10 @@ class Toy1D:
 
 
 def snelson(remove_gap: bool = True) -> Toy1D:
-    """Snelson's points, with standardized inputs and targets.
+    """Snelson's points, with standardized inputs and targets, without the 52 points with 1.5 ≤ x ≤ 3.
 
     Means and (population) standard deviations are those of the points kept. The noise of published runs is 0.286. A
     Gaussian process fitted by maximum likelihood finds 0.28 in raw units, which is 0.35 in standardized units.
-
-    Args:
-        remove_gap: Whether to leave out the 52 points with 1.5 ≤ x ≤ 3.
     """
     x_raw, y_raw = fsvi.data.snelson(remove_gap)
     (x_mean, x_std), (y_mean, y_std) = (
@@ -104,11 +89,8 @@ def oat1d(seed: int = 2, num: int = 100) -> Toy1D:
     """A sum of 30 random cosines, observed on two clusters around −5 and 5, without standardization.
 
     y = Σ_i cos(W_i x + b_i) + 0.05 ε with W ~ N(0, 1), b ~ U[0, 2π), x = 5 sign(ε') + clip(ε'', −2, 2), drawn in the
-    order W, b, ε', ε'', ε from NumPy's legacy generator. With it, seed 2 gives the published function.
-
-    Args:
-        seed: The seed of the function and the points; 2 is the published one.
-        num: The number of points (the original notebook draws 1,000). The function does not depend on it.
+    order W, b, ε', ε'', ε from NumPy's legacy generator. With it, seed 2 gives the published function. The original
+    notebook draws 1,000 points; the function does not depend on their number.
     """
     random = np.random.RandomState(seed)
     W, b = random.randn(30, 1), random.rand(30, 1) * 2 * np.pi

@@ -16,12 +16,7 @@ from fsvi.validation import check_count, check_fraction
 
 @dataclass(frozen=True)
 class Normalize:
-    """Normalize images: (v / 255 − mean) / std per channel, in float32.
-
-    Args:
-        mean: Mean of each channel on the scale 0..1.
-        std: Standard deviation of each channel on the scale 0..1.
-    """
+    """Normalize images: (v / 255 − mean) / std per channel, in float32; mean and std are on the scale 0..1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -52,11 +47,9 @@ class Normalize:
 
 
 def cropped(x: Tensor, least: float) -> Tensor:
-    """A random part of each image, at the size of the whole; random numbers come from torch's global generator.
+    """A random part of each image (n, channels, height, width), at the size of the whole.
 
-    Args:
-        x: Images (n, channels, height, width) of real numbers.
-        least: The smallest share of the area, 0..1; the largest is 1.
+    `least` is the smallest share of the area, 0..1. Random numbers come from torch's global generator.
     """
     side = (least + (1 - least) * torch.rand(len(x))).sqrt()
     center = (2 * torch.rand(len(x), 2) - 1) * (1 - side)[:, None]
@@ -67,14 +60,10 @@ def cropped(x: Tensor, least: float) -> Tensor:
 def augment(
     x: Tensor, generator: torch.Generator | None = None, padding: int = 4, mode: Literal["zeros", "reflect"] = "zeros"
 ) -> Tensor:
-    """Crop each image at random after padding it, and mirror it with probability one half.
+    """Crop each image (n, channels, height, width) at random after padding it, and mirror it with probability one half.
 
-    Args:
-        x: Images (n, channels, height, width) of any type.
-        generator: The source of random crops and flips; None is torch's global one.
-        padding: The number of pixels added per side, and so the largest shift in pixels.
-        mode: What the added pixels are: "zeros", the mean of normalized images, or "reflect", the image continued as
-            in a mirror at its edge.
+    `padding` is the largest shift in pixels. The added pixels are "zeros", the mean of normalized images, or "reflect"
+    the image at its edge. Without a generator, random numbers come from torch's global one.
     """
     n, _, height, width = x.shape
     shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator).to(x.device)
@@ -87,11 +76,9 @@ def augment(
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:
-    """Rotate images counterclockwise about their center, with bilinear interpolation and zeros outside.
+    """Rotate images (n, channels, height, width) counterclockwise, with bilinear interpolation and zeros outside.
 
-    Args:
-        x: Images (n, channels, height, width), floating or uint8, which is rounded.
-        degrees: The angle.
+    Images of bytes are rounded.
     """
     angle, (height, width) = math.radians(degrees), x.shape[-2:]
     cos, sin = math.cos(angle), math.sin(angle)
@@ -105,13 +92,7 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
 
 
 def splits(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Split the indices 0..n − 1 at random into those to train on and those held out, each in ascending order.
-
-    Args:
-        n: The number of examples.
-        fraction: The fraction to hold out, rounded to whole examples.
-        seed: The seed of the draw.
-    """
+    """Split the indices 0..n − 1 at random into those to train on and a held-out fraction, each in ascending order."""
     held_out = round(check_count("n", n) * check_fraction("fraction", fraction))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return order[held_out:].sort().values, order[:held_out].sort().values

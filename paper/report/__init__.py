@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.serialization import check_writable, write_bytes
-from paper.columns import Column, TableLayout, negative_log_likelihood, percent, plain_layout
 from paper.experiment import PROFILES
 from paper.methods import full_name
 from paper.records import DIAGNOSIS, Result, read_document, read_results
@@ -97,12 +96,8 @@ def collect(folder: Path) -> tuple[dict[Path, Result], list[str]]:
 
 def build_parts(results: Sequence[Result]) -> list[Part]:
     """Sections in the order of tasks, each at every profile that has results."""
-    sections = list(dict.fromkeys([*(task.section for task in TASKS.values()), *map(_posthoc, ("20", "56"))]))
-    known = {task for section in sections for layout in section.tables for task in layout.tasks}
-    others = sorted({each.task for each in results} - known)
-    sections += [Section(task, "", (plain_layout(task, results),)) for task in others]
     parts = []
-    for section in sections:
+    for section in dict.fromkeys(task.section for task in TASKS.values()):
         tasks = {task for layout in section.tables for task in layout.tasks}
         for profile in PROFILES:
             filled = [table for layout in section.tables if (table := fill(layout, profile, results))]
@@ -111,24 +106,6 @@ def build_parts(results: Sequence[Result]) -> list[Part]:
                 own.sort(key=lambda each: (each.task, each.label, each.seed))
                 parts.append(Part(section, profile, filled, own))
     return parts
-
-
-def _posthoc(depth: str) -> Section:
-    """The section of `paper.posthoc`."""
-    task = f"posthoc-resnet{depth}"
-    columns: Iterable[Column] = (
-        percent(task, "accuracy", "Accuracy"),
-        negative_log_likelihood(task),
-        Column(task, "ece_15", "ECE", "lower", 4),
-        *(
-            Column(task, f"{name}_rotated_{angle}", f"{name.upper()}, ±{angle}°", "lower")
-            for angle in (30, 90, 180)
-            for name in ("nll", "ece")
-        ),
-    )
-    about = "Uncertainty for a trained CIFAR-10 network whose features stay fixed; test images turned by random angles."
-    title = f"After training: ResNet-{depth}"
-    return Section(title, about, (TableLayout(title, tuple(columns)),))
 
 
 def _findings(path: Path) -> list[Mapping[str, Any]]:

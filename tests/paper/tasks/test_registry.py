@@ -2,8 +2,9 @@
 
 import pytest
 
-from fsvi.methods.registry import check_method, find_method
+from paper.experiment import Order
 from paper.report.tables import PUBLISHED
+from paper.runs import checked
 from paper.tasks.registry import TASKS
 
 
@@ -13,8 +14,7 @@ def test_the_description_of_a_task_is_complete(name):
     assert task.name == name and task.section.about
     assert any(name in layout.tasks for layout in task.section.tables)
     for method, context in task.sweep.rows:
-        check_method(method)
-        assert context is None or find_method(method).takes_context
+        assert checked(Order(name, method, context=context)).method == method
 
 
 def test_tasks_of_a_sweep_share_it():

@@ -1,0 +1,64 @@
+"""Heads on the features of a trained ResNet: made-up weights and images."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fsvi.errors import DataNotFoundError, InvalidInputError
+from paper.experiment import Order
+from paper.runs import checked, run
+from paper.tasks import posthoc
+from pictures import pretend
+
+
+@pytest.fixture
+def weights(tmp_path, monkeypatch):
+    """A folder with the weights of an untrained ResNet-20, and few images."""
+    pretend(monkeypatch)
+    monkeypatch.setenv("FSVI_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, value in {"_NUM_AUGMENTED": 24, "_SECOND": 24, "_NUM_CORRUPTED": 1}.items():
+        monkeypatch.setattr(posthoc, name, value)
+    torch.manual_seed(0)
+    (tmp_path / "cifar10-resnets").mkdir()
+    save_file(posthoc.CifarResNet(3).state_dict(), tmp_path / "cifar10-resnets" / "resnet20.safetensors")
+    return tmp_path
+
+
+def test_every_head_is_a_run(weights):
+    tests = set()
+    for name in posthoc.HEADS:
+        result = run(Order("posthoc-resnet20", name), weights / "out", lambda _: None, progress=False)
+        assert {"accuracy", "nll", "ece_15", "nll_rotated_30", "ece_rotated_180"} <= set(result.metrics)
+        assert result.context == ("corrupted" if name == "fsvi-fixed-mean" else None)
+        if name in ("map", "temperature", "fsvi-fixed-mean"):
+            tests.add(result.metrics["accuracy"])
+    assert len(tests) == 1  # none of these changes which class is the most probable
+    stored = {path.stem for path in (weights / "cache" / "fsvi" / "features" / "resnet20").iterdir()}
+    assert stored == {"augmented", "corrupted", "train", "test", "rotated_30", "rotated_90", "rotated_180"}
+
+
+def test_training_needs_no_features_of_test_images(weights, monkeypatch):
+    experiment = posthoc.posthoc(Order("posthoc-resnet20", "fmgp"))
+    monkeypatch.setattr(posthoc, "rotated", lambda _: pytest.fail("a test image was turned"))
+    experiment.train(experiment.build(0), 0, progress=False)
+    stored = {path.stem for path in (weights / "cache" / "fsvi" / "features" / "resnet20").iterdir()}
+    assert stored == {"augmented"}
+
+
+def test_images_are_turned_by_angles_up_to_the_largest():
+    x = torch.zeros(200, 1, 33, 33)
+    x[:, :, 16, 30] = 1
+    _, _, rows, columns = posthoc.rotated(90)(x).nonzero().T
+    angles = torch.atan2((rows - 16).double(), (columns - 16).double()).rad2deg()
+    assert angles.abs().max() <= 95 and angles.min() < -60 and angles.max() > 60
+    assert torch.equal(posthoc.rotated(0)(x), x)
+
+
+def test_unknown_methods_and_missing_weights_are_one_sentence(weights):
+    with pytest.raises(InvalidInputError, match="did you mean 'temperature'"):
+        checked(Order("posthoc-resnet20", "temperatur"))
+    with pytest.raises(InvalidInputError, match="fixed"):
+        checked(Order("posthoc-resnet20", "fmgp", context="kmnist"))
+    with pytest.raises(DataNotFoundError, match=r"resnet56\.safetensors is in no folder"):
+        run(Order("posthoc-resnet56", "map"), weights / "out", lambda _: None)

@@ -137,7 +137,8 @@ def _parser() -> ArgumentParser:
     order(added, "paper")
     added.add_argument("--context", help="context points of FSVI and similar methods: kmnist, monochrome, …")
     added = add("reproduce", reproduce, HERE / "results")
-    added.add_argument("what", help="table1, table2, rotated, retina, reviews, continual, uci, toy, posthoc, pretrained or all")
+    names = "table1, table2, rotated, retina, reviews, continual, uci, toy, posthoc, pretrained"
+    added.add_argument("what", help=f"{names}, or all")
     added.add_argument("--methods", help="only these methods: names separated by commas")
     added.add_argument("--seeds", type=int, help="the number of seeds (default: the sweep's own)")
     _add_profile(added, "paper")

@@ -57,9 +57,8 @@ def split(p: Any, y: Any, steps: list[Any], seed: int) -> tuple[int, list[tuple[
     test, targets, found = p[rest], y[rest], []
     for alpha in ALPHAS:
         if isinstance(calibration.conformal, ConformalIntervals):
-            intervals = calibration.intervals(test, alpha)
-            inside = (intervals.lower <= targets) & (targets <= intervals.upper)
-            size = intervals.width
+            lower, upper = calibration.intervals(test, alpha)
+            inside, size = (lower <= targets) & (targets <= upper), upper - lower
         else:
             sets = calibration.sets(test, alpha)
             inside, size = sets.gather(1, targets[:, None]), sets.sum(1)

@@ -19,14 +19,14 @@ def calibrated():
 def test_it_is_the_method_and_then_the_calibration(calibrated):
     x, y = points(80)
     raw = calibrated.method.predict(x, 7, seed=3)
-    assert torch.equal(calibrated.predict(x).samples, calibrated.calibration(raw).samples)
+    assert torch.equal(calibrated.predict(x, 7, seed=3).samples, calibrated.calibration(raw).samples)
     assert torch.equal(calibrated.sets(x, 0.2), calibrated.calibration.sets(raw, 0.2))
     again = Calibration([TemperatureScaling(), APS(randomized=True)]).fit(
         calibrated.method.predict(x[20:], 7, seed=3), y[20:]
     )
     assert again.steps[0].temperature == calibrated.calibration.steps[0].temperature
     assert calibrated.calibration.steps[0].temperature != 1
-    assert not torch.equal(calibrated.predict(x).samples, raw.samples)
+    assert not torch.equal(calibrated.predict(x, 7, seed=3).samples, raw.samples)
 
 
 @pytest.mark.parametrize("net", [None, dense(seed=9)], ids=["alone", "given"])
@@ -46,17 +46,24 @@ def forgeries(config):
     yield {**config, "class": "Uniform"}
     yield {**config, "class": "LAC", "settings": {}}
     yield {**config, "settings": {}}
-    for name, value in (("calibration", None), ("calibration", {"class": "LAC"}), ("num_samples", 0), ("seed", -1)):
+    for name, value in (
+        ("calibration", None),
+        ("calibration", {"class": "LAC"}),
+        ("method", {"class": "LAC", "settings": {}}),
+        ("num_samples", 0),
+        ("seed", -1),
+    ):
         yield {**config, "settings": {**config["settings"], name: value}}
     steps = [{"class": "TemperatureScaling", "settings": {"temperature": -1.0}}]
-    yield {**config, "settings": {"calibration": {"class": "Calibration", "settings": {"steps": steps}}}}
+    calibration = {"class": "Calibration", "settings": {"steps": steps}}
+    yield {**config, "settings": {**config["settings"], "calibration": calibration}}
 
 
 def test_a_forged_calibration_raises_only_errors_of_fsvi(calibrated, tmp_path):
     path = tmp_path / "forged.fsvi"
     calibrated.save(path)
     tree = read_tree(path, KIND)
-    for forged in forgeries(tree["calibrated"]):
-        write_tree(path, {**tree, "calibrated": forged}, KIND)
+    for forged in forgeries(tree["config"]):
+        write_tree(path, {**tree, "config": forged}, KIND)
         with pytest.raises(fsvi.errors.FSVIError, match=r"forged\.fsvi"):
             fsvi.load(path)

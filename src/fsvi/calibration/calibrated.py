@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fsvi.calibration.conformal import Conformal, ConformalIntervals, ConformalSets, Intervals
+from fsvi.calibration.conformal import Conformal, ConformalIntervals, ConformalSets
 from fsvi.calibration.scaling import Rescaling
 from fsvi.errors import InvalidInputError
-from fsvi.export import export_method
-from fsvi.likelihoods import Predictive, gathered
-from fsvi.methods.base import Method
+from fsvi.likelihoods import Likelihood, Predictive
+from fsvi.methods.base import Functions, Method
+from fsvi.networks.network import Network
 from fsvi.serialization import Configurable, check_draws
 from fsvi.validation import as_tensor, check_count, check_fraction, check_seed, check_type
 
@@ -96,8 +95,8 @@ class Calibration(Configurable):
             raise InvalidInputError("this calibration makes no prediction sets: its last step must be LAC() or APS().")
         return self.conformal.sets(self(p), alpha)
 
-    def intervals(self, p: Any, alpha: float = 0.1) -> Intervals:
-        """Prediction intervals of predictions `p`, which are scaled first; see `ConformalIntervals`.
+    def intervals(self, p: Any, alpha: float = 0.1) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends for predictions `p`, which are scaled first; see `ConformalIntervals`.
 
         Args:
             p: Predictions of the method, before scaling.
@@ -108,12 +107,11 @@ class Calibration(Configurable):
         return self.conformal.intervals(self(p), alpha)
 
 
-class Calibrated(Configurable):
-    """A method whose predictions are calibrated. `save` writes both to one file, which `fsvi.load` restores.
+class Calibrated(Method):
+    """A trained method whose predictions are scaled, with its sets or intervals. `fsvi.load` reads what `save` writes.
 
     Sets and intervals always use the draws that the calibration was fitted with: `num_samples` and `seed` fix them.
-    Other draws would be another predictor, for which nothing is guaranteed. Everything that is not defined here is the
-    method's, such as `likelihood`.
+    Other draws would be another predictor, for which nothing is guaranteed.
 
     Args:
         method: The trained method.
@@ -122,15 +120,15 @@ class Calibrated(Configurable):
         seed: Seed of the draws.
     """
 
-    _transient = ("method",)
-
     def __init__(self, method: Method, calibration: Calibration, num_samples: int = 100, seed: int = 0) -> None:
+        nn.Module.__init__(self)
         check_type("method", method, Method, "a trained method such as fsvi.FSVI(...)")
         check_type("calibration", calibration, Calibration, "a fitted Calibration")
         self.method = method
         self.calibration = calibration
         self.num_samples = check_draws(check_count("num_samples", num_samples))
         self.seed = check_seed(seed)
+        self.num_data, self.input_shape = method.num_data, method.input_shape
 
     @classmethod
     def fit(
@@ -154,49 +152,6 @@ class Calibrated(Configurable):
         """
         return cls(method, Calibration(steps).fit(method.predict(x, num_samples, seed), y), num_samples, seed)
 
-    def predict(
-        self,
-        x: Any,
-        num_samples: int | None = None,
-        seed: int | None = None,
-        batch_size: int = 512,
-        summary: bool = False,
-    ) -> Predictive:
-        """The scaled prediction.
-
-        Args:
-            x: Inputs, (n, ...).
-            num_samples: Draws per prediction; None takes those of the calibration.
-            seed: Seed of the draws; None takes that of the calibration.
-            batch_size: The number of inputs per pass through the network.
-            summary: Do not keep the draws; see `Method.predict`.
-        """
-        if summary:
-            x = as_tensor("x", x)
-            return gathered(self.predict_batches(x, num_samples, seed, batch_size, summary), len(x))
-        p: Predictive = self.calibration(self.method.predict(x, *self._sampling(num_samples, seed), batch_size))
-        return p
-
-    def predict_batches(
-        self,
-        loader: Any,
-        num_samples: int | None = None,
-        seed: int | None = None,
-        batch_size: int = 512,
-        summary: bool = False,
-    ) -> Iterator[Predictive]:
-        """One scaled prediction per batch; see `Method.predict_batches`.
-
-        Args:
-            loader: Batches of inputs x, or of (x, y).
-            num_samples: Draws per prediction; None takes those of the calibration.
-            seed: Seed of the draws; None takes that of the calibration.
-            batch_size: The number of inputs per pass through the network.
-            summary: Yield summaries without the draws.
-        """
-        for p in self.method.predict_batches(loader, *self._sampling(num_samples, seed), batch_size):
-            yield self.calibration(p).summary() if summary else self.calibration(p)
-
     def sets(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Tensor:
         """The classes in the prediction set of each input, (n, classes).
 
@@ -207,8 +162,8 @@ class Calibrated(Configurable):
         """
         return self.calibration.sets(self.method.predict(x, self.num_samples, self.seed, batch_size), alpha)
 
-    def intervals(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Intervals:
-        """The prediction interval of each input and target.
+    def intervals(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> tuple[Tensor, Tensor]:
+        """The lower and upper ends of the prediction interval of each input and target.
 
         Args:
             x: Inputs, (n, ...).
@@ -217,33 +172,48 @@ class Calibrated(Configurable):
         """
         return self.calibration.intervals(self.method.predict(x, self.num_samples, self.seed, batch_size), alpha)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write method and calibration to one file, without pickle; `fsvi.load` restores both."""
-        self.method.save(path, calibrated=self)
+    def predictive(self, f: Tensor) -> Predictive:
+        """The method's prediction, scaled."""
+        p: Predictive = self.calibration(self.method.predictive(f))
+        return p
 
-    def export(
-        self,
-        path: str | os.PathLike[str],
-        num_samples: int | None = None,
-        seed: int | None = None,
-        example: Any = None,
-        labels: Sequence[str] | None = None,
-    ) -> None:
-        """Write the scaled prediction as one graph; see `Method.export`. Sets and intervals are not part of it.
+    # Everything else is the method's --------------------------------------------------------------------------------
 
-        Args:
-            path: The file, .onnx or .pt2.
-            num_samples: The number of draws; None takes those of the calibration.
-            seed: The seed of the draws; None takes that of the calibration.
-            example: Inputs like those to come; None makes some up.
-            labels: The names of the classes.
-        """
-        export_method(self.method, path, *self._sampling(num_samples, seed), example, labels, self.calibration)
+    def learners(self) -> list[Method]:
+        """Those of the method."""
+        return self.method.learners()
 
-    def _sampling(self, num_samples: int | None, seed: int | None) -> tuple[int, int]:
-        return self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
+    def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
+        """The terms of the method's loss."""
+        return self.method.forward(x, y)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "method":  # not set yet, as while a copy is being made
-            raise AttributeError(name)
-        return getattr(self.method, name)
+    def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
+        """The method's draws."""
+        return self.method.functions(num_samples, generator)
+
+    def _values(self, x: Any, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
+        return self.method._values(x, num_samples, generator, batch_size)
+
+    @property
+    def net(self) -> nn.Module:
+        """The method's module."""
+        return self.method.net
+
+    @property
+    def network(self) -> Network:
+        """The method's network."""
+        return self.method.network
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The method's likelihood."""
+        return self.method.likelihood
+
+    def config(self) -> dict[str, Any]:
+        """The method's class and settings, and the calibration's."""
+        return Configurable.config(self)
+
+    @classmethod
+    def _from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Calibrated:
+        settings = {**settings, "calibration": Configurable.from_config(settings["calibration"])}
+        return cls(**{**settings, "method": Configurable.from_config(settings["method"], **transient)})

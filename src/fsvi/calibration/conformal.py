@@ -6,6 +6,10 @@ k = ⌈(n + 1)(1 − α)⌉ and q the k-th smallest held-out score,
 
     1 − α ≤ P(s ≤ q),   and without ties   P(s ≤ q) = k/(n + 1) ≤ 1 − α + 1/(n + 1).
 
+With several targets this holds for each by itself, not for all at once. Not guaranteed: coverage for each class, each
+group or each input; coverage after a distribution shift; coverage if the same rows also trained, stopped, scaled or
+selected the model.
+
 With outputs at every position, the scores of all positions are pooled. Positions of one input are not exchangeable with
 those of others, so coverage over positions is then close to 1 − α for many inputs, but not guaranteed.
 """
@@ -16,7 +20,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -50,32 +54,8 @@ def rows_needed(alpha: float) -> int:
     return math.ceil(1 / check_alpha(alpha)) - 1
 
 
-def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
-    """The ⌈(n + 1)(1 − α)⌉-th smallest of sorted `scores` (n, ...).
-
-    With too few rows it would be infinite, and the sets would hold everything: that is an error.
-    """
-    num = len(scores)
-    rank = math.ceil((num + 1) * (1 - check_alpha(alpha)))
-    if rank > num:
-        raise InvalidInputError(
-            f"alpha={alpha} needs at least {rows_needed(alpha)} held-out rows, but the calibration has {num}: "
-            "give more rows or a larger alpha."
-        )
-    return scores[rank - 1]
-
-
 class Conformal(Configurable, ABC):
-    """A step that turns predictions into sets or intervals, fitted when it has the scores of held-out rows.
-
-    Guaranteed: a new row's target is in its set or interval with a chance of at least 1 − α, on average over held-out
-    and new rows, if they are exchangeable. With several targets this holds for each by itself, not for all at once. Not
-    guaranteed: coverage for each class, each group or each input; coverage after a distribution shift; coverage if the
-    same rows also trained, stopped, scaled or selected the model.
-
-    Args:
-        scores: Scores of the held-out rows, (n,) or (n, targets); None until `fit` has computed them.
-    """
+    """A step that turns predictions into sets or intervals, fitted when it has the scores of held-out rows."""
 
     def __init__(self, scores: Any = None) -> None:
         scores = None if scores is None else as_tensor("scores", scores, torch.float64)
@@ -85,32 +65,28 @@ class Conformal(Configurable, ABC):
 
     @abstractmethod
     def fit(self, p: Any, y: Any) -> Self:
-        """Keep the scores of held-out predictions `p` with their targets `y`.
-
-        Args:
-            p: Held-out predictions.
-            y: Their targets.
-        """
+        """Keep the scores of held-out predictions `p` with their targets `y`."""
 
     def bound(self, alpha: float) -> Tensor:
-        """The score that a new row exceeds with a chance of at most `alpha`.
+        """The score that a new row exceeds with a chance of at most `alpha`: the ⌈(n + 1)(1 − α)⌉-th smallest.
 
-        Args:
-            alpha: The chance.
+        With too few rows it would be infinite, and the sets would hold everything: that is an error.
         """
-        return conformal_quantile(check_fitted(self, self.scores), alpha)
+        scores = check_fitted(self, self.scores)
+        rank = math.ceil((len(scores) + 1) * (1 - check_alpha(alpha)))
+        if rank > len(scores):
+            raise InvalidInputError(
+                f"alpha={alpha} needs at least {rows_needed(alpha)} held-out rows, but the calibration has "
+                f"{len(scores)}: give more rows or a larger alpha."
+            )
+        return scores[rank - 1]
 
     def _setting(self, name: str) -> Any:
         return self.scores if name == "scores" else super()._setting(name)  # in files they stay a tensor
 
 
 class ConformalSets(Conformal):
-    """Sets {c : score(x, c) ≤ q}, with q a quantile of the held-out rows' scores; see `Conformal`.
-
-    Args:
-        nonempty: Put the most probable class into every set. Coverage can only grow, so its upper bound is lost.
-        scores: Scores of the held-out rows, (n,); None until `fit` has computed them.
-    """
+    """Sets {c : score(x, c) ≤ q}, with q a quantile of the held-out rows' scores."""
 
     def __init__(self, nonempty: bool = False, scores: Any = None) -> None:
         super().__init__(scores)
@@ -121,7 +97,12 @@ class ConformalSets(Conformal):
         """The score of every class, (..., classes): larger where the class conforms less to the prediction."""
 
     def fit(self, p: Probabilities, y: Any) -> Self:
-        """Keep the scores of held-out predictions `p` with their labels `y`."""
+        """Keep the scores of held-out predictions with their labels.
+
+        Args:
+            p: Held-out predictions.
+            y: Their labels.
+        """
         probabilities, y, _ = check_predictions(p, y)
         self.scores = self.class_scores(probabilities).gather(1, y[:, None]).squeeze(1).sort().values
         return self
@@ -192,25 +173,8 @@ def uniform_hash(rows: Tensor) -> Tensor:
     return (torch.tensor(integers, dtype=torch.float64) / 2 ** (8 * _HASH_BYTES)).reshape(rows.shape[:-1])
 
 
-class Intervals(NamedTuple):
-    """An interval per input and target; a target on the edge is inside.
-
-    Attributes:
-        lower: Lower ends, (n, targets).
-        upper: Upper ends, (n, targets).
-    """
-
-    lower: Tensor
-    upper: Tensor
-
-    @property
-    def width(self) -> Tensor:
-        """Upper minus lower end, (n, targets)."""
-        return self.upper - self.lower
-
-
 class ConformalIntervals(Conformal):
-    """Intervals E[y] ± q √Var[y], with q a quantile of |y − E[y]| / √Var[y] over the held-out rows; see `Conformal`.
+    """Intervals E[y] ± q √Var[y], with q a quantile of |y − E[y]| / √Var[y] over the held-out rows.
 
     They widen where the prediction is unsure.
 
@@ -219,7 +183,12 @@ class ConformalIntervals(Conformal):
     """
 
     def fit(self, p: Predictive, y: Any) -> Self:
-        """Keep the scaled residuals of held-out targets `y`; rows in which one is missing are left out."""
+        """Keep the scaled residuals of held-out targets; rows in which one is missing are left out.
+
+        Args:
+            p: Held-out predictions.
+            y: Their targets.
+        """
         p, y = check_numbers(p, y)
         complete = ~y.isnan().any(1)
         if not bool(complete.any()):
@@ -228,15 +197,15 @@ class ConformalIntervals(Conformal):
         self.scores = ((y[complete] - mean).abs() / std).sort(dim=0).values
         return self
 
-    def intervals(self, p: Predictive, alpha: float = 0.1) -> Intervals:
-        """The intervals that miss a target with a chance of at most `alpha`, in the units of `p`.
+    def intervals(self, p: Predictive, alpha: float = 0.1) -> tuple[Tensor, Tensor]:
+        """The lower and upper ends, (n, targets) each, in the units of `p`; a target on the edge is inside.
 
         Args:
             p: Predictions.
             alpha: The largest chance that an interval misses its target.
         """
         bound, (mean, std) = self.bound(alpha), _moments(check_numeric(p))
-        return Intervals(mean - bound * std, mean + bound * std)
+        return mean - bound * std, mean + bound * std
 
 
 def _moments(p: Predictive) -> tuple[Tensor, Tensor]:

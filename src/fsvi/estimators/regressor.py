@@ -97,7 +97,7 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         check_fraction("alpha", alpha)
         if self._is_conformal and self.calibration_ is not None:
             parts = [self.calibration_.intervals(part, alpha) for part in self._parts(X)]
-            lower, upper = (self._shaped(torch.cat([getattr(p, end) for p in parts])) for end in ("lower", "upper"))
+            lower, upper = (self._shaped(torch.cat(ends)) for ends in zip(*parts, strict=True))
             return self._bounded(lower), self._bounded(upper)
         mean, std = self.predict(X, return_std=True)
         reach = std * float(torch.special.ndtri(torch.tensor(1 - alpha / 2, dtype=torch.float64)))

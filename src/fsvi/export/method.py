@@ -24,8 +24,6 @@ from fsvi.validation import check_count, check_inputs, check_seed
 if TYPE_CHECKING:
     from fsvi.methods.base import Method
 
-Adjust = Callable[[Predictive], Predictive]
-"""A change of predictions, such as a temperature."""
 _ROWS, _OTHER_ROWS = 2, 3
 _TOLERANCE = 1e-3
 """How far the graph may be from `predict` on the example inputs, relative to the largest number."""
@@ -38,7 +36,6 @@ def export_method(
     seed: int,
     example: Any,
     labels: Sequence[str] | None,
-    adjust: Adjust = lambda p: p,
 ) -> None:
     """Write a method as one graph; see `Method.export`."""
     check_count("num_samples", num_samples)
@@ -52,10 +49,10 @@ def export_method(
     labels = _check_labels(method, labels)
     with torch.no_grad():
         functions = method.functions(num_samples, make_generator(seed, method.device))
-        summarize = _summary(method, functions, adjust)
+        summarize = _summary(method, functions)
         draws = len(functions(x))
         graph = trace(summarize, x, input_names(method.net, x))
-        _check(graph.program.module(), others, adjust(method.predict(others, num_samples, seed)))
+        _check(graph.program.module(), others, method.predict(others, num_samples, seed))
     metadata = {
         "fsvi_version": __version__,
         "method": type(method).__name__,
@@ -68,15 +65,13 @@ def export_method(
     write_graph(target, graph, metadata if labels is None else {**metadata, "labels": json.dumps(labels)})
 
 
-def _summary(
-    method: Method, functions: Callable[[Any], Tensor], adjust: Adjust
-) -> Callable[[Inputs], Mapping[str, Tensor]]:
+def _summary(method: Method, functions: Callable[[Any], Tensor]) -> Callable[[Inputs], Mapping[str, Tensor]]:
     """The function to trace: from inputs to named outputs, with a row per input and the positions after it."""
 
     def summarize(x: Inputs) -> dict[str, Tensor]:
         f = functions(method.network.arranged(x))
         positions = f.shape[2:-1]
-        p = adjust(method.predictive(f.flatten(1, -2) if positions else f))
+        p = method.predictive(f.flatten(1, -2) if positions else f)
         named = p.graph_outputs()
         if not positions:
             return named

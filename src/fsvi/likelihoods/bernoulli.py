@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +12,6 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.numbers import NumberLikelihood
 from fsvi.likelihoods.predictive import Predictive, as_numbers, check_defined, check_present, named
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Bernoulli(NumberLikelihood):
@@ -80,18 +77,14 @@ class BernoulliPredictive(Predictive):
         """Log-probabilities of the absence of all labels, then of their presence, (samples, n, 2 labels)."""
         return F.logsigmoid(torch.cat([-self.logits, self.logits], dim=-1))
 
-    def class_log_probs(self) -> Tensor:
-        """(samples, n, 2), of a single label."""
+    def class_probabilities(self) -> Tensor:
+        """The chances of absence and presence, (n, 2), of a single label."""
         if self.logits.shape[-1] != 1:
             raise InvalidInputError(
                 f"the prediction has {self.logits.shape[-1]} labels per input, but one class is needed: take one label "
                 "by p.column(i)."
             )
-        return self.outcomes()
-
-    def with_class_logits(self, logits: Tensor) -> Self:
-        """A copy with other logits of the two classes."""
-        return self._with_parameters({"logits": logits[..., 1:] - logits[..., :1]})
+        return super().class_probabilities()
 
     def labels(self) -> Tensor:
         """Whether each label is more probable than not, as 0 or 1, (n, labels), or (n,) for a single label."""

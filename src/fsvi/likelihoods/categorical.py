@@ -170,6 +170,6 @@ class CategoricalPredictive(Predictive):
         """(samples, n, classes)."""
         return self.log_probs
 
-    def with_class_logits(self, logits: Tensor) -> Self:
-        """A copy with other logits; everything else that a method's own prediction has stays."""
-        return self._with_parameters({"logits": logits.log_softmax(-1)})
+    def tempered(self, temperature: float) -> Self:
+        """A copy whose draws have logits divided by a temperature; everything else stays."""
+        return self._with_parameters({"logits": (self.log_probs / temperature).log_softmax(-1)})

@@ -127,17 +127,15 @@ class Predictive:
         """Every draw's log-probabilities of all that can happen, (samples, n, outcomes)."""
         self._refuse("class probabilities: give a prediction of classes")
 
-    def class_log_probs(self) -> Tensor:
-        """Every draw's log-probabilities, (samples, n, classes), for predictions of one class per input."""
-        return self.outcomes()
-
-    def with_class_logits(self, logits: Tensor) -> Self:
-        """A copy with other logits of the draws, (samples, n, classes); everything else stays."""
-        self._refuse("class probabilities: give a prediction of classes with its draws, such as method.predict(x)")
+    def tempered(self, temperature: float) -> Self:
+        """A copy whose draws have logits divided by a temperature; everything else stays."""
+        if "logits" not in getattr(self, "parameters", {}):
+            self._refuse("logits: give a prediction of classes with its draws, such as method.predict(x)")
+        return self._with_parameters({"logits": self.parameters["logits"] / temperature})
 
     def class_probabilities(self) -> Tensor:
         """The mean over draws, (n, classes), for predictions of one class per input."""
-        return self.class_log_probs().exp().mean(0)
+        return self.outcomes().exp().mean(0)
 
     def labels(self) -> Tensor:
         """The most probable class, (n,)."""

@@ -366,14 +366,13 @@ class Method(Configurable, nn.Module, ABC):
 
     # Files ----------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained method to one file, without pickle and without training data; read it with `fsvi.load`.
 
         Args:
             path: The file, which is replaced if it exists.
-            calibrated: A calibration of this method, which `load` then returns.
         """
-        save_method(self, path, calibrated)
+        save_method(self, path)
 
     def export(
         self,

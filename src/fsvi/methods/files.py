@@ -16,14 +16,12 @@ from fsvi.networks.network import Network
 from fsvi.serialization import METHOD, Configurable, building_from, read_tree, write_tree
 
 if TYPE_CHECKING:
-    from fsvi.calibration.calibrated import Calibrated
     from fsvi.methods.base import Method
 
 
-def save_method(method: Method, path: str | os.PathLike[str], calibrated: Configurable | None = None) -> None:
+def save_method(method: Method, path: str | os.PathLike[str]) -> None:
     """Write a trained method to one file, without training data; see `Method.save`."""
-    extra = {} if calibrated is None else {"calibrated": calibrated.config()}
-    write_tree(path, {**as_tree(method), **extra}, METHOD)
+    write_tree(path, as_tree(method), METHOD)
 
 
 def as_tree(method: Method) -> dict[str, Any]:
@@ -38,16 +36,13 @@ def as_tree(method: Method) -> dict[str, Any]:
     }
 
 
-def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Method | Calibrated:
+def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Method:
     """Read a method that `save` wrote.
 
     Args:
         path: The file.
         net: The network, whose parameters may have any values. It is needed unless the network is one of
             `fsvi.networks`, or an `nn.Sequential` of PyTorch's common layers, which files describe.
-
-    Returns:
-        The method; if it was saved with a calibration, the `fsvi.calibration.Calibrated` object that has both.
 
     Examples:
         >>> method = fsvi.MAP(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical())
@@ -59,10 +54,8 @@ def load(path: str | os.PathLike[str], net: nn.Module | Network | None = None) -
     return from_tree(read_tree(path, METHOD), path, net)
 
 
-def from_tree(
-    tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | Network | None = None
-) -> Method | Calibrated:
-    """The method that `as_tree` described, inside its calibration if it has one; errors name `path`."""
+def from_tree(tree: Mapping[str, Any], path: str | os.PathLike[str], net: nn.Module | Network | None = None) -> Method:
+    """The method that `as_tree` described; errors name `path`."""
     with building_from(path):
         is_described = net is None
         net = _network(path, tree) if net is None else net
@@ -73,13 +66,14 @@ def from_tree(
         if is_described and method.network.output is not None:
             raise FileFormatError(f"{path} has an output setting, but describes a network that returns a tensor.")
         _fill(method, tree, path)
-        return _with_calibration(method.eval(), tree.get("calibrated"))
+        return method.eval()
 
 
 def _fill(method: Method, tree: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Give the method what it had learned."""
-    for each in (method, *method.learners()):
-        each.num_data = tree["num_data"]
+    for each in method.modules():
+        if hasattr(each, "learners"):  # a method, or a part of one that is a method too
+            each.num_data = tree["num_data"]
     shape = tree.get("input_shape")
     if not isinstance(shape, (list, tuple, dict, str, type(None))):
         raise FileFormatError(f"{path} has input_shape={shape!r}, which is not a shape.")
@@ -109,16 +103,6 @@ def _description(method: Method) -> dict[str, Any] | None:
     """The network that all learners share, as plain values; None where they differ or it has no description."""
     first, *others = [learner.network.description() for learner in method.learners()]
     return first if all(other == first for other in others) else None
-
-
-def _with_calibration(method: Method, config: Mapping[str, Any] | None) -> Any:
-    """The method, inside the object that calibrates it if the file has one."""
-    if config is None:
-        return method
-    calibrated = Configurable.from_config(config, method=method)
-    if getattr(calibrated, "method", None) is not method:
-        raise FileFormatError(f"the file describes {config['class']!r} as its calibration, which it is not.")
-    return calibrated
 
 
 def _network(path: str | os.PathLike[str], tree: Mapping[str, Any]) -> nn.Module:

@@ -61,6 +61,11 @@ def check_numeric(p: P) -> P:
     """A prediction of numbers, in float64 on the CPU."""
     if not isinstance(p, Predictive) or not p.is_numeric:
         raise InvalidInputError(f"p is a {type(p).__name__}, not a prediction of real targets or counts.")
+    return exact(p)
+
+
+def exact(p: P) -> P:
+    """A prediction in float64 on the CPU."""
     return p.mapped(lambda values: values.detach().to("cpu", torch.float64))
 
 

@@ -183,8 +183,8 @@ class TableScorer(Scorer):
         raw = model._predict(inputs, self.samples)
         p, more = model._calibrated(raw), Columns()
         if model._is_conformal and raw.is_numeric:
-            intervals = model.calibration_.intervals(raw, _ALPHA)
-            more["lower"], more["upper"] = intervals.lower[:, 0].numpy(), intervals.upper[:, 0].numpy()
+            lower, upper = model.calibration_.intervals(raw, _ALPHA)
+            more["lower"], more["upper"] = lower[:, 0].numpy(), upper[:, 0].numpy()
         elif model._is_conformal:
             sets = model.calibration_.sets(raw, _ALPHA).numpy()
             more["set_95"] = np.array(["|".join(map(str, model.classes_[row].tolist())) for row in sets], object)
@@ -202,7 +202,7 @@ class TableScorer(Scorer):
 class ArrayScorer(Scorer):
     """A method, for inputs in .npy and .npz files (the array x), and for columns of numbers."""
 
-    model: Method | Calibrated
+    model: Method
 
     def read(self, path: Path, keep: Collection[str], tell: Tell) -> Iterator[tuple[Tensor, Columns]]:
         """Inputs; `row` counts them from 1."""
@@ -220,7 +220,8 @@ class ArrayScorer(Scorer):
 
     def predict(self, inputs: Tensor) -> tuple[Predictive, Columns]:
         """Predictions with the draws of seed 0, or of a calibration."""
-        p = self.model.predict(inputs, self.samples)
+        seed = self.model.seed if isinstance(self.model, Calibrated) else 0
+        p = self.model.predict(inputs, self.samples, seed)
         if len(p) != len(inputs):
             raise InvalidInputError("a model with outputs at every position cannot score files part by part.")
         return p, {}
@@ -238,12 +239,12 @@ def _numbers(path: Path, rows: int, keep: Collection[str]) -> Iterator[tuple[NDA
         yield np.column_stack([as_numbers(name, cells, table.lines) for name, cells in table.columns.items()]), kept
 
 
-def read_inputs(method: Method | Calibrated, path: Path) -> Tensor:
+def read_inputs(method: Method, path: Path) -> Tensor:
     """All inputs of a method in a .npy, .npz (the array x), .csv or .parquet file."""
     return as_inputs(method, np.concatenate([x for x, _ in _numbers(path, ROWS, ())]), path)
 
 
-def as_inputs(method: Method | Calibrated, x: NDArray[Any], path: Path, first: int = 1) -> Tensor:
+def as_inputs(method: Method, x: NDArray[Any], path: Path, first: int = 1) -> Tensor:
     """Inputs in the shape and the type that the network takes; `first` is the number of the first row in its file."""
     shape, flat = method.input_shape, np.asarray(x, np.float64).reshape(len(x), math.prod(x.shape[1:]))
     bad = np.flatnonzero(~np.isfinite(flat).all(1))

@@ -39,7 +39,7 @@ lint: $(DEV) ## ruff, mypy and the import layers
 bench: $(DEV) ## measure step and prediction costs, write bench/
 	$(BIN)/python -m paper bench --out bench
 
-peers: $(PEERS) ## measure fsvi next to other libraries, write paper/peers/ (half an hour; ONLY="cnn,draws" for two sections)
+peers: $(PEERS) ## measure fsvi next to other libraries, write paper/peers/ (half an hour; ONLY="cnn,predictions" for two sections)
 	$(BIN)/python -m paper bench --peers --out paper/peers $(if $(ONLY),--only "$(ONLY)")
 
 docs: $(DOCS) ## write the results page from paper/results/, build the documentation into site/

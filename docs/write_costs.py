@@ -2,12 +2,11 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
-PEERS = DOCS.parent / "paper" / "peers"
+BENCH = DOCS.parent / "paper" / "peers" / "bench.json"
 NETWORKS = {
     "cnn": "CNN of the paper, B 128, K 32",
     "resnet18": "ResNet-18, B 32, K 8",
@@ -36,7 +35,7 @@ def cell(rows: list[dict[str, Any]], method: str) -> str:
 
 def table() -> str:
     """One row per method, one column per network."""
-    sections = json.loads((PEERS / "bench.json").read_text("utf-8"))
+    sections = json.loads(BENCH.read_text("utf-8"))
     lines = ["| step | " + " | ".join(NETWORKS.values()) + " |", "|---|" + "--:|" * len(NETWORKS)]
     for method, name in METHODS.items():
         cells = [cell(sections[network]["rows"], method) for network in NETWORKS]
@@ -50,5 +49,3 @@ if __name__ == "__main__":
     page.write_text(
         re.sub(parts, lambda found: found[1] + table() + "\n" + found[2], page.read_text("utf-8"), flags=re.DOTALL)
     )
-    for name in ("width", "depth", "context", "outputs", "draws"):
-        shutil.copy(PEERS / f"{name}.svg", DOCS / "images" / f"cost_{name}.svg")

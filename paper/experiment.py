@@ -83,7 +83,6 @@ class Experiment:
         dataset: Turns `data` into the dataset that `fit` receives, for example one that augments its batches.
         validation: Loads inputs and targets for tuning, if a random part of `data` would not do.
         tests: Datasets whose test split `evaluate` loads. A run checks that they are available before it trains.
-        context: The data that context points are drawn from. A run refuses test data among them before it trains.
         starts: Runs with the same data, whose trained models the method starts from. A run makes them first.
         trains: Whether the method is trained; what `make` makes of trained models may be ready.
         is_diagnosed: Whether `data` are all training data, so that a diagnosis on them means something.
@@ -98,7 +97,6 @@ class Experiment:
     dataset: Callable[[Tensor, Tensor], Any] | None = None
     validation: Callable[[], tuple[Any, Tensor]] | None = None
     tests: Sequence[str] = ()
-    context: Sequence[DataSplit] = ()
     starts: Sequence[Order] = ()
     trains: bool = True
     is_diagnosed: bool = True

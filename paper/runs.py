@@ -36,7 +36,7 @@ from fsvi.validation import check_choice, check_seed
 from paper import data
 from paper.experiment import PROFILES, Experiment, Order, Outcome, thin
 from paper.records import DIAGNOSIS, Result, model_path, read_result, result_path, write_document, write_result
-from paper.tasks.images import GENERATED, check_unseen
+from paper.tasks.images import GENERATED
 from paper.tasks.registry import TASKS
 
 _EPOCHS = 60
@@ -106,7 +106,8 @@ def _make(order: Order, out: Path, path: Path, tell: Callable[[str], None], prog
     for file in (model, path):
         check_writable(file.parent)
     experiment = TASKS[order.task].experiment(order)
-    _check_data(experiment)
+    for name in experiment.tests:  # noticed before hours of training
+        data.ensure(name, "test")
     before = [(run(start, out, tell, progress), _load_model(start, out)) for start in experiment.starts]
     started = time.perf_counter()
     with _threads_of(order):
@@ -127,14 +128,6 @@ def _make(order: Order, out: Path, path: Path, tell: Callable[[str], None], prog
     write_result(path, result)
     rmtree(_unfinished(out, path), ignore_errors=True)
     return result
-
-
-def _check_data(experiment: Experiment) -> None:
-    """Find the test data, and refuse test images among context points, before hours of training."""
-    for name in experiment.tests:
-        data.ensure(name, "test")
-    if experiment.context:
-        check_unseen((data.load(name, "test") for name in experiment.tests), experiment.context)
 
 
 def _load_model(order: Order, out: Path) -> Method:
@@ -210,21 +203,14 @@ def _result(
         data=[{"name": each.name, "split": each.split, "size": len(each), "sha256": each.sha256} for each in sources],
         notes=[*experiment.notes, *dict.fromkeys(source.note for source in sources if source.note)],
         seconds=seconds,
-        **where(),
-        commit=commit,
-    )
-
-
-def where() -> dict[str, Any]:
-    """Versions and machine, as a result keeps them."""
-    return {
-        "versions": {
+        versions={
             "fsvi": fsvi.__version__,
             "python": platform.python_version(),
             **{name: version(name) for name in ("torch", "numpy", "scikit-learn", "matplotlib")},
         },
-        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-    }
+        machine={"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+        commit=commit,
+    )
 
 
 def recorded(settings: Mapping[str, Any]) -> dict[str, Any]:

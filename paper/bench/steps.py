@@ -17,6 +17,7 @@ from fsvi.inputs import Bundle, Inputs
 from fsvi.likelihoods import Categorical
 from fsvi.methods import Method, make_method
 from fsvi.networks import Network, ResNet, TextEncoder, cnn, mlp
+from fsvi.training import fit
 from fsvi.training.loop import Stepper
 from fsvi.training.optimizers import check_optimizer, make_optimizer
 
@@ -91,6 +92,7 @@ def predicting(work: Work, outputs: Callable[[Inputs], Tensor]) -> Action:
 
 _SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | None]] = {
     "cnn": (cnn, (1, 28, 28)),
+    "cnn with dropout": (partial(cnn, dropout=0.1), (1, 28, 28)),
     "resnet18": (ResNet, (3, 32, 32)),
     "transformer": (
         partial(TextEncoder, _VOCABULARY, _CLASSES, width=128, layers=2, heads=4, length=_WORDS),
@@ -100,19 +102,10 @@ _SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | None]] = {
 
 
 def network_of(name: str) -> tuple[Callable[[], nn.Module], tuple[int, ...] | None]:
-    """A network and the shape of an input (None for texts) by a name such as "mlp 400-400" or "cnn with dropout"."""
-    if name.endswith(" with dropout"):
-        make, shape = network_of(name.removesuffix(" with dropout"))
-        return partial(_with_dropout, make), shape
+    """A network and the shape of an input (None for texts) by its name; "mlp 400-200" has two hidden layers."""
     if name.startswith("mlp "):
         return partial(mlp, 784, tuple(map(int, name[4:].split("-"))), _CLASSES), (784,)
     return _SHAPES[name]
-
-
-def _with_dropout(make: Callable[[], nn.Module]) -> nn.Module:
-    """The same sequence of layers with dropout before the last."""
-    *layers, head = make().children()
-    return nn.Sequential(*layers, nn.Dropout(0.1), head)
 
 
 @dataclass(frozen=True)
@@ -149,28 +142,19 @@ class Size:
         return make_method("fsvi" if name in FSVI else name, make, Categorical(), context=context, **settings)
 
     def step(self, name: str) -> Action:
-        """A function that makes one training step of fsvi on random data."""
-        return training_step(self.method(name), self.inputs(self.batch))
+        """A function that makes one training step of fsvi on random data, as `fit` does."""
+        method = self.method(name)
+        x, y = method.check_batch(self.inputs(self.batch), torch.randint(_CLASSES, (self.batch,)))
+        method.num_data = NUM_DATA
+        method.begin(x, y)
+        method.train()
+        own = method.own_optimizer(LEARNING_RATE)
+        step = Stepper(method, own or make_optimizer(check_optimizer("adam"), method, LEARNING_RATE))
+        return lambda: step([(x, y, None)])
 
     def prediction(self, name: str, num: int, num_samples: int) -> Action:
         """A function that predicts random inputs with fsvi, after one training step."""
-        method, x = self.method(name), self.inputs(self.batch)
-        training_step(method, x)()
-        batch = method.check_batch(x, torch.zeros(len(x), dtype=torch.int64))
-        method.progress = 1.0
-        method.after_epoch(lambda: [batch])
-        method.finish(lambda: [batch])
-        method.eval()
-        inputs = self.inputs(num)
+        method, inputs = self.method(name), self.inputs(num)
+        examples = self.inputs(self.batch), torch.randint(_CLASSES, (self.batch,))
+        fit(method, examples, epochs=1, batch_size=self.batch, lr=LEARNING_RATE, progress=False)
         return lambda: method.predict(inputs, num_samples=num_samples).mean
-
-
-def training_step(method: Method, x: Inputs) -> Action:
-    """A function that makes one training step, as `fit` does, with random labels."""
-    x, y = method.check_batch(x, torch.randint(_CLASSES, (len(x),)))
-    method.num_data = NUM_DATA
-    method.begin(x, y)
-    method.train()
-    own = method.own_optimizer(LEARNING_RATE)
-    step = Stepper(method, own or make_optimizer(check_optimizer("adam"), method, LEARNING_RATE))
-    return lambda: step([(x, y, None)])

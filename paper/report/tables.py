@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,25 +140,7 @@ def _notes(results: Sequence[Result]) -> str:
         for note in (*([f"{len(members)} members"] if members else []), *each.notes):
             tasks.setdefault(note, {})[each.task.removeprefix("uci-")] = None
     everywhere = len({each.task for each in results})
-    notes = [note if len(of) == everywhere else f"{', '.join(of)}: {note}" for note, of in tasks.items()]
-    first: dict[str, Mapping[str, Any]] = {}
-    same = all(_same(first.setdefault(each.task, each.settings), each.settings) for each in results)
-    return "; ".join(notes if same else [*notes, "settings differ between seeds"])
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two results have the same settings; files of earlier versions name fewer settings of methods."""
-    names = {*one, *other} - {"method"}
-    return all(one.get(name) == other.get(name) for name in names) and _agree(one.get("method"), other.get("method"))
-
-
-def _agree(one: Any, other: Any) -> bool:
-    """Whether the values that both sides name are the same."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return all(_agree(one[name], other[name]) for name in one.keys() & other.keys())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_agree, one, other))
-    return bool(one == other)
+    return "; ".join(note if len(of) == everywhere else f"{', '.join(of)}: {note}" for note, of in tasks.items())
 
 
 _COMPARED: dict[str, tuple[str, tuple[Column, ...]]] = {

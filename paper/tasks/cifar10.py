@@ -112,11 +112,7 @@ _EFFORTS = {
         batch_size=64,
         kinds=_A_FEW,
         corrupted_images=200,
-        notes=(
-            "subset: the first 4,000 training images and 1,000 test images",
-            _STEM,
-            f"corruptions {', '.join(_A_FEW)}, the first 200 test images for each",
-        ),
+        notes=(_STEM, f"corruptions {', '.join(_A_FEW)}, the first 200 test images for each"),
     ),
     "smoke": replace(
         _SMALL,
@@ -127,7 +123,7 @@ _EFFORTS = {
         batch_size=24,
         kinds=_A_FEW[:1],
         corrupted_images=4,
-        notes=("subset: the first 48 training images and 16 test images", _STEM),
+        notes=(_STEM,),
     ),
 }
 
@@ -163,7 +159,7 @@ def cifar10(order: Order) -> Experiment:
         return Outcome(found, curves, list(tests.values()))
 
     made = "corrupted images regenerated from the published definitions"
-    notes = [*effort.notes, *mixed, made]
+    notes = [*effort.differences, *mixed, made]
     experiment = Experiment(
         make,
         (x, y),
@@ -173,7 +169,6 @@ def cifar10(order: Order) -> Experiment:
         notes,
         partial(AugmentedImages, shift=effort.shift, edges=effort.edges),
         tests=(NAME, *OOD),
-        context=sources,
     )
     return started(experiment, order, is_warm=bool(effort.fine_tuning))
 

@@ -116,10 +116,8 @@ _SEQUENCES = (
 )
 
 _SMALLER = {
-    "quick": ImageEffort(
-        12_000, 2_000, 1, 1, notes=("subset: the first 12,000 training images and 2,000 test images",)
-    ),
-    "smoke": ImageEffort(500, 200, 1, 1, notes=("subset: the first 500 training images and 200 test images",)),
+    "quick": ImageEffort(12_000, 2_000, epochs=1, num_samples=1),
+    "smoke": ImageEffort(500, 200, epochs=1, num_samples=1),
 }
 _SETTINGS: Mapping[str, Any] = {
     "divergence": KL(1e-4, covariance="diagonal"),
@@ -189,7 +187,7 @@ def continual(sequence: TaskSequence, order: Order) -> Experiment:
 
     published = sequence.published[order.context == NO_CORESET]
     coreset = [f"coreset: {sequence.coreset} images per task"] if order.context == CORESET else []
-    notes = [*effort.notes, f"epochs per task: {effort.epochs}; S-FSVI's authors: {published}", *coreset]
+    notes = [*effort.differences, f"epochs per task: {effort.epochs}; S-FSVI's authors: {published}", *coreset]
     experiment = SequenceExperiment(
         make,
         tasks[-1],

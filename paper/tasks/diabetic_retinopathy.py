@@ -55,7 +55,11 @@ class _PhotographEffort(ImageEffort):
     """Adds the height and width of the photographs."""
 
     size: int = 128
-    notes: tuple[str, ...] = ("photographs at 128×128, the paper's are 512×512",)
+
+    @property
+    def differences(self) -> list[str]:
+        """Also the size of the photographs."""
+        return [*super().differences, f"photographs at {self.size}×{self.size}, the paper's are 512×512"]
 
 
 _SGD = partial(torch.optim.SGD, momentum=0.9, nesterov=True)
@@ -93,7 +97,6 @@ _EFFORTS = {
         epochs=10,
         size=64,
         batch_size=32,
-        notes=("no more than 1,200 training and 400 test photographs at 64×64, the paper's are 512×512",),
     ),
     "smoke": replace(
         _SMALL,
@@ -103,7 +106,6 @@ _EFFORTS = {
         num_samples=2,
         size=32,
         batch_size=16,
-        notes=("no more than 32 training and 24 test photographs at 32×32",),
     ),
 }
 
@@ -158,11 +160,10 @@ def retina(order: Order) -> Experiment:
         effort.fit_settings(order),
         evaluate,
         [train, *sources],
-        [*effort.notes, *mixed],
+        [*effort.differences, *mixed],
         partial(AugmentedImages, shift=effort.shift) if effort.shift else None,
         validation if stands_in else None,
         tests=(NAME,),
-        context=sources,
     )
     return started(experiment, order, is_warm=bool(effort.fine_tuning))
 

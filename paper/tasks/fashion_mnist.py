@@ -27,14 +27,8 @@ OOD = ("mnist", "notmnist")
 
 _EFFORTS = {
     "paper": ImageEffort(None, None, epochs=30, num_samples=10),
-    "quick": ImageEffort(
-        12_000,
-        2_000,
-        epochs=10,
-        num_samples=10,
-        notes=("subset: the first 12,000 training images and 2,000 test images",),
-    ),
-    "smoke": ImageEffort(256, 128, 1, 2, notes=("subset: the first 256 training images and 128 test images",)),
+    "quick": ImageEffort(12_000, 2_000, epochs=10, num_samples=10),
+    "smoke": ImageEffort(256, 128, epochs=1, num_samples=2),
 }
 
 _SETTINGS: dict[str, Mapping[str, Any]] = {"fsvi": FSVI_SETTINGS, "fbnn": {"num_samples": 10}}
@@ -73,11 +67,9 @@ def fashion_mnist(order: Order) -> Experiment:
     fit_settings = {**steps, **effort.fit_settings(order)}
     dropped = f", dropout {dropout}" if dropout else ""
     protocol = f"{fit_settings['optimizer']} at {fit_settings['lr']}{dropped}; the paper's: sgd at 0.005"
-    notes = [*effort.notes, *mixed, protocol]
+    notes = [*effort.differences, *mixed, protocol]
     tests = (NAME, *OOD)
-    experiment = Experiment(
-        make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests, context=sources
-    )
+    experiment = Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests)
     return started(experiment, order)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -65,7 +65,7 @@ class ImageEffort:
         edges: What fills the pixels that a shift uncovers.
         settings: Settings of methods.
         fine_tuning: Settings of `fit` for methods that start from MAP's network, by method; empty if none does.
-        notes: Differences from the paper.
+        notes: Differences from the paper besides the numbers of images.
     """
 
     images: int | None
@@ -80,6 +80,13 @@ class ImageEffort:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fine_tuning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def differences(self) -> list[str]:
+        """All differences from the paper, the part of the data that is used among them."""
+        if self.images is None:
+            return list(self.notes)
+        return [f"subset: the first {self.images:,} training images and {self.test_images:,} test images", *self.notes]
 
     def fit_settings(self, order: Order) -> dict[str, Any]:
         """The settings of `fit` for an order."""
@@ -155,18 +162,6 @@ def make_context(
         raise InvalidInputError(f"context {name!r} does not fit this task: {error}") from error
     context, notes = half_batch(order, contexts.Dataset(points))
     return context, [source], notes
-
-
-def check_unseen(tests: Iterable[DataSplit], context: Iterable[DataSplit]) -> None:
-    """Refuse test images that are also in the context, under any name of their dataset."""
-    seen = {hash(image.tobytes()) for each in context for image in each.x.numpy()}
-    for test in tests:
-        shared = sum(hash(image.tobytes()) in seen for image in test.x.numpy())
-        if shared:
-            raise InvalidInputError(
-                f"{shared:,} test images of {test.name} are also context points, so its results would be meaningless: "
-                f"choose another context, such as {next(iter(GENERATED))!r}, or check the files in the data folders."
-            )
 
 
 def _context_split(name: str) -> Split:

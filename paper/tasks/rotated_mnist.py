@@ -32,14 +32,8 @@ _ROTATING = ("corrupted",)
 
 _EFFORTS = {
     "paper": ImageEffort(None, None, epochs=30, num_samples=10),
-    "quick": ImageEffort(
-        12_000,
-        2_000,
-        epochs=10,
-        num_samples=10,
-        notes=("subset: the first 12,000 training images and 2,000 test images",),
-    ),
-    "smoke": ImageEffort(256, 64, 1, 2, notes=("subset: the first 256 training images and 64 test images",)),
+    "quick": ImageEffort(12_000, 2_000, epochs=10, num_samples=10),
+    "smoke": ImageEffort(256, 64, epochs=1, num_samples=2),
 }
 
 _SETTINGS = {"fsvi": FSVI_SETTINGS}
@@ -76,12 +70,9 @@ def rotated_mnist(order: Order) -> Experiment:
         found["entropy_rise"] = float(far["entropy"] - rows["entropy"][0])
         return Outcome(found, {**curves, "rotation": rows.round(5).reset_index().to_dict("list")}, [test])
 
-    notes = [*effort.notes, *mixed, f"dropout {_DROPOUT}"]
+    notes = [*effort.differences, *mixed, f"dropout {_DROPOUT}"]
     fit_settings = {"lr": 1e-3, **effort.fit_settings(order)}
-    tests = ("mnist",)
-    experiment = Experiment(
-        make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests, context=sources
-    )
+    experiment = Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=("mnist",))
     return started(experiment, order)
 
 

@@ -58,15 +58,14 @@ def test_means_and_standard_errors_are_scipys_and_of_one_task():
     assert found.tolist() == pytest.approx([values.mean(), stats.sem(values), 7])
 
 
-def test_notes_name_members_tasks_and_differing_settings():
-    settings = {"method": {"settings": {"members": [1, 2, 3]}}, "fit": {"epochs": 30}}
-    other = {"method": {"settings": {"members": [1, 2, 3], "new": 1}}, "fit": {"epochs": 20}}
-    results = [
-        make_result("ensemble:map", settings=each, seed=seed, notes=["a note"])
-        for seed, each in enumerate((settings, other))
+def test_notes_name_members_and_tasks():
+    settings = {"method": {"settings": {"members": [1, 2, 3]}}}
+    assert table_of([make_result("ensemble:map", settings=settings, notes=["a note"])]).notes == [
+        "Deep ensemble: 3 members; a note"
     ]
-    assert table_of(results).notes == ["Deep ensemble: 3 members; a note; settings differ between seeds"]
-    assert table_of(results[:1]).notes == ["Deep ensemble: 3 members; a note"]
+    notes = {"uci-wine": ["one", "both"], "uci-yacht": ["both", "other"]}
+    results = [make_result(task=task, notes=notes[task], metrics={"rmse": 1.0}) for task in notes]
+    assert table_of(results).notes[-1] == "MAP: wine: one; both; yacht: other"
 
 
 def test_parts_hold_their_own_results():

@@ -7,8 +7,7 @@ import torch
 
 import fsvi
 from paper import data
-from paper.experiment import Experiment, Order
-from paper.runs import run
+from paper.experiment import Order
 from paper.tasks.images import make_context
 from paper.tasks.registry import TASKS
 from pictures import pretend
@@ -23,22 +22,6 @@ def test_mixed_contexts_say_so(monkeypatch, name, method):
     is_mixed = isinstance(context, fsvi.contexts.Mixture)
     assert is_mixed == (name in ("kmnist", "monochrome") and method == "fsvi")
     assert notes == ["half of the context points are from the minibatch"] * is_mixed
-
-
-@pytest.mark.parametrize(
-    ("task", "name", "other"), [("fashion-mnist", "kmnist", "mnist"), ("cifar10", "cifar100", "svhn")]
-)
-def test_test_images_under_the_name_of_the_context_are_refused_before_training(
-    monkeypatch, tmp_path, task, name, other
-):
-    pretend(monkeypatch)
-    load = data.load
-    mixed_up = lambda asked, split="train": load(other, "test") if asked == name else load(asked, split)  # noqa: E731
-    monkeypatch.setattr(data, "load", mixed_up)
-    order = Order(task, "fsvi", "smoke", context=name)
-    monkeypatch.setattr(Experiment, "train", lambda *_, **__: pytest.fail("it was trained before"))
-    with pytest.raises(fsvi.errors.InvalidInputError, match=f"48 .*{other}"):
-        run(order, tmp_path, progress=False)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "boston"])

@@ -112,15 +112,13 @@ def test_our_own_networks_come_back(make, shape):
     assert_same_function(net, again, torch.randn(4, *shape))
 
 
-def test_names_order_type_and_frozen_parameters_come_back():
+def test_names_order_and_type_come_back():
     net = nn.Sequential()
     for name, layer in (("second", nn.Linear(3, 4)), ("a", nn.Tanh()), ("10", nn.Linear(4, 2))):
         net.add_module(name, layer)
-    net.double().second.weight.requires_grad_(False)
-    again = rebuilt(net)
+    again = rebuilt(net.double())
     assert list(again._modules) == ["second", "a", "10"]
-    kinds = [[(n, p.dtype, p.requires_grad) for n, p in each.named_parameters()] for each in (net, again)]
-    assert kinds[0] == kinds[1]
+    assert all(p.dtype == torch.float64 for p in again.parameters())
 
 
 # What is not described
@@ -189,7 +187,6 @@ def layers(layer, **settings):
         (layers("Linear", in_features=-1, out_features=2), "built"),
         (layers("Conv2d", in_channels=2, out_channels=2, kernel_size=1, groups=0), "built"),
         ({**GOOD, "dtype": "torch.load"}, "built"),
-        ({**GOOD, "frozen": ["nothing"]}, "built"),
         ({**GOOD, "layers": {"layer": "Sequential", "children": [["a.b", GOOD["layers"]]]}}, "built"),
         (3, "built"),
     ],

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fsvi.errors import FileFormatError
 from fsvi.networks.distance import RandomFeatures
@@ -45,13 +44,10 @@ def describe(net: nn.Module) -> dict[str, Any] | None:
     changed.
     """
     layers = None if any(map(is_altered, net.modules())) else _describe(net)
-    if layers is None:
-        return None
     dtype = next((p.dtype for p in net.parameters()), torch.float32)
-    frozen = [name for name, p in net.named_parameters() if not p.requires_grad]
-    description = {"layers": layers, "dtype": str(dtype), "frozen": frozen}
+    description = {"layers": layers, "dtype": str(dtype)}
     try:
-        return description if _is_sketch(_sketch(description), net) else None
+        return description if layers is not None and _form(_sketch(description)) == _form(net) else None
     except Exception:  # a changed attribute must not prevent saving the network
         return None
 
@@ -63,7 +59,8 @@ def build(description: Mapping[str, Any], limit: int | None = None) -> nn.Module
     `limit` numbers in parameters and buffers, before any memory is allocated. The memory that a pass through the
     network needs is not bounded.
     """
-    size = sum(tensor.numel() for _, tensor in _tensors(_sketch(description)))
+    sketch = _sketch(description)
+    size = sum(tensor.numel() for tensor in chain(sketch.parameters(), sketch.buffers()))
     if limit is not None and size > limit:
         raise FileFormatError(f"the network described has {size} numbers, but the file holds only {limit}.")
     with torch.random.fork_rng(devices=[]):
@@ -76,38 +73,33 @@ def is_altered(module: nn.Module) -> bool:
 
 
 def _describe(module: nn.Module) -> dict[str, Any] | None:
-    name = type(module).__name__
-    if type(module) is nn.Sequential:
-        children = [[key, _describe(child)] for key, child in module._modules.items() if child is not None]
-        return {"layer": name, "children": children} if all(child for _, child in children) else None
-    return _settings(module) if _LAYERS.get(name) is type(module) else None
+    """A layer's class, and the constructor's arguments that differ from the defaults, which layers keep as attributes.
 
-
-def _settings(layer: nn.Module) -> dict[str, Any] | None:
-    """The constructor's arguments that differ from the defaults; layers keep them as attributes of the same name."""
+    None stands for a module that is not known; what contains it cannot be built.
+    """
+    kind = type(module)
+    if kind is nn.Sequential:
+        children = [[name, _describe(child)] for name, child in module.named_children()]
+        return {"layer": kind.__name__, "children": children}
+    if _LAYERS.get(kind.__name__) is not kind:
+        return None
     given: dict[str, Any] = {}
-    for name, parameter in inspect.signature(type(layer)).parameters.items():
-        value = getattr(layer, name, parameter.default)
+    for name, parameter in inspect.signature(kind).parameters.items():
+        value = getattr(module, name, parameter.default)
         if name == "bias" and not isinstance(value, bool):
             value = value is not None
-        if isinstance(value, nn.Module):
-            value = _describe(value)
-            if value is None:
-                return None
-        given |= {name: plain(value)} if value != parameter.default else {}
-    return {"layer": type(layer).__name__, "settings": given}
+        if value != parameter.default:
+            given[name] = _describe(value) if isinstance(value, nn.Module) else plain(value)
+    return {"layer": kind.__name__, "settings": given}
 
 
 def _build(description: Mapping[str, Any]) -> nn.Module:
     try:
-        net = _build_layer(description["layers"]).to(_DTYPES[description["dtype"]])
-        for name in description["frozen"]:
-            net.get_parameter(name).requires_grad_(False)
+        return _build_layer(description["layers"]).to(_DTYPES[description["dtype"]])
     except FileFormatError:
         raise
     except Exception as error:  # constructors raise all kinds of errors for wrong arguments
         raise FileFormatError(f"the network described cannot be built: {first_line(error)}.") from error
-    return net
 
 
 def _build_layer(description: Mapping[str, Any]) -> nn.Module:
@@ -129,8 +121,7 @@ def _setting(name: str, value: Any) -> Any:
         return _build_layer(value)
     if isinstance(value, list):
         return tuple(_setting(name, item) for item in value)
-    is_nan = isinstance(value, float) and math.isnan(value)
-    if name in ("device", "dtype") or not isinstance(value, _PLAIN) or is_nan:
+    if name in ("device", "dtype") or not isinstance(value, _PLAIN):
         raise FileFormatError(f"the network described has a layer with {name}={value!r}, which is not allowed.")
     return value
 
@@ -141,12 +132,7 @@ def _sketch(description: Mapping[str, Any]) -> nn.Module:
         return _build(description)
 
 
-def _is_sketch(sketch: nn.Module, net: nn.Module) -> bool:
-    """Whether both have layers of the same classes and settings, and tensors of the same shapes and types."""
-    forms = [[(name, t.shape, t.dtype, t.requires_grad) for name, t in _tensors(each)] for each in (sketch, net)]
-    kinds = [[type(module) for _, module in each.named_modules(remove_duplicate=False)] for each in (sketch, net)]
-    return forms[0] == forms[1] and kinds[0] == kinds[1] and repr(sketch) == repr(net)
-
-
-def _tensors(net: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    return chain(net.named_parameters(), net.named_buffers())
+def _form(net: nn.Module) -> tuple[str, list[Any]]:
+    """The settings of all layers, and the names, shapes and types of all tensors."""
+    tensors = chain(net.named_parameters(), net.named_buffers())
+    return repr(net), [(name, tensor.shape, tensor.dtype) for name, tensor in tensors]

@@ -84,11 +84,6 @@ class RandomFeatures(nn.Module):
     def _scaled(self, x: Tensor) -> Tensor:
         return F.normalize(x, dim=-1) if self.normalize else x
 
-    def extra_repr(self) -> str:
-        """What two such layers may differ in besides their tensors."""
-        sizes = f"{self.num_inputs}, {self.num_features}, {self.length_scale}"
-        return f"{sizes}, normalize={self.normalize}"
-
 
 def median_distance(x: Tensor) -> float:
     """The median distance between rows that differ; 1 if none do.

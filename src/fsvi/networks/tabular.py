@@ -124,10 +124,6 @@ class TabularFeatures(nn.Module):
         rows = torch.arange(h.shape[1], device=h.device) % _MASKS
         return kept[:, rows] / (1 - self.dropout)
 
-    def extra_repr(self) -> str:
-        """What two such layers may differ in besides their weights."""
-        return f"{self.in_features}, {self.num_numbers}, hidden={self.hidden}, members={self.members}"
-
 
 class DistanceFeatures(nn.Module):
     """Features of a trained network, next to random features that know how far a row is from the training rows.
@@ -204,10 +200,6 @@ class DistanceFeatures(nn.Module):
         continued = _TREND * (slopes * e.abs().clamp_max(_FARTHEST)).sum(1, keepdim=True)
         trend = (continued.square() + _GROWTH * squared.clamp_max(_FARTHEST**2)).sqrt()
         return torch.cat([h * torch.rsqrt(1 + squared / _FADE**2), random, trend], 1)
-
-    def extra_repr(self) -> str:
-        """What two such layers may differ in besides their tensors."""
-        return f"{self.in_features}, {self.num_hidden}, {self.num_features}"
 
 
 def _slope(x: Tensor, column: int, sign: int, function: Callable[[Tensor], Tensor]) -> float:

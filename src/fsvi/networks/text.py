@@ -33,10 +33,6 @@ class _Block(nn.Module):
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2) + bias
         return self.mix((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
 
-    def extra_repr(self) -> str:
-        """The setting that no layer shows."""
-        return f"heads={self.heads}"
-
 
 class TextEncoder(nn.Module):
     """A small transformer encoder: words and their places, blocks of attention, the mean over words, a linear head.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from itertools import chain
 from typing import Any
 
 import torch
@@ -86,8 +87,20 @@ def _arguments(module: nn.Module, x: Bundle) -> tuple[tuple[Any, ...], dict[str,
 # Other parameters -----------------------------------------------------------------------------------------------------
 
 
-_Place = tuple[dict[str, Any], str, Tensor]
-"""Where a tensor is kept, how it is called there, and what replaces it."""
+_Place = tuple[dict[str, Any], str, Any]
+"""Where a tensor or a setting is kept, how it is called there, and what replaces it."""
+
+
+@contextmanager
+def _replaced(places: Sequence[_Place]) -> Iterator[None]:
+    own = [store[name] for store, name, _ in places]
+    try:
+        for store, name, value in places:
+            store[name] = value
+        yield
+    finally:
+        for (store, name, _), value in zip(places, own, strict=True):
+            store[name] = value
 
 
 def functional_call(net: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -119,29 +132,12 @@ def exporting() -> Iterator[None]:
         _EXPORTING.reset(token)
 
 
-@contextmanager
-def _replaced(places: list[_Place]) -> Iterator[None]:
-    own = [store[name] for store, name, _ in places]
-    try:
-        for store, name, tensor in places:
-            store[name] = tensor
-        yield
-    finally:
-        for (store, name, _), tensor in zip(places, own, strict=True):
-            store[name] = tensor
-
-
 def _places(net: nn.Module, tensors: Mapping[str, Tensor]) -> list[_Place]:
     """Every place in the network that holds a tensor of those names; one of a module with two names occurs once."""
-    values: dict[int, Tensor] = {}
-    places: dict[tuple[int, str], tuple[dict[str, Any], int]] = {}
-    for prefix, module in net.named_modules(remove_duplicate=False):
-        for store in (module._parameters, module._buffers):
-            for name, own in store.items():
-                places.setdefault((id(module), name), (store, id(own)))
-                if (full := f"{prefix}.{name}" if prefix else name) in tensors:
-                    values[id(own)] = tensors[full]
-    return [(store, name, values[own]) for (_, name), (store, own) in places.items() if own in values]
+    named = chain(net.named_parameters(remove_duplicate=False), net.named_buffers(remove_duplicate=False))
+    values = {id(own): tensors[name] for name, own in named if name in tensors}
+    stores = (store for module in net.modules() for store in (module._parameters, module._buffers))
+    return [(store, name, values[id(own)]) for store in stores for name, own in store.items() if id(own) in values]
 
 
 # Other modes ----------------------------------------------------------------------------------------------------------
@@ -149,24 +145,13 @@ def _places(net: nn.Module, tensors: Mapping[str, Tensor]) -> list[_Place]:
 
 def evaluating(net: nn.Module) -> AbstractContextManager[None]:
     """Put `net` into eval mode: no dropout, BatchNorm uses its running statistics. Each layer's mode is restored."""
-    return repeatable(lambda: _switched(net.modules(), False))
+    return repeatable(lambda: _replaced([(vars(module), "training", False) for module in net.modules()]))
 
 
 def dropping(net: nn.Module) -> AbstractContextManager[None]:
     """Switch dropout on in a network in eval mode."""
-    return _switched((m for m in net.modules() if isinstance(m, nn.modules.dropout._DropoutNd)), True)
-
-
-@contextmanager
-def _switched(modules: Iterable[nn.Module], training: bool) -> Iterator[None]:
-    changed = [module for module in modules if module.training != training]
-    for module in changed:
-        module.training = training
-    try:
-        yield
-    finally:
-        for module in changed:
-            module.training = not training
+    layers = [module for module in net.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    return _replaced([(vars(layer), "training", True) for layer in layers])
 
 
 @contextmanager
@@ -175,16 +160,12 @@ def averaging_statistics(net: nn.Module, frozen: Collection[nn.Module] = ()) -> 
     ones, are in eval mode.
     """
     layers = [layer for layer in batch_norms(net) if layer not in frozen]
-    momenta = [layer.momentum for layer in layers]
-    with evaluating(net):
-        for layer in layers:
-            layer.reset_running_stats()
-            layer.momentum, layer.training = None, True
-        try:
-            yield
-        finally:
-            for layer, momentum in zip(layers, momenta, strict=True):
-                layer.momentum, layer.training = momentum, False
+    for layer in layers:
+        layer.reset_running_stats()
+    momenta = [(vars(layer), "momentum", None) for layer in layers]
+    modes = [(vars(layer), "training", True) for layer in layers]
+    with evaluating(net), _replaced(momenta + modes):
+        yield
 
 
 # Gradient checkpoints -------------------------------------------------------------------------------------------------
@@ -241,10 +222,15 @@ class _Following:
     def __enter__(self) -> None:
         with self._lock:
             self._depth += 1
-            if self._depth == 1:
-                self._start, self._apply = checkpoint._CheckpointFrame.__init__, checkpoint.CheckpointFunction.apply
-                checkpoint._CheckpointFrame.__init__ = self._remember(self._start)  # type: ignore[method-assign]
-                checkpoint.CheckpointFunction.apply = _newer  # type: ignore[method-assign]
+            if self._depth > 1:
+                return
+            start = self._start = checkpoint._CheckpointFrame.__init__
+
+            def remember(frame: Any, recompute: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+                start(frame, _repeated(recompute), *args, **kwargs)
+
+            checkpoint._CheckpointFrame.__init__ = remember  # type: ignore[assignment, method-assign]
+            checkpoint.CheckpointFunction.apply = _newer  # type: ignore[method-assign]
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -252,13 +238,6 @@ class _Following:
             if self._depth == 0:
                 checkpoint._CheckpointFrame.__init__ = self._start  # type: ignore[method-assign]
                 del checkpoint.CheckpointFunction.apply
-
-    @staticmethod
-    def _remember(start: Callable[..., None]) -> Any:
-        def remember(frame: Any, recompute: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-            start(frame, _repeated(recompute), *args, **kwargs)
-
-        return remember
 
 
 def _newer(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:

@@ -21,10 +21,7 @@ def deep_copy(module: Module, instead: Mapping[int, Any] | None = None) -> Modul
     """A deep copy that shares attributes which cannot be copied, such as a lock or an open file.
 
     Activations that a layer keeps from its last call cannot be copied either; the copy has them without their graph.
-
-    Args:
-        module: The module.
-        instead: What stands in the copy for some of its parts, by identity.
+    `instead` is what stands in the copy for some of its parts, by identity.
     """
     memo: dict[int, Any] = dict(instead or {})
     try:

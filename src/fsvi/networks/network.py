@@ -123,11 +123,6 @@ class Network:
         initialize(other.module)
         return other
 
-    def train(self) -> None:
-        """Training mode, except that normalization layers whose parameters are all frozen stay in eval mode."""
-        self.module.train()
-        self.hold_frozen()
-
     def hold_frozen(self) -> None:
         """Keep frozen normalization layers in eval mode: their running statistics are used and do not move."""
         for layer in self.frozen_norms():
@@ -172,18 +167,8 @@ class Network:
         return channels_last(inputs[-1], axis), channels_last(outputs, axis)
 
     def features(self, x: Inputs | Positions, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The features Φ(x) alone: the pass ends where the head begins, if nothing else decides what they are."""
-        if self.layout.is_moved or self.is_reused:
-            return self.with_features(x, tensors)[0]
-        if isinstance(x, Positions):
-            return x.select(self.features(x.inputs, tensors))
-        try:
-            with self.linear.register_forward_pre_hook(_stop):
-                self._returned(x, tensors)
-        except _Reached as reached:
-            features: Tensor = reached.args[0]
-            return features if self.layout.axis == -1 else channels_last(features, self.layout.axis)
-        raise HeadError(f"the network did not call its last layer {self.head!r}.")
+        """The features Φ(x) alone."""
+        return self.with_features(x, tensors)[0]
 
     def arranged(self, x: Any) -> Any:
         """`x` on the network's device, and images in its memory layout."""
@@ -337,7 +322,6 @@ class Network:
                 linear.train(training)
                 features, outputs = self.with_features(x, drawn)
                 outputs = self(x, drawn) if self.layout.is_moved else outputs
-                linear.eval()
             expected = apply_head(features, *(drawn[name] for name in self.head_names))
             tolerance = _TOLERANCE * float(expected.abs().max())
             if not torch.allclose(outputs, expected, rtol=0, atol=tolerance):
@@ -396,14 +380,6 @@ class Network:
         axis, is_moved, positions = settings["layout"]
         network.layout = OutputLayout(int(axis), bool(is_moved), tuple(positions))
         return network
-
-
-class _Reached(BaseException):
-    """The head was called with this input; not an `Exception`, which a model might catch."""
-
-
-def _stop(_: nn.Module, args: tuple[Any, ...]) -> None:
-    raise _Reached(args[0])
 
 
 def check_supported(module: nn.Module) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fsvi.errors import InvalidInputError
 
 _Norm = nn.modules.batchnorm._NormBase
-_NORMALIZATIONS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+"""What BatchNorm and InstanceNorm have in common."""
 _PLAIN = (nn.Sequential, nn.Linear, nn.Identity, nn.Flatten, nn.LayerNorm, nn.modules.dropout._DropoutNd)
 _ACTIVATIONS = "torch.nn.modules.activation"
 
@@ -21,7 +21,7 @@ def deterministic_names(net: nn.Module) -> set[str]:
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in net.named_modules()
-        if isinstance(module, _NORMALIZATIONS)
+        if isinstance(module, _Norm)
         for name, _ in module.named_parameters(recurse=False)
     }
 
@@ -34,19 +34,11 @@ def batch_norms(net: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
 def frozen_norms(net: nn.Module, head: Collection[str] = ()) -> list[nn.Module]:
     """The normalization layers that must not learn: those whose parameters are all frozen.
 
-    A layer without parameters counts as frozen if the smallest module around it that has parameters other than the
-    `head`'s has none that learn.
+    A layer without parameters counts as frozen if no parameter but the `head`'s learns.
     """
-    return [m for name, m in net.named_modules() if isinstance(m, _Norm) and _is_frozen(net, name, head)]
-
-
-def _is_frozen(net: nn.Module, name: str, head: Collection[str]) -> bool:
-    parts = name.split(".")
-    for end in range(len(parts), -1, -1):
-        around = [key for key, _ in net.named_parameters() if key.split(".")[:end] == parts[:end] and key not in head]
-        if around:
-            return not any(net.get_parameter(key).requires_grad for key in around)
-    return False
+    others = [p for name, p in net.named_parameters() if name not in head]
+    norms = [(module, list(module.parameters()) or others) for module in net.modules() if isinstance(module, _Norm)]
+    return [module for module, around in norms if around and not any(p.requires_grad for p in around)]
 
 
 def padding_rows(net: nn.Module) -> dict[str, int]:

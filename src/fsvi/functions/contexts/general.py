@@ -124,26 +124,18 @@ class Uniform(Context):
 class Monochrome(Context):
     """Images of one color: every channel is filled with a pixel drawn at random from that channel of the images.
 
-    Args:
-        images: The images, (n, channels, height, width); None takes the training images, or for a DataLoader the sample
-            of them that `fit` looks at first.
+    These are the training images, or for a DataLoader the sample of them that `fit` looks at first.
     """
 
-    _transient = ("images",)
-
-    def __init__(self, images: Any = None) -> None:
-        self.images = None if images is None else _check_images("Monochrome", torch.as_tensor(images))
-        self._pixels = self.images
+    _images: Tensor | None = None
 
     def prepare(self, x: Tensor) -> None:
         """Take the pixels of the training images; no copy is made."""
-        _check_images("Monochrome", x)
-        if self.images is None:
-            self._pixels = x
+        self._images = _check_images("Monochrome", x)
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """One pixel per channel, independently, spread over the image."""
-        images = _check_images("Monochrome", batch) if self._pixels is None else self._pixels
+        images = _check_images("Monochrome", batch) if self._images is None else self._images
         count, channels, height, width = images.shape
         device = images.device
         n, row, column = (torch.randint(size, (num, channels), device=device) for size in (count, height, width))

@@ -5,10 +5,10 @@ from torch import nn
 import fsvi
 import scenarios
 from fsvi.functions import FunctionGaussian, gaussian_kl
-from fsvi.networks.distance import median_distance
 from fsvi.functions.priors import GaussianProcess, Induced
 from fsvi.methods import fbnn
 from fsvi.methods.base import network_functions
+from fsvi.networks.distance import median_distance
 from fsvi_cases import begun, flat_mean
 
 LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])

@@ -24,7 +24,7 @@ from fsvi.networks.calls import averaging_statistics
 from fsvi.networks.copies import deep_copy
 from fsvi.networks.devices import Precise, forked_random, in_float64, seed_random
 from fsvi.networks.network import Network
-from fsvi.networks.parameters import batch_norms, deterministic_names, initialize
+from fsvi.networks.parameters import batch_norms, deterministic_names, initialize, matching_names
 from fsvi.posteriors.mean_field import MeanField
 from fsvi.serialization import Configurable
 from fsvi.validation import check_positive, check_type
@@ -209,7 +209,7 @@ class Empirical(_NetworkPrior):
         source: A trained `nn.Module` of the same architecture, or a trained method. Its parameters are the prior's
             mean. A method with a `posterior` also gives the standard deviations.
         variance: The variance of the stochastic parameters where the source has no posterior.
-        stochastic: The names of the stochastic parameters; None means the last layer's.
+        stochastic: The names of stochastic layers or parameters, or patterns; the last layer is always among them.
     """
 
     _transient = ("source",)
@@ -229,8 +229,8 @@ class Empirical(_NetworkPrior):
         posterior = getattr(source, "posterior", None)
         if isinstance(posterior, MeanField):
             self.stochastic = posterior.layout.names
-        names = self.stochastic or network.head_names
-        _check_stochastic(names, network)
+        known = [name for name, _ in net.named_parameters()]
+        names = matching_names(net, self.stochastic or (), known, network.head_names)
         if source is not None:
             is_method = isinstance(getattr(source, "network", None), Network)
             trained = source.get_submodule("net") if is_method else source
@@ -243,17 +243,6 @@ class Empirical(_NetworkPrior):
     def forget_source(self) -> None:
         """Keep the copied parameters only, so that the source, and the sources of its own prior, can be freed."""
         self._source = (None,)
-
-
-def _check_stochastic(names: Sequence[str], network: Network) -> None:
-    known = [name for name, _ in network.module.named_parameters()]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise InvalidInputError(
-            f"stochastic={unknown[0]!r} is no parameter of the network: there are {', '.join(known)}."
-        )
-    if not set(network.head_names) <= set(names):
-        raise InvalidInputError(f"stochastic={list(names)} leaves out the last layer, whose variance the prior needs.")
 
 
 def _check_same_parameters(net: nn.Module, trained: nn.Module) -> None:

@@ -85,7 +85,7 @@ def test_positions_with_a_label_are_rows():
             assert torch.equal(pooled.sets(shaped).flatten(0, 1), whole.sets(p))
     kept = Referral(rows, y[y != -100], 0.4, 0.6)
     pooled = Referral(shaped, labels, 0.4, 0.6)
-    assert pooled.to_dict() == kept.to_dict() and torch.equal(pooled.decide(shaped).flatten(), kept.decide(p))
+    assert vars(pooled) == vars(kept) and torch.equal(pooled.decide(shaped).flatten(), kept.decide(p))
 
 
 def test_positions_with_a_target_are_rows():

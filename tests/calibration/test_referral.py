@@ -76,6 +76,6 @@ def test_the_test_is_the_exact_binomial_one():
 def test_it_is_written_down_as_plain_numbers(generator):
     p, y = draw(1000, generator)
     referral = Referral(p, y, confidence=0.8)
-    written = json.loads(json.dumps(referral.to_dict()))
+    written = json.loads(json.dumps(vars(referral)))
     assert written == vars(referral) and written["confidence"] == 0.8
     assert torch.equal(p.entropy() <= written["threshold"], referral.decide(p))

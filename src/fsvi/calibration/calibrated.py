@@ -19,39 +19,33 @@ from fsvi.validation import as_tensor, check_count, check_fraction, check_seed, 
 
 
 class Calibration(Configurable):
-    """Calibration steps in their order, fitted on held-out predictions and applied to any prediction.
+    """A scaling, a conformal step, or both, fitted on held-out predictions and applied to any prediction.
 
-    If there are both scalings and a conformal step, `fit` divides the held-out rows at random: the coverage guarantee
-    needs rows that the scalings have not seen.
+    If there are both, `fit` divides the held-out rows at random: the coverage guarantee needs rows that the scaling has
+    not seen.
 
     Args:
-        steps: Scalings, then at most one conformal step: `[TemperatureScaling(), LAC()]`.
-        scaling_share: Share of the held-out rows that fits the scalings when a conformal step gets the others.
+        steps: The scaling, then the conformal step: `[TemperatureScaling(), LAC()]`. One of them may be left out.
+        scaling_share: Share of the held-out rows that fits the scaling when a conformal step gets the others.
+
+    Attributes:
+        scaling: The step that corrects predictions, or None.
+        conformal: The step that makes sets or intervals, or None.
     """
 
     def __init__(self, steps: Sequence[Rescaling | Conformal], scaling_share: float = 0.3) -> None:
         self.steps = list(steps)
         self.scaling_share = check_fraction("scaling_share", scaling_share)
-        is_scaling = [isinstance(step, Rescaling) for step in self.steps]
-        if not self.steps or not all(is_scaling[:-1]) or not isinstance(self.steps[-1], (Rescaling, Conformal)):
+        self.scaling = next((step for step in self.steps if isinstance(step, Rescaling)), None)
+        self.conformal = next((step for step in self.steps if isinstance(step, Conformal)), None)
+        if not self.steps or self.steps != [step for step in (self.scaling, self.conformal) if step is not None]:
             given = ", ".join(type(step).__name__ for step in self.steps)
             raise InvalidInputError(
-                f"steps=[{given}] must be scalings and then at most one conformal step: [TemperatureScaling(), LAC()]."
+                f"steps=[{given}] must be a scaling, a conformal step, or both: [TemperatureScaling(), LAC()]."
             )
 
-    @property
-    def scalings(self) -> list[Rescaling]:
-        """The steps that correct predictions."""
-        return [step for step in self.steps if isinstance(step, Rescaling)]
-
-    @property
-    def conformal(self) -> Conformal | None:
-        """The step that makes sets or intervals, if there is one."""
-        last = self.steps[-1]
-        return None if isinstance(last, Rescaling) else last
-
     def fit(self, p: Any, y: Any, seed: int = 0) -> Calibration:
-        """Fit every step on held-out rows, each after the steps before it.
+        """Fit the scaling on held-out rows, and the conformal step on others, scaled.
 
         The rows must be exchangeable with those to come, and must have been used neither for training nor for stopping
         or selecting the model.
@@ -66,26 +60,23 @@ class Calibration(Configurable):
         if y.dim() == 0 or len(y) != len(p):
             raise InvalidInputError(f"there are {len(p)} predictions, but targets of shape {tuple(y.shape)}.")
         first = rest = torch.arange(len(y))
-        if self.scalings and self.conformal is not None:
+        if self.scaling is not None and self.conformal is not None:
             order = torch.randperm(len(y), generator=torch.Generator().manual_seed(check_seed(seed)))
             first, rest = order.tensor_split([int(self.scaling_share * len(y))])
             if len(first) == 0:
-                raise InvalidInputError(f"{len(y)} held-out rows are too few for scalings and a conformal step.")
-        scaled, targets = p[first], y[first]
-        for step in self.scalings:
-            scaled = step.fit(scaled, targets)(scaled)
+                raise InvalidInputError(f"{len(y)} held-out rows are too few for a scaling and a conformal step.")
+        if self.scaling is not None:
+            self.scaling.fit(p[first], y[first])
         if self.conformal is not None:
             self.conformal.fit(self(p[rest]), y[rest])
         return self
 
     def __call__(self, p: Any) -> Any:
-        """The scaled prediction; `p` itself without scalings."""
-        for step in self.scalings:
-            p = step(p)
-        return p
+        """The scaled prediction; `p` itself without a scaling."""
+        return p if self.scaling is None else self.scaling(p)
 
     def sets(self, p: Any, alpha: float = 0.1) -> Tensor:
-        """Prediction sets (n, classes) of predictions `p`, which are scaled first; see `ConformalSets`.
+        """The classes in the set of each input, (n, classes): True is in it.
 
         Args:
             p: Predictions of the method, before scaling.
@@ -96,7 +87,7 @@ class Calibration(Configurable):
         return self.conformal.sets(self(p), alpha)
 
     def intervals(self, p: Any, alpha: float = 0.1) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends for predictions `p`, which are scaled first; see `ConformalIntervals`.
+        """The lower and upper ends of intervals, (n, targets) each; a target on the edge is inside.
 
         Args:
             p: Predictions of the method, before scaling.
@@ -115,7 +106,7 @@ class Calibrated(Method):
 
     Args:
         method: The trained method.
-        calibration: Its calibration, fitted on `method.predict(x, num_samples, seed)` for held-out rows.
+        calibration: Its calibration, fitted on `method.predict(x, num_samples, seed)` for held-out inputs `x`.
         num_samples: Draws per prediction.
         seed: Seed of the draws.
     """
@@ -129,28 +120,6 @@ class Calibrated(Method):
         self.num_samples = check_draws(check_count("num_samples", num_samples))
         self.seed = check_seed(seed)
         self.num_data, self.input_shape = method.num_data, method.input_shape
-
-    @classmethod
-    def fit(
-        cls,
-        method: Method,
-        steps: Sequence[Rescaling | Conformal],
-        x: Any,
-        y: Any,
-        num_samples: int = 100,
-        seed: int = 0,
-    ) -> Calibrated:
-        """Calibrate a trained method on held-out data; see `Calibration.fit`.
-
-        Args:
-            method: The trained method.
-            steps: The steps of the calibration, in order.
-            x: Held-out inputs.
-            y: Their targets.
-            num_samples: Draws per prediction.
-            seed: Seed of the draws.
-        """
-        return cls(method, Calibration(steps).fit(method.predict(x, num_samples, seed), y), num_samples, seed)
 
     def sets(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Tensor:
         """The classes in the prediction set of each input, (n, classes).

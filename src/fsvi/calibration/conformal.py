@@ -97,23 +97,13 @@ class ConformalSets(Conformal):
         """The score of every class, (..., classes): larger where the class conforms less to the prediction."""
 
     def fit(self, p: Probabilities, y: Any) -> Self:
-        """Keep the scores of held-out predictions with their labels.
-
-        Args:
-            p: Held-out predictions.
-            y: Their labels.
-        """
+        """Keep the scores of held-out predictions `p` with their labels `y`."""
         probabilities, y, _ = check_predictions(p, y)
         self.scores = self.class_scores(probabilities).gather(1, y[:, None]).squeeze(1).sort().values
         return self
 
     def sets(self, p: Probabilities, alpha: float = 0.1) -> Tensor:
-        """The classes in the set of each input, (n, classes): True is in it.
-
-        Args:
-            p: Predictions.
-            alpha: The largest chance that a set misses the label.
-        """
+        """The classes in the set of each input, (n, classes); see `Calibration.sets`."""
         bound, probabilities = self.bound(alpha), check_probabilities(p)
         chosen = self.class_scores(probabilities) <= bound
         if self.nonempty:
@@ -183,12 +173,7 @@ class ConformalIntervals(Conformal):
     """
 
     def fit(self, p: Predictive, y: Any) -> Self:
-        """Keep the scaled residuals of held-out targets; rows in which one is missing are left out.
-
-        Args:
-            p: Held-out predictions.
-            y: Their targets.
-        """
+        """Keep the scaled residuals of held-out targets `y`; rows in which one is missing are left out."""
         p, y = check_numbers(p, y)
         complete = ~y.isnan().any(1)
         if not bool(complete.any()):
@@ -198,12 +183,7 @@ class ConformalIntervals(Conformal):
         return self
 
     def intervals(self, p: Predictive, alpha: float = 0.1) -> tuple[Tensor, Tensor]:
-        """The lower and upper ends, (n, targets) each, in the units of `p`; a target on the edge is inside.
-
-        Args:
-            p: Predictions.
-            alpha: The largest chance that an interval misses its target.
-        """
+        """The lower and upper ends, (n, targets) each; see `Calibration.intervals`."""
         bound, (mean, std) = self.bound(alpha), _moments(check_numeric(p))
         return mean - bound * std, mean + bound * std
 

@@ -81,10 +81,6 @@ class Referral:
         """
         return uncertainty(p, self.score).double() <= self.threshold
 
-    def to_dict(self) -> dict[str, Any]:
-        """The settings and what was learned, as plain numbers and strings."""
-        return dict(vars(self))
-
     def __str__(self) -> str:
         return (
             f"Refer inputs with {self.score.replace('_', ' ')} above {self.threshold:.4g}, about {self.referred:.1%} "

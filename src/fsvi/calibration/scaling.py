@@ -54,12 +54,7 @@ class TemperatureScaling(Rescaling):
         self.temperature = None if temperature is None else check_positive("temperature", temperature)
 
     def fit(self, p: Predictive, y: Any) -> Self:
-        """Minimize the mean negative log-likelihood of held-out labels.
-
-        Args:
-            p: Held-out predictions.
-            y: Their labels.
-        """
+        """Minimize the mean negative log-likelihood of held-out labels `y`."""
         _, y, observed = check_predictions(p, y)
         p = exact(p).rows()[observed.flatten()]
         self.temperature = _best_scale(lambda temperature: p.tempered(temperature).log_prob(y))
@@ -84,12 +79,7 @@ class VarianceScaling(Rescaling):
         self.factor = None if factor is None else check_scores("factor", factor)
 
     def fit(self, p: Predictive, y: Any) -> Self:
-        """Minimize the mean negative log-likelihood of held-out targets, each target by itself.
-
-        Args:
-            p: Held-out predictions.
-            y: Their targets.
-        """
+        """Minimize the mean negative log-likelihood of held-out targets `y`, each target by itself."""
         p, y = check_numbers(p, y)
         best = [_best_factor(p.column(target), y[:, target]) for target in range(y.shape[1])]
         self.factor = torch.tensor(best, dtype=torch.float64)

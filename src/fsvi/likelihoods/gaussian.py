@@ -14,7 +14,6 @@ from torch import distributions as D
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood
 from fsvi.likelihoods.predictive import as_numbers, precise
-from fsvi.serialization import plain
 from fsvi.validation import as_tensor, check_fraction, check_positive
 
 
@@ -61,9 +60,6 @@ class Gaussian(NumberLikelihood):
         self.learn_noise = learn_noise
         self.heteroscedastic = heteroscedastic
         self._set(values)
-
-    def _setting(self, name: str) -> Any:
-        return plain(self._noise) if name == "noise" else super()._setting(name)  # a learned one is a tensor
 
     def bind(self, num_outputs: int) -> None:
         """One noise per output."""

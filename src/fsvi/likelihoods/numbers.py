@@ -12,6 +12,7 @@ from torch import distributions as D
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import Likelihood
 from fsvi.likelihoods.predictive import Predictive, as_numbers, check_defined
+from fsvi.serialization import plain
 
 
 class NumberLikelihood(Likelihood):
@@ -55,6 +56,10 @@ class NumberLikelihood(Likelihood):
             setattr(self, name, nn.Parameter(values))
         else:
             self.register_buffer(name, values)
+
+    def _setting(self, name: str) -> Any:
+        """For files: where a learned value, which is saved with the tensors, has started."""
+        return plain(getattr(self, f"_{name}")) if hasattr(self, f"_{name}") else super()._setting(name)
 
     def present(self, roots: Tensor, y: Tensor | None) -> Tensor:
         """Diagonal roots (n, targets) of the Fisher information as matrices, 0 for targets that are missing."""

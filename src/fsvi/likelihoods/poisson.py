@@ -67,11 +67,7 @@ class PoissonPredictive(MixturePredictive):
         return torch.where(last < 0, 0.0, chance).mean(0)
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
-        """The smallest count with a distribution function of at least `q`, of each target by itself.
-
-        Args:
-            q: Probabilities between 0 and 1. One number gives (n, targets), several (len(q), n, targets).
-        """
+        """The smallest count with a distribution function of at least `q`, of each target by itself."""
         return super().quantile(q).floor()
 
     def crps(self, y: Any) -> Tensor:

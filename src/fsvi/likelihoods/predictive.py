@@ -341,11 +341,6 @@ class Summary(Predictive):
         y, observed = as_labels(y, probabilities, self.ignore_index)
         return probabilities.gather(-1, y[..., None]).squeeze(-1).log().masked_fill(~observed, 0.0)
 
-    def columns(self) -> dict[str, Tensor]:
-        """The mean and the score."""
-        p = self.rows()
-        return named({"mean": p.mean}) | {"score": p.score}
-
     def summary(self) -> Summary:
         """Itself."""
         return self

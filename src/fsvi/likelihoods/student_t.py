@@ -49,9 +49,6 @@ class StudentT(NumberLikelihood):
         self.learn_df = learn_df
         self.bind(1)
 
-    def _setting(self, name: str) -> Any:
-        return getattr(self, f"_{name}") if name in ("scale", "df") else super()._setting(name)  # learned: a tensor
-
     def bind(self, num_outputs: int) -> None:
         """One scale and one number of degrees of freedom per output."""
         for name, value, is_learned in (

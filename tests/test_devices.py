@@ -148,7 +148,7 @@ PRIORS = {
 LIKELIHOODS = {
     "soft labels": (C, 2, table),
     "gaussian, heteroscedastic": (lambda: G(heteroscedastic=True), 2, curve),
-    "missing labels": (lambda: C(ignore_index=-1), 2, points),
+    "class weights": (lambda: C(class_weight=[1.0, 2.0], label_smoothing=0.1), 2, points),
     "bernoulli": (fsvi.Bernoulli, 1, points),
     "poisson": (fsvi.Poisson, 1, points),
     "student": (fsvi.StudentT, 1, curve),

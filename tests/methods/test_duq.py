@@ -197,8 +197,9 @@ def test_any_network_can_be_trained(name):
 
 
 def test_options_that_its_loss_does_not_have_are_refused():
-    with pytest.raises(InvalidInputError, match="ignore_index"):
-        fsvi.DUQ(nn.Linear(2, 2), fsvi.Categorical(ignore_index=-1))
+    for likelihood in (fsvi.Categorical(label_smoothing=0.1), fsvi.Categorical(ignore_index=-1)):
+        with pytest.raises(InvalidInputError, match="label_smoothing"):
+            fsvi.DUQ(nn.Linear(2, 2), likelihood)
     with pytest.raises(InvalidInputError, match="probabilities"):
         fsvi.DUQ(nn.Linear(2, 2), fsvi.Categorical())(torch.randn(4, 2), torch.full((4, 2), 0.5))
 

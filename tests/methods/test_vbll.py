@@ -155,5 +155,5 @@ def test_a_likelihood_without_closed_form_is_refused():
 
 
 def test_options_of_classes_without_a_bound_are_refused():
-    with pytest.raises(fsvi.errors.InvalidInputError, match="ignore_index"):
-        fsvi.VBLL(nn.Linear(2, 2), fsvi.Categorical(ignore_index=-1))
+    with pytest.raises(fsvi.errors.InvalidInputError, match="label_smoothing"):
+        fsvi.VBLL(nn.Linear(2, 2), fsvi.Categorical(label_smoothing=0.1))

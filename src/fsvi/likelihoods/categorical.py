@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +14,7 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import Likelihood
 from fsvi.likelihoods.predictive import Predictive, as_labels, check_defined, log_mean_exp, precise
-from fsvi.validation import check_labels
+from fsvi.validation import as_tensor, check_fraction, check_labels
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,11 +27,16 @@ _ROUNDING = 1e-4
 class Categorical(Likelihood):
     """Integer labels 0..C−1, or a probability of each class; the network's outputs are logits.
 
-    The loss of an example is −Σ_c q_c log p_c for targets q. To weigh classes, give `fsvi.fit` a weight per example; to
-    smooth labels, give it probabilities.
+    The loss of an example is −Σ_c w_c q_c log p_c, with weights w and q = (1 − ε) q' + ε/C for targets q' and label
+    smoothing ε. A weight of 2 counts the examples of a class twice. Weights are not divided by their mean.
 
     Args:
+        class_weight: One weight per class; None weighs all the same.
+        label_smoothing: ε, from 0 to below 1.
         ignore_index: The label of examples without a target, which do not count; None if all have one.
+
+    Attributes:
+        is_plain: Whether the loss is the cross-entropy of labels, without any option.
 
     Examples:
         >>> likelihood = fsvi.Categorical()
@@ -39,12 +46,27 @@ class Categorical(Likelihood):
     """
 
     takes_weights = True
+    class_weight: Tensor | None
 
-    def __init__(self, ignore_index: int | None = None) -> None:
+    def __init__(
+        self,
+        class_weight: Sequence[float] | Tensor | None = None,
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+    ) -> None:
         super().__init__()
+        self.register_buffer("class_weight", None if class_weight is None else _check_weights(class_weight))
+        self.label_smoothing = check_fraction("label_smoothing", label_smoothing)
         if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
             raise InvalidInputError(f"ignore_index={ignore_index!r} must be a whole number or None.")
         self.ignore_index = ignore_index
+        self.is_plain = class_weight is None and not label_smoothing and ignore_index is None
+
+    def bind(self, num_outputs: int) -> None:
+        """Check the number of weights."""
+        if self.class_weight is not None and len(self.class_weight) != num_outputs:
+            given = len(self.class_weight)
+            raise InvalidInputError(f"class_weight has {given} values for a network with {num_outputs} outputs.")
 
     def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
         """Labels as int64 (n,), or probabilities (n, C)."""
@@ -67,14 +89,23 @@ class Categorical(Likelihood):
 
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """Mean cross-entropy."""
-        outputs = f.flatten(0, -2)
-        targets = y.expand(f.shape if y.is_floating_point() else f.shape[:-1]).flatten(0, f.dim() - 2)
-        observed = self.observed(y)
-        if observed is None and self.weights is None:
-            return F.cross_entropy(outputs, targets)
-        ignored = _NO_LABEL if y.is_floating_point() or self.ignore_index is None else self.ignore_index
-        losses = F.cross_entropy(outputs, targets, ignore_index=ignored, reduction="none")
-        return self.average(losses.reshape(f.shape[:-1]), observed)
+        if self.is_plain and self.weights is None:
+            targets = y.expand(f.shape if y.is_floating_point() else f.shape[:-1])
+            return F.cross_entropy(f.flatten(0, -2), targets.flatten(0, f.dim() - 2))
+        return self.average(self._losses(f, y), self.observed(y))
+
+    def _losses(self, f: Tensor, y: Tensor) -> Tensor:
+        """−Σ_c w_c q_c log p_c of every example, (..., n); 0 where the target is missing."""
+        targets = y.expand(f.shape if y.is_floating_point() else f.shape[:-1])
+        losses = F.cross_entropy(
+            f.flatten(0, -2),
+            targets.flatten(0, f.dim() - 2),
+            weight=None if self.class_weight is None else self.class_weight.to(f),
+            ignore_index=_NO_LABEL if y.is_floating_point() or self.ignore_index is None else self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            reduction="none",
+        )
+        return losses.reshape(f.shape[:-1])
 
     def observed(self, y: Tensor) -> Tensor | None:
         """Examples whose label is not `ignore_index`."""
@@ -91,11 +122,19 @@ class Categorical(Likelihood):
         return CategoricalPredictive(f, self.ignore_index)
 
     def fisher_root(self, f: Tensor, y: Tensor | None = None) -> Tensor:
-        """diag(√p) − p √pᵀ, a root of diag(p) − p pᵀ."""
+        """√t (diag(√p) − p √pᵀ), a root of t (diag(p) − p pᵀ), with t = Σ_c w_c q_c; t = E w without targets."""
         p = f.softmax(-1)
         root = p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]
-        observed = None if y is None else self.observed(y)
-        return root if observed is None else root * observed[:, None, None]
+        # with equal probabilities, an example's loss is t log C
+        totals = self._losses(torch.zeros_like(f), p if y is None else y) / math.log(f.shape[-1])
+        return totals.sqrt()[:, None, None] * root
+
+
+def _check_weights(weights: Sequence[float] | Tensor) -> Tensor:
+    values = as_tensor("class_weight", weights).detach().float()
+    if values.dim() != 1 or not bool((values >= 0).all() and values.isfinite().all() and (values > 0).any()):
+        raise InvalidInputError(f"class_weight={weights} must be finite numbers of at least 0, not all of them 0.")
+    return values.clone()
 
 
 class CategoricalPredictive(Predictive):

@@ -46,6 +46,7 @@ class MultiHead(Categorical):
 
     def bind(self, num_outputs: int) -> None:
         """Check that there is an output for every class."""
+        super().bind(num_outputs)
         num_classes = sum(map(len, self.heads))
         if num_classes != num_outputs:
             raise InvalidInputError(f"the heads have {num_classes} classes, but the network has {num_outputs} outputs.")

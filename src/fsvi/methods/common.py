@@ -23,12 +23,12 @@ _EXAMPLES = 512
 
 
 def check_closed_form(method: str, likelihood: Likelihood) -> None:
-    """Refuse other likelihoods than a `Categorical` of all labels, or a `Gaussian` with one noise per output."""
+    """Refuse other likelihoods than a plain `Categorical`, or a `Gaussian` with one noise per output."""
     is_gaussian = isinstance(likelihood, Gaussian) and not likelihood.heteroscedastic
-    if not (is_gaussian or (isinstance(likelihood, Categorical) and likelihood.ignore_index is None)):
+    if not (is_gaussian or (isinstance(likelihood, Categorical) and likelihood.is_plain)):
         raise InvalidInputError(
             f"{method} has no closed form for this {type(likelihood).__name__}: use fsvi.Categorical() without "
-            "ignore_index, or fsvi.Gaussian() without heteroscedastic noise."
+            "class_weight, label_smoothing and ignore_index, or fsvi.Gaussian() without heteroscedastic noise."
         )
 
 

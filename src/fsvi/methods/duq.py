@@ -88,8 +88,10 @@ class DUQ(Method):
         super().__init__(net, likelihood)
         if not isinstance(likelihood, Categorical):
             raise InvalidInputError(f"DUQ is for classes, not for {type(likelihood).__name__}: use fsvi.Categorical().")
-        if likelihood.ignore_index is not None:
-            raise InvalidInputError("DUQ needs a label for each example: leave ignore_index out of Categorical.")
+        if not likelihood.is_plain:
+            raise InvalidInputError(
+                "DUQ has a loss of its own: leave class_weight, label_smoothing and ignore_index out of Categorical."
+            )
         self.length_scale = check_positive("length_scale", length_scale)
         self.gradient_penalty = check_positive("gradient_penalty", gradient_penalty, zero=True)
         self.momentum = check_fraction("momentum", momentum)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.calibration import APS, Calibrated, Calibration, TemperatureScaling
+from fsvi.calibration import APS, Calibrated, TemperatureScaling
 from fsvi.serialization import read_tree, write_tree
 from scenarios import classifier, dense, points
 
@@ -13,17 +13,16 @@ KIND = "fsvi method"
 def calibrated():
     method, (x, y) = classifier(), points(80)
     fsvi.fit(method, (x[:20], y[:20]), epochs=2, batch_size=10, lr=1e-2)
-    calibration = Calibration([TemperatureScaling(), APS(randomized=True)])
-    return Calibrated(method, calibration.fit(method.predict(x[20:], 7, seed=3), y[20:]), num_samples=7, seed=3)
+    return Calibrated.fit(method, [TemperatureScaling(), APS(randomized=True)], x[20:], y[20:], num_samples=7, seed=3)
 
 
 def test_it_is_the_method_and_then_the_calibration(calibrated):
     x, _ = points(80)
     raw = calibrated.method.predict(x, 7, seed=3)
-    assert torch.equal(calibrated.predict(x, 7, seed=3).samples, calibrated.calibration(raw).samples)
+    assert torch.equal(calibrated.predict(x).samples, calibrated.calibration(raw).samples)
     assert torch.equal(calibrated.sets(x, 0.2), calibrated.calibration.sets(raw, 0.2))
     assert calibrated.calibration.scaling.temperature != 1
-    assert not torch.equal(calibrated.predict(x, 7, seed=3).samples, raw.samples)
+    assert not torch.equal(calibrated.predict(x).samples, raw.samples)
 
 
 @pytest.mark.parametrize("net", [None, dense(seed=9)], ids=["alone", "given"])

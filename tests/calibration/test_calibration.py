@@ -7,7 +7,9 @@ from fsvi.calibration import (
     LAC,
     Calibration,
     ConformalIntervals,
+    IntervalReferral,
     Referral,
+    SetReferral,
     TemperatureScaling,
     VarianceScaling,
 )
@@ -85,7 +87,9 @@ def test_positions_with_a_label_are_rows():
             assert torch.equal(pooled.sets(shaped).flatten(0, 1), whole.sets(p))
     kept = Referral(rows, y[y != -100], 0.4, 0.6)
     pooled = Referral(shaped, labels, 0.4, 0.6)
-    assert vars(pooled) == vars(kept) and torch.equal(pooled.decide(shaped).flatten(), kept.decide(p))
+    assert pooled.to_dict() == kept.to_dict() and torch.equal(pooled.decide(shaped).flatten(), kept.decide(p))
+    conformal = Calibration([LAC()]).fit(shaped, labels)
+    assert torch.equal(SetReferral(conformal).decide(shaped).flatten(), SetReferral(conformal).decide(p))
 
 
 def test_positions_with_a_target_are_rows():
@@ -97,7 +101,9 @@ def test_positions_with_a_target_are_rows():
         rows = Calibration([step]).fit(p[known], y[known])
         pooled = Calibration([type(step)()]).fit(shaped, y.reshape(12, 5, 2))
         torch.testing.assert_close(pooled(shaped).variance.flatten(0, 1), rows(p).variance)
-    assert torch.equal(pooled.intervals(shaped)[1].flatten(0, 1), rows.intervals(p)[1])
+    assert torch.equal(pooled.intervals(shaped).upper.flatten(0, 1), rows.intervals(p).upper)
+    keep = IntervalReferral(pooled, 4.0).decide(shaped)
+    assert torch.equal(keep.flatten(), IntervalReferral(rows, 4.0).decide(p)) and keep.shape == (12, 5)
 
 
 # Files
@@ -115,7 +121,7 @@ def test_written_and_read_without_pickle(name, tmp_path):
     assert torch.equal(again(fresh).samples, calibration(fresh).samples)
     assert torch.equal(again(fresh).variance, calibration(fresh).variance)
     if isinstance(calibration.conformal, ConformalIntervals):
-        assert torch.equal(again.intervals(fresh)[1], calibration.intervals(fresh)[1])
+        assert torch.equal(again.intervals(fresh).upper, calibration.intervals(fresh).upper)
     elif calibration.conformal is not None:
         assert torch.equal(again.sets(fresh), calibration.sets(fresh))
 

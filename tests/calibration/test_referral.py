@@ -5,7 +5,16 @@ import pytest
 import scipy.stats
 import torch
 
-from fsvi.calibration import Referral
+from calibration_cases import class_predictions, real_predictions
+from fsvi.calibration import (
+    LAC,
+    Calibration,
+    ConformalIntervals,
+    IntervalReferral,
+    Referral,
+    SetReferral,
+    TemperatureScaling,
+)
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import CategoricalPredictive
 
@@ -76,6 +85,43 @@ def test_the_test_is_the_exact_binomial_one():
 def test_it_is_written_down_as_plain_numbers(generator):
     p, y = draw(1000, generator)
     referral = Referral(p, y, confidence=0.8)
-    written = json.loads(json.dumps(vars(referral)))
+    written = json.loads(json.dumps(referral.to_dict()))
     assert written == vars(referral) and written["confidence"] == 0.8
     assert torch.equal(p.entropy() <= written["threshold"], referral.decide(p))
+
+
+# By conformal sets and intervals
+
+
+def test_sets_of_one_class_are_kept_and_few_of_all_are_kept_and_wrong():
+    p, y = class_predictions(1000)
+    fresh, labels = class_predictions(20_000, seed=1)
+    referral = SetReferral(Calibration([TemperatureScaling(), LAC()]).fit(p, y), alpha=0.1)
+    sets, keep = referral.calibration.sets(fresh, 0.1), referral.decide(fresh)
+    assert torch.equal(keep, sets.sum(1) == 1) and 0.1 < keep.double().mean() < 0.9
+    wrong = keep & ~sets.gather(1, labels[:, None]).squeeze(1)
+    # Given the 700 rows of the conformal step, coverage has a standard deviation of about √(0.1·0.9/701) = 0.011.
+    assert 0 < wrong.double().mean() < 0.1 + 4 * 0.011
+    pairs = SetReferral(referral.calibration, max_size=2).decide(fresh)
+    assert torch.equal(pairs, (sets.sum(1) == 1) | (sets.sum(1) == 2))
+
+
+def test_an_empty_set_is_referred():
+    """Held-out rows are sure and right; a new row that is sure of nothing has no class that conforms."""
+    sure = CategoricalPredictive(
+        torch.linspace(5, 6, 50, dtype=torch.float64)[None, :, None] * torch.tensor([1.0, 0.0])
+    )
+    calibration = Calibration([LAC()]).fit(sure, torch.zeros(50).long())
+    new = CategoricalPredictive(torch.tensor([[[0.0, 0.0], [7.0, 0.0]]]))
+    assert calibration.sets(new).sum(1).tolist() == [0, 1]
+    assert SetReferral(calibration).decide(new).tolist() == [False, True]
+
+
+def test_narrow_intervals_are_kept():
+    p, y = real_predictions(500, targets=2)
+    fresh, _ = real_predictions(500, seed=1, targets=2)
+    calibration = Calibration([ConformalIntervals()]).fit(p, y)
+    width = calibration.intervals(fresh, 0.2).width
+    limit = float(width.amax(1).median())
+    keep = IntervalReferral(calibration, limit, alpha=0.2).decide(fresh)
+    assert torch.equal(keep, width.amax(1) <= limit) and 0.4 < keep.double().mean() < 0.6

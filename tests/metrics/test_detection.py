@@ -6,7 +6,7 @@ from torchmetrics.functional.classification import binary_auroc, binary_average_
 
 from fsvi.likelihoods import CategoricalPredictive
 from fsvi.methods.duq import KernelPredictive
-from fsvi.metrics import evaluate_ood, ood, uncertainty
+from fsvi.metrics import auroc, evaluate_ood, ood, uncertainty
 
 
 @pytest.fixture(params=["distinct", "tied"])
@@ -19,7 +19,7 @@ def scores(request):
 def test_against_torchmetrics(scores):
     both, is_out = torch.cat(scores).sigmoid(), torch.tensor([0] * 60 + [1] * 90)
     found = ood(*scores)
-    assert found.auroc == pytest.approx(float(binary_auroc(both, is_out)), rel=1e-6)
+    assert found.auroc == pytest.approx(float(binary_auroc(both, is_out)), rel=1e-6) == auroc(is_out, both)
     assert found.aupr == pytest.approx(float(binary_average_precision(both, is_out)), rel=1e-6)
     assert found.aupr_in == pytest.approx(float(binary_average_precision(1 - both, 1 - is_out)), rel=1e-6)
     assert 0.6 < found.auroc < 0.8

@@ -9,17 +9,23 @@ Examples:
 """
 
 from fsvi.calibration.calibrated import Calibrated, Calibration
-from fsvi.calibration.conformal import APS, LAC, ConformalIntervals, rows_needed
-from fsvi.calibration.referral import Referral
-from fsvi.calibration.scaling import TemperatureScaling, VarianceScaling
+from fsvi.calibration.conformal import APS, LAC, Conformal, ConformalIntervals, ConformalSets, Intervals, rows_needed
+from fsvi.calibration.referral import IntervalReferral, Referral, SetReferral
+from fsvi.calibration.scaling import Rescaling, TemperatureScaling, VarianceScaling
 
 __all__ = [
     "APS",
     "LAC",
     "Calibrated",
     "Calibration",
+    "Conformal",
     "ConformalIntervals",
+    "ConformalSets",
+    "IntervalReferral",
+    "Intervals",
     "Referral",
+    "Rescaling",
+    "SetReferral",
     "TemperatureScaling",
     "VarianceScaling",
     "rows_needed",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fsvi.calibration.conformal import Conformal, ConformalIntervals, ConformalSets
+from fsvi.calibration.conformal import Conformal, ConformalIntervals, ConformalSets, Intervals
 from fsvi.calibration.scaling import Rescaling
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Likelihood, Predictive
@@ -86,8 +87,8 @@ class Calibration(Configurable):
             raise InvalidInputError("this calibration makes no prediction sets: its last step must be LAC() or APS().")
         return self.conformal.sets(self(p), alpha)
 
-    def intervals(self, p: Any, alpha: float = 0.1) -> tuple[Tensor, Tensor]:
-        """The lower and upper ends of intervals, (n, targets) each; a target on the edge is inside.
+    def intervals(self, p: Any, alpha: float = 0.1) -> Intervals:
+        """The interval of each input and target; a target on the edge is inside.
 
         Args:
             p: Predictions of the method, before scaling.
@@ -102,7 +103,8 @@ class Calibrated(Method):
     """A trained method whose predictions are scaled, with its sets or intervals. `fsvi.load` reads what `save` writes.
 
     Sets and intervals always use the draws that the calibration was fitted with: `num_samples` and `seed` fix them.
-    Other draws would be another predictor, for which nothing is guaranteed.
+    Other draws would be another predictor, for which nothing is guaranteed. Predictions use them unless told otherwise.
+    Everything that is not defined here is the method's.
 
     Args:
         method: The trained method.
@@ -121,6 +123,28 @@ class Calibrated(Method):
         self.seed = check_seed(seed)
         self.num_data, self.input_shape = method.num_data, method.input_shape
 
+    @classmethod
+    def fit(
+        cls,
+        method: Method,
+        steps: Sequence[Rescaling | Conformal],
+        x: Any,
+        y: Any,
+        num_samples: int = 100,
+        seed: int = 0,
+    ) -> Calibrated:
+        """Calibrate a trained method on held-out data; see `Calibration.fit`.
+
+        Args:
+            method: The trained method.
+            steps: The steps of the calibration, in order.
+            x: Held-out inputs.
+            y: Their targets.
+            num_samples: Draws per prediction.
+            seed: Seed of the draws.
+        """
+        return cls(method, Calibration(steps).fit(method.predict(x, num_samples, seed), y), num_samples, seed)
+
     def sets(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Tensor:
         """The classes in the prediction set of each input, (n, classes).
 
@@ -131,8 +155,8 @@ class Calibrated(Method):
         """
         return self.calibration.sets(self.method.predict(x, self.num_samples, self.seed, batch_size), alpha)
 
-    def intervals(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> tuple[Tensor, Tensor]:
-        """The lower and upper ends of the prediction interval of each input and target.
+    def intervals(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Intervals:
+        """The prediction interval of each input and target.
 
         Args:
             x: Inputs, (n, ...).
@@ -145,6 +169,42 @@ class Calibrated(Method):
         """The method's prediction, scaled."""
         p: Predictive = self.calibration(self.method.predictive(f))
         return p
+
+    def predict(
+        self,
+        x: Any,
+        num_samples: int | None = None,
+        seed: int | None = None,
+        batch_size: int = 512,
+        summary: bool = False,
+    ) -> Predictive:
+        """The scaled prediction; see `Method.predict`."""
+        return super().predict(x, *self._sampling(num_samples, seed), batch_size, summary)
+
+    def predict_batches(
+        self,
+        loader: Any,
+        num_samples: int | None = None,
+        seed: int | None = None,
+        batch_size: int = 512,
+        summary: bool = False,
+    ) -> Iterator[Predictive]:
+        """One scaled prediction per batch; see `Method.predict_batches`."""
+        return super().predict_batches(loader, *self._sampling(num_samples, seed), batch_size, summary)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        num_samples: int | None = None,
+        seed: int | None = None,
+        example: Any = None,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        """Write the scaled prediction as one graph; see `Method.export`. Sets and intervals are not part of it."""
+        super().export(path, *self._sampling(num_samples, seed), example, labels)
+
+    def _sampling(self, num_samples: int | None, seed: int | None) -> tuple[int, int]:
+        return self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
 
     # Everything else is the method's --------------------------------------------------------------------------------
 
@@ -186,3 +246,11 @@ class Calibrated(Method):
     def _from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Calibrated:
         settings = {**settings, "calibration": Configurable.from_config(settings["calibration"])}
         return cls(**{**settings, "method": Configurable.from_config(settings["method"], **transient)})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "method":  # not set yet, as while a copy is being made
+                raise
+            return getattr(self.method, name)

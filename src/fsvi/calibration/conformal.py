@@ -20,7 +20,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -163,6 +163,23 @@ def uniform_hash(rows: Tensor) -> Tensor:
     return (torch.tensor(integers, dtype=torch.float64) / 2 ** (8 * _HASH_BYTES)).reshape(rows.shape[:-1])
 
 
+class Intervals(NamedTuple):
+    """An interval per input and target; a target on the edge is inside.
+
+    Attributes:
+        lower: Lower ends, (n, targets).
+        upper: Upper ends, (n, targets).
+    """
+
+    lower: Tensor
+    upper: Tensor
+
+    @property
+    def width(self) -> Tensor:
+        """Upper minus lower end, (n, targets)."""
+        return self.upper - self.lower
+
+
 class ConformalIntervals(Conformal):
     """Intervals E[y] ± q √Var[y], with q a quantile of |y − E[y]| / √Var[y] over the held-out rows.
 
@@ -182,10 +199,10 @@ class ConformalIntervals(Conformal):
         self.scores = ((y[complete] - mean).abs() / std).sort(dim=0).values
         return self
 
-    def intervals(self, p: Predictive, alpha: float = 0.1) -> tuple[Tensor, Tensor]:
-        """The lower and upper ends, (n, targets) each; see `Calibration.intervals`."""
+    def intervals(self, p: Predictive, alpha: float = 0.1) -> Intervals:
+        """The intervals of new predictions; see `Calibration.intervals`."""
         bound, (mean, std) = self.bound(alpha), _moments(check_numeric(p))
-        return mean - bound * std, mean + bound * std
+        return Intervals(mean - bound * std, mean + bound * std)
 
 
 def _moments(p: Predictive) -> tuple[Tensor, Tensor]:

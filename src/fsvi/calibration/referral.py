@@ -7,11 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fsvi.calibration.calibrated import Calibration
+from fsvi.calibration.conformal import check_alpha
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
 from fsvi.metrics.checks import check_predictions, check_scores
 from fsvi.metrics.detection import UNCERTAINTIES, uncertainty
-from fsvi.validation import check_choice, check_fraction
+from fsvi.serialization import Configurable
+from fsvi.validation import check_choice, check_count, check_fraction, check_positive
 
 _PILOT = 0.2
 """The fraction of held-out data that proposes thresholds; the rest tests them."""
@@ -81,6 +84,10 @@ class Referral:
         """
         return uncertainty(p, self.score).double() <= self.threshold
 
+    def to_dict(self) -> dict[str, Any]:
+        """The settings and what was learned, as plain numbers and strings."""
+        return dict(vars(self))
+
     def __str__(self) -> str:
         return (
             f"Refer inputs with {self.score.replace('_', ' ')} above {self.threshold:.4g}, about {self.referred:.1%} "
@@ -111,3 +118,71 @@ class Referral:
         errors = torch.cat([torch.zeros(1).long(), wrong[order].cumsum(0)])
         kept = torch.searchsorted(ordered, thresholds, right=True)
         return torch.as_tensor(bdtr(errors[kept].double().numpy(), kept.numpy(), 1 - self.target_accuracy))
+
+
+class SetReferral(Configurable):
+    """Keeps predictions whose conformal set is small, by default a single class, and refers the others.
+
+    For inputs exchangeable with the calibration's held-out rows, at most a share `alpha` of *all* inputs is kept with
+    the right class outside the set; for sets of one class these are the errors. The share of errors among the *kept*
+    inputs alone may be larger: `Referral` bounds that one. An empty set is referred.
+
+    Args:
+        calibration: A fitted calibration that ends in `LAC` or `APS`.
+        alpha: Chance that a set misses the right class.
+        max_size: Largest set that is kept.
+    """
+
+    def __init__(self, calibration: Calibration, alpha: float = 0.1, max_size: int = 1) -> None:
+        self.calibration = calibration
+        self.alpha = float(check_alpha(alpha))
+        self.max_size = check_count("max_size", max_size)
+
+    def decide(self, p: Predictive) -> Tensor:
+        """Whether to keep each prediction, (n,) or (n, positions...): True is keep, False is refer.
+
+        Args:
+            p: Predictions that are not calibrated yet.
+        """
+        size = self.calibration.sets(p, self.alpha).sum(-1)
+        return (size >= 1) & (size <= self.max_size)
+
+    def __str__(self) -> str:
+        kept = "a single class" if self.max_size == 1 else f"at most {self.max_size} classes"
+        return (
+            f"Keep inputs whose prediction set holds {kept}; at most {self.alpha:.4g} of all inputs are kept with the "
+            "right class outside the set."
+        )
+
+
+class IntervalReferral(Configurable):
+    """Keeps predictions whose conformal interval is at most `max_width` wide, and refers the others.
+
+    For inputs exchangeable with the calibration's held-out rows, at most a share `alpha` of *all* inputs is kept with
+    the target outside the interval. With several targets, all intervals have to be narrow enough, and the bound holds
+    for each target.
+
+    Args:
+        calibration: A fitted calibration that ends in `ConformalIntervals`.
+        max_width: Widest interval that is kept, in the units of the predictions.
+        alpha: Chance that an interval misses the target.
+    """
+
+    def __init__(self, calibration: Calibration, max_width: float, alpha: float = 0.1) -> None:
+        self.calibration = calibration
+        self.max_width = check_positive("max_width", max_width)
+        self.alpha = float(check_alpha(alpha))
+
+    def decide(self, p: Predictive) -> Tensor:
+        """Whether to keep each prediction, (n,) or (n, positions...): True is keep, False is refer.
+
+        Args:
+            p: Predictions that are not calibrated yet.
+        """
+        return (self.calibration.intervals(p, self.alpha).width <= self.max_width).all(-1)
+
+    def __str__(self) -> str:
+        return (
+            f"Keep inputs whose {1 - self.alpha:.4g} interval is at most {self.max_width:.4g} wide; at most "
+            f"{self.alpha:.4g} of all inputs are kept with the target outside."
+        )

@@ -191,7 +191,7 @@ def _export_parser(commands: Any) -> None:
     add = parser.add_argument
     add("model", type=Path, help="a file that a method's or a calibration's `save` wrote")
     add("out", type=Path, help="file to write: .onnx, or .pt2 for torch.export")
-    add("--draws", type=int, help="draws of the function in the file (default: 16)")
+    add("--draws", type=int, help="draws of the function in the file (default: 16, or those of a calibration)")
     add("--example", type=Path, help="inputs like those to come: .npy, .npz (x), .csv, .parquet")
     add("--labels", help="names of the classes, separated by commas")
     _add_net(add)

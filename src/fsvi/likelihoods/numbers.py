@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from torch import distributions as D
@@ -13,9 +13,6 @@ from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.base import Likelihood
 from fsvi.likelihoods.predictive import Predictive, as_numbers, check_defined
 from fsvi.serialization import plain
-
-if TYPE_CHECKING:
-    pass
 
 
 class NumberLikelihood(Likelihood):

@@ -18,7 +18,7 @@ from fsvi.metrics.classification import (
     referral_curve,
     reliability,
 )
-from fsvi.metrics.detection import Detection, evaluate_ood, ood, uncertainty
+from fsvi.metrics.detection import Detection, auroc, evaluate_ood, ood, uncertainty
 from fsvi.metrics.regression import coverage, crps, evaluate_regression, log_likelihood, rmse, unstandardize
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Reliability",
     "accuracy",
     "aurc",
+    "auroc",
     "brier",
     "coverage",
     "crps",

@@ -1,5 +1,6 @@
 """Detection: separate two kinds of inputs by a score, such as inputs in and out of distribution."""
 
+# scikit-learn is imported inside functions, because its import takes longer than that of fsvi.
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -7,9 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fsvi.errors import InvalidInputError
 from fsvi.likelihoods import Predictive
 from fsvi.metrics.checks import check_scores
-from fsvi.validation import as_tensor, check_choice, check_type
+from fsvi.validation import as_tensor, check_choice, check_labels, check_type
 
 UNCERTAINTIES = ("entropy", "expected_entropy", "mutual_information", "own")
 """Uncertainty scores by name. "own" is the score that the method's authors use, `Predictive.score`."""
@@ -66,7 +68,7 @@ def ood(in_scores: Any, out_scores: Any) -> Detection:
         in_scores: Scores of inputs in distribution, (n,), or of their positions.
         out_scores: Scores of inputs out of distribution, (m,), or of their positions.
     """
-    from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve  # takes longer to import than fsvi
+    from sklearn.metrics import average_precision_score, roc_curve
 
     inside = check_scores("in_scores", as_tensor("in_scores", in_scores).flatten())
     outside = check_scores("out_scores", as_tensor("out_scores", out_scores).flatten())
@@ -74,8 +76,25 @@ def ood(in_scores: Any, out_scores: Any) -> Detection:
     is_out = torch.arange(len(scores)).ge(len(inside)).long()
     passed, accepted, _ = roc_curve(1 - is_out, -scores, drop_intermediate=False)
     return Detection(
-        auroc=float(roc_auc_score(is_out, scores)),
+        auroc=auroc(is_out, scores),
         aupr=float(average_precision_score(is_out, scores)),
         aupr_in=float(average_precision_score(1 - is_out, -scores)),
         fpr95=float(passed[accepted >= _ACCEPTED][0]),
     )
+
+
+def auroc(labels: Any, scores: Any) -> float:
+    """The area under the ROC curve: the probability that a positive scores higher than a negative; ties count half.
+
+    Args:
+        labels: 0 (negative) or 1 (positive), (n,).
+        scores: Scores that should be higher for positives, (n,).
+    """
+    from sklearn.metrics import roc_auc_score
+
+    values, labels = check_scores("scores", scores), check_labels(as_tensor("labels", labels).cpu(), num_classes=2)
+    if len(labels) != len(values):
+        raise InvalidInputError(f"there are {len(values)} scores, but {len(labels)} labels.")
+    if bool((labels == labels[0]).all()):
+        raise InvalidInputError(f"all {len(labels)} labels are {int(labels[0])}: a ROC curve needs both classes.")
+    return float(roc_auc_score(labels, values))

@@ -120,7 +120,7 @@ def predict_files(
     files = find_files([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs, out)
     # what predictions depend on besides the input; how rows are cut into batches is not among it
     by = {"format": _FORMAT, "model": model_hash, "net": net, "samples": samples, "keep": list(keep)}
-    _claim(out, {**by, "referral": None if referral is None else vars(referral)}, files)
+    _claim(out, {**by, "referral": None if referral is None else referral.to_dict()}, files)
     todo = [_Job(name, path, out / name, source, model_hash, tuple(keep), referral) for name, path in files.items()]
     outcomes = _score_all(todo, check_count("jobs", jobs), tell)
     failed = {str(files[each.name]): each.error for each in outcomes if each.error is not None}
@@ -141,7 +141,7 @@ def predict_file(scorer: Scorer, path: Path, out: Path, keep: Sequence[str] = ()
     """Predict the rows of one file, and count them: `inputs`, and with a referral also `kept` and `referred`."""
     counts: dict[str, Any] = {"inputs": 0}
     if scorer.referral is not None:
-        counts |= {"kept": 0, "referred": 0, "referral": vars(scorer.referral)}
+        counts |= {"kept": 0, "referred": 0, "referral": scorer.referral.to_dict()}
     before = _state(path)
     with new_file(out, counts) as write, building_from(path):
         for columns in scorer.parts(path, keep, once(tell)):

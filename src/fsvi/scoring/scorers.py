@@ -220,8 +220,7 @@ class ArrayScorer(Scorer):
 
     def predict(self, inputs: Tensor) -> tuple[Predictive, Columns]:
         """Predictions with the draws of seed 0, or of a calibration."""
-        seed = self.model.seed if isinstance(self.model, Calibrated) else 0
-        p = self.model.predict(inputs, self.samples, seed)
+        p = self.model.predict(inputs, self.samples)
         if len(p) != len(inputs):
             raise InvalidInputError("a model with outputs at every position cannot score files part by part.")
         return p, {}

@@ -18,9 +18,9 @@ def small(outputs=1):
 
 
 def made(x, likelihood=None, outputs=1, **settings):
-    network = Network(small(outputs)).examined(x[:2])
-    likelihood = fsvi.Gaussian(0.3) if likelihood is None else likelihood
-    return distance_aware(network, likelihood, x, torch.ones(len(x)).double(), {"num_features": 40, **settings})
+    point = fsvi.MAP(small(outputs), fsvi.Gaussian(0.3) if likelihood is None else likelihood)
+    point.check_inputs(x[:2])
+    return distance_aware(point, x, torch.ones(len(x)).double(), {"num_features": 40, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,9 @@ def test_heteroscedastic_noise_and_log_variances_that_stay(x):
 def test_variance_grows_in_gaps_and_beyond():
     x = torch.cat([torch.linspace(-2, -1, 60), torch.linspace(1, 2, 60)])[:, None].double()
     net = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1)).double()
-    network = Network(net).examined(x[:2])
-    method = distance_aware(network, fsvi.Gaussian(0.1), x, torch.ones(120).double(), {})
+    point = fsvi.MAP(net, fsvi.Gaussian(0.1))
+    point.check_inputs(x[:2])
+    method = distance_aware(point, x, torch.ones(120).double(), {})
     on, gap, beyond, far = (
         float(method.predict(torch.tensor([[at]]).double(), 4000).samples.std(0)) for at in (1.5, 0.0, 5.0, 20.0)
     )

@@ -1,4 +1,3 @@
-import math
 import warnings
 
 import joblib
@@ -93,29 +92,7 @@ def test_several_targets(diabetes):
     model = FSVIRegressor(**FAST, settings=CHEAP).fit(X, both)
     mean, std = model.predict(X, return_std=True)
     assert mean.shape == std.shape == both.shape and model.score(X, both) > 0.3
-    assert model.sample_y(X, 3).shape == (150, 2, 3)
     assert std[:, 1].mean() / std[:, 0].mean() == pytest.approx(5, rel=0.3)
-
-
-def test_samples_of_real_targets_have_the_predicted_moments(regressor, diabetes):
-    X = diabetes[0][:20]
-    samples = regressor.sample_y(X, 1000, random_state=1)
-    model = clone(regressor).set_params(num_samples=1000)
-    model.__dict__.update({k: v for k, v in vars(regressor).items() if k.endswith("_")})
-    mean, std = model.predict(X, return_std=True)
-    assert samples.shape == (20, 1000)
-    assert (np.abs(samples.mean(1) - mean) < 6 * std / math.sqrt(1000)).all()
-    np.testing.assert_allclose(samples.std(1), std, rtol=0.15)
-    np.testing.assert_array_equal(samples, regressor.sample_y(X, 1000, random_state=1))
-    assert not np.array_equal(samples[:, :5], regressor.sample_y(X, 5, random_state=2))
-
-
-def test_samples_of_labels_have_the_predicted_frequencies(classifier, moons):
-    X = moons[0][:20]
-    samples = classifier.sample_y(X, 2000)
-    expected = classifier.method_.predict(classifier.scaler_.transform(X), 2000).mean[:, 1].numpy()
-    assert samples.shape == (20, 2000)
-    assert np.abs((samples == 1).mean(1) - expected).max() < 5 * math.sqrt(0.25 / 1000)
 
 
 def test_the_same_random_state_gives_the_same_bits_and_leaves_torch_alone(classifier, moons):

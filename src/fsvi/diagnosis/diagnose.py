@@ -17,7 +17,6 @@ from fsvi.validation import check_count, check_type
 def diagnose(
     model: Any,
     data: tuple[Any, ...],
-    context: Any = None,
     num_samples: int = 10,
     *,
     refit: bool = True,
@@ -37,7 +36,6 @@ def diagnose(
     Args:
         model: A trained method, or a classifier or regressor for tables.
         data: A pair (x, y); for methods preferably held out. For tables, sample weights may follow.
-        context: For methods, a context or inputs where the uncertainty should be large. None uses the method's own.
         num_samples: For methods, the number of draws that your predictions use.
         refit: For tables, whether to train again: on four fifths of up to 2,000 rows, five times, and once on larger
             tables. False measures the fitted model itself, on rows that it was not trained on.
@@ -71,4 +69,4 @@ def diagnose(
         x, y = model.check_batch(data[0], data[1])
         if model.network.layout.positions:
             raise InvalidInputError("diagnose needs one prediction per input, but the network has one per position.")
-        return check_method(model, x, y, context, num_samples)
+        return check_method(model, x, y, num_samples)

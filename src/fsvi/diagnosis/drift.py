@@ -24,14 +24,11 @@ _MOST_OUTSIDE = 0.5
 
 
 class Sketch(Configurable):
-    """How often every column had which values in training: at most 50 counts per column.
+    """How often every column had which values in the `num` training rows: at most 50 counts per column.
 
-    Args:
-        columns: For each column its `name`; for numbers and dates the ends of the bins, `edges`, from the smallest to
-            the largest value; for categories the most frequent `levels`, and how
-            many occurred once, `singles`; and `counts`: of the bins or levels, then of
-            all other values, then of missing ones.
-        num: The number of training rows.
+    Each of `columns` has a `name`; for numbers and dates the ends of the bins, `edges`, from the smallest to the
+    largest value; for categories the most frequent `levels`, and how many occurred once, `singles`; and `counts`: of
+    the bins or levels, then of all other values, then of missing ones.
     """
 
     def __init__(self, columns: Sequence[Mapping[str, Any]], num: int) -> None:
@@ -64,12 +61,7 @@ class Sketch(Configurable):
 
 
 class Seen:
-    """New rows, counted part by part.
-
-    Args:
-        sketch: The counts of the training rows.
-        encoder: The encoder of the model.
-    """
+    """New rows, counted part by part, next to the training rows."""
 
     def __init__(self, sketch: Sketch, encoder: Any) -> None:
         self.sketch, self.encoder = sketch, encoder
@@ -143,10 +135,9 @@ def _count(sketch: Mapping[str, Any], values: NDArray[Any]) -> NDArray[np.float6
 def _outside(column: Any, sketch: Mapping[str, Any], values: NDArray[Any]) -> NDArray[np.bool_]:
     """Numbers below or above all training rows, and categories that none of them had."""
     if "levels" in sketch:
-        unseen = {value for value in set(values.tolist()) if value is not None} - {*column.levels, *column.rare}
-        return np.array([value in unseen for value in values.tolist()], dtype=bool)
-    low, high = sketch["edges"][0], sketch["edges"][-1]
-    beyond: NDArray[np.bool_] = (values < low) | (values > high)
+        known = {None, *column.levels, *column.rare}
+        return np.array([value not in known for value in values.tolist()], dtype=bool)
+    beyond: NDArray[np.bool_] = (values < sketch["edges"][0]) | (values > sketch["edges"][-1])
     return beyond
 
 

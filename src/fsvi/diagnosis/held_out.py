@@ -44,37 +44,20 @@ class Paired(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a model said about rows that it was not trained on; one entry per row.
+    """What a model said about rows that it was not trained on; one entry per row."""
 
-    Args:
-        log_prob: log p(y|x).
-        swapped: The log of the mean density of y over predictions for other rows: how well the model does without x.
-        guess: log p(y) of the best constant prediction on the training rows.
-        loss: 1 for a wrong class, or the squared error.
-        guess_loss: The same for the constant prediction.
-        residuals: The truth minus the prediction, (n, classes) or (n, targets).
-        promised: For classes the probability of the predicted one, (n, 1); for numbers the `LEVELS`, (n, 2).
-        kept: Whether it came true; with several targets, for which share of them.
-    """
-
-    log_prob: Array
-    swapped: Array
-    guess: Array
-    loss: Array
-    guess_loss: Array
-    residuals: Array
-    promised: Array
-    kept: Array
+    log_prob: Array  # log p(y|x)
+    swapped: Array  # log of the mean density of y over predictions for other rows: how well the model does without x
+    guess: Array  # log p(y) of the best constant prediction on the training rows
+    loss: Array  # 1 for a wrong class, or the squared error
+    guess_loss: Array  # the same for the constant prediction
+    residuals: Array  # the truth minus the prediction, (n, classes) or (n, targets)
+    promised: Array  # for classes the probability of the predicted one, (n, 1); for numbers the `LEVELS`, (n, 2)
+    kept: Array  # whether it came true; with several targets, for which share of them
 
     @classmethod
     def of_classes(cls, p: Array, y: Array, known: Array) -> HeldOut:
-        """Predictions of classes, next to a guess that knows the frequencies in training.
-
-        Args:
-            p: Probabilities, (n, classes).
-            y: The right classes, (n,).
-            known: The classes of training rows.
-        """
+        """Probabilities (n, classes) of classes y, next to a guess that knows the classes of training rows."""
         p = np.clip(p, LEAST, 1.0)
         at, counts = np.arange(len(y)), np.bincount(known, minlength=p.shape[1]) + 1.0
         others = np.maximum(p.sum(0) - p, LEAST) / max(len(y) - 1, 1)
@@ -92,22 +75,12 @@ class HeldOut:
 
     @classmethod
     def of_numbers(cls, p: Any, y: Array, known: Array, intervals: Sequence[tuple[Any, Any]]) -> HeldOut:
-        """Predictions of numbers, next to a Gaussian with mean and standard deviation of the training rows.
-
-        Args:
-            p: A prediction.
-            y: The targets, (n, targets).
-            known: The targets of training rows.
-            intervals: The lower and upper ends of the intervals of the `LEVELS`, each (n, targets).
-        """
+        """Predictions of numbers and intervals of the `LEVELS`, next to a Gaussian fitted to training rows."""
         mean, std = known.mean(0), np.maximum(known.std(0), 1e-300)
         center, targets = np.asarray(p.mean), torch.as_tensor(y)
         shifts = {max(1, round(len(y) * step / (_SWAPS + 1))) for step in range(1, _SWAPS + 1)}
         others = [np.roll(_log_prob(p, targets.roll(-shift, 0)), shift) for shift in shifts]
-        inside = [
-            (np.asarray(low).reshape(y.shape) <= y) & (y <= np.asarray(high).reshape(y.shape))
-            for low, high in intervals
-        ]
+        ends = [[np.asarray(end).reshape(y.shape) for end in interval] for interval in intervals]
         return cls(
             log_prob=_log_prob(p, targets),
             swapped=np.logaddexp.reduce(others, axis=0) - math.log(len(others)),
@@ -116,7 +89,7 @@ class HeldOut:
             guess_loss=((y - mean) ** 2).mean(1),
             residuals=(y - center) / std,
             promised=np.tile(LEVELS, (len(y), 1)),
-            kept=np.stack([each.mean(1) for each in inside], 1),
+            kept=np.stack([((low <= y) & (y <= high)).mean(1) for low, high in ends], 1),
         )
 
     @classmethod

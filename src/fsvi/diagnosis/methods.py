@@ -14,13 +14,12 @@ from fsvi.diagnosis.findings import Diagnosis, Finding, Level
 from fsvi.diagnosis.held_out import LEVELS, HeldOut
 from fsvi.diagnosis.statistics import ALPHA, check_calibration
 from fsvi.errors import InvalidInputError
-from fsvi.functions.contexts import Context, Dataset
+from fsvi.functions.contexts.general import context_points
 from fsvi.functions.divergences import kl_weight_value
 from fsvi.likelihoods import BernoulliPredictive
 from fsvi.methods import MAP, Method
 from fsvi.metrics.checks import check_numbers, check_predictions
 from fsvi.posteriors.mean_field import MeanField
-from fsvi.validation import check_inputs
 
 _MOST_DATA, _MOST_POINTS, _DRAWS = 1000, 128, 20
 _MUCH = 0.2
@@ -36,13 +35,13 @@ _GROUPS, _TOO_NOISY, _NOISY, _NEGLIGIBLE = 5, 0.5, 0.25, 0.05
 _IMAGE_DIMENSIONS = 3
 
 
-def check_method(method: Method, x: Tensor, y: Tensor, context: Any, num_samples: int) -> Diagnosis:
+def check_method(method: Method, x: Tensor, y: Tensor, num_samples: int) -> Diagnosis:
     """All checks that apply, on a part of the data. If nothing was learned, predictions are not checked further."""
     chosen = _spread(len(x), _MOST_DATA)
     x, y = x[chosen], y[chosen]
     few = x[_spread(len(x), _MOST_POINTS)]
-    points = _context_points(method, context, x)
     members = list(getattr(method, "members", [method]))
+    points = _context_points(members[0], x)
     seen = _measure(method.predict(x, _DRAWS), y)
     learning = _check_learning(method, members[0], seen)
     found = [learning, _check_variance(members)]
@@ -162,25 +161,11 @@ def _rank_correlation(a: Tensor, b: Tensor) -> float:
     return 0.0 if is_constant else float(stats.spearmanr(a, b).statistic)
 
 
-def _context_points(method: Method, context: Any, x: Tensor) -> Tensor | None:
-    """Points of the given context, else of the method's own; None if it has none or if its data were not saved."""
-    is_given = context is not None
-    if not is_given:
-        context = getattr(getattr(method, "members", [method])[0], "context", None)
-    elif not isinstance(context, Context):
-        context = Dataset(check_inputs(context, method.dtype))
+def _context_points(member: Any, x: Tensor) -> Tensor | None:
     try:
-        points = None if context is None else copy.copy(context).sample(_MOST_POINTS, x).to(x)
-    except InvalidInputError:
-        if is_given:
-            raise
-        points = None
-    if points is None:
+        return context_points(member.network, copy.copy(getattr(member, "context", None)), _MOST_POINTS, x)
+    except InvalidInputError:  # no context, or one whose data were not saved
         return None
-    if points.shape[1:] != x.shape[1:]:
-        shapes = f"{tuple(points.shape[1:])}, but inputs have shape {tuple(x.shape[1:])}"
-        raise InvalidInputError(f"context points have shape {shapes}: give a context of the inputs' shape.")
-    return method.network.arranged(points)
 
 
 def _spread(num: int, most: int) -> Tensor:

@@ -112,14 +112,7 @@ def _standardized(x: Array) -> Array:
 
 
 class Promise(NamedTuple):
-    """A probability, and how often it came true.
-
-    Args:
-        words: What was promised, such as "95% intervals".
-        promised: The probability.
-        kept: The number of rows for which it came true.
-        num: The number of rows.
-    """
+    """A probability that was promised for `num` rows, in words and as a number, and for how many it came true."""
 
     words: str
     promised: float

@@ -62,7 +62,7 @@ def diagnose_table(model: Any, data: Sequence[Any], refit: bool, time: str | boo
         for kept, test in splits:
             if refit:
                 own = None if weights is None else np.asarray(weights)[kept]
-                model = train(clone(model), table.take(kept), y[kept], own, calibration is not None, calibration)
+                model = train(clone(model), table.take(kept), y[kept], own, calibration)
             parts.append(_measure(model, table.take(test), y[test], y[kept]))
         far = _check_far(model, table.take(splits[-1][1]), 1.0 if is_classes else y.std(0), columns)
         inputs = encoder.transform(table.take(rows))
@@ -81,17 +81,18 @@ def diagnose_table(model: Any, data: Sequence[Any], refit: bool, time: str | boo
     return Diagnosis(tuple(finding for finding in findings if finding is not None), seen.metrics)
 
 
-def train(model: Any, table: Table, y: Array, weights: Array | None, calibrate: bool = False, like: Any = None) -> Any:
-    """Fit a model and, if wanted, calibrate it on a share of the rows, with the steps of another calibration."""
-    num = round(_CALIBRATION * len(y)) if calibrate else 0
+def train(model: Any, table: Table, y: Array, weights: Array | None, calibration: Any) -> Any:
+    """Fit a model and, with True or another calibration to repeat, calibrate it on a share of the rows."""
+    num = round(_CALIBRATION * len(y)) if calibration else 0
     held_out, kept = np.split(np.random.default_rng(0).permutation(len(y)), [num * (num >= _FEWEST_CALIBRATION)])
     if hasattr(model, "predict_proba"):
         is_new = ~np.isin(y[held_out], y[kept])
         kept, held_out = np.append(kept, held_out[is_new]), held_out[~is_new]
     kept, held_out = np.sort(kept), np.sort(held_out)
     model.fit(table.take(kept), y[kept], *([] if weights is None else [weights[kept]]))
-    steps = None if like is None else like.steps
-    return model.calibrate(table.take(held_out), y[held_out], steps) if len(held_out) else model
+    if len(held_out):
+        model.calibrate(table.take(held_out), y[held_out], getattr(calibration, "steps", None))
+    return model
 
 
 # Columns --------------------------------------------------------------------------------------------------------------

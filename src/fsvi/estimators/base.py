@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -29,13 +28,14 @@ from fsvi.functions.contexts import ShiftedRows
 from fsvi.likelihoods import Categorical, Gaussian
 from fsvi.methods.base import Method
 from fsvi.methods.registry import make_method
-from fsvi.networks import Network, TabularFeatures
+from fsvi.networks import TabularFeatures
 from fsvi.networks.devices import find_device
 from fsvi.tables import Table, TableEncoder, as_table, is_mixed
 from fsvi.training import fit
-from fsvi.validation import check_count
 
 Array = NDArray[Any]
+Trained = tuple[Method, Tensor, Tensor]
+"""A method, and the rows that it was trained on with their weights."""
 _SEEDS = 2**31 - 1
 _ROWS = 10_000
 """Rows that are predicted at a time, all their draws in memory."""
@@ -111,12 +111,6 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
 
     # Parameters -----------------------------------------------------------------------------------------------------
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters; with `deep`, each of the `settings` too, as `settings__name`."""
-        params: dict[str, Any] = super().get_params(deep)
-        settings = self.settings if deep and isinstance(self.settings, Mapping) else {}
-        return {**params, **{f"{_NESTED}{name}": value for name, value in settings.items()}}
-
     def set_params(self, **params: Any) -> Any:
         """Change parameters; `settings__name=value` changes or adds one of the `settings`."""
         nested = {name.removeprefix(_NESTED): params.pop(name) for name in list(params) if name.startswith(_NESTED)}
@@ -143,9 +137,9 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         table, y, weights = table.take(counted), y[counted], weights[counted]
         self.encoder_ = TableEncoder.learn(table, self.columns, weights)
         self.sketch_ = Sketch.learn(self.encoder_, table)
-        for name, reason in self.encoder_.left_out:
+        for name, _ in self.encoder_.left_out:
             if name not in (self.columns or {}):
-                _warn_once(f"column {name!r} is left out", reason)
+                warnings.warn(f"column {name!r} is left out: nearly every row has another text in it.", stacklevel=3)
         return self.encoder_.transform(table), y, weights
 
     def _checked(self, X: Any, as_is: bool, **given: Any) -> Table:
@@ -157,21 +151,23 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         return as_table(x, getattr(self, "feature_names_in_", None))
 
     def _table(self, X: Any) -> Table:
-        """New rows, validated; values unlike training are warned of."""
+        """New rows, validated."""
         check_is_fitted(self)
+        if isinstance(X, Table):
+            return X
         names = getattr(self, "feature_names_in_", None)
-        if not isinstance(X, Table):
-            if names is not None and hasattr(X, "columns") and set(X.columns) == set(names):
-                X = X[list(names)]  # columns may come in any order
-            only_numbers = all(column.kind == "number" for column in self.encoder_.columns)
-            X = self._checked(X, is_mixed(X) or not only_numbers, reset=False)
-        for surprise in self.encoder_.examine(X)[1]:
-            warnings.warn(surprise, stacklevel=4)
-        return X
+        if names is not None and hasattr(X, "columns") and set(X.columns) == set(names):
+            X = X[list(names)]  # columns may come in any order
+        only_numbers = all(column.kind == "number" for column in self.encoder_.columns)
+        return self._checked(X, is_mixed(X) or not only_numbers, reset=False)
 
-    def _encoded(self, table: Table) -> Tensor:
-        """Rows as the network takes them."""
-        return torch.as_tensor(self.scaler_.transform(self.encoder_.transform(table)))
+    def _inputs(self, X: Any) -> Tensor:
+        """New rows as the network takes them; values unlike training are warned of."""
+        table = self._table(X)
+        encoded, surprises = self.encoder_.examine(table)
+        for surprise in surprises:
+            warnings.warn(surprise, stacklevel=4)
+        return torch.as_tensor(self.scaler_.transform(encoded))
 
     # Training -------------------------------------------------------------------------------------------------------
 
@@ -180,42 +176,50 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         self.seed_ = int(check_random_state(self.random_state).randint(_SEEDS))
         self.calibration_: Calibration | None = None
         self.scaler_ = Scaler.learn(x, weights)
+        settings = dict(copy.deepcopy(self.settings or {}))
+        is_fsvi = self.method == "fsvi"
+        name, given = ("map", {}) if is_fsvi else (self.method, settings)
         x = self.scaler_.transform(x)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
-            is_default = self.module is None and self.method in ("fsvi", "map")
-            self.method_: Method = (self._fit_members if is_default else self._fit_method)(x, y, weights)
+            if self.module is None and name == "map":
+                method, inputs, counts = self._train_members(x, y, weights, given)
+            else:
+                method, inputs, counts = self._train_method(x, y, weights, name, given)
+            self.method_: Method = distance_aware(method, inputs, counts, settings) if is_fsvi else method
 
-    def _fit_members(self, x: Array, y: Array, weights: Array) -> Method:
-        """The default network, trained, and the method around it."""
+    def _train_members(self, x: Array, y: Array, weights: Array, given: Any) -> Trained:
+        """The default network."""
         device = torch.device("cpu") if self.device is None else find_device(self.device)
-        is_classes, settings = is_classifier(self), copy.deepcopy(self.settings or {})
+        is_classes = is_classifier(self)
         inputs, counts = (torch.as_tensor(part, dtype=torch.float32, device=device) for part in (x, weights))
         targets = torch.as_tensor(y, dtype=torch.int64 if is_classes else torch.float32, device=device)
         outputs = len(self.classes_) if is_classes else 2 * y.shape[1]
         trained, self.history_ = train_members(inputs, targets, counts, outputs, self.epochs, self.batch_size, self.lr)
         # In double precision, a prediction does not depend on which rows stand next to it.
         inputs, counts = inputs.double(), counts.double()
-        network = Network(trained.double()).examined(inputs[:2])
         likelihood = Categorical() if is_classes else Gaussian(heteroscedastic=True)
-        if self.method == "fsvi":
-            return distance_aware(network, likelihood, inputs, counts, settings)
-        method = make_method(self.method, network, likelihood, **settings)
+        method = make_method("map", trained.double(), likelihood, **given)
+        method.check_inputs(inputs[:2])
         method.num_data = round(float(weights.sum()))
-        return method.eval()
+        return method.eval(), inputs, counts
 
-    def _fit_method(self, x: Array, y: Array, weights: Array) -> Method:
-        """The user's network, or another method, trained with `fsvi.fit`; FSVI begins after its point estimate."""
-        is_fsvi, is_classes, settings = (
-            self.method == "fsvi",
-            is_classifier(self),
-            dict(copy.deepcopy(self.settings or {})),
-        )
-        name, given = ("map", {}) if is_fsvi else (self.method, settings)
-        outputs = len(self.classes_) if is_classes else y.shape[1]
-        likelihood = Categorical() if is_classes else Gaussian(_NOISE, learn_noise=True)
-        networks = self._networks(torch.as_tensor(x), outputs)
-        method = make_method(name, networks, likelihood, **{"context": ShiftedRows(), **given})
+    def _train_method(self, x: Array, y: Array, weights: Array, name: str, given: Any) -> Trained:
+        """The user's network, or another method."""
+        outputs = len(self.classes_) if is_classifier(self) else y.shape[1]
+        likelihood = Categorical() if is_classifier(self) else Gaussian(_NOISE, learn_noise=True)
+
+        def default(columns: int, outputs: int) -> nn.Module:
+            features = TabularFeatures.for_rows(torch.as_tensor(x).float(), _HIDDEN, members=1)
+            return nn.Sequential(features, nn.Linear(_HIDDEN[-1], outputs))
+
+        module: Any = default if self.module is None else self.module
+        if not callable(module):
+            raise InvalidInputError(
+                f"module={module!r} must be a torch.nn.Module, a function (n_inputs, n_outputs) -> Module, or None."
+            )
+        net = module if isinstance(module, nn.Module) else lambda: module(x.shape[1], outputs)
+        method = make_method(name, net, likelihood, **{"context": ShiftedRows(), **given})
         method.check_inputs(torch.as_tensor(x[:2]).to(method.dtype))
         if method.network.num_outputs != outputs:
             raise InvalidInputError(f"module has {method.network.num_outputs} outputs; the data need {outputs}.")
@@ -232,42 +236,18 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         self.history_ = fit(method, tuple(part[kept] for part in parts), **{**_TRAINING, **given})
         if len(held_out):
             reestimate_noise(method, *(part[held_out] for part in data))
-        if not is_fsvi:
-            return method
         inputs, _, counts = (part[kept].to(method.device, method.dtype) for part in data)
-        known = likelihood if is_classes else Gaussian(method.likelihood.noise.tolist())  # type: ignore[operator]
-        return distance_aware(method.network, known, inputs, counts, settings)
-
-    def _networks(self, x: Tensor, num_outputs: int) -> nn.Module | Callable[[], nn.Module]:
-        """What `make_method` takes: the network given, or a function that makes fresh ones."""
-        module = self.module
-        if module is None:
-            return lambda: nn.Sequential(
-                TabularFeatures.for_rows(x.float(), _HIDDEN, members=1), nn.Linear(_HIDDEN[-1], num_outputs)
-            )
-        if isinstance(module, nn.Module):
-            return module
-        if callable(module):
-            return lambda: module(x.shape[1], num_outputs)
-        raise InvalidInputError(
-            f"module={module!r} must be a torch.nn.Module, a function (n_inputs, n_outputs) -> Module, or None."
-        )
+        return method, inputs, counts
 
     # Prediction -----------------------------------------------------------------------------------------------------
 
-    def _predict(self, inputs: Tensor, num_samples: int, seed: int | None = None) -> Any:
+    def _predict(self, inputs: Tensor, num_samples: int) -> Any:
         """The prediction before any calibration, in the targets' units, in the memory of the CPU."""
-        return self.method_.predict(inputs, num_samples, self.seed_ if seed is None else seed).to("cpu")
-
-    def _raw(self, X: Any, num_samples: int | None = None, seed: int | None = None) -> Any:
-        """This prediction of new rows."""
-        return self._predict(self._encoded(self._table(X)), num_samples or self.num_samples, seed)
+        return self.method_.predict(inputs, num_samples, self.seed_).to("cpu")
 
     def _parts(self, X: Any) -> Iterator[Any]:
         """These predictions of some thousand rows at a time: all draws for many rows would not fit into memory."""
-        table = self._table(X)
-        for start in range(0, len(table), _ROWS):
-            yield self._predict(self._encoded(table.take(slice(start, start + _ROWS))), self.num_samples)
+        return (self._predict(part, self.num_samples) for part in self._inputs(X).split(_ROWS))
 
     def predictive(self, X: Any) -> Any:
         """The predictive distribution, with the parts of its uncertainty; `fsvi.metrics` and referral read it.
@@ -275,25 +255,7 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         Args:
             X: Rows.
         """
-        return self._calibrated(self._raw(X))
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
-        """Labels, or targets with noise, drawn from functions, (n, n_samples) or (n, targets, n_samples).
-
-        Those with the same last index come from one function.
-
-        Args:
-            X: Rows.
-            n_samples: The number of functions.
-            random_state: The seed of the draws.
-        """
-        seed = int(check_random_state(random_state).randint(_SEEDS))
-        p = self._calibrated(self._raw(X, check_count("n_samples", n_samples), seed))
-        return self._as_targets(p.sample(n_samples, seed))
-
-    @abstractmethod
-    def _as_targets(self, samples: Tensor) -> Array:
-        """Samples (n_samples, n, ...) as `sample_y` returns them."""
+        return self._calibrated(self._predict(self._inputs(X), self.num_samples))
 
     # Trust ----------------------------------------------------------------------------------------------------------
 
@@ -305,11 +267,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         Args:
             X: New rows, at least some dozens.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the findings say it
-            table = self._table(X)
         seen = Seen(self.sketch_, self.encoder_)
-        seen.add(table)
+        seen.add(self._table(X))
         return seen.diagnosis()
 
     # Calibration ----------------------------------------------------------------------------------------------------
@@ -317,7 +276,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
     def _fit_calibration(self, X: Any, y: Any, steps: Sequence[Any]) -> None:
         """Learn the steps from held-out rows; `y` are labels 0..C−1 or targets."""
         calibration = Calibration(copy.deepcopy(list(steps)))
-        self.calibration_ = calibration.fit(self._raw(X), np.array(y), seed=self.seed_)  # pandas: read-only
+        p = self._predict(self._inputs(X), self.num_samples)
+        self.calibration_ = calibration.fit(p, np.array(y), seed=self.seed_)  # pandas: read-only
 
     def _calibrated(self, p: Any) -> Any:
         """The prediction with the scalings that `calibrate` learned, if it did."""
@@ -349,13 +309,3 @@ def reestimate_noise(method: Method, x: Tensor, y: Tensor, weights: Tensor) -> N
     squares = (y - prediction.mean).square() - prediction.samples.var(0, correction=0)
     noise = (counts * squares).sum(0) / counts.sum() * 1.1 * (1 + 2 / float(counts.sum()))
     likelihood.log_noise.copy_(0.5 * torch.maximum(noise, 0.01 * likelihood.noise.square()).log())
-
-
-_SAID: set[str] = set()
-
-
-def _warn_once(sentence: str, reason: str) -> None:
-    """Warn of a column in the first of many fits: every fold and every try of a search would repeat it."""
-    if sentence not in _SAID:
-        _SAID.add(sentence)
-        warnings.warn(f"{sentence} ({reason}).", stacklevel=5)

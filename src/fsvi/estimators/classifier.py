@@ -13,14 +13,12 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
-from fsvi.calibration import LAC
+from fsvi.calibration import APS, LAC
+from fsvi.calibration.conformal import check_alpha
 from fsvi.errors import InvalidInputError
 from fsvi.estimators.base import Estimator
-from fsvi.estimators.files import labels_from, labels_tree
 from fsvi.estimators.rows import merge_rows
-from fsvi.validation import check_fraction
 
 
 @dataclass(repr=False, eq=False)
@@ -104,16 +102,12 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             X: Rows.
             alpha: The share of rows for which the set may miss the label.
         """
-        check_fraction("alpha", alpha)
+        check_alpha(alpha)
         if self._is_conformal and self.calibration_ is not None:
             return torch.cat([self.calibration_.sets(part, alpha) for part in self._parts(X)]).numpy()
-        probabilities = self.predict_proba(X)
-        order = np.argsort(-probabilities, axis=1)
-        ranked = np.take_along_axis(probabilities, order, 1)
-        needed = ranked.cumsum(1) - ranked < 1 - alpha
-        sets = np.zeros_like(needed)
-        np.put_along_axis(sets, order, needed, 1)
-        return sets
+        probabilities = torch.as_tensor(self.predict_proba(X))
+        before = APS().class_scores(probabilities) - probabilities  # what more probable classes sum to
+        return (before < 1 - alpha).numpy()
 
     def _as_indices(self, y: Any) -> NDArray[np.int64]:
         """Labels as their places in `classes_`."""
@@ -123,13 +117,3 @@ class FSVIClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         if len(unknown):
             raise InvalidInputError(f"the label {unknown[0]!r} is none of those in training: {self.classes_.tolist()}.")
         return np.searchsorted(self.classes_, y)
-
-    def _as_targets(self, samples: Tensor) -> NDArray[Any]:
-        labels: NDArray[Any] = self.classes_[samples.T.numpy()]
-        return labels
-
-    def _target_tree(self) -> dict[str, Any]:
-        return {"classes": labels_tree(self.classes_)}
-
-    def _load_target(self, tree: Mapping[str, Any]) -> None:
-        self.classes_ = labels_from(tree["classes"])

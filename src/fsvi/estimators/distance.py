@@ -24,7 +24,8 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import ShiftedRows
 from fsvi.functions.priors import Constant
-from fsvi.likelihoods import Likelihood
+from fsvi.likelihoods import Gaussian
+from fsvi.methods.base import Method
 from fsvi.methods.fsvi import FSVI
 from fsvi.methods.registry import make_method
 from fsvi.networks.copies import deep_copy
@@ -38,13 +39,7 @@ _ROWS = 2_000
 
 
 def with_distance(network: Network, columns: int, num_features: int = NUM_FEATURES) -> nn.Sequential:
-    """The network's features next to random ones, and its last layer, which does not see the latter yet.
-
-    Args:
-        network: A network with a dense last layer, examined on rows of a table.
-        columns: The number of columns.
-        num_features: The number of random features.
-    """
+    """The network's features next to random ones, and its last layer, which does not see the latter yet."""
     last = network.linear
     if not isinstance(last, nn.Linear):
         raise InvalidInputError(f"module ends with {last}: a table needs a network that ends with a dense layer.")
@@ -59,19 +54,11 @@ def with_distance(network: Network, columns: int, num_features: int = NUM_FEATUR
     return nn.Sequential(features, head)
 
 
-def distance_aware(
-    network: Network, likelihood: Likelihood, x: Tensor, weights: Tensor, settings: Mapping[str, Any]
-) -> FSVI:
-    """FSVI whose mean is the trained network's function and whose variance knows the distance from the data.
-
-    Args:
-        network: The trained network, examined on rows.
-        likelihood: The likelihood, with the noise that held-out rows have.
-        x: Training rows as the network sees them.
-        weights: How many times each of them counts.
-        settings: `prior_variance` and `num_features`, and arguments of `FSVI` for further training.
-    """
-    given = dict(settings)
+def distance_aware(point: Method, x: Tensor, weights: Tensor, settings: Mapping[str, Any]) -> FSVI:
+    """FSVI whose mean is the function of a trained network and whose variance knows the distance from the rows `x`."""
+    network, likelihood, given = point.network, point.likelihood, dict(settings)
+    if isinstance(likelihood, Gaussian) and likelihood.learn_noise:
+        likelihood = Gaussian(likelihood.noise.tolist())
     variance = float(given.pop("prior_variance", 1.0))
     net = with_distance(network, x.shape[1], given.pop("num_features", NUM_FEATURES))
     is_doubled = getattr(likelihood, "heteroscedastic", False)  # log variances are not outputs of the function

@@ -41,22 +41,13 @@ def train_members(
     y: Tensor,
     weights: Tensor,
     num_outputs: int,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    lr: float | None = None,
+    epochs: int | None,
+    batch_size: int | None,
+    lr: float | None,
 ) -> tuple[nn.Sequential, History]:
-    """A trained network: features of all members, and a linear layer that averages their outputs.
+    """Features of all members, trained, and a linear layer that averages their outputs.
 
-    Its outputs are logits, or all the means and then all the log variances. Random numbers come from torch's generator.
-
-    Args:
-        x: Standardized columns of the training rows.
-        y: Labels, (n,), or standardized targets, (n, targets).
-        weights: How many times each row counts.
-        num_outputs: The number of outputs.
-        epochs: How often to go through the rows; None for a number that suits them.
-        batch_size: Rows per step; None for 128, and fewer in small tables.
-        lr: The learning rate; None for 0.06.
+    Targets `y` are labels (n,), for logits, or numbers (n, targets), for all the means and then all the log variances.
     """
     num = len(x)
     usual = max(16, min(_BATCH_SIZE, num // 4))
@@ -106,10 +97,6 @@ def deal_out(weights: Tensor, members: int) -> tuple[Tensor, Tensor] | None:
 
     Each row belongs to one member. A row that counts several times is dealt out in as many parts: otherwise, a table
     with few different rows would be predicted as if each of them were new. Gaps are filled with rows of no weight.
-
-    Args:
-        weights: How many times each row counts.
-        members: The number of members.
     """
     copies = weights.round().clamp(1, members).long()
     rows = torch.arange(len(weights), device=weights.device).repeat_interleave(copies)
@@ -123,13 +110,7 @@ def deal_out(weights: Tensor, members: int) -> tuple[Tensor, Tensor] | None:
 
 
 class Members(nn.Module):
-    """Features of all members, and a last layer for each.
-
-    Args:
-        features: The features.
-        num_outputs: The number of outputs: logits, or means and log variances.
-        is_classes: Whether they are logits.
-    """
+    """Features of all members, and a last layer for each, with logits or with means and log variances."""
 
     def __init__(self, features: TabularFeatures, num_outputs: int, is_classes: bool) -> None:
         super().__init__()
@@ -143,10 +124,7 @@ class Members(nn.Module):
         return torch.baddbmm(self.last_bias, h, self.last_weight, alpha=self.features.hidden[-1] ** -0.5)
 
     def losses(self, f: Tensor, y: Tensor, balance: float = 0.0) -> Tensor:
-        """The negative log-likelihood of each row for each member, up to a constant, (members, n).
-
-        Targets are those of n rows, or of each member's own rows.
-        """
+        """The negative log-likelihood up to a constant, (members, n), of targets of n rows or each member's own."""
         if self.is_classes:
             return F.cross_entropy(f.transpose(1, 2), y.expand(f.shape[:2]), reduction="none")
         mean, log_variance = f.chunk(2, -1)
@@ -223,13 +201,7 @@ def _optimizer(members: Members, lr: float) -> torch.optim.Optimizer:
 
 
 def noise_of_rows(squares: Tensor, log_variance: Tensor, weights: Tensor) -> tuple[float, float]:
-    """b and a for which the variances exp(a + b · log_variance) make squared errors most likely; b = 0 is one noise.
-
-    Args:
-        squares: Squared errors of rows.
-        log_variance: What the network says of their noise.
-        weights: How many times each row counts.
-    """
+    """b and a for which variances exp(a + b · log_variance) make squared errors most likely; b = 0 is one noise."""
     share = weights / weights.sum()
     found = []
     for power in _POWERS.tolist():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,10 @@ from sklearn.utils.validation import _check_y
 from torch import Tensor
 
 from fsvi.calibration import ConformalIntervals
+from fsvi.calibration.conformal import check_alpha
 from fsvi.estimators.base import Estimator
-from fsvi.estimators.files import scaler_from, scaler_tree
 from fsvi.estimators.rows import Scaler, merge_rows
 from fsvi.metrics.regression import unstandardize
-from fsvi.validation import check_fraction
 
 
 class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
@@ -94,37 +93,22 @@ class FSVIRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
             X: Rows.
             alpha: The share of targets that may lie outside.
         """
-        check_fraction("alpha", alpha)
+        check_alpha(alpha)
         if self._is_conformal and self.calibration_ is not None:
-            parts = [self.calibration_.intervals(part, alpha) for part in self._parts(X)]
-            lower, upper = (self._shaped(torch.cat(ends)) for ends in zip(*parts, strict=True))
-            return self._bounded(lower), self._bounded(upper)
-        mean, std = self.predict(X, return_std=True)
-        reach = std * float(torch.special.ndtri(torch.tensor(1 - alpha / 2, dtype=torch.float64)))
-        return self._bounded(mean - reach), self._bounded(mean + reach)
+            intervals = [self.calibration_.intervals(part, alpha) for part in self._parts(X)]
+        else:
+            intervals = [self._calibrated(part).interval(1 - alpha) for part in self._parts(X)]
+        lower, upper = (self._bounded(self._shaped(torch.cat(ends))) for ends in zip(*intervals, strict=True))
+        return lower, upper
 
     def _bounded(self, ends: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.maximum(ends, 0.0) if self.is_positive_ else ends
 
-    def _predict(self, inputs: Tensor, num_samples: int, seed: int | None = None) -> Any:
-        return unstandardize(super()._predict(inputs, num_samples, seed), self.target_scaler_)
-
-    def _as_targets(self, samples: Tensor) -> NDArray[np.float64]:
-        return samples.permute(1, 2, 0).reshape(samples.shape[1], *self.target_shape_, -1).double().numpy()
+    def _predict(self, inputs: Tensor, num_samples: int) -> Any:
+        return unstandardize(super()._predict(inputs, num_samples), self.target_scaler_)
 
     def _shaped(self, values: Tensor) -> NDArray[np.float64]:
         return values.double().reshape(len(values), *self.target_shape_).numpy()
-
-    def _target_tree(self) -> dict[str, Any]:
-        return {
-            "scaler": scaler_tree(self.target_scaler_),
-            "shape": list(self.target_shape_),
-            "positive": self.is_positive_,
-        }
-
-    def _load_target(self, tree: Mapping[str, Any]) -> None:
-        self.target_scaler_, self.target_shape_ = scaler_from(tree["scaler"]), tuple(tree["shape"])
-        self.is_positive_ = bool(tree["positive"])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -132,7 +132,7 @@ class Scorer(ABC):
         with building_from(path):
             x, y = self.held_out(path)
             if isinstance(self, TableScorer):
-                x, y = self.model._encoded(x), self.model._as_indices(y) if hasattr(self.model, "classes_") else y
+                x, y = self.model._inputs(x), self.model._as_indices(y) if hasattr(self.model, "classes_") else y
             parts = [self.predict(part)[0].summary() for part in x.split(self.rows_at_once(math.prod(x.shape[1:])))]
             if parts[0].is_numeric:
                 raise InvalidInputError("the model predicts real numbers: --refer-for is for classes, so leave it out.")

@@ -1,10 +1,12 @@
+from collections import defaultdict
+
 import pytest
 import torch
 from torch import nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.networks import Network
-from fsvi.posteriors.per_example import example_gradients, gradient_moments, record, weight_layers
+from fsvi.posteriors.per_example import gradient_moments, record, weight_layers
 
 
 class TimeMajor(nn.Module):
@@ -41,14 +43,15 @@ def closed_form(net, x, cotangent):
     params = {name: p.detach() for name, p in net.named_parameters()}
     values, recording = record(Network(net), params, weight_layers(net), x)
     found = recording.gradients(values, cotangent[None])
-    rows = {}
+    rows = defaultdict(list)
     for layer, patches, gradients in recording.pairs(found, torch.float64):
-        own = example_gradients(layer, patches, gradients[0])
+        own = gradients[0].mT @ layer.with_one(patches)
         total, squares = gradient_moments(layer, patches, gradients[0])
         torch.testing.assert_close(total, own.sum(0))
         torch.testing.assert_close(squares, own.square().sum(0))
-        rows |= layer.tensors(own)
-    return rows
+        for name, row in layer.tensors(own).items():
+            rows[name].append(row)
+    return {name: torch.cat(parts) for name, parts in rows.items()}
 
 
 def one_by_one(net, x, cotangent, names):
@@ -116,7 +119,7 @@ def test_matrices_and_parameters_turn_into_each_other():
     matrix = layer.matrix(params)
     assert matrix.shape == layer.matrix_shape == (2, 3, 13)
     patch = torch.randn(4, 2, 3)
-    parts = torch.cat([patch.reshape(2, 2, 2, 3).movedim(1, -1).reshape(2, 12), torch.ones(2, 1)], dim=1)
+    parts = torch.cat([patch.reshape(2, 12), torch.ones(2, 1)], dim=1)
     torch.testing.assert_close((matrix @ parts[:, :, None]).flatten(), net(patch[None]).flatten())
     back = layer.tensors(torch.stack([matrix, 2 * matrix]))
     for name, p in params.items():

@@ -194,7 +194,7 @@ class Laplace(Method):
         """The number of inputs whose derivatives of the outputs fit into memory."""
         _, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x[:1]))
         whole = posterior.num_parameters if self.structure == "last_layer" else 0
-        largest = max(recording.num_outputs, whole) * self.network.num_outputs
+        largest = max(sum(each.numel() for each in recording.outputs), whole) * self.network.num_outputs
         return min(_MOST_INPUTS, max(1, _NUMBERS_AT_ONCE // largest))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from fsvi.likelihoods import Likelihood
 from fsvi.methods.natural_gradient import NaturalGradient
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import MeanField
-from fsvi.posteriors.per_example import EXAMPLES_AT_ONCE, Recording, gradient_moments, record, weight_layers
+from fsvi.posteriors.per_example import gradient_moments, record, weight_layers
 from fsvi.validation import check_positive
 
 
@@ -98,34 +97,29 @@ class VOGN(NaturalGradient):
         draws = zip(*(self._differentiate(x, y, noise) for noise in noises), strict=True)
         nll, *gradients = (torch.stack(each).mean(0) for each in draws)
         learned = [*q.means().values(), q.log_std, *self.points()]
-        return {"nll": KnownGradient.apply(nll, gradients, *learned), "kl": kl}
+        known = torch.stack([(p * gradient).sum() for p, gradient in zip(learned, gradients, strict=True)]).sum()
+        return {"nll": nll + (known - known.detach()), "kl": kl}
 
     def _differentiate(self, x: Any, y: Tensor, noise: Tensor) -> list[Tensor]:
-        """The negative log-likelihood at μ + σ·`noise`, ĝ by tensor, ĥ as a flat vector, and the points' gradients."""
-        points = self.points()
+        """The negative log-likelihood at μ + σ·`noise`, ĝ by tensor, ĥ as a flat vector, and the points' gradients.
+
+        Squares are summed in the type of the parameters, also where the network was computed in half precision.
+        """
+        points, layout = self.points(), self.posterior.layout
         with torch.no_grad():
             draw = self.posterior.at(noise).params
         outputs, recording = record(self.network, draw, self._layers, x)
         nll = self.likelihood.nll(outputs, y)
-        edges: list[Any] = recording.edges
-        found = torch.autograd.grad(nll, [*edges, *points], allow_unused=True)
-        rest = [torch.zeros_like(p) if g is None else g for g, p in zip(found[len(edges) :], points, strict=True)]
-        first, second = self._moments(recording, recording.filled(found[: len(edges)]))
-        return [nll.detach(), *first, self.likelihood.num_observed(y) * second, *rest]
-
-    def _moments(self, recording: Recording, gradients: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """The sum of the examples' gradients, by tensor, and of their squares; a layer that was not called has none.
-
-        They are summed in the type of the parameters, also where the network was computed in half precision.
-        """
-        sums, layout = torch.zeros(2, self.scale.numel(), dtype=self.dtype, device=self.device), self.posterior.layout
+        found = torch.autograd.grad(nll, [*points, *recording.outputs], materialize_grads=True)
+        gradients = [each[None] for each in found[len(points) :]]
+        sums = torch.zeros(2, self.scale.numel(), dtype=self.dtype, device=self.device)
         places = [layout.views(each) for each in sums]
         with torch.autocast(self.device.type, enabled=False):
-            for layer, *pair in recording.pairs([each[None] for each in gradients], self.dtype, EXAMPLES_AT_ONCE):
-                for place, part in zip(places, gradient_moments(layer, pair[0], pair[1][0]), strict=True):
+            for layer, patches, (g,) in recording.pairs(gradients, self.dtype):
+                for place, part in zip(places, gradient_moments(layer, patches, g), strict=True):
                     for name, tensor in layer.tensors(part).items():
                         place[name] += tensor
-        return list(places[0].values()), sums[1]
+        return [nll.detach(), *places[0].values(), self.likelihood.num_observed(y) * sums[1], *found[: len(points)]]
 
     def update(self, mean: Tensor, gradient: Tensor, curvature: Tensor, momentum: Tensor, step: int) -> Tensor:
         """m, then s and the direction of μ. `curvature` is ĥ."""
@@ -140,16 +134,3 @@ class VOGN(NaturalGradient):
 
     def _tau(self) -> float:
         return self._weight(1) * (self.num_data or 1)
-
-
-class KnownGradient(torch.autograd.Function):
-    """A value whose gradient by some parameters is known: KnownGradient.apply(value, gradients, *parameters)."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor], *parameters: Tensor) -> Tensor:  # noqa: D102
-        ctx.gradients = gradients
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
-        return None, None, *(outer[0] * gradient for gradient in ctx.gradients)

@@ -29,7 +29,7 @@ import fsvi
 from fsvi.diagnosis import diagnose
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.methods import Method, load
-from fsvi.methods.registry import find_method
+from fsvi.methods.registry import setting_names
 from fsvi.serialization import check_writable, plain
 from fsvi.training import History
 from fsvi.validation import check_choice, check_seed
@@ -77,7 +77,7 @@ def checked(order: Order) -> Order:
         fixed = task.methods[check_choice("method", order.method, task.methods)]
         if order.context in (None, fixed):
             return replace(order, context=fixed)
-    elif find_method(order.method).takes_context and task.context is not None:
+    elif "context" in setting_names(order.method) and task.context is not None:
         contexts = task.contexts or [*GENERATED, *data.names()]
         return replace(order, context=check_choice("context", order.context or task.context, contexts))
     if order.context is not None:

@@ -19,7 +19,7 @@ from fsvi.functions.divergences import KL
 from fsvi.functions.priors import Induced
 from fsvi.likelihoods import Categorical, Likelihood, MultiHead
 from fsvi.methods import Method, make_method
-from fsvi.methods.registry import find_method
+from fsvi.methods.registry import setting_names
 from fsvi.networks import mlp
 from fsvi.training import History
 from fsvi.training.tasks import fit_tasks, start_task
@@ -208,7 +208,7 @@ def _method_settings(sequence: TaskSequence, order: Order) -> Mapping[str, Any]:
         prior = Induced(1e-3 if _draws_noise(sequence, order) else 100.0)
         coreset = sequence.coreset if order.context == CORESET else 0
         return {**_SETTINGS, "prior": prior, **sequence.settings, "coreset": coreset}
-    if find_method(order.method).takes_context:
+    if "context" in setting_names(order.method):
         raise InvalidInputError(
             f"{order.method!r} has no coreset, which the contexts of {order.task!r} are about: run 's-fsvi', or a "
             "method without a context, such as 'map'."

@@ -41,7 +41,7 @@ def test_every_argument_of_a_constructor_is_documented(cls):
 @pytest.mark.parametrize("name", METHODS)
 def test_arguments_are_few_and_named(name):
     """At most twelve; only network, likelihood and context may be given by position."""
-    parameters = arguments(METHODS[name].method)
+    parameters = arguments(METHODS[name])
     assert len(parameters) <= 12
     positional = [p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
     assert positional in (["net", "likelihood"], ["net", "likelihood", "context"])

@@ -9,7 +9,6 @@ from torch import nn
 
 import fsvi
 import scenarios
-from fsvi.methods.ensemble import JointOptimizer
 
 X, Y = scenarios.points(32)
 CURVE = scenarios.curve(32)
@@ -41,13 +40,6 @@ def tensors(method: fsvi.Method) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in method.state_dict().items()}
 
 
-class OwnRule(fsvi.MAP):
-    """A method with an optimiser of its own, which keeps a state."""
-
-    def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=lr, momentum=0.5)
-
-
 # Limits --------------------------------------------------------------------------------------------------------------
 
 
@@ -64,8 +56,17 @@ def test_an_ensemble_of_one_is_its_member_to_the_bit(name):
     assert scenarios.same_bits(vars(alone.predict(data[0], 4)), vars(one.predict(data[0], 4)))
 
 
-def test_members_learn_what_they_would_alone():
-    both = ensemble(2)
+def silent_vogn() -> fsvi.VOGN:
+    """With a rule of its own for the weights, Adam for BatchNorm, and no noise."""
+    net = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2))
+    method = fsvi.VOGN(net, fsvi.Categorical())
+    method.posterior.noise = lambda: torch.zeros(32)
+    return method
+
+
+@pytest.mark.parametrize("make", [MEMBERS["map"][0], silent_vogn])
+def test_members_learn_what_they_would_alone(make):
+    both = ensemble(2, make)
     alone = [copy.deepcopy(member) for member in both.members]
     fsvi.fit(both, (X, Y), **SETTINGS)
     for member, lone in zip(both.members, alone, strict=True):
@@ -78,43 +79,6 @@ def test_progress_reaches_the_members():
     several = ensemble(2, lambda: fsvi.SWAG(plain(), fsvi.Categorical(), start=0.5))
     fsvi.fit(several, (X, Y), epochs=8)
     assert [int(member.gaussian.count) for member in several.members] == [5, 5]
-
-
-# Optimisers of their own ---------------------------------------------------------------------------------------------
-
-
-def test_own_optimizers_are_joined():
-    torch.manual_seed(0)
-    alone = [OwnRule(plain(), fsvi.Categorical()) for _ in range(2)]
-    both = fsvi.Ensemble.of(copy.deepcopy(alone))
-    fsvi.fit(both, (X, Y), lr=0.1, optimizer="adam", **SETTINGS)
-    for member, lone in zip(both.members, alone, strict=True):
-        fsvi.fit(lone, (X, Y), lr=0.1, optimizer=lambda groups: torch.optim.SGD(groups, momentum=0.5), **SETTINGS)
-        assert scenarios.same_bits(member.state_dict(), lone.state_dict())
-
-
-def test_a_joint_optimizer_keeps_its_state():
-    def joint() -> tuple[list[nn.Parameter], JointOptimizer]:
-        params = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
-        return params, JointOptimizer([torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in params])
-
-    def step(params: list[nn.Parameter], optimizer: JointOptimizer) -> None:
-        for p in params:
-            p.grad = p.detach().clone()
-        optimizer.step()
-
-    params, optimizer = joint()
-    step(params, optimizer)
-    others, resumed = joint()
-    for p, other in zip(params, others, strict=True):
-        other.data.copy_(p)
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for group in (*optimizer.param_groups, *resumed.param_groups):
-        group["lr"] = 0.02
-    step(params, optimizer)
-    step(others, resumed)
-    assert all(torch.equal(p, other) for p, other in zip(params, others, strict=True))
-    assert float(params[0][0].detach()) == pytest.approx(0.9 - 0.02 * (0.9 + 0.9))
 
 
 # Prediction ----------------------------------------------------------------------------------------------------------

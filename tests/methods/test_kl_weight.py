@@ -7,9 +7,9 @@ import fsvi
 import scenarios
 from fsvi.errors import InvalidInputError
 from fsvi.functions.divergences import kl_weight_value
-from fsvi.methods.registry import METHODS, make_method
+from fsvi.methods.registry import METHODS, make_method, setting_names
 
-WEIGHTED = [name for name in METHODS if "kl_weight" in METHODS[name].arguments]
+WEIGHTED = [name for name in METHODS if "kl_weight" in setting_names(name)]
 
 
 def test_values():

@@ -50,9 +50,7 @@ def weights(ensemble: fsvi.Ensemble, name: str) -> list[torch.Tensor]:
 
 
 def test_every_name_makes_its_class():
-    made = {name: type(make(name)) for name in METHODS}
-    assert made == {name: entry.method for name, entry in METHODS.items()}
-    assert CLASSES.items() <= {name: cls.__name__ for name, cls in made.items()}.items()
+    assert CLASSES.items() <= {name: type(make(name)).__name__ for name in METHODS}.items()
 
 
 def test_every_method_has_a_name_and_is_public():
@@ -62,14 +60,14 @@ def test_every_method_has_a_name_and_is_public():
         if issubclass(cls, fsvi.Method) and cls.__module__.startswith("fsvi.") and not inspect.isabstract(cls)
     }
     exported = {name for name in fsvi.__all__ if inspect.isclass(getattr(fsvi, name))}
-    named = {entry.method.__name__ for entry in METHODS.values()} - {"FixedMeanFSVI"} | {"Ensemble"}
+    named = {type(make(name)).__name__ for name in METHODS} - {"FixedMeanFSVI"} | {"Ensemble"}
     assert named <= exported
     assert {name for name in concrete if name in exported} == named
 
 
 def test_a_name_makes_an_ensemble():
     for name in ("vogn", "fsvi"):
-        assert [type(member) for member in make(f"ensemble:{name}", size=2).members] == [METHODS[name].method] * 2
+        assert [type(member) for member in make(f"ensemble:{name}", size=2).members] == [METHODS[name]] * 2
 
 
 def test_ensembles_have_five_members_unless_told():
@@ -129,18 +127,8 @@ def test_methods_without_a_context_leave_it_aside():
     assert isinstance(make("map", context=scenarios.box()), fsvi.MAP)
 
 
-def test_default_contexts_suit_the_inputs():
-    assert isinstance(make("fsvi").context, fsvi.contexts.Uniform)
-    assert isinstance(make("fsvi", scenarios.normalised()).context, fsvi.contexts.Mixture)
-
-
-def test_default_contexts_train():
-    for method, data in (
-        (make("fsvi"), scenarios.points()),
-        (make("fsvi", scenarios.normalised()), scenarios.images()),
-    ):
-        history = fsvi.fit(method, data, epochs=1)
-        assert history.terms["kl"][0] > 0, "the context was not used"
+def test_the_default_context_suits_the_inputs():
+    assert isinstance(make("fsvi").context, fsvi.contexts.Suitable)
 
 
 # Networks of an ensemble ---------------------------------------------------------------------------------------------

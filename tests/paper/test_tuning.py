@@ -66,7 +66,7 @@ def test_a_task_with_validation_data_uses_them():
 
 @pytest.mark.parametrize("name", SPACES)
 def test_every_setting_that_is_searched_is_the_methods(name):
-    arguments = inspect.signature(METHODS[name].method).parameters
+    arguments = inspect.signature(METHODS[name]).parameters
     assert {setting.partition(".")[0] for setting in SPACES[name]} <= set(arguments)
 
 

@@ -81,20 +81,12 @@ class Method(Configurable, nn.Module, ABC):
     _takes_positions: ClassVar[bool] = False
     """Whether the network may have outputs at every position of an input: (n, positions..., outputs)"""
 
-    if TYPE_CHECKING:  # properties of an Ensemble
-
-        @property
-        def net(self) -> nn.Module:
-            """The network; its parameters are the posterior's means."""
-
-        @property
-        def network(self) -> Network:
-            """What fsvi knows about `net`."""
-
-        @property
-        def likelihood(self) -> Likelihood:
-            """The distribution of targets given the network's outputs."""
-
+    net: nn.Module
+    """The network; its parameters are the posterior's means."""
+    network: Network
+    """What fsvi knows about `net`."""
+    likelihood: Likelihood
+    """The distribution of targets given the network's outputs."""
     num_data: int | None = None
     """The number of training examples N, which `fit` sets; None counts the minibatch."""
     progress: float = 0.0
@@ -107,13 +99,13 @@ class Method(Configurable, nn.Module, ABC):
     def __init__(self, net: nn.Module | Network, likelihood: Likelihood) -> None:
         super().__init__()
         check_type("likelihood", likelihood, Likelihood, "a likelihood such as fsvi.Categorical() or fsvi.Gaussian()")
-        self.network = Network.wrap(net).copied()  # type: ignore[misc]
-        self.net = self.network.module  # type: ignore[misc]
-        self.likelihood = copy.deepcopy(likelihood)  # type: ignore[misc]
+        self.network = Network.wrap(net).copied()
+        self.net = self.network.module
+        self.likelihood = copy.deepcopy(likelihood)
 
     def build(self, network: Network) -> None:
         """Make what depends on the network's last layer. It runs again if inputs show that this is another layer."""
-        self.network = network  # type: ignore[misc]
+        self.network = network
         self.likelihood.bind(network.num_outputs)
         self.likelihood.to(network.device)
 
@@ -171,6 +163,12 @@ class Method(Configurable, nn.Module, ABC):
         Args:
             lr: The learning rate.
         """
+        learners = self.learners()
+        return learners[0]._optimizer_of(learners, lr)
+
+    @classmethod
+    def _optimizer_of(cls, methods: Sequence[Any], lr: float) -> torch.optim.Optimizer | None:
+        """The optimizer of methods of this class, if their update rule is part of them."""
         return None
 
     def after_step(self) -> None:
@@ -362,7 +360,7 @@ class Method(Configurable, nn.Module, ABC):
         ):
             self.build(network)
         else:
-            self.network = network  # type: ignore[misc]
+            self.network = network
 
     # Files ----------------------------------------------------------------------------------------------------------
 

@@ -69,28 +69,14 @@ class Ensemble(Method):
         terms = [member.forward(x, y) for member in self.learners()]
         return {name: torch.stack([each[name] for each in terms]).sum() for name in terms[0]}
 
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """The members' groups."""
-        self._check_distinct()
-        return [group for member in self.learners() for group in member.parameter_groups(lr)]
-
     def own_optimizer(self, lr: float) -> Optimizer | None:
-        """The members' own optimizers as one, if they have any."""
-        self._check_distinct()
-        parts = [member.own_optimizer(lr) for member in self.learners()]
-        own = [part for part in parts if part is not None]
-        return JointOptimizer(own) if own else None
-
-    def _check_distinct(self) -> None:
+        """The optimizer of all members if their update rule is part of them. They must not start alike."""
         for (i, one), (j, other) in combinations(enumerate(self.learners()), 2):
             if all(torch.equal(p, q) for p, q in zip(one.net.parameters(), other.net.parameters(), strict=True)):
                 raise InvalidInputError(
                     f"members {i} and {j} start from the same parameters: let `make` build a new network each time."
                 )
-
-    def _fingerprint(self) -> list[Any]:
-        """The members' checksums."""
-        return [member._fingerprint() for member in self.learners()]
+        return super().own_optimizer(lr)
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """The draws of all members, member by member, with the same number from each."""
@@ -110,17 +96,17 @@ class Ensemble(Method):
     # The first member speaks for all --------------------------------------------------------------------------------
 
     @property
-    def net(self) -> nn.Module:
+    def net(self) -> nn.Module:  # type: ignore[override]
         """The first member's module."""
         return self.learners()[0].net
 
     @property
-    def network(self) -> Network:
+    def network(self) -> Network:  # type: ignore[override]
         """The first member's network."""
         return self.learners()[0].network
 
     @property
-    def likelihood(self) -> Likelihood:
+    def likelihood(self) -> Likelihood:  # type: ignore[override]
         """The first member's likelihood."""
         return self.learners()[0].likelihood
 
@@ -145,33 +131,3 @@ class Ensemble(Method):
 def _checked(member: Method) -> Method:
     check_type("make()", member, Method, "a method such as fsvi.MAP(net(), likelihood=...)")
     return member
-
-
-class JointOptimizer(Optimizer):
-    """Several optimizers as one, each with its own rule for its own parameters.
-
-    Args:
-        parts: The optimizers; they have no parameter in common.
-    """
-
-    def __init__(self, parts: Sequence[Optimizer]) -> None:
-        self._parts = parts
-        super().__init__([group for part in parts for group in part.param_groups], {})
-        self._share()
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Every part makes a step."""
-        for part in self._parts:
-            part.step()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the state of all parts."""
-        super().load_state_dict(state_dict)
-        self._share()
-
-    def _share(self) -> None:
-        """One state and one list of groups for all: parts have no parameter in common."""
-        groups = iter(self.param_groups)
-        for part in self._parts:
-            part.state = self.state
-            part.param_groups = [next(groups) for _ in part.param_groups]

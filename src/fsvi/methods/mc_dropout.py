@@ -39,7 +39,8 @@ class MCDropout(Method):
     Args:
         net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
         likelihood: The distribution of targets given the network's outputs.
-        rate: The dropout rate for networks without dropout layers; with 0 this is `MAP`.
+        rate: The dropout rate for networks without dropout layers; with 0 this is `MAP`. None is 0.1, or 0.05 for
+            numbers, whose noise is hard to tell from the masks'.
         prior_variance: The variance of the Gaussian prior over parameters; None leaves it out.
 
     Examples:
@@ -54,11 +55,11 @@ class MCDropout(Method):
         net: nn.Module | Network,
         likelihood: Likelihood,
         *,
-        rate: float = 0.1,
+        rate: float | None = None,
         prior_variance: float | None = 1.0,
     ) -> None:
         super().__init__(net, likelihood)
-        self.rate = check_fraction("rate", rate)
+        self.rate = (0.05 if likelihood.is_numeric else 0.1) if rate is None else check_fraction("rate", rate)
         self.prior_variance = check_variance(prior_variance)
         self.build(self.network)
 

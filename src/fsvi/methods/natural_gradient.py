@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,9 +45,9 @@ class NaturalGradient(Method):
         self.scale_rate = check_positive("scale_rate", scale_rate)
         self.kl_weight = check_kl_weight(kl_weight)
 
-    def own_optimizer(self, lr: float) -> torch.optim.Optimizer:
-        """Natural gradient steps, and Adam for the points."""
-        return NaturalSteps(self, lr)
+    @classmethod
+    def _optimizer_of(cls, methods: Sequence[NaturalGradient], lr: float) -> torch.optim.Optimizer:
+        return NaturalSteps(methods, lr)
 
     @abstractmethod
     def update(self, mean: Tensor, gradient: Tensor, curvature: Tensor, momentum: Tensor, step: int) -> Tensor:
@@ -86,18 +86,23 @@ class NaturalGradient(Method):
 
 
 class NaturalSteps(torch.optim.Adam):
-    """The method's rule for the means and `log_std` of its posterior, and Adam for all other parameters."""
+    """The methods' rules for the means and `log_std` of their posteriors, and Adam for all other parameters."""
 
-    def __init__(self, method: NaturalGradient, lr: float) -> None:
-        self._method, q, points = method, method.posterior, method.points()
-        natural: dict[str, Any] = {"params": [*q.means().values(), q.log_std], "lr": lr}
-        super().__init__([natural, {"params": points}] if points else [natural], lr=lr)
+    def __init__(self, methods: Sequence[NaturalGradient], lr: float) -> None:
+        self._methods = methods
+        natural = [[*method.posterior.means().values(), method.posterior.log_std] for method in methods]
+        points = [p for method in methods for p in method.points()]
+        super().__init__([{"params": params} for params in (*natural, points)], lr=lr)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One step of both rules."""
-        method, q, group = self._method, self._method.posterior, self.param_groups[0]
-        *means, log_std = group["params"]
+        """One step of all rules."""
+        for method, group in zip(self._methods, self.param_groups, strict=False):
+            self._natural_step(method, group)
+        super().step()
+
+    def _natural_step(self, method: NaturalGradient, group: dict[str, Any]) -> None:
+        q, (*means, log_std) = method.posterior, group["params"]
         if log_std.grad is not None:
             state = self.state[log_std]
             if not state:
@@ -112,4 +117,3 @@ class NaturalSteps(torch.optim.Adam):
             log_std.copy_(method.precision().log_().mul_(-0.5))
         for parameter in group["params"]:
             parameter.grad = None
-        super().step()

@@ -1,17 +1,17 @@
-"""Every method by its name, with the settings that differ from its class's defaults."""
+"""Every method by its name."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from fsvi.errors import InvalidInputError
-from fsvi.functions.contexts import Batch, Context, Mixture, Monochrome, Uniform
+from fsvi.functions.contexts import Context, Suitable
 from fsvi.functions.divergences import Tempered
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
@@ -43,53 +43,28 @@ Net = nn.Module | Network | Callable[[], nn.Module | Network]
 """A network, or a function that makes one."""
 
 
-@dataclass(frozen=True)
-class MethodEntry:
-    """A method's class, and the settings that differ from its defaults.
-
-    Attributes:
-        method: The class.
-        settings: Settings that differ.
-        regression: Further settings that differ where targets are real numbers.
-    """
-
-    method: Callable[..., Method]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    regression: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def arguments(self) -> list[str]:
-        """The settings that the class takes, after network and likelihood."""
-        return list(inspect.signature(self.method).parameters)[2:]
-
-    @property
-    def takes_context(self) -> bool:
-        """Whether the method looks at points other than the data."""
-        return "context" in self.arguments
-
-
-METHODS: dict[str, MethodEntry] = {
-    "map": MethodEntry(MAP),
-    "mfvi": MethodEntry(MFVI),
-    "mfvi-tempered": MethodEntry(MFVI, {"kl_weight": Tempered(0.1)}),
-    "mfvi-radial": MethodEntry(RadialMFVI),
-    "mc-dropout": MethodEntry(MCDropout, regression={"rate": 0.05}),  # its noise is hard to tell from the masks'
-    "swag": MethodEntry(SWAG),
-    "duq": MethodEntry(DUQ),
-    "laplace": MethodEntry(Laplace),
-    "vogn": MethodEntry(VOGN),
-    "ivon": MethodEntry(IVON),
-    "rank1": MethodEntry(Rank1),
-    "vbll": MethodEntry(VBLL),
-    "spg": MethodEntry(SPG),
-    "fbnn": MethodEntry(FBNN),
-    "fs-eb": MethodEntry(FSEB),
-    "gfsvi": MethodEntry(GFSVI),
-    "fmgp": MethodEntry(FMGP),
-    "fsvi": MethodEntry(FSVI),
-    "fsvi-fixed-mean": MethodEntry(FixedMeanFSVI),
-    "s-fsvi": MethodEntry(SFSVI),
-    "sngp": MethodEntry(SNGP),
+METHODS: dict[str, Callable[..., Method]] = {
+    "map": MAP,
+    "mfvi": MFVI,
+    "mfvi-tempered": partial(MFVI, kl_weight=Tempered(0.1)),
+    "mfvi-radial": RadialMFVI,
+    "mc-dropout": MCDropout,
+    "swag": SWAG,
+    "duq": DUQ,
+    "laplace": Laplace,
+    "vogn": VOGN,
+    "ivon": IVON,
+    "rank1": Rank1,
+    "vbll": VBLL,
+    "spg": SPG,
+    "fbnn": FBNN,
+    "fs-eb": FSEB,
+    "gfsvi": GFSVI,
+    "fmgp": FMGP,
+    "fsvi": FSVI,
+    "fsvi-fixed-mean": FixedMeanFSVI,
+    "s-fsvi": SFSVI,
+    "sngp": SNGP,
 }
 """Every method by its name; `ensemble:` before a name makes an ensemble of it."""
 
@@ -109,17 +84,15 @@ def method_names() -> list[str]:
 def make_method(
     name: str, net: Net, likelihood: Likelihood, *, context: Context | None = None, **settings: Any
 ) -> Method:
-    """The method called `name`, with defaults that suit the task unless `settings` say otherwise.
-
-    Methods that take no context ignore `context`. For the others, the default is a box twice as wide as the data, and
-    for networks with convolutions half the minibatch and half images of one color.
+    """The method called `name`.
 
     Args:
         name: One of `method_names()`.
         net: A network, or a function that makes networks. Given a network, an ensemble's first member starts from its
             parameters; the others start from copies that are initialized again, as PyTorch does it.
         likelihood: Of the targets.
-        context: Where functions are compared with the prior.
+        context: Where functions are compared with the prior; None is `contexts.Suitable()`, which looks at the training
+            inputs. Methods that take no context ignore it.
         settings: Arguments of the method's constructor; for an ensemble also `size`.
 
     Examples:
@@ -129,13 +102,17 @@ def make_method(
         >>> len(fsvi.make_method("ensemble:map", net, fsvi.Categorical(), size=3).members)
         3
     """
-    check_method(name)
-    networks = _fresh(net)
-    member = name.removeprefix(_ENSEMBLE)
-    if member == name:
-        return _make(name, next(networks), likelihood, context, settings)
-    size = {"size": settings.pop("size")} if "size" in settings else {}
-    return Ensemble(lambda: _make(member, next(networks), likelihood, context, settings), **size)
+    networks, known = _fresh(net), setting_names(name)
+    size = {"size": settings.pop("size")} if name.startswith(_ENSEMBLE) and "size" in settings else {}
+    for setting in settings:
+        check_choice(f"setting of {name}", setting, known)
+    if "context" in known:
+        settings["context"] = Suitable() if context is None else context
+
+    def make() -> Method:
+        return METHODS[name.removeprefix(_ENSEMBLE)](next(networks), likelihood, **settings)
+
+    return Ensemble(make, **size) if name.startswith(_ENSEMBLE) else make()
 
 
 def check_method(name: str) -> str:
@@ -150,28 +127,9 @@ def check_method(name: str) -> str:
     return name
 
 
-def find_method(name: str) -> MethodEntry:
-    """The entry of a method, or of the members where `name` is an ensemble's; the nearest name is suggested."""
-    return METHODS[check_method(name).removeprefix(_ENSEMBLE)]
-
-
-def default_context(net: nn.Module | Network) -> Context:
-    """A context that suits the network's inputs: vectors, or images."""
-    if any(isinstance(module, nn.Conv2d) for module in Network.wrap(net).module.modules()):
-        return Mixture([Batch(), Monochrome()], [0.5, 0.5])
-    return Uniform(widen=0.5)
-
-
-def _make(
-    name: str, net: nn.Module | Network, likelihood: Likelihood, context: Context | None, settings: dict[str, Any]
-) -> Method:
-    entry = METHODS[name]
-    for setting in settings:
-        check_choice(f"setting of {name}", setting, entry.arguments)
-    defaults = {**entry.settings, **(entry.regression if likelihood.is_numeric else {})}
-    if entry.takes_context:
-        defaults["context"] = default_context(net) if context is None else context
-    return entry.method(net, likelihood, **{**defaults, **settings})
+def setting_names(name: str) -> list[str]:
+    """The arguments of a method, or of an ensemble's members, after network and likelihood."""
+    return list(inspect.signature(METHODS[check_method(name).removeprefix(_ENSEMBLE)]).parameters)[2:]
 
 
 def _fresh(net: Net) -> Iterator[nn.Module | Network]:

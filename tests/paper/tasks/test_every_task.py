@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fsvi.errors import DataNotFoundError
-from fsvi.methods.registry import find_method
+from fsvi.methods.registry import setting_names
 from made_results import make_result
 from paper.experiment import Order
 from paper.report.figures import build_figures
@@ -32,7 +32,7 @@ from pictures import pretend
 def test_training_sees_no_test_data_and_the_evaluation_fills_tables_and_figures(monkeypatch, task, method):
     asked = pretend(monkeypatch)
     order = checked(Order(task, method, "smoke"))
-    assert order.context == (TASKS[task].context if find_method(method).takes_context else None)
+    assert order.context == (TASKS[task].context if "context" in setting_names(method) else None)
     experiment = TASKS[task].experiment(order)
     trained = experiment.build(0)
     experiment.train(trained, 0, progress=False)

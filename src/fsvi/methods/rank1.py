@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.divergences import KLWeight, check_kl_weight, kl_weight_value
@@ -18,7 +19,7 @@ from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.calls import repeatable
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
-from fsvi.posteriors.layer_modes import LayerMode, is_weight_layer
+from fsvi.networks.parameters import is_weight_layer
 from fsvi.posteriors.mean_field import FlatLayout, Stds, check_stds, normal_kl
 from fsvi.validation import check_count, check_positive
 
@@ -121,15 +122,17 @@ class RankOne(nn.Module):
     ) -> None:
         super().__init__()
         self.lr_scale = lr_scale
-        # Layers that share a weight share its factors.
-        layers: dict[Any, tuple[str, nn.Module]] = {
-            layer.weight: (name, layer) for name, layer in net.named_modules() if is_weight_layer(layer, _LAYERS)
-        }
+        self.layers: dict[str, str] = {}
+        """The first layer that has its weight, by the name of each layer: layers that share a weight share factors."""
+        first: dict[Any, str] = {}
         shapes = {}
-        for weight, (name, layer) in layers.items():
-            shapes[f"r of {name}"] = torch.Size([weight.shape[1] * getattr(layer, "groups", 1)])
-            shapes[f"s of {name}"] = weight.shape[:1]
-        self.layers, self.layout = [name for name, _ in layers.values()], FlatLayout(shapes)
+        for name, layer in net.named_modules():
+            if is_weight_layer(layer, _LAYERS):
+                self.layers[name] = first.setdefault(layer.weight, name)
+                if self.layers[name] == name:
+                    shapes[f"r of {name}"] = torch.Size([layer.weight.shape[1] * getattr(layer, "groups", 1)])
+                    shapes[f"s of {name}"] = layer.weight.shape[:1]
+        self.layout = FlatLayout(shapes)
         centre = torch.ones(num_components, sum(self.layout.sizes)).to(next(net.parameters()))
         self.register_buffer("centre", torch.randn_like(centre).sign() if random_signs else centre)
         self.mean = nn.Parameter(self.centre.clone())
@@ -143,43 +146,40 @@ class RankOne(nn.Module):
         with torch.autocast(noise.device.type, enabled=False):  # half precision would round the means
             return select @ self.mean + (select @ self.log_std.exp()) * noise
 
-    def scaling(self, net: nn.Module, factors: Tensor) -> FactorScaling:
-        """The context in which `net` computes with these factors, one row per input, or one row for all inputs."""
-        rows = iter(self.layout.views(factors).values())
-        pairs = zip(self.layers, rows, rows, strict=True)
-        return FactorScaling({id(net.get_submodule(name).weight): (r, s) for name, r, s in pairs})
+    @contextmanager
+    def scaling(self, net: nn.Module, factors: Tensor) -> Iterator[None]:
+        """A context in which `net` computes with these factors, one row per input, or one row for all inputs."""
+        rows = self.layout.views(factors)
+        with ExitStack() as hooks:
+            for name, first in self.layers.items():
+                layer = net.get_submodule(name)
+                hooks.enter_context(layer.register_forward_pre_hook(partial(_scale_input, rows[f"r of {first}"])))
+                hooks.enter_context(layer.register_forward_hook(partial(_scale_output, rows[f"s of {first}"])))
+            yield
 
     def kl(self, prior_std: float) -> Tensor:
         """1/K Σₖ KL(N(meanₖ, diag(exp(log_stdₖ)²)) ‖ N(centreₖ, prior_std²·I)), an upper bound on the mixture's."""
         return normal_kl([self.mean - self.centre], self.log_std, prior_std**2) / len(self.mean)
 
 
-class FactorScaling(LayerMode):
-    """A context in which a layer's inputs are scaled by r (rows, inputs) and its outputs by s (rows, outputs).
-
-    `factors` has both by the id of the weight.
-    """
-
-    def __init__(self, factors: Mapping[int, tuple[Tensor, Tensor]]) -> None:
-        super().__init__()
-        self._factors = factors
-
-    def layer(self, func: Any, input: Tensor, weight: Tensor, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-        """((x ∘ r) Wᵀ) ∘ s + b, where the layer has factors."""
-        if id(weight) not in self._factors:
-            return func(input, weight, bias, *args, **kwargs)
-        r, s = self._factors[id(weight)]
-        if len(r) > 1 and len(r) != len(input):
-            raise InvalidInputError(
-                f"a layer sees an input of shape {tuple(input.shape)} where the batch has {len(r)} examples: rank-one "
-                "factors differ between examples, so every weight layer needs them as its input's first dimension."
-            )
-        axis = -1 if func is F.linear else 1
-        outputs = func(input * _along(r, input, axis), weight, None, *args, **kwargs) * _along(s, input, axis)
-        return outputs if bias is None else outputs + _along(bias[None], input, axis)
+def _scale_input(r: Tensor, layer: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
+    """x ∘ r"""
+    x = args[0]
+    if len(r) > 1 and len(r) != len(x):
+        raise InvalidInputError(
+            f"a layer sees an input of shape {tuple(x.shape)} where the batch has {len(r)} examples: rank-one factors "
+            "differ between examples, so every weight layer needs them as its input's first dimension."
+        )
+    return x * _along(r, layer, x)
 
 
-def _along(rows: Tensor, like: Tensor, axis: int) -> Tensor:
-    """(rows, channels) with ones in between, so that the channels are at `axis` of a tensor like `like`."""
+def _scale_output(s: Tensor, layer: Any, args: Any, output: Tensor) -> Tensor:
+    """((x ∘ r) Wᵀ) ∘ s + b, from (x ∘ r) Wᵀ + b."""
+    scaled = output * _along(s, layer, output)
+    return scaled if layer.bias is None else scaled + _along(layer.bias - layer.bias * s, layer, output)
+
+
+def _along(rows: Tensor, layer: nn.Module, like: Tensor) -> Tensor:
+    """(rows, channels) with ones in between, so that the channels are where the layer has them in `like`."""
     ones = (1,) * (like.dim() - 2)
-    return rows.view(len(rows), *ones, -1) if axis == -1 else rows.view(len(rows), -1, *ones)
+    return rows.view(len(rows), *ones, -1) if isinstance(layer, nn.Linear) else rows.view(len(rows), -1, *ones)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,15 @@ def deterministic_names(net: nn.Module) -> set[str]:
 def batch_norms(net: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     """The layers that keep running statistics of the batches they see."""
     return [module for module in net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+
+
+def is_weight_layer(module: Any, kinds: tuple[type[nn.Module], ...]) -> bool:
+    """Whether it has a trainable weight and is of one of these kinds.
+
+    The projections inside `nn.MultiheadAttention` are not, because it uses their weights in its own way.
+    """
+    inside_attention = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
+    return isinstance(module, kinds) and not inside_attention and bool(module.weight.requires_grad)
 
 
 def frozen_norms(net: nn.Module, head: Collection[str] = ()) -> list[nn.Module]:

@@ -7,9 +7,12 @@ backward pass for the whole batch gives it for every example (Goodfellow, 2015).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +22,7 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.inputs import num_rows
 from fsvi.networks.network import Network
-from fsvi.posteriors.layer_modes import LayerMode, is_weight_layer
+from fsvi.networks.parameters import is_weight_layer
 
 _EXAMPLES_AT_ONCE = 8
 """How many examples with many positions are in memory at once: few stay in the processor's cache."""
@@ -33,10 +36,9 @@ class WeightLayer:
     `bias` are the parameters' names in the network; `bias` is None if there is none or if it is frozen.
     """
 
+    module: Any
     weight: str
     bias: str | None
-    shape: torch.Size
-    groups: int
 
     @property
     def names(self) -> list[str]:
@@ -46,8 +48,8 @@ class WeightLayer:
     @property
     def matrix_shape(self) -> tuple[int, int, int]:
         """(groups, O, D)"""
-        fan_in = self.shape[1:].numel() + (self.bias is not None)
-        return self.groups, self.shape[0] // self.groups, fan_in
+        groups, (outputs, *patch) = getattr(self.module, "groups", 1), self.module.weight.shape
+        return groups, outputs // groups, math.prod(patch) + (self.bias is not None)
 
     def with_one(self, patches: Tensor) -> Tensor:
         """Patches with the one that the bias is multiplied by, if there is a bias."""
@@ -60,9 +62,26 @@ class WeightLayer:
 
     def tensors(self, matrix: Tensor) -> dict[str, Tensor]:
         """Matrices (..., groups, O, D) as the named parameters, with the same leading dimensions."""
-        lead, size = matrix.shape[:-3], self.shape[1:].numel()
-        named = {self.weight: matrix[..., :size].reshape(*lead, *self.shape)}
+        lead, shape = matrix.shape[:-3], self.module.weight.shape
+        size = shape[1:].numel()
+        named = {self.weight: matrix[..., :size].reshape(*lead, *shape)}
         return named if self.bias is None else {**named, self.bias: matrix[..., size].reshape(*lead, -1)}
+
+    def patches(self, input: Tensor) -> Tensor:
+        """What the positions see of the layer's input, (n, groups, T, D), without the one."""
+        layer = self.module
+        if isinstance(layer, nn.Linear):
+            return input.reshape(len(input), 1, -1, input.shape[-1])
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        input = F.pad(input, layer._reversed_padding_repeated_twice, mode)
+        columns = F.unfold(input, layer.kernel_size, layer.dilation, stride=layer.stride)
+        return columns.unflatten(1, (layer.groups, -1)).mT
+
+    def positions(self, gradients: Tensor) -> Tensor:
+        """Gradients at the layer's outputs, (m, n, ...), as (m, n, groups, T, O)."""
+        if isinstance(self.module, nn.Linear):
+            return gradients.reshape(*gradients.shape[:2], 1, -1, gradients.shape[-1])
+        return gradients.flatten(3).unflatten(2, (self.module.groups, -1)).mT
 
 
 def weight_layers(net: nn.Module, among: Iterable[nn.Module] | None = None) -> list[WeightLayer]:
@@ -81,19 +100,9 @@ def weight_layers(net: nn.Module, among: Iterable[nn.Module] | None = None) -> l
         )
     layers = []
     for module in modules:
-        is_trained = module.bias is not None and module.bias.requires_grad
-        bias = names[id(module.bias)] if is_trained else None
-        layers.append(WeightLayer(names[id(module.weight)], bias, module.weight.shape, getattr(module, "groups", 1)))
+        is_learned = module.bias is not None and module.bias.requires_grad
+        layers.append(WeightLayer(module, names[id(module.weight)], names[id(module.bias)] if is_learned else None))
     return layers
-
-
-class Settings(NamedTuple):
-    """The arguments of a convolution besides its tensors, as in `F.conv2d`; a dense layer has none."""
-
-    stride: Any = 1
-    padding: Any = 0
-    dilation: Any = 1
-    groups: int = 1
 
 
 class Call(NamedTuple):
@@ -101,37 +110,30 @@ class Call(NamedTuple):
 
     layer: WeightLayer
     input: Tensor
-    settings: Settings
     output: Tensor
 
 
-class Recording(LayerMode):
-    """A context that records the inputs and outputs of some layers, whose weights in `params` need gradients."""
+class Recording:
+    """The calls of some layers during one pass over a batch of `num` examples."""
 
-    def __init__(self, layers: Sequence[WeightLayer], params: Mapping[str, Tensor], num: int) -> None:
-        super().__init__()
+    def __init__(self, num: int) -> None:
         self._num = num
-        self._layers = {id(params[layer.weight]): layer for layer in layers}
         self._calls: list[Call] = []
+
+    def keep(self, layer: WeightLayer, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """A hook that keeps a call of `layer`."""
+        if len(args[0]) != self._num:
+            raise InvalidInputError(
+                f"the layer with {layer.weight!r} sees an input of shape {tuple(args[0].shape)} where the batch has "
+                f"{self._num} examples: gradients of single examples need them as every input's first dimension."
+            )
+        self._calls.append(Call(layer, args[0].detach(), output))
+        return output.clone()  # an activation may change it in place
 
     @property
     def outputs(self) -> list[Tensor]:
         """The layers' outputs, in the order of the calls."""
         return [call.output for call in self._calls]
-
-    def layer(self, func: Any, input: Tensor, weight: Tensor, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the layer's output, and keep it with its input."""
-        output = func(input, weight, bias, *args, **kwargs)
-        layer = self._layers.get(id(weight))
-        if layer is None:
-            return output
-        if len(input) != self._num:
-            raise InvalidInputError(
-                f"the layer with {layer.weight!r} sees an input of shape {tuple(input.shape)} where the batch has "
-                f"{self._num} examples: gradients of single examples need them as every input's first dimension."
-            )
-        self._calls.append(Call(layer, input.detach(), Settings(*args, **kwargs), output))
-        return output.clone()  # an activation may change it in place
 
     def gradients(self, values: Tensor, cotangents: Tensor) -> list[Tensor]:
         """The gradients of ⟨v, values⟩ by every output, (m, n, ...) each, for m cotangents v."""
@@ -151,8 +153,8 @@ class Recording(LayerMode):
             is_large = len(calls) > 1 or calls[0][0].input.dim() > 2
             step = _EXAMPLES_AT_ONCE if is_large else self._num
             for some in (slice(start, start + step) for start in range(0, self._num, step)):
-                patches = [_patches(layer, call.input[some].to(dtype), call.settings) for call, _ in calls]
-                positions = [_positions(layer, each[:, some].to(dtype)) for _, each in calls]
+                patches = [layer.patches(call.input[some].to(dtype)) for call, _ in calls]
+                positions = [layer.positions(each[:, some].to(dtype)) for _, each in calls]
                 yield layer, torch.cat(patches, dim=2), torch.cat(positions, dim=3)
 
 
@@ -161,29 +163,11 @@ def record(
 ) -> tuple[Tensor, Recording]:
     """The outputs of the network with a graph, and a recording of some layers."""
     weights = {layer.weight: params[layer.weight].detach().requires_grad_() for layer in layers}
-    recording = Recording(layers, weights, num_rows(x))
-    with torch.enable_grad(), recording:
+    recording = Recording(num_rows(x))
+    with torch.enable_grad(), ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.module.register_forward_hook(partial(recording.keep, layer)))
         return network(x, {**params, **weights}), recording
-
-
-def _patches(layer: WeightLayer, input: Tensor, settings: Settings) -> Tensor:
-    """(n, groups, T, D), without the one"""
-    kernel, padding = layer.shape[2:], settings.padding
-    if not kernel:
-        return input.reshape(len(input), 1, -1, input.shape[-1])
-    if padding == "same":
-        dilation = settings.dilation if isinstance(settings.dilation, Sequence) else [settings.dilation] * 2
-        rows, columns = (step * (size - 1) for step, size in zip(dilation, kernel, strict=True))
-        input = F.pad(input, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
-    padding = 0 if isinstance(padding, str) else padding
-    return F.unfold(input, kernel, settings.dilation, padding, settings.stride).unflatten(1, (layer.groups, -1)).mT
-
-
-def _positions(layer: WeightLayer, gradients: Tensor) -> Tensor:
-    """Gradients at a layer's outputs, (m, n, ...), as (m, n, groups, T, O)."""
-    if len(layer.shape) > 2:
-        return gradients.flatten(3).unflatten(2, (layer.groups, -1)).mT
-    return gradients.reshape(*gradients.shape[:2], 1, -1, gradients.shape[-1])
 
 
 def gradient_moments(layer: WeightLayer, patches: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:

@@ -237,8 +237,7 @@ class Configurable:
 
     def config(self) -> dict[str, Any]:
         """The class's name and its constructor arguments as plain values."""
-        named = [p.name for p in inspect.signature(type(self)).parameters.values() if p.kind not in _UNNAMED]
-        settings = {name: self._setting(name) for name in named if name not in self._transient}
+        settings = {name: self._setting(name) for name in argument_names(type(self)) if name not in self._transient}
         return {"class": name_in_files(type(self)), "settings": settings}
 
     def _setting(self, name: str) -> Any:
@@ -266,6 +265,15 @@ class Configurable:
         given = {key: _rebuild(value) for key, value in settings.items()}
         absent = {key: None for key in cls._transient}
         return cls(**{**absent, **given, **transient})
+
+
+def argument_names(cls: type) -> list[str]:
+    """The arguments of a constructor, where `**settings` stands for those of the base class."""
+    parameters = inspect.signature(cls).parameters.values()
+    names = [p.name for p in parameters if p.kind not in _UNNAMED]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        names += [name for name in argument_names(cls.__mro__[1]) if name not in names]
+    return names
 
 
 def name_in_files(cls: type) -> str:

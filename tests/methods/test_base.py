@@ -43,7 +43,7 @@ def test_arguments_are_few_and_named(name):
     """At most twelve; only network, likelihood and context may be given by position."""
     parameters = arguments(METHODS[name])
     assert len(parameters) <= 12
-    positional = [p.name for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert positional in (["net", "likelihood"], ["net", "likelihood", "context"])
 
 

@@ -23,7 +23,6 @@ def fitted(net, x, roots, kind, precision=1.0, among=None, batch=2):
     """The Gauss–Newton matrix of `kind`, added up from batches."""
     means = {name: p.detach() for name, p in net.named_parameters()}
     posterior = GaussNewton(weight_layers(net, among), kind)
-    posterior.start()
     for part, root in zip(x.split(batch), roots.split(batch), strict=True):
         outputs, recording = record(Network(net), means, posterior.layers, part)
         posterior.add(recording, recording.gradients(outputs, root.movedim(-1, 0)))

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from fsvi.errors import HeadError
 from fsvi.functions.contexts import Context
-from fsvi.functions.divergences import Divergence, KLWeight, RegularizedKL
-from fsvi.functions.linearize import linearized_outputs
+from fsvi.functions.divergences import Divergence, RegularizedKL
+from fsvi.functions.linearize import Linearization, linearized_outputs
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Functions
 from fsvi.methods.fsvi import FSVI
 from fsvi.networks.network import Network
-from fsvi.posteriors.mean_field import Draw, Stds, Stochastic
+from fsvi.posteriors.mean_field import Draw
 
 
 class GFSVI(FSVI):
@@ -31,8 +31,8 @@ class GFSVI(FSVI):
     set X_C of context points. The expectation is estimated by M draws. Where `FSVI` draws the real network in
     likelihood and prediction, here all of it is the linearized network: what is trained is what predicts.
 
-    D needs the whole Jacobian at the context points, so that only small networks can have all their parameters random.
-    `stochastic="last_layer"` works with every network: the outputs are linear in those parameters.
+    With `linearize="exact"`, D needs the whole Jacobian at the context points, so that only small networks can have all
+    their parameters random. `stochastic="last_layer"` works with every network: the outputs are linear in those.
 
     Args:
         net: The network, an `nn.Module` or an `fsvi.Network`; it is copied.
@@ -41,13 +41,8 @@ class GFSVI(FSVI):
         prior: The prior over functions. None is `GaussianProcess()`; in regression it is first fitted to the targets.
             Other kernels: `GaussianProcess(kernel=fsvi.kernels.Matern(1.5) + fsvi.kernels.Linear())`.
         divergence: What compares posterior and prior at the context points; None is `RegularizedKL()`.
-        stochastic: Which parameters are random: "all", or those of the "last_layer".
-        num_context: The number of context points per set.
-        num_context_sets: The number of sets; the largest divergence counts.
-        num_samples: The number of draws for the likelihood, M.
-        kl_weight: The weight of the divergence in the loss: a number, None for 1/N (the evidence lower bound), or
-            `fsvi.Tempered(t)` for t/N.
-        stds: How the standard deviations start and learn; None is `Stds()`.
+        linearize: As for `FSVI`.
+        settings: The other arguments of `FSVI`.
 
     Examples:
         >>> x = torch.linspace(-1, 1, 50)[:, None]
@@ -67,27 +62,12 @@ class GFSVI(FSVI):
         *,
         prior: Prior | None = None,
         divergence: Divergence | None = None,
-        stochastic: Stochastic = "all",
-        num_context: int = 24,
-        num_context_sets: int = 1,
-        num_samples: int = 1,
-        kl_weight: KLWeight = None,
-        stds: Stds | None = None,
+        linearize: Linearization = "exact",
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            net,
-            likelihood,
-            context,
-            prior=GaussianProcess(learn=isinstance(likelihood, Gaussian)) if prior is None else prior,
-            divergence=RegularizedKL() if divergence is None else divergence,
-            linearize="exact",
-            stochastic=stochastic,
-            num_context=num_context,
-            num_context_sets=num_context_sets,
-            num_samples=num_samples,
-            kl_weight=kl_weight,
-            stds=stds,
-        )
+        prior = GaussianProcess(learn=isinstance(likelihood, Gaussian)) if prior is None else prior
+        divergence = RegularizedKL() if divergence is None else divergence
+        super().__init__(net, likelihood, context, prior=prior, divergence=divergence, linearize=linearize, **settings)
 
     def build(self, network: Network) -> None:
         """The last layer must be independent of the features."""

@@ -142,7 +142,6 @@ class Laplace(Method):
 
     def _approximate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         posterior = GaussNewton(self._layers(), _CURVATURES[self.structure]).to(self.device)
-        posterior.start()
         with evaluating(self.net):
             for x, y in batches:
                 size = self._inputs_at_once(posterior, x)

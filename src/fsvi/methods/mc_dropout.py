@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -103,12 +103,10 @@ class MCDropout(Method):
                 first.append(layer)
             return None if layer in first else (change(layer, args[0]), *args[1:])
 
-        handles = [layer.register_forward_pre_hook(hook) for layer in layers]
-        try:
+        with ExitStack() as hooks:
+            for layer in layers:
+                hooks.enter_context(layer.register_forward_pre_hook(hook))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 def _dropped(h: Tensor, rate: float) -> Tensor:

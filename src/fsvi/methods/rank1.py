@@ -103,8 +103,7 @@ class Rank1(Method):
         return self.factors.draw(torch.randperm(num, device=self.device) % self.num_components)
 
     def _outputs(self, x: Any, factors: Tensor) -> Tensor:
-        scaling = self.factors.scaling(self.net, factors)
-        with repeatable(lambda: scaling):
+        with repeatable(lambda: self.factors.scaling(self.net, factors)):
             return self.network(x)
 
 

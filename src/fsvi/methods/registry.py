@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -37,16 +35,17 @@ from fsvi.methods.swag import SWAG
 from fsvi.methods.vbll import VBLL
 from fsvi.methods.vogn import VOGN
 from fsvi.networks.network import Network
+from fsvi.serialization import argument_names
 from fsvi.validation import check_choice
 
 Net = nn.Module | Network | Callable[[], nn.Module | Network]
 """A network, or a function that makes one."""
 
 
-METHODS: dict[str, Callable[..., Method]] = {
+METHODS: dict[str, type[Method]] = {
     "map": MAP,
     "mfvi": MFVI,
-    "mfvi-tempered": partial(MFVI, kl_weight=Tempered(0.1)),
+    "mfvi-tempered": MFVI,
     "mfvi-radial": RadialMFVI,
     "mc-dropout": MCDropout,
     "swag": SWAG,
@@ -68,6 +67,8 @@ METHODS: dict[str, Callable[..., Method]] = {
 }
 """Every method by its name; `ensemble:` before a name makes an ensemble of it."""
 
+_DIFFERENT: dict[str, dict[str, Any]] = {"mfvi-tempered": {"kl_weight": Tempered(0.1)}}
+"""Settings that differ from the defaults of the class."""
 _ENSEMBLE = "ensemble:"
 
 
@@ -102,17 +103,17 @@ def make_method(
         >>> len(fsvi.make_method("ensemble:map", net, fsvi.Categorical(), size=3).members)
         3
     """
-    networks, known = _fresh(net), setting_names(name)
-    size = {"size": settings.pop("size")} if name.startswith(_ENSEMBLE) and "size" in settings else {}
+    networks, known, member = _fresh(net), setting_names(name), name.removeprefix(_ENSEMBLE)
+    size = {"size": settings.pop("size")} if member != name and "size" in settings else {}
     for setting in settings:
         check_choice(f"setting of {name}", setting, known)
     if "context" in known:
         settings["context"] = Suitable() if context is None else context
 
     def make() -> Method:
-        return METHODS[name.removeprefix(_ENSEMBLE)](next(networks), likelihood, **settings)
+        return METHODS[member](next(networks), likelihood, **{**_DIFFERENT.get(member, {}), **settings})
 
-    return Ensemble(make, **size) if name.startswith(_ENSEMBLE) else make()
+    return make() if member == name else Ensemble(make, **size)
 
 
 def check_method(name: str) -> str:
@@ -129,7 +130,7 @@ def check_method(name: str) -> str:
 
 def setting_names(name: str) -> list[str]:
     """The arguments of a method, or of an ensemble's members, after network and likelihood."""
-    return list(inspect.signature(METHODS[check_method(name).removeprefix(_ENSEMBLE)]).parameters)[2:]
+    return argument_names(METHODS[check_method(name).removeprefix(_ENSEMBLE)])[2:]
 
 
 def _fresh(net: Net) -> Iterator[nn.Module | Network]:

@@ -11,16 +11,13 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context
-from fsvi.functions.divergences import Divergence, KLWeight
 from fsvi.functions.gaussian import FunctionGaussian
-from fsvi.functions.linearize import Linearization
-from fsvi.functions.priors import Empirical, Prior
+from fsvi.functions.priors import Empirical
 from fsvi.inputs import Inputs
 from fsvi.likelihoods import Likelihood, MultiHead
 from fsvi.methods.fsvi import FSVI
 from fsvi.networks.devices import moved
 from fsvi.networks.network import Network
-from fsvi.posteriors.mean_field import Stds, Stochastic
 from fsvi.validation import check_count
 
 
@@ -42,15 +39,8 @@ class SFSVI(FSVI):
         likelihood: The distribution of targets given the network's outputs.
         context: Where functions are compared with the prior, besides the coreset. `fit` needs it.
         coreset: The number of training inputs that are kept per task; 0 keeps none.
-        prior: The prior over functions for the first task; None is `Constant(0.5)`.
-        divergence: What compares posterior and prior at the context points; None is `KL()`.
-        linearize: As for `FSVI`.
-        stochastic: As for `FSVI`.
-        num_context: The number of points of the context per set, and of points per earlier task.
-        num_samples: The number of draws for the likelihood, M.
-        kl_weight: The weight of the divergence in the loss: a number, None for 1/N (the evidence lower bound), or
-            `fsvi.Tempered(t)` for t/N; N is the number of examples of the present task.
-        stds: How the standard deviations start and learn; None is `Stds()`.
+        settings: Those of `FSVI`: `prior` is that of the first task, `num_context` the number of points of the context
+            and of each earlier task, and N in `kl_weight` the number of examples of the present task.
 
     Examples:
         >>> x, y = fsvi.data.two_moons(100, noise=0.1, seed=0)
@@ -71,28 +61,9 @@ class SFSVI(FSVI):
         context: Context | None = None,
         *,
         coreset: int = 40,
-        prior: Prior | None = None,
-        divergence: Divergence | None = None,
-        linearize: Linearization = "jvp",
-        stochastic: Stochastic = "all",
-        num_context: int = 24,
-        num_samples: int = 1,
-        kl_weight: KLWeight = None,
-        stds: Stds | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            net,
-            likelihood,
-            context,
-            prior=prior,
-            divergence=divergence,
-            linearize=linearize,
-            stochastic=stochastic,
-            num_context=num_context,
-            num_samples=num_samples,
-            kl_weight=kl_weight,
-            stds=stds,
-        )
+        super().__init__(net, likelihood, context, **settings)
         self.coreset = coreset if coreset == 0 else check_count("coreset", coreset)
         self.kept = Coreset()
 

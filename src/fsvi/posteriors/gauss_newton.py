@@ -29,24 +29,15 @@ class Curvature(Precise, ABC):
     T, O), for the m columns of S.
     """
 
+    sized_by_data: tuple[str, ...] = ("eigenvalues",)
     eigenvalues: Tensor
     """λ, (groups, O, D)"""
 
     def __init__(self, layer: WeightLayer) -> None:
         super().__init__()
         self._layer = layer
-        self.sized_by_data = tuple(self.sizes())
         for name in self.sized_by_data:
-            self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
-
-    def sizes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tensors, by name."""
-        return {"eigenvalues": self._layer.matrix_shape}
-
-    def start(self) -> None:
-        """Make room for the sums."""
-        for name, shape in self.sizes().items():
-            setattr(self, name, getattr(self, name).new_zeros(shape))
+            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
 
     @abstractmethod
     def add(self, patches: Tensor, positions: Tensor) -> None:
@@ -66,7 +57,7 @@ class Diagonal(Curvature):
     def add(self, patches: Tensor, positions: Tensor) -> None:
         """Add the squares of each example's gradient."""
         for column in positions:
-            self.eigenvalues += gradient_moments(self._layer, patches, column)[1]
+            self.eigenvalues = self.eigenvalues + gradient_moments(self._layer, patches, column)[1]
 
 
 class Kronecker(Curvature):
@@ -76,28 +67,25 @@ class Kronecker(Curvature):
     Gaussian noise.
     """
 
+    sized_by_data = ("eigenvalues", "input_basis", "output_basis", "count")
     input_basis: Tensor
     output_basis: Tensor
     count: Tensor
 
-    def sizes(self) -> dict[str, tuple[int, ...]]:
-        """Those of A and G, too."""
-        groups, outputs, inputs = self._layer.matrix_shape
-        bases = {"input_basis": (groups, inputs, inputs), "output_basis": (groups, outputs, outputs), "count": ()}
-        return {**super().sizes(), **bases}
-
     def add(self, patches: Tensor, positions: Tensor) -> None:
         """Add the outer products of inputs and of gradients."""
         a = self._layer.with_one(patches)
-        self.input_basis += torch.einsum("ngtd,ngte->gde", a, a)
-        self.output_basis += torch.einsum("mngto,mngtp->gop", positions, positions)
+        self.input_basis = self.input_basis + torch.einsum("ngtd,ngte->gde", a, a)
+        self.output_basis = self.output_basis + torch.einsum("mngto,mngtp->gop", positions, positions)
         self.count += len(patches) * patches.shape[2]
 
     def decompose(self) -> None:
         """λ = λ_G λ_A and U = U_G ⊗ U_A."""
-        inputs = _decompose(self.input_basis) / self.count.clamp_min(1)
-        outputs = _decompose(self.output_basis)
-        self.eigenvalues.copy_(outputs[:, :, None] * inputs[:, None, :])
+        if not self.count:  # the network does not call this layer
+            return
+        inputs, self.input_basis = torch.linalg.eigh(self.input_basis / self.count)
+        outputs, self.output_basis = torch.linalg.eigh(self.output_basis)
+        self.eigenvalues = outputs.clamp_min(0)[:, :, None] * inputs.clamp_min(0)[:, None, :]
 
     def rotate(self, draws: Tensor) -> Tensor:
         """U_G z U_Aᵀ"""
@@ -107,12 +95,8 @@ class Kronecker(Curvature):
 class Full(Curvature):
     """All of H, for a layer with one position and one group, such as the last layer."""
 
+    sized_by_data = ("eigenvalues", "basis")
     basis: Tensor
-
-    def sizes(self) -> dict[str, tuple[int, ...]]:
-        """That of H, too."""
-        size = math.prod(self._layer.matrix_shape)
-        return {**super().sizes(), "basis": (size, size)}
 
     def add(self, patches: Tensor, positions: Tensor) -> None:
         """Σₙ (Σ g gᵀ) ⊗ ã ãᵀ."""
@@ -120,11 +104,13 @@ class Full(Curvature):
         outer = torch.einsum("mno,mnp->nop", g, g)
         blocks = torch.einsum("nop,nd->nopd", outer, a).flatten(1).T @ a
         outputs, inputs = outer.shape[1], a.shape[1]
-        self.basis += blocks.reshape(outputs, outputs, inputs, inputs).transpose(1, 2).reshape(self.basis.shape)
+        blocks = blocks.reshape(outputs, outputs, inputs, inputs).transpose(1, 2)
+        self.basis = self.basis + blocks.reshape(outputs * inputs, outputs * inputs)
 
     def decompose(self) -> None:
         """The eigenvalues and eigenvectors of H."""
-        self.eigenvalues.copy_(_decompose(self.basis).reshape(self.eigenvalues.shape))
+        eigenvalues, self.basis = torch.linalg.eigh(self.basis)
+        self.eigenvalues = eigenvalues.clamp_min(0).reshape(self._layer.matrix_shape)
 
     def rotate(self, draws: Tensor) -> Tensor:
         """U z, over all of the layer's parameters together."""
@@ -132,13 +118,9 @@ class Full(Curvature):
 
 
 class GaussNewton(Precise):
-    """N(θ*, (H + δI)⁻¹) over the parameters of some layers. H is block-diagonal, with one block per layer.
+    """N(θ*, (H + δI)⁻¹) over the parameters of some layers. H is block-diagonal, with one block of a `kind` per layer.
 
     `log_likelihood` is log p(D|θ*), `squared_norm` is ‖θ*‖², and `precision` is the prior's δ.
-
-    Args:
-        layers: The layers.
-        kind: The class of the blocks: `Diagonal`, `Kronecker` or `Full`.
     """
 
     log_likelihood: Tensor
@@ -162,11 +144,6 @@ class GaussNewton(Precise):
     def num_parameters(self) -> int:
         """The number of random parameters."""
         return sum(math.prod(layer.matrix_shape) for layer in self.layers)
-
-    def start(self) -> None:
-        """Make room for the sums over the data."""
-        for block in self._of_layer.values():
-            block.start()
 
     def add(self, recording: Recording, gradients: Sequence[Tensor]) -> None:
         """Add a batch: the layers' inputs, and for each recorded output its m gradients, (m, n, ...)."""
@@ -206,17 +183,15 @@ class GaussNewton(Precise):
         return math.exp(0.5 * (low + high))
 
     def draw(self, num: int, generator: torch.Generator, like: Tensor) -> dict[str, Tensor]:
-        """Draws of θ − θ* by the names of the parameters, each (num, ...), of the type and device of `like`."""
+        """Draws of θ − θ* by the names of the parameters, each (num, ...), of the type and device of `like`.
+
+        Layers that the network does not call are left out.
+        """
         shifts: dict[str, Tensor] = {}
         for layer, block in self._of_layer.items():
+            if not block.eigenvalues.dim():
+                continue
             noise = normal((num, *layer.matrix_shape), generator, torch.float64, self.precision.device)
             scaled = noise * (block.eigenvalues + self.precision).rsqrt()
             shifts |= layer.tensors(block.rotate(scaled.to(like)))
         return shifts
-
-
-def _decompose(matrix: Tensor) -> Tensor:
-    """Eigenvalues of symmetric matrices, whose place their eigenvectors take."""
-    values, vectors = torch.linalg.eigh(matrix)
-    matrix.copy_(vectors)
-    return values.clamp_min(0)

@@ -22,8 +22,6 @@ Stochastic: TypeAlias = Literal["all", "last_layer"] | Sequence[str]
 """Which parameters are random."""
 
 _FEATURE_STD = 0.01
-_PART = 2**18
-"""How many squares are summed in one go; the rounding errors of longer sums would add up."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +70,7 @@ class FlatLayout:
 
 
 class Draw(NamedTuple):
-    """A draw of the stochastic parameters θ = mean + exp(log_std)·ε.
-
-    Attributes:
-        params: θ, by name.
-        shift: θ − mean, by name.
-        noise: ε, as a flat vector.
-    """
+    """A draw of the stochastic parameters: θ and θ − mean = exp(log_std)·ε by name, and ε as a flat vector."""
 
     params: dict[str, Tensor]
     shift: dict[str, Tensor]
@@ -139,37 +131,8 @@ class MeanField(nn.Module):
 
     def at(self, noise: Tensor) -> Draw:
         """The parameters mean + exp(log_std)·`noise`, with gradients."""
-        means = self.means()
-        parts = _Shift.apply(self.log_std, noise, self.layout, *means.values())
-        return Draw(dict(zip(means, parts, strict=False)), dict(zip(means, parts[len(means) :], strict=True)), noise)
-
-
-class _Shift(torch.autograd.Function):
-    """(log_std, ε, means) → the tensors of mean + d, and those of d = exp(log_std)·ε.
-
-    With gradients g at mean + d and h at d, the gradients are g for the means and (g + h)·d for log_std, each summed
-    over all uses of a tensor by autograd. Plain operations would make a vector as long as the network for each of them.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, log_std: Tensor, noise: Tensor, layout: FlatLayout, *means: Tensor) -> tuple[Tensor, ...]:
-        ctx.shift, ctx.layout = log_std.exp().mul_(noise), layout
-        ctx.set_materialize_grads(False)
-        views = layout.views(ctx.shift).values()
-        return *map(torch.add, means, views), *views
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        num = len(gradients) // 2
-        total = torch.empty_like(ctx.shift)
-        places = ctx.layout.views(total).values()
-        for place, at_draw, along in zip(places, gradients[:num], gradients[num:], strict=True):
-            if at_draw is not None and along is not None:
-                torch.add(at_draw, along, out=place)
-            else:
-                one = along if at_draw is None else at_draw
-                place.zero_() if one is None else place.copy_(one)
-        return total.mul_(ctx.shift), None, None, *gradients[:num]
+        shift = self.layout.views(self.log_std.exp() * noise)
+        return Draw({name: mean + shift[name] for name, mean in self.means().items()}, shift, noise)
 
 
 class Stds(Configurable):
@@ -278,7 +241,7 @@ def prior_names(net: nn.Module) -> list[str]:
 
 def negative_log_normal(tensors: Iterable[Tensor], variance: float) -> Tensor:
     """−log N(·; 0, variance·I) over the entries of all tensors, up to a constant."""
-    return 0.5 / variance * _squared_norm(list(tensors))
+    return 0.5 / variance * torch.stack([tensor.square().sum() for tensor in tensors]).sum()
 
 
 def normal_kl(means: Iterable[Tensor], log_std: Tensor, prior_variance: float) -> Tensor:
@@ -286,11 +249,5 @@ def normal_kl(means: Iterable[Tensor], log_std: Tensor, prior_variance: float) -
 
     ½ Σᵢ [(stdᵢ² + meanᵢ²) / prior_variance − 1 + log prior_variance − 2 log_stdᵢ]
     """
-    squares = (2 * log_std).exp().sum() + _squared_norm(list(means))
+    squares = (2 * log_std).exp().sum() + sum(mean.square().sum() for mean in means)
     return 0.5 * (squares / prior_variance + log_std.numel() * (math.log(prior_variance) - 1)) - log_std.sum()
-
-
-def _squared_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Σ t² over the entries of all tensors; convolution weights in channels-last order are read without a copy."""
-    rows = [(t.permute(0, 2, 3, 1) if t.dim() == 4 else t).flatten() for t in tensors]
-    return torch.stack([torch.dot(part, part) for row in rows for part in row.split(_PART)]).sum()

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from fsvi.calibration.conformal import Conformal, ConformalIntervals, ConformalSets, Intervals
 from fsvi.calibration.scaling import Rescaling
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods import Likelihood, Predictive
-from fsvi.methods.base import Functions, Method
-from fsvi.networks.network import Network
+from fsvi.likelihoods import Predictive
+from fsvi.methods.base import Composite, Functions, Method
 from fsvi.serialization import Configurable, check_draws
 from fsvi.validation import as_tensor, check_count, check_fraction, check_seed, check_type
 
@@ -99,7 +98,7 @@ class Calibration(Configurable):
         return self.conformal.intervals(self(p), alpha)
 
 
-class Calibrated(Method):
+class Calibrated(Composite):
     """A trained method whose predictions are scaled, with its sets or intervals. `fsvi.load` reads what `save` writes.
 
     Sets and intervals always use the draws that the calibration was fitted with: `num_samples` and `seed` fix them.
@@ -222,21 +221,6 @@ class Calibrated(Method):
 
     def _values(self, x: Any, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         return self.method._values(x, num_samples, generator, batch_size)
-
-    @property
-    def net(self) -> nn.Module:
-        """The method's module."""
-        return self.method.net
-
-    @property
-    def network(self) -> Network:
-        """The method's network."""
-        return self.method.network
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """The method's likelihood."""
-        return self.method.likelihood
 
     def config(self) -> dict[str, Any]:
         """The method's class and settings, and the calibration's."""

@@ -417,6 +417,25 @@ class Method(Configurable, nn.Module, ABC):
         return super()._from_settings(own, net=net, **transient)
 
 
+class Composite(Method):
+    """A method made of others, the first of which speaks for all."""
+
+    @property
+    def net(self) -> nn.Module:  # type: ignore[override]
+        """The first learner's module."""
+        return self.learners()[0].net
+
+    @property
+    def network(self) -> Network:  # type: ignore[override]
+        """The first learner's network."""
+        return self.learners()[0].network
+
+    @property
+    def likelihood(self) -> Likelihood:  # type: ignore[override]
+        """The first learner's likelihood."""
+        return self.learners()[0].likelihood
+
+
 def input_batches(loader: Any, batch_size: int) -> Iterator[Any]:
     """The inputs of every batch of a loader, without targets: those of pairs (x, y) and of dictionaries are removed."""
     if isinstance(loader, Dataset):

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fsvi.errors import InvalidInputError
-from fsvi.likelihoods import Likelihood, Predictive, mixture
-from fsvi.methods.base import Functions, Method
-from fsvi.networks.network import Network
+from fsvi.likelihoods import Predictive, mixture
+from fsvi.methods.base import Composite, Functions, Method
 from fsvi.serialization import Configurable, name_in_files
 from fsvi.validation import check_count, check_type
 
 
-class Ensemble(Method):
+class Ensemble(Composite):
     """Minimizes Σᵢ Lᵢ, the sum of its members' losses, and predicts with the mixture 1/M Σᵢ pᵢ(y|x).
 
     The members differ in their initial parameters and in what is random in their training. They see the same
@@ -92,23 +91,6 @@ class Ensemble(Method):
         """The mixture of the members' predictives, each with its own likelihood."""
         parts = f.chunk(len(self.members))
         return mixture([member.predictive(part) for member, part in zip(self.learners(), parts, strict=True)])
-
-    # The first member speaks for all --------------------------------------------------------------------------------
-
-    @property
-    def net(self) -> nn.Module:  # type: ignore[override]
-        """The first member's module."""
-        return self.learners()[0].net
-
-    @property
-    def network(self) -> Network:  # type: ignore[override]
-        """The first member's network."""
-        return self.learners()[0].network
-
-    @property
-    def likelihood(self) -> Likelihood:  # type: ignore[override]
-        """The first member's likelihood."""
-        return self.learners()[0].likelihood
 
     def config(self) -> dict[str, Any]:
         """The members' classes and settings."""

@@ -175,18 +175,10 @@ class Method(Configurable, nn.Module, ABC):
         """Called after each step of the optimizer."""
 
     def after_epoch(self, batches: DataPass) -> None:
-        """Called after each epoch.
-
-        Args:
-            batches: A function that goes through the training data once more.
-        """
+        """Called after each epoch, with a function that goes through the training data once more."""
 
     def finish(self, batches: DataPass) -> None:
-        """Called after training.
-
-        Args:
-            batches: A function that goes through the training data once more.
-        """
+        """Called after training, with a function that goes through the training data once more."""
 
     def _fingerprint(self) -> Any:
         """Checksums of the context's data, which a resumed training must agree with; None without any."""

@@ -22,6 +22,21 @@ _EXAMPLES = 512
 """training inputs that a prior looks at"""
 
 
+def check_trainable(network: Network) -> None:
+    """Refuse a frozen last layer."""
+    if any(not p.requires_grad for p in network.linear.parameters()):
+        raise HeadError(f"the last layer {network.head!r} is frozen, but its parameters carry the uncertainty.")
+
+
+def check_untied(network: Network, remedy: str = "untie them") -> None:
+    """Refuse a last layer that is not independent of the features."""
+    if network.is_tied:
+        raise HeadError(
+            f"the last layer {network.head!r} shares a parameter with an earlier layer, or is called twice, so it is "
+            f"not independent of the features: {remedy}."
+        )
+
+
 def check_closed_form(method: str, likelihood: Likelihood) -> None:
     """Refuse other likelihoods than a plain `Categorical`, or a `Gaussian` with one noise per output."""
     is_gaussian = isinstance(likelihood, Gaussian) and not likelihood.heteroscedastic

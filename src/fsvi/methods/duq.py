@@ -20,11 +20,7 @@ from fsvi.validation import check_fraction, check_positive
 
 
 class KernelPredictive(CategoricalPredictive):
-    """Class probabilities K_c / Σ K, with the kernels themselves as the measure of certainty.
-
-    Args:
-        log_kernels: log K_c, (samples, n, classes).
-    """
+    """Class probabilities K_c / Σ K from log K_c, (samples, n, classes); the kernels are the measure of certainty."""
 
     def __init__(self, log_kernels: Tensor) -> None:
         # Distances that overflow are equal: no class is near, and the kernels are 0.
@@ -104,7 +100,8 @@ class DUQ(Method):
         self.weight = nn.Parameter(like.new_empty(classes, size, size).normal_(std=0.05))
         self.register_buffer("counts", like.new_ones(classes))
         self.register_buffer("sums", like.new_empty(classes, size).normal_())
-        self._start_step()
+        self._step: list[Tensor] = []
+        """n_c and Σ W_c Φ(x) over the minibatches of the present step."""
 
     @property
     def centroids(self) -> Tensor:
@@ -121,8 +118,6 @@ class DUQ(Method):
         x = _differentiable(x) if penalized else x
         with sdpa_kernel(SDPBackend.MATH) if penalized else nullcontext():  # fused attention has no second derivative
             embeddings = self.embed(x)
-        if self.weight.grad is None:  # not another minibatch of the same step
-            self._start_step()
         self._count(embeddings.detach(), y)
         log_kernels = self.log_kernels(embeddings)
         terms = {"nll": binary_cross_entropy(log_kernels, y)}
@@ -133,20 +128,16 @@ class DUQ(Method):
     def after_step(self) -> None:
         """Move the centroids toward the embeddings of the step's minibatches."""
         all_sum(self._step)
-        counts, sums = self._step
-        self.counts.lerp_(counts, 1 - self.momentum)
-        self.sums.lerp_(sums, 1 - self.momentum)
-        self._start_step()
-
-    def _start_step(self) -> None:
-        """No n_c and Σ W_c Φ(x) yet of the step's minibatches."""
-        self._step = [torch.zeros_like(self.counts), torch.zeros_like(self.sums)]
+        for average, total in zip((self.counts, self.sums), self._step, strict=True):
+            average.lerp_(total, 1 - self.momentum)
+        self._step = []
 
     def _count(self, embeddings: Tensor, y: Tensor) -> None:
         chosen = F.one_hot(y, len(self.counts)).to(embeddings.dtype)
         with torch.autocast(embeddings.device.type, enabled=False):
-            self._step[0] += chosen.sum(0)
-            self._step[1] += torch.einsum("nc,ncm->cm", chosen, embeddings)
+            own = [chosen.sum(0), torch.einsum("nc,ncm->cm", chosen, embeddings)]
+        is_next = self._step and self.weight.grad is not None  # a step may have several minibatches
+        self._step = [total + each for total, each in zip(self._step, own, strict=True)] if is_next else own
 
     def embed(self, x: Tensor) -> Tensor:
         """W_c Φ(x) for every class, (n, classes, m)."""

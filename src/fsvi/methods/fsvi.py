@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fsvi.errors import HeadError, InvalidInputError
+from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Suitable
 from fsvi.functions.contexts.general import context_points
 from fsvi.functions.divergences import KL, Divergence, KLWeight, Tempered, kl_weight_value
@@ -23,7 +23,7 @@ from fsvi.functions.linearize import (
 from fsvi.functions.priors import Constant, Prior
 from fsvi.likelihoods import Likelihood
 from fsvi.methods.base import Method
-from fsvi.methods.common import FunctionSpaceMethod
+from fsvi.methods.common import FunctionSpaceMethod, check_trainable, check_untied
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Draw, Stds, Stochastic, check_stds, check_stochastic, mean_field
 from fsvi.validation import check_choice, check_count, check_type
@@ -100,13 +100,9 @@ class FSVI(FunctionSpaceMethod):
 
     def build(self, network: Network) -> None:
         """Make q. The last layer must be trainable and independent of the rest."""
-        if any(not p.requires_grad for p in network.linear.parameters()):
-            raise HeadError(f"the last layer {network.head!r} is frozen, but its parameters carry the uncertainty.")
-        if network.is_tied and (self.stochastic == "last_layer" or self.linearize != "exact"):
-            raise HeadError(
-                f"the last layer {network.head!r} shares a parameter with an earlier layer, or is called twice, so "
-                'it is not independent of the features: untie them, or use stochastic="all" with linearize="exact".'
-            )
+        check_trainable(network)
+        if self.stochastic == "last_layer" or self.linearize != "exact":
+            check_untied(network, 'untie them, or use stochastic="all" with linearize="exact"')
         super().build(network)
         self.posterior = mean_field(network, self.stds, self.stochastic)
         self._has_random_features = has_stochastic_features(network, self.posterior)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fsvi.errors import HeadError
 from fsvi.functions.contexts import Context
 from fsvi.functions.divergences import Divergence, RegularizedKL
 from fsvi.functions.linearize import Linearization, linearized_outputs
 from fsvi.functions.priors import GaussianProcess, Prior
 from fsvi.likelihoods import Gaussian, Likelihood
 from fsvi.methods.base import Functions
+from fsvi.methods.common import check_untied
 from fsvi.methods.fsvi import FSVI
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import Draw
@@ -71,8 +71,7 @@ class GFSVI(FSVI):
 
     def build(self, network: Network) -> None:
         """The last layer must be independent of the features."""
-        if network.is_tied:
-            raise HeadError(f"the last layer {network.head!r} shares a parameter with an earlier layer: untie them.")
+        check_untied(network)
         super().build(network)
 
     def _values_at(self, x: Any, draws: Sequence[Draw]) -> Tensor:

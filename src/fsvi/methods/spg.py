@@ -186,10 +186,6 @@ class Generator(nn.Module):
 
     h(x) is a network's output, Φ(x) its features, and ψ(x) = [Φ(x), 1] A with A = `basis` are the functions in which
     the process is expanded: a learned Karhunen–Loève expansion.
-
-    Args:
-        network: The network.
-        num_latents: The number of latent variables per output.
     """
 
     def __init__(self, network: Network, num_latents: int) -> None:

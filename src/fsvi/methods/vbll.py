@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fsvi.errors import HeadError
 from fsvi.functions.divergences import KLWeight, check_kl_weight, kl_weight_value
 from fsvi.likelihoods import Categorical, Likelihood
 from fsvi.methods.base import Functions, Method
-from fsvi.methods.common import check_closed_form
+from fsvi.methods.common import check_closed_form, check_trainable, check_untied
 from fsvi.methods.map import check_variance
 from fsvi.networks.devices import normal
 from fsvi.networks.network import Network
@@ -67,13 +66,8 @@ class VBLL(Method):
 
     def build(self, network: Network) -> None:
         """Make q. The last layer must be trainable, and independent of the features."""
-        if any(not p.requires_grad for p in network.linear.parameters()):
-            raise HeadError(f"the last layer {network.head!r} is frozen, but VBLL learns a distribution over it.")
-        if network.is_tied:
-            raise HeadError(
-                f"the last layer {network.head!r} shares a parameter with an earlier layer, or is called twice, so "
-                "it is not independent of the features: untie them."
-            )
+        check_trainable(network)
+        check_untied(network)
         super().build(network)
         std = self.stds.initial(network.head_names, network)[network.head_names[0]]
         self.last_layer = DenseGaussian(self.means().detach(), std, self.stds.lr_scale)

@@ -12,12 +12,8 @@ class DenseGaussian(nn.Module):
     """N(mean_k, L_k L_kᵀ) for every output k, around means (outputs, inputs) that are kept elsewhere.
 
     L_k = diag(exp(log_std_k)) (I + strictly lower triangle of mixing_k): relative to the standard deviations, one
-    learning rate suits covariances of every size.
-
-    Args:
-        like: A tensor of the means' shape and type.
-        std: The initial standard deviation.
-        lr_scale: The learning rate of `log_std`, as a multiple of that of the means.
+    learning rate suits covariances of every size. `like` has the means' shape, and `std` is the initial standard
+    deviation.
     """
 
     def __init__(self, like: Tensor, std: float, lr_scale: float) -> None:

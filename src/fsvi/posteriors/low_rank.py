@@ -16,11 +16,6 @@ class LowRank(nn.Module):
     mean is kept.
 
     The state is stored as parameters without gradient, not as buffers, because no forward pass changes it.
-
-    Args:
-        example: A vector of the right size and type.
-        size: The number of random entries.
-        rank: The largest number of columns of D.
     """
 
     def __init__(self, example: Tensor, size: int, rank: int) -> None:

@@ -110,7 +110,7 @@ def test_each_head_is_compared_at_the_context_and_at_its_own_coreset(linearize):
     method.context = contexts.Dataset(box)
     kl = method(points(), torch.full((12,), 3))["kl"]
 
-    kept, owners = method.kept.points, torch.arange(2).repeat_interleave(3)
+    kept, owners = method.points, torch.arange(2).repeat_interleave(3)
     expected = 0.0
     for task, head in enumerate(HEADS[:2]):
         x = torch.cat([box, kept[owners == task]])
@@ -124,7 +124,7 @@ def test_each_head_is_compared_at_the_context_and_at_its_own_coreset(linearize):
             for g in (q, p)
         )
         expected = expected + kl_divergence(q, p)
-    assert len(method.kept.points) == 6
+    assert len(method.points) == 6
     torch.testing.assert_close(kl, expected, rtol=1e-6, atol=1e-6)
 
 
@@ -155,12 +155,12 @@ def test_a_loaded_method_learns_the_next_task_as_the_saved_one(tmp_path):
         fsvi.fit_tasks(method, tasks, epochs=2)
     method.save(tmp_path / "method")
     loaded = fsvi.load(tmp_path / "method")
-    assert loaded.num_tasks == 2 and torch.equal(loaded.kept.points, method.kept.points)
+    assert loaded.num_tasks == 2 and torch.equal(loaded.points, method.points)
     third = (points(seed=2), 3 + torch.arange(12) % 2)
     for each in (method, loaded):
         fsvi.fit_tasks(each, [third], first=2, epochs=2)
     assert all(map(torch.equal, method.net.parameters(), loaded.net.parameters()))
-    assert len(loaded.kept.points) == 9
+    assert len(loaded.points) == 9
 
 
 # Bad input -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ def test_flattening_and_viewing_are_inverse(net):
     vector = layout.flatten(tensors)
     views = layout.views(vector)
     assert vector.shape == (sum(p.numel() for p in tensors.values()),) and not vector.requires_grad
-    assert list(views) == layout.names == list(tensors)
+    assert list(views) == list(layout.shapes) == list(tensors)
     assert all(torch.equal(views[name], p) for name, p in tensors.items())
     assert all(view.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr() for view in views.values())
     order = torch.channels_last

@@ -228,7 +228,7 @@ class Empirical(_NetworkPrior):
         source, net = self._source[0], deep_copy(network.module)
         posterior = getattr(source, "posterior", None)
         if isinstance(posterior, MeanField):
-            self.stochastic = posterior.layout.names
+            self.stochastic = list(posterior.layout.shapes)
         known = [name for name, _ in net.named_parameters()]
         names = matching_names(net, self.stochastic or (), known, network.head_names)
         if source is not None:

@@ -108,8 +108,6 @@ class DUQ(Method):
         """e, (classes, m)."""
         return self.sums / self.counts[:, None]
 
-    # Learning -------------------------------------------------------------------------------------------------------
-
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The binary cross-entropy, and the weighted gradient penalty."""
         if y.is_floating_point():
@@ -149,8 +147,6 @@ class DUQ(Method):
         """log K_c, (n, classes); finite also where the square of a distance is not."""
         squared = (embeddings - self.centroids).square().mean(-1)
         return (-squared / (2 * self.length_scale**2)).clamp_min(torch.finfo(squared.dtype).min)
-
-    # Prediction -----------------------------------------------------------------------------------------------------
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """log K_c, whose softmax is K_c / Σ K, as a single draw."""

@@ -55,8 +55,7 @@ class FSVI(FunctionSpaceMethod):
         num_context: The number of context points per set, K. The KL grows with it.
         num_context_sets: The number of sets, S; the largest divergence counts.
         num_samples: The number of draws for the likelihood, M.
-        kl_weight: The weight of the divergence in the loss: a number, None for 1/N (the evidence lower bound), or
-            `fsvi.Tempered(t)` for t/N.
+        kl_weight: The weight of the divergence: a number, None for 1/N (the ELBO), or `fsvi.Tempered(t)` for t/N.
         stds: How the standard deviations start and learn; None is `Stds()`.
 
     Examples:
@@ -143,8 +142,6 @@ class FSVI(FunctionSpaceMethod):
         method = cls(net, likelihood, context, **settings)
         return cls(method.network.frozen(freeze), likelihood, context, **settings) if freeze else method
 
-    # The objective --------------------------------------------------------------------------------------------------
-
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The mean negative log-likelihood of M draws, and the weighted divergence at the worst of S context sets."""
         num = max(self.num_samples, self.divergence.num_draws) if self._has_random_features else 0
@@ -206,8 +203,6 @@ class FSVI(FunctionSpaceMethod):
         x = self.network.at_positions(self.network.arranged(x), self.num_context)
         num = self.divergence.num_draws if self._has_random_features else 0
         return self._divergence_at(x, [self.posterior.draw() for _ in range(num)])
-
-    # Training ----------------------------------------------------------------------------------------
 
     def begin(self, x: Any, y: Tensor) -> None:
         """Check that the network can be linearized, and show the data to context and prior."""

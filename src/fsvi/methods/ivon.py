@@ -45,8 +45,7 @@ class IVON(NaturalGradient):
         scale_rate: ρ, the rate at which `scale`, h, follows the estimates of the curvature.
         initial_scale: h₀, where h starts. Large values give small steps and small variances at first.
         clip: The largest step of a parameter, before it is multiplied by the learning rate; None does not limit it.
-        kl_weight: The weight of the KL in the loss, 1/λ: a number, None for 1/N (the evidence lower bound), or
-            `fsvi.Tempered(t)` for t/N.
+        kl_weight: The weight of the KL, 1/λ: a number, None for 1/N (the ELBO), or `fsvi.Tempered(t)` for t/N.
 
     Examples:
         >>> method = fsvi.IVON(fsvi.networks.mlp(2, (20,), 2), fsvi.Categorical())

@@ -19,7 +19,7 @@ from fsvi.networks.calls import evaluating
 from fsvi.networks.devices import precise_dtype
 from fsvi.networks.network import Network
 from fsvi.posteriors.gauss_newton import Curvature, Diagonal, Full, GaussNewton, Kronecker
-from fsvi.posteriors.per_example import WeightLayer, record, weight_layers
+from fsvi.posteriors.per_example import Recording, WeightLayer, record, weight_layers
 from fsvi.ranks import all_sum
 from fsvi.validation import check_choice, check_type
 
@@ -92,7 +92,8 @@ class Laplace(Method):
     def build(self, network: Network) -> None:
         """Start without a posterior: its tensors are made when it is known, or when a file has them."""
         super().build(network)
-        self.posterior = GaussNewton(self._layers(), _CURVATURES[self.structure])
+        among = [network.linear] if self.structure.startswith("last_layer") else None
+        self.posterior = GaussNewton(weight_layers(self.net, among), _CURVATURES[self.structure]).to(network.device)
         size = math.prod(self.posterior.layers[0].matrix_shape)
         if self.structure == "last_layer" and size > _LARGEST_FULL:
             raise InvalidInputError(
@@ -115,8 +116,6 @@ class Laplace(Method):
         method.num_data = trained.num_data
         method._approximate(method.check_batch(*batch) for batch in _batches(data))
         return method.eval()
-
-    # Learning -------------------------------------------------------------------------------------------------------
 
     def begin(self, x: Any, y: Tensor) -> None:
         """Delete an earlier posterior."""
@@ -141,28 +140,27 @@ class Laplace(Method):
         return float(self._trained().precision)
 
     def _approximate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        posterior = GaussNewton(self._layers(), _CURVATURES[self.structure]).to(self.device)
+        self.build(self.network)
         with evaluating(self.net):
             for x, y in batches:
-                size = self._inputs_at_once(posterior, x)
+                size = self._inputs_at_once(x)
                 for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
-                    self._add(posterior, x_part, y_part)
-        all_sum(list(posterior.buffers()))  # each process has seen its share of the data
-        posterior.decompose(self._means())
-        given = None if self.optimize_prior or self.prior_variance is None else 1 / self.prior_variance
-        posterior.precision.fill_(posterior.best_precision() if given is None else given)
-        self.posterior = posterior
+                    self._add(x_part, y_part)
+        all_sum(list(self.posterior.buffers()))  # each process has seen its share of the data
+        self.posterior.decompose(self._means())
+        variance = None if self.optimize_prior else self.prior_variance
+        self.posterior.precision.fill_(self.posterior.best_precision() if variance is None else 1 / variance)
 
-    def _add(self, posterior: GaussNewton, x: Tensor, y: Tensor) -> None:
-        outputs, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x))
+    def _record(self, x: Tensor) -> tuple[Tensor, Recording]:
+        return record(self.network, self._means(), self.posterior.layers, self.network.arranged(x))
+
+    def _add(self, x: Tensor, y: Tensor) -> None:
+        outputs, recording = self._record(x)
         roots = self.likelihood.fisher_root(outputs.detach(), y)
-        posterior.add(recording, recording.gradients(outputs, roots.movedim(-1, 0)))
+        self.posterior.add(recording, recording.gradients(outputs, roots.movedim(-1, 0)))
         values = outputs.detach().to(precise_dtype(outputs.device))
-        nll = self.likelihood.nll(values, y).detach().to(posterior.log_likelihood)
-        posterior.log_likelihood -= self.likelihood.num_observed(y) * nll
-
-    def _layers(self) -> list[WeightLayer]:
-        return weight_layers(self.net, [self.network.linear] if self.structure.startswith("last_layer") else None)
+        nll = self.likelihood.nll(values, y).detach().to(self.posterior.log_likelihood)
+        self.posterior.log_likelihood -= self.likelihood.num_observed(y) * nll
 
     def _means(self) -> dict[str, Tensor]:
         return {name: p.detach() for name, p in self.net.named_parameters()}
@@ -171,8 +169,6 @@ class Laplace(Method):
         if not self.posterior.is_known:
             raise InvalidInputError("Laplace has no posterior yet: train it with fsvi.fit, or use from_trained.")
         return self.posterior
-
-    # Prediction -----------------------------------------------------------------------------------------------------
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Draws of the linearized network."""
@@ -189,10 +185,10 @@ class Laplace(Method):
     def _draw_size(self) -> int:
         return self.posterior.num_parameters
 
-    def _inputs_at_once(self, posterior: GaussNewton, x: Tensor) -> int:
+    def _inputs_at_once(self, x: Tensor) -> int:
         """The number of inputs whose derivatives of the outputs fit into memory."""
-        _, recording = record(self.network, self._means(), posterior.layers, self.network.arranged(x[:1]))
-        whole = posterior.num_parameters if self.structure == "last_layer" else 0
+        _, recording = self._record(x[:1])
+        whole = self.posterior.num_parameters if self.structure == "last_layer" else 0
         largest = max(sum(each.numel() for each in recording.outputs), whole) * self.network.num_outputs
         return min(_MOST_INPUTS, max(1, _NUMBERS_AT_ONCE // largest))
 

@@ -44,8 +44,7 @@ class Rank1(Method):
         prior_variance: The variance of the Gaussian prior over W; None leaves it out.
         num_components: The number of components of the mixture, K.
         prior_std: The standard deviation of the factors' prior.
-        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
-            `fsvi.Tempered(t)` for t/N.
+        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the ELBO), or `fsvi.Tempered(t)` for t/N.
         num_samples: The number of draws per step, M.
         random_signs: Whether the factors start at ±1 instead of 1. This sets the components apart but needs wide
             layers, because they share W. The prior is then ½ N(1, prior_std²) + ½ N(−1, prior_std²), and the KL to the

@@ -51,6 +51,11 @@ class SFSVI(FSVI):
     """
 
     _takes_positions = False
+    sized_by_data = ("points", "sizes")
+    points: Tensor
+    """The coreset: inputs of earlier tasks, task after task, (n, ...)."""
+    sizes: Tensor
+    """How many inputs each task has left, (tasks,)."""
     _drawn: Sequence[int] = ()
     """How many of the last points of the latest set were kept from each earlier task; the others concern all heads."""
 
@@ -65,14 +70,13 @@ class SFSVI(FSVI):
     ) -> None:
         super().__init__(net, likelihood, context, **settings)
         self.coreset = coreset if coreset == 0 else check_count("coreset", coreset)
-        self.kept = Coreset()
-
-    # Tasks ----------------------------------------------------------------------------------------------------------
+        self.register_buffer("points", torch.zeros(0))
+        self.register_buffer("sizes", torch.zeros(0, dtype=torch.long))
 
     @property
     def num_tasks(self) -> int:
-        """The number of tasks that have been learned."""
-        return self.kept.num_tasks
+        """The number of tasks that have been learned, also if none of their inputs were kept."""
+        return len(self.sizes)
 
     def end_task(self, x: Tensor, seed: int = 0) -> None:
         """Keep inputs of the task that was learned, and make the posterior the prior of the next one.
@@ -81,13 +85,16 @@ class SFSVI(FSVI):
             x: Training inputs of the task, all of them or a sample.
             seed: The seed of the choice.
         """
-        self.kept.add(x, self.coreset, seed)
+        if not isinstance(x, Tensor):
+            raise InvalidInputError("S-FSVI keeps inputs in a coreset, so it needs inputs that are one tensor.")
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[: self.coreset]
+        chosen = x.detach()[moved(order, x.device)].clone()
+        self.points = torch.cat([self.points, chosen.to(self.points)]) if self.num_tasks else chosen
+        self.sizes = torch.cat([self.sizes, self.sizes.new_tensor([len(chosen)])])
         prior = Empirical(self)
         prior.bind(self.network, self.linearize)
         prior.forget_source()
         self.prior = prior
-
-    # The divergence -------------------------------------------------------------------------------------------------
 
     def function_kl(self, x_context: Any) -> Tensor:
         """The divergence of q(f(X)) from p(f(X)) at these points, summed over the heads of earlier tasks."""
@@ -97,8 +104,14 @@ class SFSVI(FSVI):
     def _points(self, x: Inputs) -> Any:
         """K points of the context, then K points of each earlier task."""
         points = super()._points(x)
-        kept, self._drawn = self.kept.draw(self.num_context)
-        return torch.cat([points, self.network.arranged(kept.to(points.dtype))]) if len(kept) else points
+        sizes = self.sizes.tolist()
+        starts = accumulate(sizes[:-1], initial=0)
+        rows = [start + torch.randperm(size)[: self.num_context] for start, size in zip(starts, sizes, strict=False)]
+        self._drawn = [len(each) for each in rows]
+        if not sum(self._drawn):
+            return points
+        kept = self.points[moved(torch.cat(rows), self.points.device)]
+        return torch.cat([points, self.network.arranged(kept.to(points.dtype))])
 
     def _divergence(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
         """One divergence per head, at the points that concern it."""
@@ -116,41 +129,3 @@ class SFSVI(FSVI):
         for count in self._drawn or [0] * num_heads:
             start, end = end, end + count
             yield [*shared, *range(start, end)]
-
-
-class Coreset(nn.Module):
-    """Inputs of earlier tasks, task after task."""
-
-    sized_by_data = ("points", "sizes")
-    points: Tensor
-    """the inputs, (n, ...)"""
-    sizes: Tensor
-    """how many inputs each task has left, (tasks,)"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("points", torch.zeros(0))
-        self.register_buffer("sizes", torch.zeros(0, dtype=torch.long))
-
-    @property
-    def num_tasks(self) -> int:
-        """How many tasks have been learned, also if none of their inputs were kept."""
-        return len(self.sizes)
-
-    def add(self, x: Any, num: int, seed: int) -> None:
-        """Keep `num` random inputs of the task that ends, chosen by `seed`."""
-        if not isinstance(x, Tensor):
-            raise InvalidInputError("S-FSVI keeps inputs in a coreset, so it needs inputs that are one tensor.")
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:num]
-        chosen = x.detach()[moved(order, x.device)].clone()
-        self.points = torch.cat([self.points, chosen.to(self.points)]) if self.num_tasks else chosen
-        self.sizes = torch.cat([self.sizes, self.sizes.new_tensor([len(chosen)])])
-
-    def draw(self, num: int) -> tuple[Tensor, list[int]]:
-        """Up to `num` random points of each task, task after task, and how many of each."""
-        sizes = self.sizes.tolist()
-        rows = [
-            start + torch.randperm(size)[:num] for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)
-        ]
-        index = torch.cat([torch.zeros(0, dtype=torch.long), *rows])
-        return self.points[moved(index, self.points.device)], [len(each) for each in rows]

@@ -91,8 +91,6 @@ class SNGP(Method):
         features: Tensor = self.random_features(self.network.features(x).to(self.weight.dtype))
         return features
 
-    # Learning -------------------------------------------------------------------------------------------------------
-
     def begin(self, x: Any, y: Tensor) -> None:
         """Bound the singular values, take the length scale from training inputs, and forget an earlier posterior."""
         self.after_step()
@@ -124,8 +122,6 @@ class SNGP(Method):
                     total[k].addmm_(features.T * share, features)
         all_sum([total])  # each process has seen its share of the data
         self.precision.copy_(self._prior_precision() + total)
-
-    # Prediction -----------------------------------------------------------------------------------------------------
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Outputs for draws of β; one pass through the feature layers serves all of them."""

@@ -59,8 +59,7 @@ class SPG(FunctionSpaceMethod):
         num_prior_steps: The number of steps in which the generator is fitted to the prior.
         prior_lr: The learning rate of these steps.
         num_samples: The number of draws of the latent, M.
-        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
-            `fsvi.Tempered(t)` for t/N.
+        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the ELBO), or `fsvi.Tempered(t)` for t/N.
         stds: How the latent's standard deviations start and learn; None is `Stds(1.0)`, the prior's.
 
     Examples:
@@ -107,8 +106,6 @@ class SPG(FunctionSpaceMethod):
         self.latent = DenseGaussian(self.latent_mean.detach(), self.stds.single(), self.stds.lr_scale)
         self.register_buffer("is_fitted", torch.zeros((), dtype=torch.bool, device=network.device))
 
-    # The generator --------------------------------------------------------------------------------------------------
-
     def begin(self, x: Any, y: Tensor) -> None:
         """Show the data to context and prior, and fit the generator to the prior, once."""
         if self.is_fitted:
@@ -151,8 +148,6 @@ class SPG(FunctionSpaceMethod):
     def _keep_generator(self) -> None:
         self.prior_net.load_state_dict(self.net.state_dict())
         self.prior_generator.load_state_dict(self.generator.state_dict())
-
-    # Learning -------------------------------------------------------------------------------------------------------
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The expected negative log-likelihood over M draws of the latent, and the weighted bound on the KL."""

@@ -93,8 +93,6 @@ class SWAG(Method):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=network.device))
         self.register_buffer("settled", torch.zeros((), dtype=torch.bool, device=network.device))
 
-    # Learning -------------------------------------------------------------------------------------------------------
-
     def begin(self, x: Any, y: Tensor) -> None:
         """Delete what an earlier training collected."""
         self.gaussian.reset()
@@ -151,8 +149,6 @@ class SWAG(Method):
         ranks.all_sum([statistics])  # each process has seen its share of the data
         self.net.load_state_dict(self._norms.views(statistics), strict=False)
         return statistics
-
-    # Prediction -----------------------------------------------------------------------------------------------------
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Draws of the parameters. With BatchNorm there are `num_models` fixed draws; before training, the network is

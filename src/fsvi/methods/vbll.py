@@ -37,8 +37,7 @@ class VBLL(Method):
         likelihood: `fsvi.Categorical()`, or `fsvi.Gaussian()` with one noise per output.
         prior_variance: The variance of the last layer's prior.
         feature_variance: The variance of the Gaussian prior over the feature layers; None leaves it out.
-        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the evidence lower bound), or
-            `fsvi.Tempered(t)` for t/N.
+        kl_weight: The weight of the KL in the loss: a number, None for 1/N (the ELBO), or `fsvi.Tempered(t)` for t/N.
         stds: How the last layer's standard deviations start and learn; None is `Stds()`.
 
     Examples:

@@ -34,11 +34,6 @@ class FlatLayout:
 
     shapes: dict[str, torch.Size]
 
-    @property
-    def names(self) -> list[str]:
-        """The tensors' names, in order."""
-        return list(self.shapes)
-
     @cached_property
     def sizes(self) -> list[int]:
         """The number of entries of each tensor."""
@@ -49,7 +44,7 @@ class FlatLayout:
         return self.join(tensors[name].detach() for name in self.shapes) if self.shapes else torch.zeros(0)
 
     def join(self, tensors: Iterable[Tensor]) -> Tensor:
-        """The tensors in the order of `names` as one vector."""
+        """The tensors in the order of `shapes` as one vector."""
         return torch.cat([(t.permute(0, 2, 3, 1) if t.dim() == 4 else t).reshape(-1) for t in tensors])
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
@@ -63,10 +58,6 @@ class FlatLayout:
             else:
                 views[name] = row.reshape((*lead, *shape))
         return views
-
-    def fill(self, values: Mapping[str, float]) -> Tensor:
-        """A vector that is constant on each tensor."""
-        return torch.cat([torch.full((shape.numel(),), values[name]) for name, shape in self.shapes.items()])
 
 
 class Draw(NamedTuple):
@@ -99,7 +90,9 @@ class MeanField(nn.Module):
         self.lr_scale = lr_scale
         self._owners = [_owner(module, name) for name in self.layout.shapes]
         like = next(iter(own.values()))
-        self.log_std = nn.Parameter(self.layout.fill(self.initial(stds)).log().to(like))
+        initial = self.initial(stds)
+        filled = [torch.full((p.numel(),), initial[name]) for name, p in own.items()]
+        self.log_std = nn.Parameter(torch.cat(filled).log().to(like))
         self.register_buffer("free", _free_entries(module, self.layout), persistent=False)
 
     def initial(self, stds: Mapping[str, float]) -> dict[str, float]:

@@ -21,7 +21,7 @@ def test_forgetting_is_the_accuracy_lost_since_a_task_was_learned(monkeypatch, c
     experiment = TASKS["split-mnist"].experiment(order(context=context))
     method = experiment.build(0)
     experiment.train(method, 0, progress=False)
-    assert method.num_tasks == 5 and method.kept.sizes.tolist() == sizes
+    assert method.num_tasks == 5 and method.sizes.tolist() == sizes
     outcome = experiment.evaluate(method)
     accuracies = [outcome.metrics[f"accuracy_task_{number}"] for number in range(1, 6)]
     assert outcome.metrics["accuracy"] == pytest.approx(sum(accuracies) / 5)

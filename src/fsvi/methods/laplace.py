@@ -92,8 +92,7 @@ class Laplace(Method):
     def build(self, network: Network) -> None:
         """Start without a posterior: its tensors are made when it is known, or when a file has them."""
         super().build(network)
-        among = [network.linear] if self.structure.startswith("last_layer") else None
-        self.posterior = GaussNewton(weight_layers(self.net, among), _CURVATURES[self.structure]).to(network.device)
+        self._forget()
         size = math.prod(self.posterior.layers[0].matrix_shape)
         if self.structure == "last_layer" and size > _LARGEST_FULL:
             raise InvalidInputError(
@@ -119,7 +118,7 @@ class Laplace(Method):
 
     def begin(self, x: Any, y: Tensor) -> None:
         """Delete an earlier posterior."""
-        self.build(self.network)
+        self._forget()
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The terms of `MAP`."""
@@ -139,8 +138,13 @@ class Laplace(Method):
         """The prior's precision δ, given or found."""
         return float(self._trained().precision)
 
+    def _forget(self) -> None:
+        """Start without a posterior."""
+        among = [self.network.linear] if self.structure.startswith("last_layer") else None
+        self.posterior = GaussNewton(weight_layers(self.net, among), _CURVATURES[self.structure]).to(self.device)
+
     def _approximate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        self.build(self.network)
+        self._forget()
         with evaluating(self.net):
             for x, y in batches:
                 size = self._inputs_at_once(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from fsvi.methods.base import DataPass, Functions, Method, network_functions
 from fsvi.methods.map import check_variance, prior_term
 from fsvi.networks.calls import averaging_statistics
 from fsvi.networks.network import Network
-from fsvi.networks.parameters import batch_norms
 from fsvi.posteriors.low_rank import LowRank
 from fsvi.posteriors.mean_field import FlatLayout, prior_names
 from fsvi.validation import check_count, check_fraction
@@ -52,9 +51,7 @@ class SWAG(Method):
     gaussian: LowRank
     """The Gaussian over all trainable parameters as one vector."""
     statistics: nn.Parameter
-    """The statistics of BatchNorm, one row for each of `num_models` draws."""
-    settled: Tensor
-    """Whether these draws have been made."""
+    """The statistics of BatchNorm, one row for each of `num_models` draws; zeros until these have been made."""
     steps: Tensor
     """The number of steps since collecting began."""
 
@@ -88,16 +85,16 @@ class SWAG(Method):
         self._layout = FlatLayout({name: p.shape for name, p in tensors.items()})
         vector = self._layout.flatten(tensors)
         self.gaussian = LowRank(vector, sum(p.numel() for p in drawn.values()), self.rank)
-        self._norms = FlatLayout(_statistics_shapes(self.net))
+        statistics = {n: b for n, b in self.net.named_buffers() if n.endswith(("running_mean", "running_var"))}
+        self._norms = FlatLayout({name: buffer.shape for name, buffer in statistics.items()})
         self.statistics = nn.Parameter(vector.new_zeros(self.num_models, sum(self._norms.sizes)), requires_grad=False)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=network.device))
-        self.register_buffer("settled", torch.zeros((), dtype=torch.bool, device=network.device))
 
     def begin(self, x: Any, y: Tensor) -> None:
         """Delete what an earlier training collected."""
         self.gaussian.reset()
         self.steps.zero_()
-        self.settled.zero_()
+        self.statistics.zero_()
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The terms of `MAP`."""
@@ -126,18 +123,11 @@ class SWAG(Method):
         if self._norms.shapes:
             for index, row in enumerate(self.statistics):
                 row.copy_(self._compute_statistics(self._settled_draw(index), batches()))
-            self.settled.fill_(True)
             self._compute_statistics(self.gaussian.mean, batches())
-        self._write_mean()
+        self.load_state_dict(self._layout.views(self.gaussian.mean), strict=False)
 
     def _collect(self) -> None:
         self.gaussian.collect(self._layout.flatten(dict(self.named_parameters())))
-
-    def _write_mean(self) -> None:
-        own = dict(self.named_parameters())
-        with torch.no_grad():
-            for name, value in self._layout.views(self.gaussian.mean).items():
-                own[name].copy_(value)
 
     def _compute_statistics(self, vector: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
         """BatchNorm's statistics over the data with these parameters, as one row. They stay in `net`, too."""
@@ -156,20 +146,16 @@ class SWAG(Method):
         """
         if int(self.gaussian.count) == 0:
             return network_functions(self.network, {})
-        draws = list(self._draws(num_samples, generator))
-        return network_functions(self.network, {n: torch.stack([draw[n] for draw in draws]) for n in draws[0]})
+        if not self.statistics.any():
+            vectors = torch.stack([self.gaussian.draw(generator) for _ in range(num_samples)])
+            return network_functions(self.network, self._net_params(vectors))
+        chosen = torch.randperm(self.num_models, generator=generator, device=generator.device)[:num_samples].tolist()
+        vectors = torch.stack([self._settled_draw(index) for index in chosen])
+        statistics = self._norms.views(self.statistics[chosen])
+        return network_functions(self.network, {**self._net_params(vectors), **statistics})
 
     def _draw_size(self) -> int:
         return self.gaussian.mean.numel()
-
-    def _draws(self, num_samples: int, generator: torch.Generator) -> Iterator[dict[str, Tensor]]:
-        if not self.settled:
-            for _ in range(num_samples):
-                yield self._net_params(self.gaussian.draw(generator))
-            return
-        for index in torch.randperm(self.num_models, generator=generator)[:num_samples].tolist():
-            params = self._net_params(self._settled_draw(index))
-            yield {**params, **self._norms.views(self.statistics[index])}
 
     def _settled_draw(self, index: int) -> Tensor:
         return self.gaussian.draw(torch.Generator().manual_seed(index))
@@ -177,11 +163,3 @@ class SWAG(Method):
     def _net_params(self, vector: Tensor) -> dict[str, Tensor]:
         views = self._layout.views(vector)
         return {name.removeprefix("net."): value for name, value in views.items() if name.startswith("net.")}
-
-
-def _statistics_shapes(net: nn.Module) -> dict[str, torch.Size]:
-    chosen = batch_norms(net)
-    layers = {name: module for name, module in net.named_modules() if module in chosen}
-    keys = ("running_mean", "running_var")
-    statistics = {f"{name}.{key}": getattr(layer, key) for name, layer in layers.items() for key in keys}
-    return {name: value.shape for name, value in statistics.items() if value is not None}

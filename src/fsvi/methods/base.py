@@ -29,13 +29,13 @@ from fsvi.errors import HeadError, InvalidInputError
 from fsvi.export import export_method
 from fsvi.inputs import TARGET_KEYS, example_shape, signature
 from fsvi.likelihoods import Likelihood, Predictive, gathered
-from fsvi.methods.files import save_method
+from fsvi.methods.files import as_tree
 from fsvi.networks.calls import is_exporting
 from fsvi.networks.copies import deep_copy
 from fsvi.networks.devices import make_generator, moved
 from fsvi.networks.network import Network
 from fsvi.posteriors.mean_field import MeanField
-from fsvi.serialization import Configurable
+from fsvi.serialization import METHOD, Configurable, write_tree
 from fsvi.validation import as_tensor, check_count, check_inputs, check_type
 
 if TYPE_CHECKING:
@@ -226,16 +226,14 @@ class Method(Configurable, nn.Module, ABC):
         check_count("num_samples", num_samples)
         check_count("batch_size", batch_size)
         x = self.check_inputs(x)
+        rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size) if summary else len(x)
         with torch.no_grad():
             copied = self._private()
-            if not summary:
-                return self.predictive(copied._values(x, num_samples, make_generator(seed, self.device), batch_size))
-            rows = max(batch_size, _ROWS_AT_ONCE // batch_size * batch_size)
             parts = (
                 self.predictive(copied._values(part, num_samples, make_generator(seed, self.device), batch_size))
                 for part in x.split(rows)
             )
-            return gathered(parts, len(x))
+            return gathered(parts, len(x)) if summary else next(parts)
 
     def predict_batches(
         self, loader: Any, num_samples: int = 100, seed: int = 0, batch_size: int = 512, summary: bool = False
@@ -362,7 +360,7 @@ class Method(Configurable, nn.Module, ABC):
         Args:
             path: The file, which is replaced if it exists.
         """
-        save_method(self, path)
+        write_tree(path, as_tree(self), METHOD)
 
     def export(
         self,

@@ -13,15 +13,10 @@ from torch import Tensor, nn
 from fsvi.errors import FileFormatError
 from fsvi.networks.description import build
 from fsvi.networks.network import Network
-from fsvi.serialization import METHOD, Configurable, building_from, read_tree, write_tree
+from fsvi.serialization import METHOD, Configurable, building_from, read_tree
 
 if TYPE_CHECKING:
     from fsvi.methods.base import Method
-
-
-def save_method(method: Method, path: str | os.PathLike[str]) -> None:
-    """Write a trained method to one file, without training data; see `Method.save`."""
-    write_tree(path, as_tree(method), METHOD)
 
 
 def as_tree(method: Method) -> dict[str, Any]:
@@ -91,10 +86,9 @@ def load_tensors(method: Method, tensors: Mapping[str, Tensor]) -> None:
             saved = tensors.get(f"{prefix}.{name}" if prefix else name)
             if saved is not None:
                 setattr(module, name, torch.zeros_like(saved, device=method.device))
-    own = method.state_dict()
-    if {name: t.shape for name, t in own.items()} != {name: t.shape for name, t in tensors.items()}:
-        shapes = [{name: t.shape for name, t in each.items()} for each in (own, tensors)]
-        odd = sorted(name for name in own.keys() | tensors.keys() if shapes[0].get(name) != shapes[1].get(name))
+    own, given = ({name: t.shape for name, t in each.items()} for each in (method.state_dict(), tensors))
+    odd = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+    if odd:
         raise FileFormatError(f"the file does not fit this network: {', '.join(odd[:3])} differ.")
     method.load_state_dict(dict(tensors))
 

@@ -7,7 +7,6 @@ Examples:
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Literal, TypeAlias
 
@@ -18,7 +17,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian, cholesky, log_determinant
 from fsvi.networks.devices import back, in_float64
 from fsvi.serialization import Configurable
-from fsvi.validation import check_choice, check_count, check_positive
+from fsvi.validation import check_choice, check_positive
 
 
 class Divergence(Configurable, ABC):
@@ -27,9 +26,6 @@ class Divergence(Configurable, ABC):
     To add one, implement `between`. Constructor arguments must be kept as attributes of the same name, so that
     `save` can write them down.
     """
-
-    num_draws: int = 1
-    """over how many draws of the feature layers a method averages the divergence, where these layers are random"""
 
     @abstractmethod
     def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
@@ -49,15 +45,11 @@ class KL(Divergence):
             are close to each other.
         covariance: "full" uses the covariance between context points; "diagonal" treats the points as independent,
             which is cheaper and ignores how smooth the functions are.
-        num_draws: Over how many draws of the feature layers the divergence is averaged, where these are random.
     """
 
-    def __init__(
-        self, nugget: float = 1e-2, covariance: Literal["full", "diagonal"] = "full", num_draws: int = 1
-    ) -> None:
+    def __init__(self, nugget: float = 1e-2, covariance: Literal["full", "diagonal"] = "full") -> None:
         self.nugget = check_positive("nugget", nugget, zero=True)
         self.covariance = check_choice("covariance", covariance, ("full", "diagonal"))
-        self.num_draws = check_count("num_draws", num_draws)
 
     def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
         """KL(q ‖ p), summed over outputs."""
@@ -78,12 +70,10 @@ class RegularizedKL(Divergence):
 
     Args:
         gamma: γ. Smaller values follow the prior more closely and make the divergence larger.
-        num_draws: Over how many draws of the feature layers the divergence is averaged, where these are random.
     """
 
-    def __init__(self, gamma: float = 1e-3, num_draws: int = 1) -> None:
+    def __init__(self, gamma: float = 1e-3) -> None:
         self.gamma = check_positive("gamma", gamma)
-        self.num_draws = check_count("num_draws", num_draws)
 
     def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
         """The regularized KL of q from p, summed over outputs."""
@@ -95,22 +85,14 @@ def gaussian_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tens
 
     `nugget`·I is added to *both* covariances. Σp is factored once when all outputs share it, Σq in one batch.
     """
-    like, q = q.mean, q.prepared(nugget)
-    (points, outputs), difference = q.mean.shape, q.mean - in_float64(p.mean)
-    log_q = log_determinant(cholesky(q.covariance))
-    if p.factor.shape[1]:
-        p = p.prepared(nugget)
-        root = cholesky(p.covariance)
-        inverse = torch.cholesky_inverse(root)
-        trace = (inverse * q.covariance).sum((1, 2))
-        squared = difference.T * (inverse @ difference.T[:, :, None])[:, :, 0]
-        total = (trace + log_determinant(root) - log_q - points).expand(outputs).sum() + squared.sum()
-    else:  # Σp = d·I
-        d = p.diagonal + nugget
-        log_d = d.log() if isinstance(d, Tensor) else math.log(d)
-        trace, same = q.covariance.diagonal(dim1=1, dim2=2).sum(), outputs // len(q.weight)
-        total = same * (trace / d - log_q.sum()) + difference.square().sum() / d + points * outputs * (log_d - 1)
-    return back(0.5 * total, like)
+    like, q, p = q.mean, q.prepared(nugget), p.prepared(nugget)
+    (points, outputs), difference = q.mean.shape, (q.mean - p.mean).T
+    root = cholesky(p.covariance)
+    inverse = torch.cholesky_inverse(root)
+    trace = (inverse * q.covariance).sum((1, 2))
+    squared = difference * (inverse @ difference[:, :, None])[:, :, 0]
+    logs = log_determinant(root) - log_determinant(cholesky(q.covariance))
+    return back(0.5 * ((trace + logs - points).expand(outputs).sum() + squared.sum()), like)
 
 
 def diagonal_kl(q: FunctionGaussian, p: FunctionGaussian, nugget: float) -> Tensor:

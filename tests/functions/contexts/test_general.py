@@ -138,7 +138,7 @@ def _tiles(images):
         (10, [0.26, 0.74], [3, 7]),
         (3, [0.5, 0.5], [2, 1]),
         (1, [0.4, 0.6], [0, 1]),
-        (7, [1 / 3, 1 / 3, 1 / 3], [3, 2, 2]),
+        (7, [1 / 3, 1 / 3, 1 / 3], [2, 3, 2]),
     ],
 )
 def test_a_mixture_gives_every_part_its_share(num, fractions, counts):

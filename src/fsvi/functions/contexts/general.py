@@ -10,6 +10,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -295,13 +296,9 @@ def _box(low: Any, high: Any) -> tuple[Tensor, Tensor]:
 
 
 def _shares(num: int, fractions: Sequence[float]) -> list[int]:
-    """Whole numbers that sum to `num`, by largest remainder."""
-    exact = [num * fraction for fraction in fractions]
-    counts = [int(value) for value in exact]
-    order = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
-    for i in order[: num - sum(counts)]:
-        counts[i] += 1
-    return counts
+    """Whole numbers that sum to `num`."""
+    ends = [int(num * end + 0.5) for end in accumulate(fractions)]
+    return [end - start for start, end in pairwise([0, *ends[:-1], num])]
 
 
 def _shuffled(images: Tensor) -> Tensor:

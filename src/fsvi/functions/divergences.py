@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian, cholesky, log_determinant
-from fsvi.networks.devices import back, in_float64
+from fsvi.networks.devices import back
 from fsvi.serialization import Configurable
 from fsvi.validation import check_choice, check_positive
 

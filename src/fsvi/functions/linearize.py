@@ -13,6 +13,7 @@ Where only the last layer is stochastic, all three are the same closed form, and
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -209,35 +210,20 @@ def _group_norm(
     return _affine(grouped, _per_channel(weight, x), _per_channel(bias, x))
 
 
-def _instance_norm(
-    x: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    if not use_input_stats:
-        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-    return _group_norm(x, x.shape[1], weight, bias, eps)
+def _channel_norm(fused: Callable[..., Any]) -> Callable[..., Any]:
+    """BatchNorm or InstanceNorm, with the given statistics, or those of the batch or of each example."""
+    order = inspect.signature(fused)
 
+    def plain(*args: Any, **kwargs: Any) -> Tensor:
+        given = order.bind(*args, **kwargs)
+        given.apply_defaults()
+        x, mean, var, weight, bias, own_statistics, momentum, eps = given.args
+        if not own_statistics:
+            return F.batch_norm(x, mean, var, weight, bias, False, momentum, eps)
+        dims = [*range(2, x.dim())] if fused is F.instance_norm else [0, *range(2, x.dim())]
+        return _affine(_standardize(x, dims, eps), _per_channel(weight, x), _per_channel(bias, x))
 
-def _batch_norm(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    if not training:
-        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    others = [dim for dim in range(x.dim()) if dim != 1]
-    return _affine(_standardize(x, others, eps), _per_channel(weight, x), _per_channel(bias, x))
+    return plain
 
 
 def _glu(x: Tensor, dim: int = -1) -> Tensor:
@@ -288,8 +274,8 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     F.multi_head_attention_forward: _unfused(F.multi_head_attention_forward),
     F.layer_norm: _layer_norm,
     F.group_norm: _group_norm,
-    F.instance_norm: _instance_norm,
-    F.batch_norm: _batch_norm,
+    F.instance_norm: _channel_norm(F.instance_norm),
+    F.batch_norm: _channel_norm(F.batch_norm),
     F.glu: _glu,
     F.hardsigmoid: _hardsigmoid,
     torch._weight_norm: _weight_norm,

@@ -388,7 +388,7 @@ def _check_output_setting(output: Any) -> str | int | None:
     if output is None or (isinstance(output, (str, int)) and not isinstance(output, bool)):
         return output
     raise InvalidInputError(
-        f"output={output!r} must say where the outputs are in what the network returns: a key, an attribute or an index."
+        f"output={output!r} must say where the outputs are in what the network returns: a key, attribute or index."
     )
 
 

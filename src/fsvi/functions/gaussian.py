@@ -38,12 +38,7 @@ class FunctionGaussian:
         return len(self.mean) // self.outputs_joined
 
     def part(self, points: Tensor, outputs: Tensor) -> FunctionGaussian:
-        """The same Gaussian at some of the points and for some of the outputs.
-
-        Args:
-            points: The numbers of the points.
-            outputs: The numbers of the outputs.
-        """
+        """The same Gaussian at the points and for the outputs of these numbers."""
         if self.outputs_joined == 1:
             weight = self.weight if len(self.weight) == 1 else self.weight[outputs]
             return FunctionGaussian(self.mean[points][:, outputs], self.factor[points], weight, self.diagonal)

@@ -20,10 +20,6 @@ def spectral_score(samples: Tensor, fraction: float = 0.99) -> Tensor:
     The sum goes over the largest eigenvalues that together make up `fraction` of them all: fewer leave out detail,
     more let in noise. ℓᵢ is the median distance between samples along dimension i, times √d. The estimate shrinks
     toward zero in the tails, where there are no samples, and is poor unless d is small compared with S.
-
-    Args:
-        samples: Draws of q, (..., S, d).
-        fraction: The share of the spectrum that is kept.
     """
     scaled, widths = _in_widths(in_float64(samples))
     gram = (-0.5 * torch.cdist(scaled, scaled).square()).exp()

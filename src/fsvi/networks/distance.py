@@ -56,25 +56,16 @@ class RandomFeatures(nn.Module):
         self.register_buffer("scale", torch.tensor(self.length_scale or 1.0))
         self.register_buffer("axes", torch.eye(num_features))
 
-    @property
-    def out_features(self) -> int:
-        """The number of columns of the output."""
-        return self.num_features
-
     @torch.no_grad()
     def see(self, x: Tensor) -> None:
-        """Take the length scale (the median distance, if none was given) and the rotation from training inputs.
-
-        Args:
-            x: Training inputs of this layer, (n, num_inputs).
-        """
+        """Take the length scale (the median distance, if none was given) and the rotation from training inputs `x`."""
         if self.length_scale is None:
             self.scale.fill_(median_distance(self._scaled(x[torch.randperm(len(x))[:MOST_ROWS]])))
         waves = self._waves(x).to(precise_dtype(x.device))
         self.axes.copy_(torch.linalg.eigh(waves.T @ waves)[1].flip(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features (n, out_features), those of the largest variance on the data first."""
+        """Features (n, num_features), those of the largest variance on the data first."""
         return self._waves(x) @ self.axes
 
     def _waves(self, x: Tensor) -> Tensor:
@@ -86,10 +77,6 @@ class RandomFeatures(nn.Module):
 
 
 def median_distance(x: Tensor) -> float:
-    """The median distance between rows that differ; 1 if none do.
-
-    Args:
-        x: The rows, a thousand at most, since all pairs of them are looked at.
-    """
+    """The median distance between rows that differ; 1 if none do. It looks at all pairs of rows."""
     distances = torch.pdist(x)
     return float(distances[distances > 0].median()) if bool((distances > 0).any()) else 1.0

@@ -28,7 +28,7 @@ from fsvi.networks.heads import (
     recording,
     replacing_output,
 )
-from fsvi.networks.parameters import freeze_parameters, frozen_norms, hold_padding_rows, initialize, is_dense_stack
+from fsvi.networks.parameters import Norm, freeze_parameters, hold_padding_rows, initialize, is_dense_stack
 from fsvi.validation import check_type, first_line
 
 _TOLERANCE = 0.02
@@ -126,8 +126,13 @@ class Network:
             layer.eval()
 
     def frozen_norms(self) -> list[nn.Module]:
-        """The normalization layers whose parameters are all frozen."""
-        return frozen_norms(self.module, self.head_names)
+        """The normalization layers that must not learn: those whose parameters are all frozen.
+
+        A layer without parameters counts as frozen if no parameter but the head's learns.
+        """
+        others = [p for name, p in self.module.named_parameters() if name not in self.head_names]
+        norms = [(m, list(m.parameters()) or others) for m in self.module.modules() if isinstance(m, Norm)]
+        return [norm for norm, around in norms if around and not any(p.requires_grad for p in around)]
 
     # Calls ----------------------------------------------------------------------------------------------------------
 
@@ -159,8 +164,6 @@ class Network:
             return features, apply_head(features, *(own.get(name, p) for name, p in self._head_parameters()))
         with recording(self.linear) as inputs:
             outputs = self._returned(x, tensors)
-        if axis == -1:
-            return inputs[-1], outputs
         return channels_last(inputs[-1], axis), channels_last(outputs, axis)
 
     def features(self, x: Inputs | Positions, tensors: Mapping[str, Tensor] | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fsvi.errors import InvalidInputError
 
-_Norm = nn.modules.batchnorm._NormBase
+Norm = nn.modules.batchnorm._NormBase
 """What BatchNorm and InstanceNorm have in common."""
 _PLAIN = (nn.Sequential, nn.Linear, nn.Identity, nn.Flatten, nn.LayerNorm, nn.modules.dropout._DropoutNd)
 _ACTIVATIONS = "torch.nn.modules.activation"
@@ -22,7 +22,7 @@ def deterministic_names(net: nn.Module) -> set[str]:
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in net.named_modules()
-        if isinstance(module, _Norm)
+        if isinstance(module, Norm)
         for name, _ in module.named_parameters(recurse=False)
     }
 
@@ -39,16 +39,6 @@ def is_weight_layer(module: Any, kinds: tuple[type[nn.Module], ...]) -> bool:
     """
     inside_attention = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
     return isinstance(module, kinds) and not inside_attention and bool(module.weight.requires_grad)
-
-
-def frozen_norms(net: nn.Module, head: Collection[str] = ()) -> list[nn.Module]:
-    """The normalization layers that must not learn: those whose parameters are all frozen.
-
-    A layer without parameters counts as frozen if no parameter but the `head`'s learns.
-    """
-    others = [p for name, p in net.named_parameters() if name not in head]
-    norms = [(module, list(module.parameters()) or others) for module in net.modules() if isinstance(module, _Norm)]
-    return [module for module, around in norms if around and not any(p.requires_grad for p in around)]
 
 
 def padding_rows(net: nn.Module) -> dict[str, int]:

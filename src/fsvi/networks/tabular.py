@@ -45,7 +45,7 @@ class TabularFeatures(nn.Module):
 
     Args:
         in_features: The number of columns.
-        num_numbers: How many of them have more than two values; `see` finds which.
+        num_numbers: How many of them have more than two values; `for_rows` finds which.
         hidden: The widths of each member's hidden layers.
         members: The number of members.
     """
@@ -80,13 +80,7 @@ class TabularFeatures(nn.Module):
 
     @classmethod
     def for_rows(cls, x: Tensor, hidden: Sequence[int] = (64, 64, 64), members: int = 8) -> TabularFeatures:
-        """Features for training rows (n, columns), with their scales.
-
-        Args:
-            x: The rows.
-            hidden: The widths of each member's hidden layers.
-            members: The number of members.
-        """
+        """Features for training rows `x` (n, columns), with their scales; `hidden` and `members` as above."""
         is_number = torch.tensor([len(column.unique()) > 2 for column in x.T])
         made = cls(x.shape[1], int(is_number.sum()), hidden, members)
         low, high = x.amin(0), x.amax(0)
@@ -102,12 +96,7 @@ class TabularFeatures(nn.Module):
         return self.by_member(x).transpose(0, 1).flatten(1)
 
     def by_member(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Features (members, n, width).
-
-        Args:
-            x: Rows.
-            rows: Which of them each member gets, (members, n); None for all.
-        """
+        """Features (members, n, width); `rows`, (members, n), says which rows of `x` each member gets."""
         x = (x - self.center) / self.scale
         x = x * torch.rsqrt(1 + (x / _CLIP).square())
         waves = torch.cos(2 * math.pi * x[:, self.numbers, None] * self.frequency + self.phase)
@@ -163,18 +152,11 @@ class DistanceFeatures(nn.Module):
         self.register_buffer("slopes", torch.zeros(2, in_features))
         self.register_buffer("length", torch.tensor(1.0))
 
-    @property
-    def out_features(self) -> int:
-        """The number of columns of the output."""
-        return self.num_hidden + self.num_features + 1
-
     @torch.no_grad()
     def see(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> None:
-        """Take ranges, the length scale and slopes from training rows.
+        """Take ranges, the length scale and slopes from training rows `x` and the network's function.
 
-        Args:
-            x: The rows.
-            function: The network's function: means of targets, or logits with mean zero.
+        The function gives means of targets, or logits with mean zero.
         """
         beyond = margin(*x.shape) * x.std(0, correction=0)
         self.low.copy_(x.amin(0) - beyond)

@@ -62,10 +62,8 @@ class Context(Configurable, ABC):
         return None
 
     def fingerprint(self) -> Any:
-        """Checksums of tensors that points are drawn from, which `config` leaves out; None without any."""
-        own = {name: value for name, value in vars(self).items() if name in self._transient}
-        held = [tensors_of(value, name) for name, value in own.items() if isinstance(value, (Tensor, Bundle))]
-        return digest({name: tensor for tensors in held for name, tensor in tensors.items()}) if held else None
+        """The checksum of data that points are drawn from, which `config` leaves out; None without any."""
+        return None
 
     @abstractmethod
     def sample(self, num: int, batch: Any) -> Any:
@@ -169,6 +167,10 @@ class Dataset(Context):
     def example(self) -> Tensor | None:
         """The first points."""
         return None if self.data is None else self._take(torch.arange(min(2, len(self.data))))
+
+    def fingerprint(self) -> Any:
+        """The checksum of tensors; None for other data."""
+        return digest(tensors_of(self.data)) if isinstance(self.data, (Tensor, Bundle)) else None
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Points drawn without replacement, or with replacement if there are too few, or very many."""

@@ -25,8 +25,7 @@ class Suitable(Context):
         torch.Size([3, 2])
     """
 
-    def __init__(self) -> None:
-        self._chosen: Context | None = None
+    _chosen: Context | None = None
 
     def prepare(self, x: Any) -> None:
         """Choose, and show the inputs to what is chosen."""

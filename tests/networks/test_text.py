@@ -10,7 +10,7 @@ from fsvi.networks import TextEncoder
 
 def encoder(**settings):
     torch.manual_seed(0)
-    return TextEncoder(12, 3, **{"width": 8, "length": 6, **settings}).eval()
+    return TextEncoder(12, 3, **{"width": 8, "heads": 2, "length": 6, **settings}).eval()
 
 
 def texts(num=8):
@@ -32,11 +32,11 @@ def test_attention_is_that_of_pytorch():
     x = texts()
     mask = x["attention_mask"]
     tokens = torch.randn(8, 6, 8)
-    attention = nn.MultiheadAttention(8, 1, batch_first=True).eval()
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
     attention.in_proj_weight.data, attention.in_proj_bias.data = block.project.weight.data, block.project.bias.data
     attention.out_proj.load_state_dict(block.mix.state_dict())
     expected, _ = attention(tokens, tokens, tokens, key_padding_mask=~mask)
-    bias = ((~mask).float() * torch.finfo(torch.float32).min)[:, None, :]
+    bias = ((~mask).float() * torch.finfo(torch.float32).min)[:, None, None, :]
     torch.testing.assert_close(block._attend(tokens, bias)[mask], expected[mask])
 
 

@@ -29,7 +29,7 @@ class Listed(contexts.Context):
 
 def fsvi_on(net, x, likelihood=None, **settings):
     """FSVI in float64 with random standard deviations around 0.1; `settings` are its own and those of its KL."""
-    names = ("nugget", "covariance")
+    names = ("nugget", "covariance", "num_draws")
     kl = {"nugget": NUGGET, **{name: settings.pop(name) for name in names if name in settings}}
     settings = {"context": contexts.Dataset(x), "num_context": len(x), "divergence": divergences.KL(**kl), **settings}
     method = fsvi.FSVI(net, likelihood or fsvi.Categorical(), **settings)

@@ -74,7 +74,7 @@ def test_a_divergence_of_ones_own_is_what_fsvi_minimizes():
 
 
 def test_a_file_keeps_the_divergence(tmp_path):
-    method = scenarios.classifier(divergence=KL(0.3, "diagonal"))
+    method = scenarios.classifier(divergence=KL(0.3, "diagonal", num_draws=2))
     method.save(tmp_path / "method.fsvi")
     loaded = fsvi.load(tmp_path / "method.fsvi").divergence
-    assert (loaded.nugget, loaded.covariance) == (0.3, "diagonal")
+    assert (loaded.nugget, loaded.covariance, loaded.num_draws) == (0.3, "diagonal", 2)

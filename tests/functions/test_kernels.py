@@ -7,8 +7,7 @@ import torch
 from sklearn.gaussian_process import kernels as theirs
 
 from fsvi.errors import InvalidInputError
-from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, Product, Sum
-from fsvi.networks.distance import median_distance
+from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, Product, Sum, median_distance
 
 
 def scalar(value):
@@ -39,9 +38,9 @@ def test_columns_with_lengthscales_of_their_own_by_hand():
 
 
 def test_the_median_distance_leaves_repeated_inputs_out():
-    assert median_distance(torch.tensor([[0.0], [1.0], [3.0]])) == 2.0
-    assert median_distance(torch.tensor([[0.0], [0.0], [0.0], [5.0]])) == 5.0
-    assert median_distance(torch.zeros(4, 2)) == 1.0
+    assert float(median_distance(torch.tensor([[0.0], [1.0], [3.0]]))) == 2.0
+    assert float(median_distance(torch.tensor([[0.0], [0.0], [0.0], [5.0]]))) == 5.0
+    assert float(median_distance(torch.zeros(4, 2))) == 1.0
 
 
 # Objects -------------------------------------------------------------------------------------------------------------
@@ -64,8 +63,10 @@ def test_the_periodic_kernel_of_two_columns_by_hand():
     torch.testing.assert_close(Periodic(1.7, [0.6, 0.9], 1.4)(x), 1.4 * (-2 * squares.sum(-1)).exp())
 
 
-def test_the_linear_kernel_is_scikit_learns():
+def test_the_linear_kernel_is_scikit_learns_and_has_variances_per_column():
     same(Linear(0.8, 0.8 * 0.3**2), 0.8 * theirs.DotProduct(0.3))
+    x = inputs()
+    torch.testing.assert_close(Linear([0.5, 2.0], 0.1)(x), x @ torch.diag(scalar([0.5, 2.0])) @ x.T + 0.1)
 
 
 def test_sums_and_products_are_those_of_matrices():
@@ -85,7 +86,7 @@ def test_matrices_have_gradients_for_all_hyperparameters():
 
 
 def test_a_config_makes_the_same_kernel():
-    kernel = (RBF([0.7, 0.8]) + Matern(0.5)) * Periodic(3.0) + Linear(0.1)
+    kernel = (RBF([0.7, 0.8]) + Matern(0.5, columns=[1])) * Periodic(3.0) + Linear(0.1)
     again = Kernel.from_config(kernel.config())
     assert type(again) is Sum and type(again.kernels[0]) is Product
     x = inputs()
@@ -105,9 +106,14 @@ def test_a_config_makes_the_same_kernel():
         (lambda: Matern(2.0), "smoothness"),
         (lambda: Periodic(period=0.0), "period"),
         (lambda: Linear(bias=-1.0), "bias"),
+        (lambda: RBF(columns=[]), "columns"),
+        (lambda: RBF(columns=[1, 1]), "columns"),
+        (lambda: RBF(columns=[-1]), "columns"),
         (lambda: RBF() + 1, "kernel"),
         (lambda: Sum([]), "kernel"),
         (lambda: RBF([1.0, 2.0, 3.0])(inputs()), "2 columns"),
+        (lambda: RBF([1.0, 2.0], columns=[0])(inputs()), "1 columns"),
+        (lambda: (RBF() * Linear(columns=[2]))(inputs()), "column 2"),
     ],
 )
 def test_bad_kernels_are_refused(make, said):

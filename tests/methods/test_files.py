@@ -81,7 +81,9 @@ def test_with_any_context(context, tmp_path):
     assert_loaded_is_the_same(method, dense(), points()[0], tmp_path / "file")
 
 
-@pytest.mark.parametrize("context", [contexts.Monochrome(), contexts.Corrupted(noise=0.5)])
+@pytest.mark.parametrize(
+    "context", [contexts.Monochrome(), contexts.Monochrome(images()[0]), contexts.Corrupted(noise=0.5)]
+)
 def test_with_any_context_of_images(context, tmp_path):
     method = fsvi.FSVI(normalised(), fsvi.Categorical(), context=context, **FAST)
     fsvi.fit(method, images(), **SHORT)

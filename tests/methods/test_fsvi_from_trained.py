@@ -99,14 +99,21 @@ def test_a_posterior_as_prior_is_where_the_next_task_starts():
     assert abs(float(second.function_kl(x[:6]).detach())) < 1e-6
 
 
+@pytest.mark.parametrize("num_draws", [1, 2])
 @pytest.mark.parametrize("linearize", ["jvp", "conditional"])
-def test_a_posterior_has_no_divergence_from_itself(linearize):
+def test_a_posterior_has_no_divergence_from_itself(linearize, num_draws):
     """All layers are random: prior and posterior must be drawn with the same noise."""
     source, x, y = trained_map()
     settings = dict(context=contexts.Dataset(x), stochastic="all", linearize=linearize)
     first = fsvi.FSVI.from_trained(source, **settings)
     fsvi.fit(first, (x, y), epochs=3, progress=False)
-    second = fsvi.FSVI.from_trained(first, prior=fsvi.priors.Empirical(first), num_context_sets=2, **settings)
+    second = fsvi.FSVI.from_trained(
+        first,
+        prior=fsvi.priors.Empirical(first),
+        divergence=fsvi.divergences.KL(num_draws=num_draws),
+        num_context_sets=2,
+        **settings,
+    )
     second.posterior.log_std.data.copy_(first.posterior.log_std.data)
     assert float(second.function_kl(x[:6]).detach()) == pytest.approx(0, abs=1e-4)
     assert float(second(*second.check_batch(x, y))["kl"].detach()) == pytest.approx(0, abs=1e-4)

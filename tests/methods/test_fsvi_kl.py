@@ -96,6 +96,20 @@ def test_kl_at_a_draw_of_the_features(make, linearize, num):
     torch.testing.assert_close(method.function_kl(x), expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("linearize", ["jvp", "conditional"])
+def test_several_feature_draws_are_averaged(make, linearize):
+    net, x = make("mlp")
+    method = fsvi_on(net, x, linearize=linearize)
+    noises = torch.randn(3, *method.posterior.log_std.shape, dtype=torch.float64)
+    single = []
+    for noise in noises:
+        fix_noise(method, noise)
+        single.append(method.function_kl(x))
+    method.divergence.num_draws = 3
+    fix_noise(method, *noises.roll(1, 0))
+    torch.testing.assert_close(method.function_kl(x), torch.stack(single).mean())
+
+
 # Properties of the KL -------------------------------------------------------------------------------------------------
 
 
@@ -198,13 +212,17 @@ def test_a_random_prior_is_drawn_once_for_every_set(make, monkeypatch):
 
 @pytest.mark.parametrize("linearize", MODES)
 def test_the_gradient_is_the_worst_sets(make, linearize):
-    """One draw of the features serves all sets."""
+    """One draw of the features serves all sets, and averages over R come before the max."""
     net, points = make("mlp", 12)
     x, sets = points[:4], points.split(3)
-    settings = dict(num_context_sets=4, kl_weight=1.0)
+    settings = dict(num_context_sets=4, num_draws=2, kl_weight=1.0)
     method = fsvi_on(net, x, context=Listed(*sets), linearize=linearize, **settings)
-    fix_noise(method, torch.randn(method.posterior.log_std.shape, dtype=torch.float64))
-    kls = [method.function_kl(each) for each in sets]
+    noises = torch.randn(2, *method.posterior.log_std.shape, dtype=torch.float64)
+    kls = []
+    for each in sets:
+        fix_noise(method, *noises.roll(1, 0))
+        kls.append(method.function_kl(each))
+    fix_noise(method, *noises.roll(1, 0))
     worst = max(kls)
     kl = method(x, LABELS)["kl"]
     torch.testing.assert_close(kl, worst)

@@ -192,6 +192,7 @@ OUTPUTS = {
     "key": ("logits", lambda f: {"logits": f, "other": 2 * f}),
     "attribute": ("logits", Result),
     "index": (1, lambda f: (2 * f, f)),
+    "function": (lambda returned: returned["a"]["b"], lambda f: {"a": {"b": f}}),
 }
 
 
@@ -211,7 +212,8 @@ def test_outputs_are_found_in_what_the_model_returns(name, tmp_path):
     expected = methods[1].predict(x, 3).mean
     assert torch.equal(methods[0].predict(x, 3).mean, expected)
     methods[0].save(tmp_path / "file")
-    assert torch.equal(fsvi.load(tmp_path / "file", Net(finish)).predict(x, 3).mean, expected)
+    again = Network(Net(finish), output=output) if callable(output) else Net(finish)
+    assert torch.equal(fsvi.load(tmp_path / "file", again).predict(x, 3).mean, expected)
 
 
 class Strict(nn.Module):

@@ -47,7 +47,7 @@ def with_distance(network: Network, columns: int, num_features: int = NUM_FEATUR
     parent, _, name = f"0.{network.head}".rstrip(".").rpartition(".")
     setattr(trunk.get_submodule(parent), name, nn.Identity())
     features = DistanceFeatures(trunk[0], columns, last.in_features, num_features).to(last.weight)
-    head = nn.Linear(last.in_features + num_features + 1, last.out_features).to(last.weight)
+    head = nn.Linear(features.out_features, last.out_features).to(last.weight)
     with torch.no_grad():
         head.weight.zero_()[:, : last.in_features] = last.weight
         head.bias.copy_(torch.zeros_like(head.bias) if last.bias is None else last.bias)

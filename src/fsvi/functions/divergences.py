@@ -17,7 +17,7 @@ from fsvi.errors import InvalidInputError
 from fsvi.functions.gaussian import FunctionGaussian, cholesky, log_determinant
 from fsvi.networks.devices import back
 from fsvi.serialization import Configurable
-from fsvi.validation import check_choice, check_positive
+from fsvi.validation import check_choice, check_count, check_positive
 
 
 class Divergence(Configurable, ABC):
@@ -26,6 +26,9 @@ class Divergence(Configurable, ABC):
     To add one, implement `between`. Constructor arguments must be kept as attributes of the same name, so that
     `save` can write them down.
     """
+
+    num_draws: int = 1
+    """over how many draws of the feature layers a method averages the divergence, where these layers are random"""
 
     @abstractmethod
     def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
@@ -45,11 +48,15 @@ class KL(Divergence):
             are close to each other.
         covariance: "full" uses the covariance between context points; "diagonal" treats the points as independent,
             which is cheaper and ignores how smooth the functions are.
+        num_draws: Over how many draws of the feature layers the divergence is averaged, where these are random.
     """
 
-    def __init__(self, nugget: float = 1e-2, covariance: Literal["full", "diagonal"] = "full") -> None:
+    def __init__(
+        self, nugget: float = 1e-2, covariance: Literal["full", "diagonal"] = "full", num_draws: int = 1
+    ) -> None:
         self.nugget = check_positive("nugget", nugget, zero=True)
         self.covariance = check_choice("covariance", covariance, ("full", "diagonal"))
+        self.num_draws = check_count("num_draws", num_draws)
 
     def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
         """KL(q ‖ p), summed over outputs."""
@@ -70,10 +77,12 @@ class RegularizedKL(Divergence):
 
     Args:
         gamma: γ. Smaller values follow the prior more closely and make the divergence larger.
+        num_draws: Over how many draws of the feature layers the divergence is averaged, where these are random.
     """
 
-    def __init__(self, gamma: float = 1e-3) -> None:
+    def __init__(self, gamma: float = 1e-3, num_draws: int = 1) -> None:
         self.gamma = check_positive("gamma", gamma)
+        self.num_draws = check_count("num_draws", num_draws)
 
     def between(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
         """The regularized KL of q from p, summed over outputs."""

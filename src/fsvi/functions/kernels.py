@@ -1,6 +1,6 @@
 """Kernels of Gaussian processes: the covariance of function values at any two inputs.
 
-Kernels add and multiply: `RBF(lengthscale=2.0) + Linear()`, `RBF() * Periodic(period=12.0)`. Their
+Kernels add and multiply: `RBF(lengthscale=2.0) + Linear(columns=[0])`, `RBF() * Periodic(period=12.0)`. Their
 hyperparameters are positive numbers in one vector, which `fsvi.priors.GaussianProcess(kernel, learn=True)` fits to the
 targets of a regression.
 
@@ -23,9 +23,8 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.networks.devices import in_float64
-from fsvi.networks.distance import median_distance
 from fsvi.serialization import Configurable
-from fsvi.validation import check_positive, check_type
+from fsvi.validation import check_count, check_positive, check_type
 
 PerColumn = float | Sequence[float] | None
 """One number for all columns, one for each, or None: found from the training inputs."""
@@ -63,54 +62,80 @@ class Kernel(Configurable, ABC):
         return Product([self, other])
 
 
-class RBF(Kernel):
-    """variance · exp(−½ r²) with r² = Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²: very smooth functions.
+class _ColumnKernel(Kernel):
+    """A kernel with a hyperparameter that may differ between columns, followed by others.
 
-    Args:
-        lengthscale: One number for all columns, or one for each. None takes the median distance between training
-            inputs. When hyperparameters are learned, every column of a table has its own.
-        variance: The variance of every function value.
+    In a table, every column has its own; inputs of other shapes share one unless several were given.
     """
 
-    numbers: ClassVar[tuple[str, ...]] = ("variance",)
-    """The hyperparameters after the lengthscales."""
+    first: ClassVar[str] = "lengthscale"
+    others: ClassVar[dict[str, str]] = {"variance": "variance"}
+    """The names and kinds of the others."""
 
-    def __init__(self, lengthscale: PerColumn = None, variance: float = 1.0) -> None:
-        if isinstance(lengthscale, Sequence) and lengthscale:
-            lengthscale = [check_positive("lengthscale", each) for each in lengthscale]
-        elif lengthscale is not None:
-            check_positive("lengthscale", lengthscale)  # type: ignore[arg-type]
-        self.lengthscale = lengthscale
-        self.variance = check_positive("variance", variance)
+    def __init__(self, columns: Sequence[int] | None) -> None:
+        self.columns = None if columns is None else [check_count("columns", c, least=0) for c in columns]
+        if self.columns is not None and (not self.columns or len(set(self.columns)) < len(self.columns)):
+            raise InvalidInputError(f"columns={self.columns} must name at least one column, and each only once.")
 
     def __call__(self, x: Tensor, values: Tensor | None = None) -> Tensor:
         """k at all pairs of `x`."""
         values = self.start(x) if values is None else values
-        rows, count = in_float64(x.flatten(1)), len(values) - len(self.numbers)
-        centered = rows - rows.mean(0)  # far from zero, distances would drown in rounding
-        return self.covariance(centered, values[:count], *values[count:])
+        count = len(values) - len(self.others)
+        return self.covariance(self._rows(x), values[:count], *values[count:])
 
     def start(self, x: Tensor) -> Tensor:
-        """The hyperparameters, one lengthscale for each column where they may differ."""
-        rows, given = in_float64(x.flatten(1)), self.lengthscale
-        if isinstance(given, Sequence) and len(given) != rows.shape[1]:
+        """The hyperparameters, one for each column where they may differ."""
+        rows, given = self._rows(x), getattr(self, self.first)
+        if isinstance(given, list) and len(given) != rows.shape[1]:
             raise InvalidInputError(
-                f"{type(self).__name__} has {len(given)} lengthscales for {rows.shape[1]} columns: give one, or one "
-                "for each column."
+                f"{type(self).__name__} has {len(given)} values of {self.first} for {rows.shape[1]} columns: give one, "
+                "or one for each column."
             )
-        given = median_distance(spread(rows)) if given is None else given
-        lengths = given if isinstance(given, Sequence) else [given] * self.kinds(x).count("lengthscale")
-        return torch.tensor([*lengths, *(getattr(self, name) for name in self.numbers)], dtype=rows.dtype).to(rows)
+        first = median_distance(rows) if given is None else torch.tensor(given, dtype=rows.dtype).to(rows)
+        others = torch.tensor([getattr(self, name) for name in self.others], dtype=rows.dtype).to(rows)
+        return torch.cat([first.reshape(-1).expand(len(self.kinds(x)) - len(others)), others])
 
     def kinds(self, x: Tensor) -> list[str]:
         """What each hyperparameter is."""
-        is_table = isinstance(self.lengthscale, Sequence) or x.dim() == 2
-        return ["lengthscale"] * (x[0].numel() if is_table else 1) + list(self.numbers)
+        given = getattr(self, self.first)
+        count = len(given) if isinstance(given, list) else self._rows(x).shape[1] if x.dim() == 2 else 1
+        return [self.first] * count + list(self.others.values())
 
-    def covariance(self, rows: Tensor, lengths: Tensor, *numbers: Tensor) -> Tensor:
-        """k at all pairs of `rows` with these hyperparameters."""
-        rows = rows / lengths
-        return numbers[0] * self.profile(torch.cdist(rows, rows))
+    @abstractmethod
+    def covariance(self, rows: Tensor, first: Tensor, *others: Tensor) -> Tensor:
+        """k at all pairs of `rows`, which have the kernel's own columns, with these hyperparameters."""
+
+    def _rows(self, x: Tensor) -> Tensor:
+        rows = in_float64(x.flatten(1))
+        if self.columns is not None and max(self.columns) >= rows.shape[1]:
+            raise InvalidInputError(
+                f"{type(self).__name__} is for column {max(self.columns)}, but the inputs have columns "
+                f"0..{rows.shape[1] - 1}."
+            )
+        return rows if self.columns is None else rows[:, self.columns]
+
+
+class RBF(_ColumnKernel):
+    """variance · exp(−½ r²) with r² = Σᵢ (xᵢ − x′ᵢ)²/lengthscaleᵢ²: very smooth functions.
+
+    Args:
+        lengthscale: One number for all columns, or one for each. None takes the median distance between training
+            inputs.
+        variance: The variance of every function value.
+        columns: The columns that the kernel looks at; None means all.
+    """
+
+    def __init__(
+        self, lengthscale: PerColumn = None, variance: float = 1.0, columns: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(columns)
+        self.lengthscale = _check_per_column("lengthscale", lengthscale)
+        self.variance = check_positive("variance", variance)
+
+    def covariance(self, rows: Tensor, first: Tensor, *others: Tensor) -> Tensor:
+        """k at all pairs of `rows`."""
+        rows = (rows - rows.mean(0)) / first  # far from zero, distances would drown in rounding
+        return others[0] * self.profile(torch.cdist(rows, rows))
 
     def profile(self, r: Tensor) -> Tensor:
         """The correlation at a distance of r lengthscales."""
@@ -128,10 +153,17 @@ class Matern(RBF):
         smoothness: 0.5, 1.5 or 2.5.
         lengthscale: As for `RBF`.
         variance: As for `RBF`.
+        columns: As for `RBF`.
     """
 
-    def __init__(self, smoothness: float = 2.5, lengthscale: PerColumn = None, variance: float = 1.0) -> None:
-        super().__init__(lengthscale, variance)
+    def __init__(
+        self,
+        smoothness: float = 2.5,
+        lengthscale: PerColumn = None,
+        variance: float = 1.0,
+        columns: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(lengthscale, variance, columns)
         if smoothness not in _MATERN:
             raise InvalidInputError(f"smoothness={smoothness!r} must be 0.5, 1.5 or 2.5.")
         self.smoothness = smoothness
@@ -157,47 +189,54 @@ class Periodic(RBF):
         period: After which distance the functions repeat, the same for all columns.
         lengthscale: One number for all columns, or one for each; how fast functions change within a period.
         variance: The variance of every function value.
+        columns: The columns that the kernel looks at; None means all.
     """
 
-    numbers: ClassVar = ("variance", "period")
+    others: ClassVar = {"variance": "variance", "period": "period"}
 
-    def __init__(self, period: float = 1.0, lengthscale: PerColumn = 1.0, variance: float = 1.0) -> None:
-        super().__init__(lengthscale, variance)
+    def __init__(
+        self,
+        period: float = 1.0,
+        lengthscale: float | Sequence[float] = 1.0,
+        variance: float = 1.0,
+        columns: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(lengthscale, variance, columns)
         self.period = check_positive("period", period)
 
-    def covariance(self, rows: Tensor, lengths: Tensor, *numbers: Tensor) -> Tensor:
+    def covariance(self, rows: Tensor, first: Tensor, *others: Tensor) -> Tensor:
         """The RBF kernel of points on circles, one per column: their squared distance is 4 sin²(π (x − x′)/period)."""
-        variance, period = numbers
-        angle = 2 * math.pi * rows / period
-        circle = torch.cat([angle.cos() / lengths, angle.sin() / lengths], dim=1)
+        variance, period = others
+        angle = 2 * math.pi * (rows - rows.mean(0)) / period
+        circle = torch.cat([angle.cos() / first, angle.sin() / first], dim=1)
         return super().covariance(circle, torch.ones_like(variance), variance)
 
 
-class Linear(Kernel):
-    """bias + variance · Σᵢ xᵢ x′ᵢ: straight lines whose slopes have this variance, and whose value at 0 has `bias`.
+class Linear(_ColumnKernel):
+    """bias + Σᵢ varianceᵢ xᵢ x′ᵢ: straight lines whose slopes have these variances, and whose value at 0 has `bias`.
 
     Args:
-        variance: The variance of the slopes.
+        variance: The variance of the slopes, one number for all columns, or one for each.
         bias: The variance of the value at 0.
+        columns: The columns that the kernel looks at; None means all.
     """
 
-    def __init__(self, variance: float = 1.0, bias: float = 1.0) -> None:
-        self.variance = check_positive("variance", variance)
+    first = "variance"
+    others: ClassVar = {"bias": "variance"}
+
+    def __init__(
+        self,
+        variance: float | Sequence[float] = 1.0,
+        bias: float = 1.0,
+        columns: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(columns)
+        self.variance = _check_per_column("variance", variance)
         self.bias = check_positive("bias", bias)
 
-    def __call__(self, x: Tensor, values: Tensor | None = None) -> Tensor:
-        """k at all pairs of `x`."""
-        variance, bias = self.start(x) if values is None else values
-        rows = in_float64(x.flatten(1))
-        return variance * rows @ rows.T + bias
-
-    def start(self, x: Tensor) -> Tensor:
-        """The variances that were given."""
-        return torch.tensor([self.variance, self.bias], dtype=torch.float64).to(in_float64(x))
-
-    def kinds(self, x: Tensor) -> list[str]:
-        """Both are variances."""
-        return ["variance", "variance"]
+    def covariance(self, rows: Tensor, first: Tensor, *others: Tensor) -> Tensor:
+        """k at all pairs of `rows`."""
+        return (rows * first) @ rows.T + others[0]
 
 
 class _Combination(Kernel):
@@ -248,6 +287,19 @@ class Product(_Combination):
     combine = torch.mul
 
 
+def median_distance(x: Tensor) -> Tensor:
+    """The median distance between different inputs, a common choice of lengthscale; 1 if there are none."""
+    distances = torch.pdist(in_float64(spread(x).flatten(1)))
+    distances = distances[distances > 0]
+    return distances.median() if len(distances) else distances.new_ones(())
+
+
 def spread(values: Any, most: int = _LOOKED_AT) -> Any:
     """At most this many of them, spread evenly."""
     return values[:: math.ceil(len(values) / most)]
+
+
+def _check_per_column(name: str, value: PerColumn) -> float | list[float] | None:
+    if isinstance(value, Sequence) and value:
+        return [check_positive(name, each) for each in value]
+    return None if value is None else check_positive(name, value)  # type: ignore[arg-type]

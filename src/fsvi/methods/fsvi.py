@@ -144,15 +144,15 @@ class FSVI(FunctionSpaceMethod):
 
     def forward(self, x: Any, y: Tensor) -> dict[str, Tensor]:
         """The mean negative log-likelihood of M draws, and the weighted divergence at the worst of S context sets."""
-        draws = [self.posterior.draw() for _ in range(self.num_samples)] if self._has_random_features else []
-        nll = self.likelihood.nll(self._values_at(x, draws), y)
-        draw = draws[0] if draws else None  # likelihood and divergence share it
+        num = max(self.num_samples, self.divergence.num_draws) if self._has_random_features else 0
+        draws = [self.posterior.draw() for _ in range(num)]  # likelihood and divergence share them
+        nll = self.likelihood.nll(self._values_at(x, draws[: self.num_samples]), y)
         sets, worst = [self._points(x) for _ in range(self.num_context_sets)], 0
         if len(sets) > 1:  # only the largest divergence needs a gradient
             with torch.no_grad():
-                worst = int(torch.stack([self._divergence_at(points, draw) for points in sets]).argmax())
+                worst = int(torch.stack([self._divergence_at(points, draws) for points in sets]).argmax())
         weight = kl_weight_value(self.kl_weight, self.num_data or len(x))
-        return {"nll": nll, "kl": weight * self._divergence_at(sets[worst], draw)}
+        return {"nll": nll, "kl": weight * self._divergence_at(sets[worst], draws)}
 
     def _points(self, x: Any) -> Any:
         """K context points for the minibatch `x`."""
@@ -173,16 +173,20 @@ class FSVI(FunctionSpaceMethod):
         noise = torch.randn((self.num_samples, *std.shape), dtype=std.dtype, device=std.device)
         return torch.addcmul(f.mean, std, noise).unflatten(1, features.shape[:-1])
 
-    def _divergence_at(self, x: Any, draw: Draw | None) -> Tensor:
-        """The divergence at one context set, for a draw of the feature layers if these are random.
+    def _divergence_at(self, x: Any, draws: Sequence[Draw]) -> Tensor:
+        """The divergence at one context set, averaged over draws of the feature layers, if these are not linearized.
 
         A prior that is random is drawn with the posterior's noise: by the joint convexity of the KL, the average over
         common draws bounds that between the mixtures, and it is zero where the two agree.
         """
-        noise = self.posterior.layout.views(draw.noise) if draw is not None and self.prior.is_random else None
-        q = LINEARIZERS[self.linearize](self.network, self.posterior, x, draw)
-        p = self.prior.gaussian(x, noise)
-        return self._divergence(q, p if p.mean.shape == q.mean.shape else p.joint())
+        needed: Sequence[Draw | None] = [] if self.linearize == "exact" else draws[: self.divergence.num_draws]
+        values = []
+        for draw in needed or [None]:
+            noise = self.posterior.layout.views(draw.noise) if draw is not None and self.prior.is_random else None
+            q = LINEARIZERS[self.linearize](self.network, self.posterior, x, draw)
+            p = self.prior.gaussian(x, noise)
+            values.append(self._divergence(q, p if p.mean.shape == q.mean.shape else p.joint()))
+        return torch.stack(values).mean()
 
     def _divergence(self, q: FunctionGaussian, p: FunctionGaussian) -> Tensor:
         return self.divergence.between(q, p)
@@ -190,14 +194,15 @@ class FSVI(FunctionSpaceMethod):
     def function_kl(self, x_context: Any) -> Tensor:
         """The divergence of q(f(X)) from p(f(X)), summed over outputs.
 
-        It is exact where only the last layer is stochastic, otherwise for a new draw of the feature layers.
+        It is exact where only the last layer is stochastic, otherwise an average over new draws of the feature layers.
 
         Args:
             x_context: The points X. If there are outputs at every position, `num_context` random positions are taken.
         """
         x = self.check_inputs(x_context)  # may find another last layer, so the network is looked up after it
         x = self.network.at_positions(self.network.arranged(x), self.num_context)
-        return self._divergence_at(x, self.posterior.draw() if self._has_random_features else None)
+        num = self.divergence.num_draws if self._has_random_features else 0
+        return self._divergence_at(x, [self.posterior.draw() for _ in range(num)])
 
     def begin(self, x: Any, y: Tensor) -> None:
         """Check that the network can be linearized, and show the data to context and prior."""

@@ -115,7 +115,7 @@ class SPG(FunctionSpaceMethod):
         free = [noise, self.generator.basis, *(p for p in self.net.parameters() if p.requires_grad)]
         optimizer = torch.optim.Adam(free, lr=self.prior_lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_prior_steps)
-        self.train()
+        self.network.train()
         for _ in range(self.num_prior_steps):
             grid = self._grid(x)
             self._track_statistics(grid[self.num_context :])

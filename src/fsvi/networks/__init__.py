@@ -10,7 +10,7 @@ from fsvi.networks.cnn import cnn
 from fsvi.networks.distance import RandomFeatures
 from fsvi.networks.mlp import mlp
 from fsvi.networks.network import Network
-from fsvi.networks.resnet import ResNet
+from fsvi.networks.resnet import ResNet, resnet18, resnet50
 from fsvi.networks.tabular import DistanceFeatures, TabularFeatures
 from fsvi.networks.text import TextEncoder
 
@@ -23,4 +23,6 @@ __all__ = [
     "TextEncoder",
     "cnn",
     "mlp",
+    "resnet18",
+    "resnet50",
 ]

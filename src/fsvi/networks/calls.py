@@ -18,6 +18,9 @@ from fsvi.errors import HeadError
 from fsvi.inputs import Bundle, Graphs, Inputs
 from fsvi.networks.parameters import batch_norms
 
+Output = str | int | Callable[[Any], Tensor]
+"""Where a model's outputs are in what it returns: a key, an attribute, an index, or a function."""
+
 _LOGITS = "logits"
 
 
@@ -38,10 +41,12 @@ def input_names(module: nn.Module, x: Inputs) -> list[str]:
     return known[: len(names)] if is_flat and len(known) >= len(names) else names
 
 
-def unwrap(returned: Any, output: str | int | None) -> Any:
+def unwrap(returned: Any, output: Output | None) -> Any:
     """The outputs in what a model returned; without a statement where they are, the usual places are tried."""
     if output is None:
         return returned if isinstance(returned, Tensor) else _usual(returned)
+    if callable(output):
+        return output(returned)
     try:
         is_attribute = isinstance(output, str) and not isinstance(returned, Mapping)
         return getattr(returned, str(output)) if is_attribute else returned[output]

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fsvi.errors import HeadError, InvalidInputError
+from fsvi.errors import FileFormatError, HeadError, InvalidInputError
 from fsvi.inputs import Bundle, Inputs, describe_inputs
-from fsvi.networks.calls import call, dropping, evaluating, repeatable, unwrap
+from fsvi.networks.calls import Output, call, dropping, evaluating, repeatable, unwrap
 from fsvi.networks.copies import deep_copy
 from fsvi.networks.description import describe
 from fsvi.networks.devices import forked_random, moved
@@ -34,6 +34,8 @@ from fsvi.validation import check_type, first_line
 _TOLERANCE = 0.02
 """How far outputs may be from those of a plain linear layer, relative to the largest: rounding in half precision."""
 _NOT_PLAIN = "the last layer {head!r} is not a plain linear layer, features @ weight.T + bias, because {reason}."
+_FUNCTION = {"function": True}
+"""Stands in a file for an `output` that is a function, which a file cannot hold."""
 _MOST_PARAMETERS = 2**17
 """The parameters of the largest network that counts as small: with more, copying draws costs more than it saves."""
 
@@ -54,15 +56,16 @@ class Network:
             methods call it with drawn parameters.
         head: The name of the last linear layer; None detects it.
         output: Where the outputs are in what the model returns, if that is not a tensor: a key of a dictionary, an
-            attribute, or an index of a tuple. None takes `logits` where there are any, the only entry of a dictionary,
-            or the first of a tuple.
+            attribute, an index of a tuple, or a function. None takes `logits` where there are any, the only entry of a
+            dictionary, or the first of a tuple. Files record keys, attributes and indices. For a function, pass the
+            wrapped model to `fsvi.load` again.
 
     Examples:
         >>> net = torch.nn.Sequential(torch.nn.Linear(2, 20), torch.nn.ReLU(), torch.nn.Linear(20, 3))
         >>> method = fsvi.MAP(fsvi.Network(net, head="2"), fsvi.Categorical())
     """
 
-    def __init__(self, module: nn.Module, head: str | None = None, output: str | int | None = None) -> None:
+    def __init__(self, module: nn.Module, head: str | None = None, output: Output | None = None) -> None:
         check_type("net", module, nn.Module, "a torch.nn.Module")
         module = getattr(module, "_orig_mod", module)  # inside `torch.compile`, whose names all start with this one
         check_supported(module)
@@ -119,6 +122,11 @@ class Network:
         other = self.copied()
         initialize(other.module)
         return other
+
+    def train(self) -> None:
+        """Training mode, except that normalization layers whose parameters are all frozen stay in eval mode."""
+        self.module.train()
+        self.hold_frozen()
 
     def hold_frozen(self) -> None:
         """Keep frozen normalization layers in eval mode: their running statistics are used and do not move."""
@@ -359,15 +367,24 @@ class Network:
 
     def settings(self) -> dict[str, Any]:
         """What a file records besides the module: the head's name as it was found, the output and the layout."""
+        output = _FUNCTION if callable(self.output) else self.output
         frozen = [name for name, p in self.module.named_parameters() if not p.requires_grad]
-        return {"head": self.head, "output": self.output, "layout": list(self.layout), "frozen": frozen}
+        return {"head": self.head, "output": output, "layout": list(self.layout), "frozen": frozen}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], net: nn.Module | Network) -> Network:
-        """The network that was saved with these `settings`."""
-        module = deep_copy(net.module if isinstance(net, Network) else net)
+        """The network that was saved with these `settings`; a wrapped `net` supplies an `output` that is a function."""
+        module, own = (net.module, net.output) if isinstance(net, Network) else (net, None)
+        saved = settings["output"]
+        if saved == _FUNCTION and own is None:
+            raise FileFormatError(
+                "the network's output was taken by a function, which a file cannot hold: "
+                "pass fsvi.Network(net, output=function) to fsvi.load."
+            )
+        output = saved if own is None else own
+        module = deep_copy(module)
         freeze_parameters(module, settings["frozen"], ())
-        network = cls(module, settings["head"], settings["output"])
+        network = cls(module, settings["head"], output)
         axis, is_moved, positions = settings["layout"]
         network.layout = OutputLayout(int(axis), bool(is_moved), tuple(positions))
         return network
@@ -387,11 +404,12 @@ def check_supported(module: nn.Module) -> None:
             raise InvalidInputError(f"the network has a lazy layer, {kind}: call it once on an example input first.")
 
 
-def _check_output_setting(output: Any) -> str | int | None:
-    if output is None or (isinstance(output, (str, int)) and not isinstance(output, bool)):
+def _check_output_setting(output: Any) -> Output | None:
+    if output is None or callable(output) or (isinstance(output, (str, int)) and not isinstance(output, bool)):
         return output
     raise InvalidInputError(
-        f"output={output!r} must say where the outputs are in what the network returns: a key, attribute or index."
+        f"output={output!r} must say where the outputs are in what the network returns: "
+        "a key, an attribute, an index or a function."
     )
 
 

@@ -63,6 +63,28 @@ class ResNet(nn.Module):
         return self.fc(self.pool(self.blocks(self.stem(x))))
 
 
+def resnet18(in_channels: int = 3, num_classes: int = 10, small_images: bool = True) -> ResNet:
+    """ResNet-18; by default with the stem for images of 32×32.
+
+    Args:
+        in_channels: As for `ResNet`.
+        num_classes: As for `ResNet`.
+        small_images: As for `ResNet`.
+    """
+    return ResNet(18, in_channels, num_classes, small_images)
+
+
+def resnet50(in_channels: int = 3, num_classes: int = 10, small_images: bool = False) -> ResNet:
+    """ResNet-50; by default with the stem for large images.
+
+    Args:
+        in_channels: As for `ResNet`.
+        num_classes: As for `ResNet`.
+        small_images: As for `ResNet`.
+    """
+    return ResNet(50, in_channels, num_classes, small_images)
+
+
 def _stem(in_channels: int, small_images: bool) -> list[nn.Module]:
     if small_images:
         return [*_conv_norm(in_channels, 64, 3), nn.ReLU()]

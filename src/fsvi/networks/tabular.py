@@ -152,6 +152,11 @@ class DistanceFeatures(nn.Module):
         self.register_buffer("slopes", torch.zeros(2, in_features))
         self.register_buffer("length", torch.tensor(1.0))
 
+    @property
+    def out_features(self) -> int:
+        """The number of columns of the output."""
+        return self.num_hidden + self.num_features + 1
+
     @torch.no_grad()
     def see(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> None:
         """Take ranges, the length scale and slopes from training rows `x` and the network's function.

@@ -51,13 +51,14 @@ def test_uniform_takes_the_whole_training_sets_bounds_and_widens_them():
 # Monochrome -----------------------------------------------------------------------------------------------------------
 
 
-def test_monochrome_pixels_come_from_the_whole_training_set_independently_per_channel():
+@pytest.mark.parametrize("given", [True, False], ids=["given", "prepared"])
+def test_monochrome_pixels_come_from_the_whole_training_set_independently_per_channel(given):
     """Every training pixel says which image, row and column it is from, and its sign and size which channel."""
     count, size, num = 20, 4, 20_000
     where = torch.arange(count * size * size).reshape(count, size, size).float()
     train = torch.stack([where, where + 10_000, where + 20_000], dim=1)
-    context = contexts.Monochrome()
-    context.prepare(train)
+    context = contexts.Monochrome(train if given else None)
+    context.prepare(torch.zeros_like(train) if given else train)
     x = context.sample(num, IMAGES)
     colours = x[:, :, 0, 0]
     assert x.shape == (num, 3, 8, 8) and torch.equal(x, colours[..., None, None].expand_as(x))
@@ -138,7 +139,7 @@ def _tiles(images):
         (10, [0.26, 0.74], [3, 7]),
         (3, [0.5, 0.5], [2, 1]),
         (1, [0.4, 0.6], [0, 1]),
-        (7, [1 / 3, 1 / 3, 1 / 3], [2, 3, 2]),
+        (7, [1 / 3, 1 / 3, 1 / 3], [3, 2, 2]),
     ],
 )
 def test_a_mixture_gives_every_part_its_share(num, fractions, counts):

@@ -10,7 +10,6 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -62,8 +61,10 @@ class Context(Configurable, ABC):
         return None
 
     def fingerprint(self) -> Any:
-        """The checksum of data that points are drawn from, which `config` leaves out; None without any."""
-        return None
+        """Checksums of tensors that points are drawn from, which `config` leaves out; None without any."""
+        own = {name: value for name, value in vars(self).items() if name in self._transient}
+        held = [tensors_of(value, name) for name, value in own.items() if isinstance(value, (Tensor, Bundle))]
+        return digest({name: tensor for tensors in held for name, tensor in tensors.items()}) if held else None
 
     @abstractmethod
     def sample(self, num: int, batch: Any) -> Any:
@@ -123,18 +124,26 @@ class Uniform(Context):
 class Monochrome(Context):
     """Images of one color: every channel is filled with a pixel drawn at random from that channel of the images.
 
-    These are the training images, or for a DataLoader the sample of them that `fit` looks at first.
+    Args:
+        images: The images, (n, channels, height, width); None takes the training images, or for a DataLoader the sample
+            of them that `fit` looks at first.
     """
 
-    _images: Tensor | None = None
+    _transient = ("images",)
+
+    def __init__(self, images: Any = None) -> None:
+        self.images = None if images is None else _check_images("Monochrome", torch.as_tensor(images))
+        self._pixels = self.images
 
     def prepare(self, x: Tensor) -> None:
         """Take the pixels of the training images; no copy is made."""
-        self._images = _check_images("Monochrome", x)
+        _check_images("Monochrome", x)
+        if self.images is None:
+            self._pixels = x
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """One pixel per channel, independently, spread over the image."""
-        images = _check_images("Monochrome", batch) if self._images is None else self._images
+        images = _check_images("Monochrome", batch) if self._pixels is None else self._pixels
         count, channels, height, width = images.shape
         device = images.device
         n, row, column = (torch.randint(size, (num, channels), device=device) for size in (count, height, width))
@@ -167,10 +176,6 @@ class Dataset(Context):
     def example(self) -> Tensor | None:
         """The first points."""
         return None if self.data is None else self._take(torch.arange(min(2, len(self.data))))
-
-    def fingerprint(self) -> Any:
-        """The checksum of tensors; None for other data."""
-        return digest(tensors_of(self.data)) if isinstance(self.data, (Tensor, Bundle)) else None
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Points drawn without replacement, or with replacement if there are too few, or very many."""
@@ -298,9 +303,13 @@ def _box(low: Any, high: Any) -> tuple[Tensor, Tensor]:
 
 
 def _shares(num: int, fractions: Sequence[float]) -> list[int]:
-    """Whole numbers that sum to `num`."""
-    ends = [int(num * end + 0.5) for end in accumulate(fractions)]
-    return [end - start for start, end in pairwise([0, *ends[:-1], num])]
+    """Whole numbers that sum to `num`, by largest remainder."""
+    exact = [num * fraction for fraction in fractions]
+    counts = [int(value) for value in exact]
+    order = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
+    for i in order[: num - sum(counts)]:
+        counts[i] += 1
+    return counts
 
 
 def _shuffled(images: Tensor) -> Tensor:

@@ -8,13 +8,12 @@ from torch import Tensor
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import Context
 from fsvi.inputs import describe_inputs, example_shape
+from fsvi.validation import check_positive
 
 _FEW = 0.25
 """Up to this share of the columns, or one column, a shift is one of few columns."""
 _ALONE, _TOGETHER = 0.4, 0.4
 """Shares of the points in which one column moves, and in which all do; in the others, a random subset does."""
-_SMALLEST, _SMALLEST_ALONE, _LARGEST = 3.0, 4.0, 10.0
-"""Shifts in standard deviations. A column alone must move farther to be outside of the data."""
 
 
 class ShiftedRows(Context):
@@ -22,17 +21,30 @@ class ShiftedRows(Context):
 
     It covers the ways in which tables leave their training data in practice:
 
-    - one column breaks (40% of the points): a single column moves by 4 to 10 standard deviations;
+    - one column breaks (40% of the points): a single column moves by `smallest_alone` to `largest` standard deviations;
     - all columns drift (40%), or a random subset of them does (20%): half of the time in the same direction, half of
-      the time each in its own, by 3 to 10 standard deviations. Small shifts are more likely than large
+      the time each in its own, by `smallest` to `largest` standard deviations. Small shifts are more likely than large
       ones. A random subset of at most a quarter of the columns moves as far as a single column.
 
     Columns with two values (flags, categories) move out of range like others. Columns that are constant in training
     stay as they are, since their scale is unknown. Before `prepare` has seen training rows it takes scales from the
     minibatch.
+
+    Args:
+        smallest: The smallest shift of many columns, in standard deviations of each column.
+        smallest_alone: The smallest shift of few columns. A column alone must move farther to be outside of the data.
+        largest: The largest shift. Beyond, predictions are extrapolated.
     """
 
-    _std: Tensor | None = None
+    def __init__(self, smallest: float = 3.0, smallest_alone: float = 4.0, largest: float = 10.0) -> None:
+        self.smallest = check_positive("smallest", smallest, zero=True)
+        self.smallest_alone = check_positive("smallest_alone", smallest_alone, zero=True)
+        self.largest = check_positive("largest", largest)
+        if largest < max(smallest, smallest_alone):
+            raise InvalidInputError(
+                f"largest={largest} must not be less than smallest={smallest} and smallest_alone={smallest_alone}."
+            )
+        self._std: Tensor | None = None
 
     def prepare(self, x: Tensor) -> None:
         """Learn each column's scale."""
@@ -56,8 +68,8 @@ class ShiftedRows(Context):
         same = torch.rand(num, 1, device=std.device) < 0.5
         signs = torch.randint(2, moves.shape, device=std.device) * 2 - 1
         signs = torch.where(same, signs[:, :1], signs)
-        least = torch.where(few, _SMALLEST_ALONE, _SMALLEST)
-        sizes = least + (_LARGEST - least) * torch.rand(num, 1, device=std.device).square()
+        least = torch.where(few, self.smallest_alone, self.smallest)
+        sizes = least + (self.largest - least) * torch.rand(num, 1, device=std.device).square()
         rows = batch[torch.randint(len(batch), (num,), device=std.device)]
         return rows + (moves * signs * sizes).to(std) * std
 

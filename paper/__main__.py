@@ -48,7 +48,7 @@ def reproduce(given: Namespace) -> None:
     """Make all runs behind a table or figure of the paper; a killed sweep continues."""
     from paper import runs, sweeps
 
-    orders = sweeps.plan(given.what, _listed(given.methods), given.seeds, given.profile)
+    orders = sweeps.plan(given.what, given.methods, given.seeds, given.profile)
     if given.list:
         states = [runs.state(order, given.out) for order in orders]
         for state, order in zip(states, orders, strict=True):
@@ -65,8 +65,7 @@ def tune(given: Namespace) -> None:
     from paper.tuning import tune
 
     order = Order(given.task, given.method, given.profile, given.seed, **_compute(given))
-    contexts = _listed(given.contexts)
-    found = tune(order, given.out, given.trials, contexts, print, given.splits, given.storage, given.seconds)
+    found = tune(order, given.out, given.trials, given.contexts, print, given.splits, given.storage, given.seconds)
     print(f"Best: {found['best']}")
 
 
@@ -139,7 +138,7 @@ def _parser() -> ArgumentParser:
     added = add("reproduce", reproduce, HERE / "results")
     names = "table1, table2, rotated, retina, reviews, continual, uci, toy, posthoc, pretrained"
     added.add_argument("what", help=f"{names}, or all")
-    added.add_argument("--methods", help="only these methods: names separated by commas")
+    added.add_argument("--methods", type=_names, default=(), help="only these methods: names separated by commas")
     added.add_argument("--seeds", type=int, help="the number of seeds (default: the sweep's own)")
     _add_profile(added, "paper")
     added.add_argument("--jobs", type=int, default=1, help="runs at the same time, each in a process of its own")
@@ -149,7 +148,7 @@ def _parser() -> ArgumentParser:
     added = add("tune", tune, HERE / "studies")
     order(added, "quick")
     added.add_argument("--trials", type=int, default=20, help="settings to try, including earlier ones (default: 20)")
-    added.add_argument("--contexts", help="contexts to choose from, separated by commas")
+    added.add_argument("--contexts", type=_names, default=(), help="contexts to choose from, separated by commas")
     added.add_argument("--splits", type=int, default=1, help="random splits over which a trial is averaged")
     added.add_argument("--storage", help="database that processes share (default: an SQLite file in the folder)")
     added.add_argument("--seconds", type=float, help="start no trial after this time")
@@ -161,10 +160,17 @@ def _parser() -> ArgumentParser:
     added.add_argument("--peers", action="store_true", help="compare with other libraries, too")
     added.add_argument("--tables", action="store_true", help="measure the estimators on tables instead")
     added.add_argument("--seeds", type=int, default=3, help="how many seeds, with --tables")
-    added.add_argument("--models", help="names of models, separated by commas, with --tables")
-    added.add_argument("--splits", help="iid, beyond, gap, time, group, far, separated by commas, with --tables")
+    added.add_argument("--models", type=_names, default=(), help="names of models, separated by commas, with --tables")
+    added.add_argument(
+        "--splits",
+        type=_names,
+        default=(),
+        help="iid, beyond, gap, time, group, far, separated by commas, with --tables",
+    )
     added.add_argument("--first-seed", type=int, default=0, help="the first of these seeds")
-    added.add_argument("--only", help="measure only this, such as cnn or iris; names separated by commas")
+    added.add_argument(
+        "--only", type=_names, default=(), help="measure only this, such as cnn or iris; names separated by commas"
+    )
     added = add("data", show_data, compute=False)
     added.add_argument("action", choices=("list", "get", "verify"))
     added.add_argument("names", nargs="*", help="names of datasets; none for all")
@@ -176,9 +182,9 @@ def _add_profile(added: ArgumentParser, profile: str) -> None:
     added.add_argument("--profile", choices=PROFILES, default=profile, help=f"{text} (default: {profile})")
 
 
-def _listed(names: str | None) -> tuple[str, ...]:
+def _names(text: str) -> tuple[str, ...]:
     """The names in a comma-separated option."""
-    return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+    return tuple(name.strip() for name in text.split(","))
 
 
 def _compute(given: Namespace) -> dict[str, Any]:

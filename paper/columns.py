@@ -13,12 +13,10 @@ Better: TypeAlias = Literal["higher", "lower", ""]
 
 @dataclass(frozen=True)
 class Column:
-    """A measure of a task; `name` is that in the paper's table, and in results unless they have others.
+    """A measure of a task; `name` is that in the paper's table.
 
-    Attributes:
-        scale: Factor from the number in a result to the unit of the table.
-        recorded: Names of the measure in results; the first name that a result has is used.
-        by_entropy: Names of the same measure computed from the predictive entropy, if `recorded` uses another score.
+    Results have it under the first name of `recorded` that they have; under those of `by_entropy`, it is computed from
+    the predictive entropy instead of the method's own score.
     """
 
     task: str

@@ -28,16 +28,10 @@ DESK = "desk"
 
 @dataclass(frozen=True)
 class Order:
-    """A run to make.
+    """A run to make; the seed is that of the data split if the task has one, and of training.
 
-    Attributes:
-        method: The method's name, as `fsvi.make_method` knows it.
-        seed: Seed of the data split if the task has one, of the initial parameters, and of training.
-        context: The context of a method that takes one; None for the task's default.
-        settings: Method arguments that override the recipe's, for tuning.
-        fit_settings: Arguments of `fit` that override the recipe's, for tuning.
-        device: Where to train and evaluate; None for the CPU. A run is the same run on any computer.
-        precision: "bf16" or "fp16" trains in that type where torch considers it safe; a note in the result says so.
+    `context` None is the task's default. `settings` of the method and of `fit` override the recipe's, for tuning. A run
+    is the same run on any device and in any precision.
     """
 
     task: str
@@ -74,16 +68,13 @@ class Experiment:
     """A method on a task.
 
     Attributes:
-        make: Makes the method, untrained. If there are `starts`, it makes the method from their trained models, or
-            without any from a new network.
-        data: Training inputs, a tensor or an `fsvi.inputs.Bundle`, and targets, as the network sees them.
-        evaluate: Loads the test data and evaluates a trained method.
+        make: Makes the method, untrained, from the trained models of `starts`, or without any from a new network.
+        data: Training inputs and targets as the network sees them; `dataset` turns them into what `fit` receives.
         sources: The training data and the context's data.
         notes: Differences from the paper that a reader of the results must know.
-        dataset: Turns `data` into the dataset that `fit` receives, for example one that augments its batches.
         validation: Loads inputs and targets for tuning, if a random part of `data` would not do.
         tests: Datasets whose test split `evaluate` loads. A run checks that they are available before it trains.
-        starts: Runs with the same data, whose trained models the method starts from. A run makes them first.
+        starts: Runs with the same data, which a run makes first.
         trains: Whether the method is trained; what `make` makes of trained models may be ready.
         is_diagnosed: Whether `data` are all training data, so that a diagnosis on them means something.
     """

@@ -56,8 +56,14 @@ def method_title(name: str) -> str:
 
 def full_name(label: str) -> str:
     """Method and context of a result's label in one line."""
-    method, _, context = label.removesuffix(")").partition(" (")
+    method, context = split_label(label)
     return f"{method_title(method)} ({dataset_name(context)})" if context else method_title(method)
+
+
+def split_label(label: str) -> tuple[str, str | None]:
+    """The method and the context of a label such as "fsvi (kmnist)"."""
+    method, _, context = label.removesuffix(")").partition(" (")
+    return method, context or None
 
 
 def dataset_name(name: str) -> str:

@@ -20,15 +20,9 @@ DIAGNOSIS = ".diagnosis.json"
 
 @dataclass(frozen=True)
 class Result:
-    """The results of a run, and everything they depend on.
+    """The results of a run, and everything they depend on; shares among the metrics are fractions of 1.
 
-    Attributes:
-        metrics: Numbers by name; shares are fractions of 1.
-        history: Terms of the loss by epoch, with some epochs left out.
-        data: Name, split, size and hash of every dataset.
-        notes: Differences from the paper that a reader must know.
-        seconds: Wall time of training and of evaluation, and of training the runs that this one starts from.
-        commit: Commit of the source; None if unknown.
+    `seconds` are wall times of training and evaluation, and of training the runs that this one starts from.
     """
 
     task: str

@@ -15,6 +15,7 @@ import torch
 from fsvi.errors import FSVIError, InvalidInputError
 from fsvi.validation import check_choice, check_count, first_line
 from paper.experiment import Order, Profile
+from paper.methods import split_label
 from paper.records import Result, duration
 from paper.runs import checked, run, state
 from paper.tasks.registry import TASKS
@@ -49,7 +50,7 @@ def plan(name: str, methods: Sequence[str] = (), seeds: int | None = None, profi
         have = " and ".join(dict.fromkeys(task.sweep.name for task in tasks))
         raise InvalidInputError(f"{name} has no runs at profile={profile!r}, only {have}.")
     rows = {task.sweep.name: task.sweep.rows_at(profile) for task in chosen}
-    known = sorted({method for each in rows.values() for method, _ in each})
+    known = sorted({split_label(label)[0] for each in rows.values() for label in each})
     for method in methods:
         check_choice("methods", method, known)
     most = max(max(each.values()) for each in rows.values()) if seeds is None else check_count("seeds", seeds)
@@ -57,7 +58,8 @@ def plan(name: str, methods: Sequence[str] = (), seeds: int | None = None, profi
         checked(Order(task.name, method, profile, seed, context))
         for sweep, seed in product(rows, range(most))
         for task in chosen
-        for (method, context), num in rows[sweep].items()
+        for label, num in rows[sweep].items()
+        for method, context in [split_label(label)]
         if task.sweep.name == sweep and seed < (seeds or num) and (not methods or method in methods)
     ]
 

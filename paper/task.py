@@ -9,30 +9,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from paper.columns import TableLayout
 from paper.experiment import DESK, PROFILES, Experiment, Order, Recipe
-
-MethodAndContext = tuple[str, str | None]
-"""A method's name, and its context if the sweep names one."""
 
 
 @dataclass(frozen=True)
 class Sweep:
     """The runs behind a table or figure of the paper, by the name that `python -m paper reproduce` knows.
 
-    Tasks with the same sweep are run together. Each row has `seeds` seeds, except for those in `more_seeds`; at the
-    profile `desk` there are other rows, for tasks that have it.
+    Tasks with the same sweep are run together. A row is a method, or with its context "fsvi (kmnist)". Each has `seeds`
+    seeds, except for those in `more_seeds`; at the profile `desk` there are other rows, for tasks that have it.
     """
 
     name: str
-    rows: tuple[MethodAndContext, ...]
+    rows: tuple[str, ...]
     seeds: int = 1
-    more_seeds: Mapping[MethodAndContext, int] = field(default_factory=dict)
-    desk: tuple[MethodAndContext, ...] = ()
+    more_seeds: Mapping[str, int] = field(default_factory=dict)
+    desk: tuple[str, ...] = ()
     desk_seeds: int = 1
 
-    def rows_at(self, profile: str) -> dict[MethodAndContext, int]:
-        """The methods with their contexts at a profile, and how many seeds each has; none if it is not the tasks'."""
+    def rows_at(self, profile: str) -> dict[str, int]:
+        """The rows at a profile, and how many seeds each has."""
         if profile == DESK:
             return dict.fromkeys(self.desk, self.desk_seeds)
         return {row: self.more_seeds.get(row, self.seeds) for row in self.rows}
@@ -55,8 +54,7 @@ class Task:
         context: The default context of methods that take one; None if the task has a fixed context.
         contexts: The contexts to choose from; empty for those of images and all datasets.
         methods: The task's own methods with their contexts; empty for all of `fsvi`.
-        threads: The number of threads to train with; None for PyTorch's choice. Small networks are fastest with one,
-            and then their results do not depend on the number of cores.
+        threads: None for PyTorch's choice. With one, results do not depend on the number of cores.
     """
 
     name: str
@@ -102,20 +100,13 @@ class AveragingSchedule:
         """The factor on the learning rate when the fraction `done` of training is done."""
         if self.start == 0.0:
             return self.final
-        descended = (done / self.start - 0.5) / 0.4
-        return 1.0 - (1.0 - self.final) * min(max(descended, 0.0), 1.0)
+        return float(np.interp(done / self.start, (0.5, 0.9), (1.0, self.final)))
 
 
 @dataclass(frozen=True)
 class TriangularSchedule:
-    """Rises linearly to the full rate after the fraction `peak`, then falls: a short training at a high rate."""
-
-    first: float = 0.2
-    peak: float = 0.23
-    final: float = 0.01
+    """Rises linearly to the full rate until 23% of training, then falls: a short training at a high rate."""
 
     def __call__(self, done: float) -> float:
         """The factor on the learning rate when the fraction `done` of training is done."""
-        if done < self.peak:
-            return self.first + (1.0 - self.first) * done / self.peak
-        return 1.0 - (1.0 - self.final) * min(1.0, (done - self.peak) / (1.0 - self.peak))
+        return float(np.interp(done, (0.0, 0.23, 1.0), (0.2, 1.0, 0.01)))

@@ -26,7 +26,7 @@ from torch import Tensor
 from fsvi.errors import FSVIError, InvalidInputError, NonFiniteLossError, SingularCovarianceError
 from fsvi.methods import Method
 from fsvi.serialization import Configurable, check_writable, write_bytes
-from fsvi.training.callbacks import Callback, TrainingState
+from fsvi.training.callbacks import TrainingState
 from fsvi.validation import check_count, check_seed
 from paper import data
 from paper.experiment import Experiment, Order
@@ -117,6 +117,11 @@ def held_out(experiment: Experiment, seed: int) -> tuple[Experiment, tuple[Any, 
     return replace(experiment, data=(x[train], y[train])), (x[rest], y[rest])
 
 
+def log_likelihood(method: Method, x: Any, y: Tensor, samples: int) -> float:
+    """The mean log-likelihood of held-out data."""
+    return float(method.predict(x, num_samples=samples).log_prob(y).mean())
+
+
 def _open(search: _Search, name: str, storage: str) -> optuna.Study:
     """The study; a new one starts with the recipe."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -202,15 +207,23 @@ class _Search:
         return Configurable.from_config({**config, "settings": {**config["settings"], part: value}})
 
     def _score(self, order: Order, trial: Trial, earlier: list[float]) -> float:
+        """The held-out log-likelihood; a trial worse than the median of the others during its training is pruned."""
         experiment, (x, y) = held_out(TASKS[order.task].experiment(order), order.seed)
         method = experiment.build(order.seed)
 
-        def score(num: int | None, samples: int) -> float:
-            return float(method.predict(x[:num], num_samples=samples).log_prob(y[:num]).mean())
+        def watch(state: TrainingState) -> None:
+            moment, before = (epoch * _REPORTS // state.epochs for epoch in (state.epoch, state.epoch - 1))
+            if moment == before or state.epoch == state.epochs:
+                return
+            # Some methods cannot predict before training has ended.
+            with suppress(InvalidInputError), torch.random.fork_rng(devices=[]):
+                score = log_likelihood(method, x[:1000], y[:1000], 8)
+                trial.report((sum(earlier) + score) / (len(earlier) + 1), _REPORTS * len(earlier) + moment)
+                if trial.should_prune():
+                    raise TrialPruned(f"at {moment / _REPORTS:.0%} of training it was worse than the median")
 
-        watch = _Watch(trial, lambda: sum([*earlier, score(1000, 8)]) / (len(earlier) + 1), len(earlier))
         experiment.train(method, order.seed, progress=False, device=order.device, callbacks=[watch])
-        return score(None, 16)
+        return log_likelihood(method, x, y, 16)
 
     def summary(self, study: optuna.Study) -> dict[str, Any]:
         """The study as plain values: the search, its trials, and the best one."""
@@ -232,22 +245,3 @@ class _Search:
                 for trial in ended
             ],
         }
-
-
-class _Watch(Callback):
-    """Reports the held-out log-likelihood at ten moments of training, and prunes a trial worse than the median."""
-
-    def __init__(self, trial: Trial, score: Callable[[], float], earlier: int) -> None:
-        self.trial, self.score, self.first, self.reported = trial, score, _REPORTS * earlier, 0
-
-    def on_epoch_end(self, state: TrainingState) -> None:
-        """Report."""
-        moment = state.epoch * _REPORTS // state.epochs
-        if moment <= self.reported or state.epoch >= state.epochs:
-            return
-        self.reported = moment
-        # Some methods cannot predict before training has ended.
-        with suppress(InvalidInputError), torch.random.fork_rng(devices=[]):
-            self.trial.report(self.score(), self.first + moment)
-            if self.trial.should_prune():
-                raise TrialPruned(f"at {moment / _REPORTS:.0%} of training it was worse than the median of the others")

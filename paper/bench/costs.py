@@ -41,7 +41,7 @@ _PREDICTIONS = {"last_layer": 100, "conditional": 10, "mfvi": 10, "mc-dropout": 
 """fsvi's predictions, and their draws."""
 
 
-def run_bench(out: Path, quick: bool, only: str | None = None, others: bool = False) -> None:
+def run_bench(out: Path, quick: bool, only: Sequence[str] = (), others: bool = False) -> None:
     """Measure steps and predictions, print tables and write `bench.json`, or `peers.json` with others."""
     path = out / ("peers.json" if others else "bench.json")
     sections: dict[str, Callable[[], Rows]] = {
@@ -50,8 +50,7 @@ def run_bench(out: Path, quick: bool, only: str | None = None, others: bool = Fa
     }
     sections["methods"] = partial(_steps, _SIZES["cnn"], tuple(METHODS), True, False)
     sections["predictions"] = partial(_predictions, Size("cnn with dropout", 128, 32), quick, others)
-    given = list(sections) if only is None else [each.strip() for each in only.split(",")]
-    names = [check_choice("only", name, sections) for name in given]
+    names = [check_choice("only", name, sections) for name in only or sections]
     check_writable(out)
     try:
         found = read_document(path)

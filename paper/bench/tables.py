@@ -313,14 +313,14 @@ def run_table_bench(
     out: Path,
     seeds: Sequence[int],
     tell: Callable[[str], None],
-    names: str | None = None,
+    names: Sequence[str] = (),
     tables: Sequence[Table] = TABLES,
-    models: str | None = None,
-    splits: str | None = None,
+    models: Sequence[str] = (),
+    splits: Sequence[str] = (),
 ) -> None:
     """Measure tables; write `tables.json`, `tables.md` and `tables.png`. What was measured is not measured again.
 
-    `names` of tables, `models` and `splits` are separated by commas; None takes all.
+    Without `names` of tables, `models` or `splits`, all are measured.
     """
     check_writable(out)
     by_name = {table.name: table for table in tables}
@@ -347,8 +347,6 @@ def run_table_bench(
         tell(f"Written to {out / 'tables.md'}.")
 
 
-def _chosen(option: str, names: str | None, known: Collection[str]) -> list[str]:
-    """Names separated by commas; all without any."""
-    if names is None:
-        return list(known)
-    return [check_choice(option, name.strip(), list(known)) for name in names.split(",")]
+def _chosen(option: str, names: Sequence[str], known: Collection[str]) -> list[str]:
+    """The names; all without any."""
+    return [check_choice(option, name, list(known)) for name in names or known]

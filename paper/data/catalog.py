@@ -18,11 +18,8 @@ Split = Literal["train", "validation", "test"]
 class File:
     """One file of a dataset; its name is its path inside a data folder.
 
-    Attributes:
-        url: Its official address; None if it cannot be downloaded.
-        digest: "sha256:..." of its content (for .gz, of the unpacked content), or "md5:..." of the file as published;
-            None if no hash is known.
-        holds: The required content, if users must make the file themselves from published data.
+    The digest is "sha256:..." of its unpacked content, or "md5:..." of the file as published. `holds` says what it must
+    contain, if users must make it themselves from published data.
     """
 
     name: str

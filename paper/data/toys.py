@@ -46,12 +46,13 @@ class Standardize:
 class Toy1D:
     """A regression from raw inputs (n, 1) to raw targets (n, 1), with everything needed to train on it and to plot it.
 
-    `zoomed` and `wide` are ranges of raw inputs for two figures; `features` and `targets` lead from raw values to those
-    of the network.
+    `gaps` are the middles of gaps in the raw inputs, `zoomed` and `wide` their ranges for two figures; `features` and
+    `targets` lead from raw values to those of the network.
     """
 
     x_raw: Tensor
     y_raw: Tensor
+    gaps: tuple[float, ...]
     zoomed: tuple[float, float]
     wide: tuple[float, float]
     features: Callable[[Tensor], Tensor] = field(default_factory=Standardize)
@@ -80,7 +81,7 @@ def snelson(remove_gap: bool = True) -> Toy1D:
     )
     zoomed, wide = ((x_mean - far * x_std, x_mean + far * x_std) for far in (2.5, 8.0))
     features, targets = Standardize(x_mean, x_std), Standardize(y_mean, y_std)
-    return Toy1D(x_raw, y_raw, zoomed, wide, features, targets)
+    return Toy1D(x_raw, y_raw, (2.25,), zoomed, wide, features, targets)
 
 
 def oat1d(seed: int = 2, num: int = 100) -> Toy1D:
@@ -94,13 +95,13 @@ def oat1d(seed: int = 2, num: int = 100) -> Toy1D:
     W, b = random.randn(30, 1), random.rand(30, 1) * 2 * np.pi
     x = 5 * np.sign(random.randn(num)) + random.randn(num).clip(-2, 2)
     y = np.cos(W * x + b).sum(0) + 0.05 * random.randn(num)
-    return Toy1D(*_columns(np.stack([x, y], axis=1)), (-8.0, 8.0), (-15.0, 15.0))
+    return Toy1D(*_columns(np.stack([x, y], axis=1)), (0.0,), (-8.0, 8.0), (-15.0, 15.0))
 
 
 def subspace() -> Toy1D:
     """The 400 points of "Subspace Inference"; network inputs are the two features (x/2, (x/2)²), targets are raw."""
     points = np.loadtxt(Path(__file__).parent / "subspace.csv", delimiter=",", skiprows=1)
-    return Toy1D(*_columns(points), (-7.5, 7.5), (-12.0, 12.0), _half_and_square)
+    return Toy1D(*_columns(points), (-3.0, 3.0), (-7.5, 7.5), (-12.0, 12.0), _half_and_square)
 
 
 def _half_and_square(x: Tensor) -> Tensor:

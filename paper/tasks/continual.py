@@ -42,13 +42,8 @@ Pair = tuple[Tensor, Tensor]
 class TaskSequence:
     """What distinguishes the four sequences of tasks.
 
-    Attributes:
-        classes: The classes of each task; empty if every task has all classes, with its own order of pixels.
-        is_multi_head: Whether every task has outputs of its own.
-        coreset: The number of images that S-FSVI keeps per task.
-        published: The epochs of S-FSVI's authors, with and without a coreset.
-        settings: Settings of S-FSVI that differ from those of the other sequences.
-        fit_settings: The same for the settings of `fit`.
+    `classes` of each task are empty if every task has all classes, with its own order of pixels. `coreset` is the
+    number of images that S-FSVI keeps per task, `published` the epochs of its authors with and without a coreset.
     """
 
     name: str
@@ -131,12 +126,7 @@ _FIT = {"lr": 1e-3, "batch_size": 128}
 
 @dataclass(frozen=True)
 class SequenceExperiment(Experiment):
-    """An experiment whose training data come as tasks, one after the other.
-
-    Attributes:
-        tasks: The training data of each task; `data` are those of the last.
-        learned: The method after each task, once it has been trained.
-    """
+    """An experiment whose training data come as tasks, one after the other; `learned` is the method after each."""
 
     tasks: Sequence[Pair] = ()
     learned: list[Method] = field(default_factory=list)
@@ -164,7 +154,7 @@ def continual(sequence: TaskSequence, order: Order) -> Experiment:
 
     S-FSVI's last layer is random, its prior variances are those of its authors, and its function is compared with the
     previous posterior at points of the context and of the coreset of each earlier task. `map` is plain fine-tuning,
-    without a prior. `fsvi reproduce continual --seeds 3` makes the whole table, in about half an hour on an idle core.
+    without a prior. `reproduce continual --seeds 3` makes the whole table, in about half an hour on an idle core.
 
     `accuracy` is the mean over tasks after the last one, `accuracy_task_1` and so on are those of single tasks,
     `accuracy_learned` is the mean of each task's accuracy when it had just been learned, and `forgetting` the mean loss
@@ -275,7 +265,7 @@ _SECTION = Section(
         ),
     ),
 )
-_SWEEP = Sweep("continual", (("s-fsvi", CORESET), ("s-fsvi", NO_CORESET), ("map", None)), seeds=10)
+_SWEEP = Sweep("continual", (f"s-fsvi ({CORESET})", f"s-fsvi ({NO_CORESET})", "map"), seeds=10)
 
 
 CONTINUAL_TASKS = tuple(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -26,13 +27,16 @@ from fsvi.validation import check_choice
 from paper import data
 from paper.data import DataSplit, Normalize
 from paper.data.catalog import Split, entry_of
-from paper.experiment import Experiment, Order
+from paper.experiment import Experiment, Order, thin
 
 _MEMBERS = 3
 """The number of runs that an ensemble joins."""
 _BATCH = 1000
 _ONE_PASS = 10
 _BINS = 30
+_PERCENTS = tuple(range(0, 100, 5))
+_REFERRED = (50, 70)
+"""Shares of referred inputs in percent: those of the curves, and those of the paper's table."""
 FIXED_MEAN = "fsvi-fixed-mean"
 _FIXED_MEAN_WEIGHT = 0.03
 _FIXED_MEAN_FIT = MappingProxyType({"epochs": 6, "batch_size": 512, "lr": 0.1})
@@ -57,15 +61,9 @@ FSVI_SETTINGS = MappingProxyType(
 class ImageEffort:
     """What a profile spends on an image task, and with which network and settings it does.
 
-    Attributes:
-        images: The number of training images, taken from the front; None for all.
-        test_images: The number of images of each test set, taken from the front; None for all.
-        network: Makes the network from training images, for tasks whose network depends on the profile.
-        shift: The largest random shift of training images, in pixels; 0 does not augment them.
-        edges: What fills the pixels that a shift uncovers.
-        settings: Settings of methods.
-        fine_tuning: Settings of `fit` for methods that start from MAP's network, by method; empty if none does.
-        notes: Differences from the paper besides the numbers of images.
+    Images are taken from the front of each set; None takes all. `network` makes the network from training images, which
+    are shifted by up to `shift` pixels. `fine_tuning` are the settings of `fit`, by method, of those that start from
+    MAP's network.
     """
 
     images: int | None
@@ -224,6 +222,24 @@ def evaluate_test_sets(
     images = {each: normalize(test.x[: effort.test_images]) for each, test in tests.items()}
     labels = tests[name].y[: effort.test_images]
     return *evaluate_images(method, images.pop(name), labels, images, effort.num_samples), tests
+
+
+def evaluate_shift(
+    predictions: Mapping[str, tuple[CategoricalPredictive, Tensor]],
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Metrics and curves with two classes, "in_domain" and "shifted": their quality, and the benefit of referral."""
+    found: dict[str, float] = {}
+    curves: dict[str, Any] = {"referral": {}, "entropy": {}}
+    curves["reliability"] = reliability_curve(*predictions["in_domain"])
+    for name, (p, y) in predictions.items():
+        scores = metrics.evaluate_classification(p, y)
+        referral = asdict(metrics.referral_curve(p, y, rates=[percent / 100 for percent in _PERCENTS]))
+        for measure, percent in product(("accuracy", "auroc"), _REFERRED):
+            scores[f"{measure}_referred_{percent}"] = float(referral[measure][_PERCENTS.index(percent)])
+        found |= {key if name == "in_domain" else f"{key}_{name}": value for key, value in scores.items()}
+        curves["referral"][name] = {key: thin(values) for key, values in referral.items()}
+        curves["entropy"][name] = entropy_histogram(p)
+    return found, curves
 
 
 def shift_scores(p: CategoricalPredictive, y: Tensor) -> dict[str, float]:

@@ -204,7 +204,6 @@ def pretrained(order: Order) -> Experiment:
     return head_experiment(order, HEADS[order.method], features, measure, notes)
 
 
-_METHODS = {method: head.context for method, head in HEADS.items()}
 _COLUMNS = (
     percent(NAME, "accuracy", "Accuracy"),
     negative_log_likelihood(NAME),
@@ -221,7 +220,7 @@ PRETRAINED = Task(
         "scores next to MAP's predictions; the other rows detect other images by predictive entropy.",
         (TableLayout("A pretrained backbone", _COLUMNS),),
     ),
-    Sweep(NAME, tuple(_METHODS.items()), seeds=3),
-    methods=_METHODS,
+    Sweep(NAME, tuple(HEADS), seeds=3),
+    methods={method: head.context for method, head in HEADS.items()},
     profiles=("paper",),
 )

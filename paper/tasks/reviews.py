@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,16 +20,15 @@ from fsvi.networks import TextEncoder
 from paper import data
 from paper.columns import Column, TableLayout, calibration_error, detection, negative_log_likelihood, percent
 from paper.data import DataSplit, Vocabulary
-from paper.experiment import Experiment, Order, Outcome, thin
+from paper.experiment import Experiment, Order, Outcome
 from paper.methods import dataset_name
 from paper.task import Section, Sweep, Task
 from paper.tasks.images import (
     FSVI_SETTINGS,
-    entropy_histogram,
+    evaluate_shift,
     half_batch,
     make_classifier,
     predict,
-    reliability_curve,
     started,
 )
 
@@ -37,9 +36,6 @@ NAME = "reviews"
 IN_DOMAIN, SHIFTED = "imdb", "rotten-tomatoes"
 _EXCERPT = (5, 40)
 """The shortest and the longest excerpt, in words."""
-_REFERRED = 50
-"""The share of texts that is referred for the table, in percent."""
-_PERCENTS = tuple(range(0, 100, 5))
 
 
 @dataclass(frozen=True)
@@ -135,21 +131,13 @@ def _subset(split: DataSplit, num: int | None) -> tuple[list[str], Tensor]:
 
 def _evaluate(method: Method, vocabulary: Vocabulary, effort: _Effort) -> Outcome:
     sets = {"in_domain": data.load(IN_DOMAIN, "test"), "shifted": data.load(SHIFTED, "test")}
-    predictions: dict[str, CategoricalPredictive] = {}
-    scores: dict[str, dict[str, float]] = {}
-    curves: dict[str, Any] = {"referral": {}, "entropy": {}}
+    predictions: dict[str, tuple[CategoricalPredictive, Tensor]] = {}
     for name, each in sets.items():
         texts, y = _subset(each, effort.test_texts)
-        p = predictions[name] = predict(method, Bundle(vocabulary.encode(texts, effort.length)), effort.num_samples)
-        referral = metrics.referral_curve(p, y, rates=[percent / 100 for percent in _PERCENTS])
-        scores[name] = metrics.evaluate_classification(p, y)
-        scores[name][f"accuracy_referred_{_REFERRED}"] = float(referral.accuracy[_PERCENTS.index(_REFERRED)])
-        curves["referral"][name] = {key: thin(values) for key, values in asdict(referral).items()}
-        curves["entropy"][name] = entropy_histogram(p)
-        if name == "in_domain":
-            curves = {"reliability": reliability_curve(p, y), **curves}
-    found = {**scores["in_domain"], **{f"{name}_shifted": value for name, value in scores["shifted"].items()}}
-    told_apart = metrics.evaluate_ood(predictions["in_domain"], predictions["shifted"])
+        x = Bundle(vocabulary.encode(texts, effort.length))
+        predictions[name] = predict(method, x, effort.num_samples), y
+    found, curves = evaluate_shift(predictions)
+    told_apart = metrics.evaluate_ood(*(p for p, _ in predictions.values()))
     found |= {f"{key}_{SHIFTED}": value for key, value in told_apart.items()}
     return Outcome(found | {f"auroc_{SHIFTED}": told_apart["auroc_own"]}, curves, list(sets.values()))
 
@@ -157,7 +145,7 @@ def _evaluate(method: Method, vocabulary: Vocabulary, effort: _Effort) -> Outcom
 def _columns(domain: str) -> tuple[Column, ...]:
     return (
         percent(NAME, f"accuracy{domain}", "Accuracy", 1),
-        percent(NAME, f"accuracy_referred_{_REFERRED}{domain}", "Accuracy, 50% referred", 1),
+        percent(NAME, f"accuracy_referred_50{domain}", "Accuracy, 50% referred", 1),
         negative_log_likelihood(NAME, domain),
         calibration_error(NAME, domain),
         Column(NAME, f"aurc{domain}", "AURC", "lower"),
@@ -179,10 +167,7 @@ TASK = Task(
             ),
         ),
     ),
-    Sweep(
-        "reviews",
-        (("map", None), ("mc-dropout", None), ("fsvi", "excerpts"), ("fsvi", "shuffled"), ("ensemble:map", None)),
-    ),
+    Sweep("reviews", ("map", "mc-dropout", "fsvi (excerpts)", "fsvi (shuffled)", "ensemble:map")),
     context="excerpts",
     contexts=tuple(_CONTEXTS),
 )

@@ -39,7 +39,7 @@ def test_bench_measures_what_it_is_asked_for(run, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "run_bench", lambda *args, others: asked.append((*args, others)))
     assert run("bench", "--peers", "--only", "cnn", "--out", str(tmp_path))[0] == 0
     assert run("bench", "--quick", "--out", str(tmp_path))[0] == 0
-    assert asked == [(tmp_path, False, "cnn", True), (tmp_path, True, None, False)]
+    assert asked == [(tmp_path, False, ("cnn",), True), (tmp_path, True, (), False)]
 
 
 def test_demo_writes_a_report(run, tmp_path, monkeypatch):

@@ -19,9 +19,8 @@ def test_the_rate_falls_before_collection_and_is_constant_during_it(start):
 
 
 def test_a_triangle_rises_and_falls_linearly():
-    schedule = TriangularSchedule(first=0.2, peak=0.25, final=0.01)
-    expected = {0.0: 0.2, 0.125: 0.6, 0.25: 1.0, 0.625: 0.505, 1.0: 0.01}
-    assert {done: schedule(done) for done in expected} == pytest.approx(expected)
+    expected = {0.0: 0.2, 0.115: 0.6, 0.23: 1.0, 0.615: 0.505, 1.0: 0.01}
+    assert {done: TriangularSchedule()(done) for done in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

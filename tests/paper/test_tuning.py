@@ -99,14 +99,10 @@ def test_bad_searches_are_one_sentence(tmp_path, order, settings, said):
 def test_a_hopeless_trial_is_pruned(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "_STARTUP", 1)
     monkeypatch.setattr(tuning, "_WARMUP", 0)
-    values = iter([0.0] * 4 + [-1e9] * 100)
-    monkeypatch.setattr(tuning._Watch, "__init__", _fixed(tuning._Watch.__init__, values))
+    values = iter([0.0] * 5 + [-1e9] * 100)
+    monkeypatch.setattr(tuning, "log_likelihood", lambda *_: next(values))
     summary = tune(ORDER, tmp_path, 2, tell=quiet)
     assert [each["state"] for each in summary["trials"]] == ["complete", "pruned"]
-
-
-def _fixed(init, values):
-    return lambda self, trial, score, earlier: init(self, trial, lambda: next(values), earlier)
 
 
 def _die(folder):

@@ -71,8 +71,8 @@ def test_sections_are_written_one_by_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(costs, "_PREDICTIONS", {"last_layer": 3})
     monkeypatch.setattr(peers, "STEPS", {"broken": lambda work: 1 / 0})
     monkeypatch.setattr(peers, "PREDICTIONS", {"by hand": plain_forward})
-    run_bench(tmp_path, True, "cnn", others=True)
-    run_bench(tmp_path, True, "predictions", others=True)
+    run_bench(tmp_path, True, ["cnn"], others=True)
+    run_bench(tmp_path, True, ["predictions"], others=True)
     found = json.loads((tmp_path / "peers.json").read_text())
     assert {"cnn", "predictions"} <= set(found) and found["cnn"]["quick"]
     draws = [(row["method"], row["num_samples"]) for row in found["predictions"]["rows"]]
@@ -81,7 +81,7 @@ def test_sections_are_written_one_by_one(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr()
     assert "ratio.median" in printed.out and "broken cannot be measured: division by zero" in printed.err
     with pytest.raises(InvalidInputError, match="only="):
-        run_bench(tmp_path, True, "nothing")
+        run_bench(tmp_path, True, ["nothing"])
 
 
 @pytest.mark.filterwarnings("ignore")  # other libraries use what PyTorch deprecates

@@ -107,7 +107,7 @@ def test_the_bench_continues_from_the_committed_results(tmp_path, monkeypatch):
     shutil.copy(file, tmp_path)
     monkeypatch.setattr(tables, "make_models", lambda tell: {"fsvi": lambda split: pytest.fail("measured twice")})
     told = []
-    run_table_bench(tmp_path, [0], told.append, names="iris", splits="iid")
+    run_table_bench(tmp_path, [0], told.append, names=["iris"], splits=["iid"])
     assert told[0] == "iris: 0 new results"
     assert json.loads((tmp_path / "tables.json").read_text()) == json.loads(file.read_text())
     assert "| iid | LightGBM |" in (tmp_path / "tables.md").read_text()

@@ -3,6 +3,7 @@
 import pytest
 
 from paper.experiment import Order
+from paper.methods import split_label
 from paper.report.tables import PUBLISHED
 from paper.runs import checked
 from paper.tasks.registry import TASKS
@@ -13,7 +14,8 @@ def test_the_description_of_a_task_is_complete(name):
     task = TASKS[name]
     assert task.name == name and task.section.about
     assert any(name in layout.tasks for layout in task.section.tables)
-    for method, context in task.sweep.rows:
+    for label in task.sweep.rows:
+        method, context = split_label(label)
         assert checked(Order(name, method, context=context)).method == method
 
 

@@ -5,43 +5,45 @@ All numbers come from the files. A test checks that the page is up to date.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import NamedTuple
 
-from paper.methods import method_title
+from paper.columns import Column, negative_log_likelihood, percent
+from paper.methods import dataset_name, method_title
 from paper.records import Result
 from paper.report import collect
 from paper.report.tables import compare_like_with_like
+from paper.tasks.registry import TASKS
 
 DOCS = Path(__file__).resolve().parent
 
 
-class Column(NamedTuple):
-    """A metric of a table; `factor` 100 shows percent."""
-
-    title: str
-    metric: str
-    factor: float = 100
-    digits: int = 1
-    high: bool = True
-
-    def of(self, results: list[Result]) -> list[float]:
-        """The metric of every seed that has it."""
-        return [self.factor * result.metrics[self.metric] for result in results if self.metric in result.metrics]
+def common(task: str) -> tuple[Column, Column, Column]:
+    """Accuracy, likelihood and calibration."""
+    ece = Column(task, "ece_10", "ECE", "lower")
+    return percent(task, "accuracy", "Accuracy"), negative_log_likelihood(task), ece
 
 
-ACCURACY = Column("Accuracy ↑", "accuracy", digits=2)
-NLL = Column("NLL ↓", "nll", 1, 3, False)
-ECE = Column("ECE ↓", "ece_10", 1, 3, False)
+def detection(task: str, dataset: str) -> Column:
+    """How well images of another dataset are told from those of the task."""
+    return percent(task, f"auroc_{dataset}", f"AUROC {dataset_name(dataset)}", 1)
+
+
 UCI = ("boston", "concrete", "energy", "wine", "yacht", "protein")
-TASKS: list[tuple[str, str, str, list[Column], str]] = [
+POSTHOC_TEXT = (
+    "A trained network whose features stay fixed; test images turned by random angles. FSVI with a fixed mean keeps "
+    "the network's accuracy and has the best NLL under small rotations. Under larger ones SNGP's head is better "
+    "calibrated, and it is far too unsure on the test images. On these a temperature is about as good as FSVI. FSVI's "
+    "design followed looks at rotated test images of ResNet-20."
+)
+PARTS: list[tuple[str, str, str, Sequence[Column], str]] = [
     (
         "FashionMNIST",
         "fashion-mnist",
         "paper",
-        [ACCURACY, NLL, ECE, Column("AUROC MNIST ↑", "auroc_mnist"), Column("AUROC notMNIST ↑", "auroc_notmnist")],
+        [*common("fashion-mnist"), *(detection("fashion-mnist", name) for name in ("mnist", "notmnist"))],
         "The paper's protocol. With KMNIST as context, FSVI has seen unlabeled images that the others have not; "
         "with monochrome images it has not.",
     ),
@@ -50,11 +52,10 @@ TASKS: list[tuple[str, str, str, list[Column], str]] = [
         "cifar10",
         "desk",
         [
-            ACCURACY,
-            Column("Accuracy, corrupted ↑", "accuracy_corrupted", digits=2),
-            NLL,
-            ECE,
-            Column("AUROC SVHN ↑", "auroc_svhn"),
+            percent("cifar10", "accuracy", "Accuracy"),
+            percent("cifar10", "accuracy_corrupted", "Accuracy, corrupted"),
+            *common("cifar10")[1:],
+            detection("cifar10", "svhn"),
         ],
         "A compact network. FSVI with corrupted images as context detects SVHN best, and pays with accuracy.",
     ),
@@ -63,11 +64,9 @@ TASKS: list[tuple[str, str, str, list[Column], str]] = [
         "rotated-mnist",
         "paper",
         [
-            ACCURACY,
-            NLL,
-            ECE,
-            Column("Accuracy, ≥ 45° ↑", "accuracy_45plus"),
-            Column("NLL, ≥ 45° ↓", "nll_45plus", 1, 3, False),
+            *common("rotated-mnist"),
+            percent("rotated-mnist", "accuracy_45plus", "Accuracy, ≥ 45°", 1),
+            Column("rotated-mnist", "nll_45plus", "NLL, ≥ 45°", "lower"),
         ],
         "On upright digits FSVI is not sure enough; on rotated ones its doubt is right.",
     ),
@@ -75,7 +74,12 @@ TASKS: list[tuple[str, str, str, list[Column], str]] = [
         "Diabetic retinopathy",
         "retina",
         "desk",
-        [ACCURACY, Column("AUROC ↑", "auroc"), NLL, ECE, Column("Accuracy, half referred ↑", "accuracy_referred_50")],
+        [
+            percent("retina", "accuracy", "Accuracy"),
+            percent("retina", "auroc", "AUROC", 1),
+            *common("retina")[1:],
+            percent("retina", "accuracy_referred_50", "Accuracy, half referred", 1),
+        ],
         "A compact network. The methods are within two standard errors of each other in most columns.",
     ),
     (
@@ -83,60 +87,26 @@ TASKS: list[tuple[str, str, str, list[Column], str]] = [
         "reviews",
         "paper",
         [
-            ACCURACY,
-            NLL,
-            ECE,
-            Column("Accuracy, shifted ↑", "accuracy_shifted"),
-            Column("NLL, shifted ↓", "nll_shifted", 1, 3, False),
+            *common("reviews"),
+            percent("reviews", "accuracy_shifted", "Accuracy, shifted", 1),
+            Column("reviews", "nll_shifted", "NLL, shifted", "lower"),
         ],
         "IMDB, and Rotten Tomatoes as the shift. MC dropout and the ensemble are strong here.",
     ),
-]
-POSTHOC_COLUMNS = [
-    ACCURACY,
-    Column("NLL ↓", "nll", 1, 4, False),
-    Column("ECE ↓", "ece_15", 1, 4, False),
     *(
-        Column(f"{name.upper()}, ±{angle}° ↓", f"{name}_rotated_{angle}", 1, 3, False)
-        for angle in (30, 90, 180)
-        for name in ("nll", "ece")
+        (TASKS[task].section.title, task, "paper", TASKS[task].section.tables[0].columns, POSTHOC_TEXT)
+        for task in ("posthoc-resnet20", "posthoc-resnet56")
     ),
-]
-POSTHOC_TEXT = (
-    "A trained network whose features stay fixed; test images turned by random angles. FSVI with a fixed mean keeps "
-    "the network's accuracy and has the best NLL under small rotations. Under larger ones SNGP's head is better "
-    "calibrated, and it is far too unsure on the test images. On these a temperature is about as good as FSVI. FSVI's "
-    "design followed looks at rotated test images of ResNet-20."
-)
-TASKS += [
-    (f"After training: ResNet-{depth}", f"posthoc-resnet{depth}", "paper", POSTHOC_COLUMNS, POSTHOC_TEXT)
-    for depth in (20, 56)
-]
-TASKS.append(
     (
         "A pretrained backbone",
         "pretrained",
         "paper",
-        [
-            ACCURACY,
-            NLL,
-            Column("ECE ↓", "ece_15", 1, 3, False),
-            Column("NLL, corrupted ↓", "nll_corrupted", 1, 3, False),
-            *(
-                Column(f"AUROC {name} ↑", f"auroc_{task}")
-                for name, task in (
-                    ("SVHN", "svhn"),
-                    ("MNIST", "mnist"),
-                    ("FashionMNIST", "fashion-mnist"),
-                    ("KMNIST", "kmnist"),
-                )
-            ),
-        ],
+        TASKS["pretrained"].section.tables[0].columns,
         "Heads for CIFAR-10 on features of EfficientNet-Lite0, 10,000 training images. Energy, Mahalanobis distance "
         "and nearest neighbors are scores next to MAP's predictions; the other rows detect by predictive entropy. "
         "Nearest neighbors detect far better than every head, random features included.",
-    )
-)
+    ),
+]
 CONTINUAL = {
     "split-mnist": "Split MNIST",
     "split-fashion-mnist": "Split FashionMNIST",
@@ -189,34 +159,38 @@ def title(result: Result) -> str:
     return f"{name} ({result.context})" if result.context else name
 
 
-def table(runs: dict[str, list[Result]], columns: list[Column]) -> str:
+def table(runs: dict[str, list[Result]], columns: Sequence[Column]) -> str:
     """One row per method, ensembles last; the best mean of a column is bold, for each of these groups."""
     rows = [
-        "| Method | " + " | ".join(column.title for column in columns) + " | Seeds |",
+        "| Method | " + " | ".join(column.heading for column in columns) + " | Seeds |",
         "|---|" + "--:|" * (len(columns) + 1),
     ]
     for is_ensemble in (False, True):
         group = {name: found for name, found in runs.items() if ("ensemble" in name) == is_ensemble}
-        values = {name: [column.of(found) for column in columns] for name, found in group.items()}
+        values = {name: [measured(column, found) for column in columns] for name, found in group.items()}
         best = []
         for i, column in enumerate(columns):
-            means = [round(fmean(cells[i]), column.digits) for cells in values.values() if cells[i]]
-            best.append(
-                (max if column.high else min)(means) if means and not (is_ensemble and len(means) < 2) else None
-            )
+            means = [round(fmean(cells[i]), column.decimals) for cells in values.values() if cells[i]]
+            choose = max if column.better == "higher" else min
+            best.append(choose(means) if means and not (is_ensemble and len(means) < 2) else None)
         for name, cells in values.items():
             shown = [cell(each, column, top) for each, column, top in zip(cells, columns, best, strict=True)]
             rows.append(f"| {name} | " + " | ".join(shown) + f" | {len(group[name])} |")
     return "\n".join(rows)
 
 
+def measured(column: Column, results: list[Result]) -> list[float]:
+    """The measure of every seed that has it."""
+    return [value for result in results if (value := column.value(result)) is not None]
+
+
 def cell(values: list[float], column: Column, best: float | None) -> str:
     """Mean ± standard error."""
     if not values:
         return "–"
-    text = f"{fmean(values):.{column.digits}f}"
-    text = f"**{text}**" if round(fmean(values), column.digits) == best else text
-    return text + (f" ± {stdev(values) / sqrt(len(values)):.{column.digits}f}" if len(values) > 1 else "")
+    text = f"{fmean(values):.{column.decimals}f}"
+    text = f"**{text}**" if round(fmean(values), column.decimals) == best else text
+    return text + (f" ± {stdev(values) / sqrt(len(values)):.{column.decimals}f}" if len(values) > 1 else "")
 
 
 def grouped(results: list[Result], task: str, profile: str) -> dict[str, list[Result]]:
@@ -228,16 +202,18 @@ def grouped(results: list[Result], task: str, profile: str) -> dict[str, list[Re
     return groups
 
 
-def joined(results: list[Result], tasks: dict[str, str], metric: str, factor: float, digits: int) -> str:
+def joined(results: list[Result], tasks: dict[str, str], column: Column) -> str:
     """Several tasks as the columns of one table."""
     runs: dict[str, dict[str, list[float]]] = {}
     for task in tasks:
         for name, found in grouped(results, task, "paper").items():
-            runs.setdefault(name, {})[task] = [factor * result.metrics[metric] for result in found]
-    best = {task: max(round(fmean(each[task]), digits) for each in runs.values() if task in each) for task in tasks}
+            runs.setdefault(name, {})[task] = measured(column, found)
+    best = {
+        task: max(round(fmean(each[task]), column.decimals) for each in runs.values() if task in each) for task in tasks
+    }
     rows = ["| Method | " + " | ".join(tasks.values()) + " |", "|---|" + "--:|" * len(tasks)]
     for name, each in runs.items():
-        cells = [cell(each.get(task, []), Column("", metric, factor, digits), best[task]) for task in tasks]
+        cells = [cell(each.get(task, []), column, best[task]) for task in tasks]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
@@ -253,17 +229,17 @@ def results_page() -> str:
     first = compare_like_with_like(results)
     assert first is not None
     parts = [INTRODUCTION.format(contexts="; ".join(first.notes), first=first.markdown())]
-    for name, task, profile, columns, text in TASKS:
+    for name, task, profile, columns, text in PARTS:
         parts.append(f"## {name}\n\n{table(grouped(results, task, profile), columns)}\n\n{text}\n")
     uci = {f"uci-{name}": name.capitalize() for name in UCI}
     parts.append(
         "## UCI regression\n\nTest log-likelihood ↑, ten random splits.\n\n"
-        + joined(results, uci, "log_likelihood", 1, 2)
+        + joined(results, uci, Column("", "log_likelihood", "", "higher", 2))
         + "\n"
     )
     parts.append(
         "## Continual learning\n\nMean accuracy over all tasks after the last one ↑, three seeds.\n\n"
-        + joined(results, CONTINUAL, "accuracy", 100, 1)
+        + joined(results, CONTINUAL, percent("", "accuracy", "", 1))
         + "\n"
     )
     return "\n".join([*parts, DEVIATIONS])

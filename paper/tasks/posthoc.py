@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 import fsvi
 from paper import data
-from paper.columns import Column, TableLayout, negative_log_likelihood, percent
+from paper.columns import Column, TableLayout, percent
 from paper.data.store import find_file
 from paper.experiment import Experiment, Order
 from paper.task import Section, Sweep, Task
@@ -230,7 +230,7 @@ def _task(network: str) -> Task:
     name, title = _PREFIX + network, f"After training: ResNet-{network.removeprefix('resnet')}"
     columns = (
         percent(name, "accuracy", "Accuracy"),
-        negative_log_likelihood(name),
+        Column(name, "nll", "NLL", "lower", 4),
         Column(name, "ece_15", "ECE", "lower", 4),
         *(
             Column(name, f"{measure}_rotated_{angle}", f"{measure.upper()}, ±{angle}°", "lower")

@@ -209,7 +209,7 @@ _COLUMNS = (
     negative_log_likelihood(NAME),
     Column(NAME, "ece_15", "ECE", "lower"),
     Column(NAME, "nll_corrupted", "NLL, corrupted", "lower"),
-    *(percent(NAME, f"auroc_{other}", f"AUROC {dataset_name(other)}") for other in OTHERS),
+    *(percent(NAME, f"auroc_{other}", f"AUROC {dataset_name(other)}", 1) for other in OTHERS),
 )
 PRETRAINED = Task(
     NAME,

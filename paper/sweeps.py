@@ -74,7 +74,7 @@ def reproduce(
     """
     started = time.perf_counter()
     missing = [order for order in orders if state(order, out) != "done"]
-    results = [run(order, out, _quiet) for order in orders if order not in missing]
+    results = [run(order, out, lambda _: None) for order in orders if order not in missing]
     if results:
         tell(f"{len(results)} of {len(orders)} runs exist already.")
     failed: list[Order] = []
@@ -154,7 +154,7 @@ def _made(order: Order, out: Path, workers: Workers) -> tuple[Order, Result | st
         torch.set_num_threads(workers.threads)
     alone = workers.jobs == 1
     try:
-        return order, run(order, out, _quiet, None if alone else False)
+        return order, run(order, out, lambda _: None, None if alone else False)
     except FSVIError as error:
         return order, str(error)
     except Exception as error:
@@ -170,7 +170,3 @@ def measures(result: Result) -> Iterator[str]:
             if column.task == result.task and (value := column.value(result)) is not None:
                 # A table with one column per task, like those of UCI, is named after the measure.
                 yield f"{table.title if len(table.tasks) > 1 else column.label}: {column.show(value)}"
-
-
-def _quiet(_: str) -> None:
-    pass

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fsvi.errors import InvalidInputError
-from fsvi.validation import check_count, check_fraction
 
 
 @dataclass(frozen=True)
@@ -24,23 +23,19 @@ class Normalize:
     @classmethod
     def of(cls, x_train: Tensor) -> Normalize:
         """The exact statistics of training images (n, channels, height, width), from counts of the 256 values."""
-        _check_bytes(x_train)
         values = torch.arange(256, dtype=torch.float64) / 255
         counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in x_train.unbind(1)]).double()
         weights = counts / counts.sum(1, keepdim=True)
         mean = weights @ values
         std = (weights @ values**2 - mean**2).clamp(min=0).sqrt()
-        if not bool((std > 0).all()):
-            raise InvalidInputError("a channel of the training images is constant, so it cannot be normalized.")
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize uint8 images to float32."""
-        _check_bytes(x)
-        if x.shape[1] != len(self.mean):
+        if x.dtype != torch.uint8 or x.shape[1:2] != (len(self.mean),):
             raise InvalidInputError(
-                f"images have {x.shape[1]} channels, but the training images that gave the statistics had "
-                f"{len(self.mean)}."
+                f"images must be uint8 with {len(self.mean)} channels like the training images: these have type {x.dtype} "
+                f"and shape {tuple(x.shape)}."
             )
         mean, std = (torch.tensor(values, device=x.device)[:, None, None] for values in (self.mean, self.std))
         return x.float().div_(255).sub_(mean).div_(std)
@@ -57,17 +52,15 @@ def cropped(x: Tensor, least: float) -> Tensor:
     return F.grid_sample(x, F.affine_grid(part, list(x.shape), align_corners=False), align_corners=False)
 
 
-def augment(
-    x: Tensor, generator: torch.Generator | None = None, padding: int = 4, mode: Literal["zeros", "reflect"] = "zeros"
-) -> Tensor:
+def augment(x: Tensor, padding: int = 4, mode: Literal["zeros", "reflect"] = "zeros") -> Tensor:
     """Crop each image (n, channels, height, width) at random after padding it, and mirror it with probability one half.
 
     `padding` is the largest shift in pixels. The added pixels are "zeros", the mean of normalized images, or "reflect"
-    the image at its edge. Without a generator, random numbers come from torch's global one.
+    the image at its edge. Random numbers come from torch's global generator.
     """
     n, _, height, width = x.shape
-    shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator).to(x.device)
-    flip = (torch.rand(n, 1, generator=generator) < 0.5).to(x.device)
+    shift = torch.randint(0, 2 * padding + 1, (2, n, 1)).to(x.device)
+    flip = (torch.rand(n, 1) < 0.5).to(x.device)
     rows, columns = shift[0] + torch.arange(height, device=x.device), torch.arange(width, device=x.device)
     columns = shift[1] + torch.where(flip, columns.flip(0), columns)
     padded = F.pad(x, [padding] * 4, mode="constant" if mode == "zeros" else mode)
@@ -93,14 +86,6 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
 
 def splits(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Split the indices 0..n − 1 at random into those to train on and a held-out fraction, each in ascending order."""
-    held_out = round(check_count("n", n) * check_fraction("fraction", fraction))
+    held_out = round(n * fraction)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return order[held_out:].sort().values, order[:held_out].sort().values
-
-
-def _check_bytes(x: Tensor) -> None:
-    if x.dtype != torch.uint8 or x.dim() != 4 or x.numel() == 0:
-        raise InvalidInputError(
-            f"images have type {x.dtype} and shape {tuple(x.shape)}; uint8 images (n, channels, height, width) are "
-            "needed."
-        )

@@ -72,7 +72,7 @@ def fill(layout: TableLayout, profile: str, results: Iterable[Result]) -> Table 
         is_filled |= len(means) > 0
         if len(means) or any(published(column.task, label, column.name) for label in groups):
             frame[column.heading] = cells
-    frame["Seeds"] = [seed_range([each.seed for each in of]) for of in groups.values()]
+    frame["Seeds"] = [str(len({each.seed for each in of}) or "–") for of in groups.values()]
     frame["Time"] = [duration(_seconds(of)) if of else "–" for of in groups.values()]
     notes = [*layout.notes, *(f"{full_name(label)}: {text}" for label, of in groups.items() if (text := _notes(of)))]
     return Table(layout.title, source, frame, notes) if is_filled else None
@@ -199,11 +199,3 @@ def _compared_cell(column: Column, label: str, means: pd.DataFrame) -> str:
 def _seconds(results: Sequence[Result]) -> float:
     """Mean wall time per run, training and evaluation."""
     return sum(sum(each.seconds.values()) for each in results) / len(results)
-
-
-def seed_range(seeds: Iterable[int]) -> str:
-    """`0`, `0–9`, or all seeds if some between them are missing; `–` without any."""
-    found = sorted(set(seeds))
-    if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
-        return f"{found[0]}–{found[-1]}"
-    return ", ".join(map(str, found)) or "–"

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-import pandas as pd
 import torch
 
 from fsvi.functions.priors import Constant, Induced
@@ -15,7 +14,7 @@ from fsvi.methods import Method
 from fsvi.networks import ResNet
 from paper import data
 from paper.columns import TableLayout, calibration_error, detection, percent
-from paper.data import DataSplit, Normalize
+from paper.data import Normalize
 from paper.experiment import PROFILES, Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task, TriangularSchedule
 from paper.tasks.images import (
@@ -24,8 +23,7 @@ from paper.tasks.images import (
     evaluate_test_sets,
     make_classifier,
     make_context,
-    predict,
-    shift_scores,
+    measure_shifts,
     started,
 )
 from paper.whitened_cnn import whitened_cnn
@@ -152,7 +150,12 @@ def cifar10(order: Order) -> Experiment:
 
     def evaluate(method: Method) -> Outcome:
         found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort)
-        rows = _measure_corrupted(method, tests[NAME], normalize, effort)
+        x, y = (values[: effort.corrupted_images] for values in (tests[NAME].x, tests[NAME].y))
+        changed = (
+            (severity, normalize(data.corrupt(x, kind, severity)))
+            for severity, kind in product(SEVERITIES, effort.kinds)
+        )
+        rows = measure_shifts(method, "severity", changed, y, effort.num_samples)
         found |= {f"accuracy_corrupted_{severity}": value for severity, value in rows["accuracy"].items()}
         found["accuracy_corrupted"] = found[f"accuracy_corrupted_{_REPORTED}"]
         curves["corruption"] = rows.round(5).reset_index().to_dict("list")
@@ -171,16 +174,6 @@ def cifar10(order: Order) -> Experiment:
         tests=(NAME, *OOD),
     )
     return started(experiment, order, is_warm=bool(effort.fine_tuning))
-
-
-def _measure_corrupted(method: Method, test: DataSplit, normalize: Normalize, effort: _CifarEffort) -> pd.DataFrame:
-    """Mean scores over kinds by severity."""
-    rows = []
-    for severity, kind in product(SEVERITIES, effort.kinds):
-        x, y = (values[: effort.corrupted_images] for values in (test.x, test.y))
-        p = predict(method, normalize(data.corrupt(x, kind, severity)), effort.num_samples)
-        rows.append({"severity": severity, **shift_scores(p, y)})
-    return pd.DataFrame(rows).groupby("severity").mean()
 
 
 _COLUMNS = (

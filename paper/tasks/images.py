@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Literal
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
@@ -242,15 +243,16 @@ def evaluate_shift(
     return found, curves
 
 
-def shift_scores(p: CategoricalPredictive, y: Tensor) -> dict[str, float]:
-    """The scores that are drawn over growing shifts of the test images."""
-    return {
-        "accuracy": metrics.accuracy(p, y),
-        "nll": metrics.nll(p, y),
-        "brier": metrics.brier(p, y),
-        "ece": metrics.ece(p, y),
-        "entropy": float(p.entropy().mean()),
-    }
+def measure_shifts(
+    method: Method, name: str, shifted: Iterable[tuple[int, Tensor]], y: Tensor, num_samples: int
+) -> pd.DataFrame:
+    """Mean scores of test images by how far they are shifted, which the column `name` has."""
+    rows = []
+    for size, x in shifted:
+        p = predict(method, x, num_samples)
+        scores = {measure: getattr(metrics, measure)(p, y) for measure in ("accuracy", "nll", "brier", "ece")}
+        rows.append({name: size, **scores, "entropy": float(p.entropy().mean())})
+    return pd.DataFrame(rows).groupby(name).mean()
 
 
 def reliability_curve(p: CategoricalPredictive, y: Tensor) -> dict[str, list[float]]:

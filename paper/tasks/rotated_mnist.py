@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from fsvi.methods import Method
 from fsvi.networks import cnn
 from paper import data
@@ -17,8 +15,7 @@ from paper.tasks.images import (
     evaluate_images,
     make_classifier,
     make_context,
-    predict,
-    shift_scores,
+    measure_shifts,
     started,
 )
 
@@ -61,9 +58,8 @@ def rotated_mnist(order: Order) -> Experiment:
     def evaluate(method: Method) -> Outcome:
         test = data.load("mnist", "test")
         digits, labels = test.x[: effort.test_images], test.y[: effort.test_images]
-        rotated = (normalize(data.rotate(digits, degrees)) for degrees in DEGREES)
-        scores = [shift_scores(predict(method, images, effort.num_samples), labels) for images in rotated]
-        rows = pd.DataFrame(scores, index=pd.Index(DEGREES, name="degrees"))
+        rotated = ((degrees, normalize(data.rotate(digits, degrees))) for degrees in DEGREES)
+        rows = measure_shifts(method, "degrees", rotated, labels, effort.num_samples)
         far = rows[rows.index > _FAR].mean()
         found, curves = evaluate_images(method, normalize(digits), labels, {}, effort.num_samples)
         found |= far.add_suffix(f"_{_FAR}plus").to_dict()

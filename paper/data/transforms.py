@@ -34,8 +34,8 @@ class Normalize:
         """Normalize uint8 images to float32."""
         if x.dtype != torch.uint8 or x.shape[1:2] != (len(self.mean),):
             raise InvalidInputError(
-                f"images must be uint8 with {len(self.mean)} channels like the training images: these have type {x.dtype} "
-                f"and shape {tuple(x.shape)}."
+                f"images must be uint8 with {len(self.mean)} channels like the training images, not {x.dtype} "
+                f"of shape {tuple(x.shape)}."
             )
         mean, std = (torch.tensor(values, device=x.device)[:, None, None] for values in (self.mean, self.std))
         return x.float().div_(255).sub_(mean).div_(std)

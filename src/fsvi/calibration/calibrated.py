@@ -222,14 +222,11 @@ class Calibrated(Composite):
     def _values(self, x: Any, num_samples: int, generator: torch.Generator, batch_size: int) -> Tensor:
         return self.method._values(x, num_samples, generator, batch_size)
 
-    def config(self) -> dict[str, Any]:
-        """The method's class and settings, and the calibration's."""
-        return Configurable.config(self)
-
     @classmethod
     def _from_settings(cls, settings: Mapping[str, Any], **transient: Any) -> Calibrated:
-        settings = {**settings, "calibration": Configurable.from_config(settings["calibration"])}
-        return cls(**{**settings, "method": Configurable.from_config(settings["method"], **transient)})
+        method = Configurable.from_config(settings["method"], **transient)
+        calibration = Configurable.from_config(settings["calibration"])
+        return cls(method, calibration, settings["num_samples"], settings["seed"])
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -90,22 +90,20 @@ class Categorical(Likelihood):
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """Mean cross-entropy."""
         if self.is_plain and self.weights is None:
-            targets = y.expand(f.shape if y.is_floating_point() else f.shape[:-1])
-            return F.cross_entropy(f.flatten(0, -2), targets.flatten(0, f.dim() - 2))
-        return self.average(self._losses(f, y), self.observed(y))
+            return self._cross_entropy(f, y, "mean")
+        return self.average(self._cross_entropy(f, y, "none").reshape(f.shape[:-1]), self.observed(y))
 
-    def _losses(self, f: Tensor, y: Tensor) -> Tensor:
-        """−Σ_c w_c q_c log p_c of every example, (..., n); 0 where the target is missing."""
+    def _cross_entropy(self, f: Tensor, y: Tensor, reduction: str) -> Tensor:
+        """−Σ_c w_c q_c log p_c of every example; 0 where the target is missing."""
         targets = y.expand(f.shape if y.is_floating_point() else f.shape[:-1])
-        losses = F.cross_entropy(
+        return F.cross_entropy(
             f.flatten(0, -2),
             targets.flatten(0, f.dim() - 2),
             weight=None if self.class_weight is None else self.class_weight.to(f),
             ignore_index=_NO_LABEL if y.is_floating_point() or self.ignore_index is None else self.ignore_index,
             label_smoothing=self.label_smoothing,
-            reduction="none",
+            reduction=reduction,
         )
-        return losses.reshape(f.shape[:-1])
 
     def observed(self, y: Tensor) -> Tensor | None:
         """Examples whose label is not `ignore_index`."""
@@ -126,7 +124,7 @@ class Categorical(Likelihood):
         p = f.softmax(-1)
         root = p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]
         # with equal probabilities, an example's loss is t log C
-        totals = self._losses(torch.zeros_like(f), p if y is None else y) / math.log(f.shape[-1])
+        totals = self._cross_entropy(torch.zeros_like(f), p if y is None else y, "none") / math.log(f.shape[-1])
         return totals.sqrt()[:, None, None] * root
 
 

@@ -51,11 +51,8 @@ class StudentT(NumberLikelihood):
 
     def bind(self, num_outputs: int) -> None:
         """One scale and one number of degrees of freedom per output."""
-        for name, value, is_learned in (
-            ("log_scale", math.log(self._scale), self.learn_scale),
-            ("log_excess", math.log(self._df - _LEAST_DF), self.learn_df),
-        ):
-            self.learnable(name, torch.full((num_outputs,), value), is_learned)
+        self.learnable("log_scale", torch.full((num_outputs,), math.log(self._scale)), self.learn_scale)
+        self.learnable("log_excess", torch.full((num_outputs,), math.log(self._df - _LEAST_DF)), self.learn_df)
 
     @property
     def scale(self) -> Tensor:

@@ -354,13 +354,14 @@ class Method(Configurable, nn.Module, ABC):
 
     # Files ----------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], calibrated: Method | None = None) -> None:
         """Write the trained method to one file, without pickle and without training data; read it with `fsvi.load`.
 
         Args:
             path: The file, which is replaced if it exists.
+            calibrated: A calibration of this method, which is written instead.
         """
-        write_tree(path, as_tree(self), METHOD)
+        write_tree(path, as_tree(self if calibrated is None else calibrated), METHOD)
 
     def export(
         self,

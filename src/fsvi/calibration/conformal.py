@@ -55,7 +55,11 @@ def rows_needed(alpha: float) -> int:
 
 
 class Conformal(Configurable, ABC):
-    """A step that turns predictions into sets or intervals, fitted when it has the scores of held-out rows."""
+    """A step that turns predictions into sets or intervals, fitted when it has the scores of held-out rows.
+
+    Args:
+        scores: Scores of the held-out rows, (n,) or (n, targets); None until `fit` has computed them.
+    """
 
     def __init__(self, scores: Any = None) -> None:
         scores = None if scores is None else as_tensor("scores", scores, torch.float64)
@@ -86,7 +90,12 @@ class Conformal(Configurable, ABC):
 
 
 class ConformalSets(Conformal):
-    """Sets {c : score(x, c) ≤ q}, with q a quantile of the held-out rows' scores."""
+    """Sets {c : score(x, c) ≤ q}, with q a quantile of the held-out rows' scores.
+
+    Args:
+        nonempty: Put the most probable class into every set. Coverage can only grow, so its upper bound is lost.
+        scores: Scores of the held-out rows, (n,); None until `fit` has computed them.
+    """
 
     def __init__(self, nonempty: bool = False, scores: Any = None) -> None:
         super().__init__(scores)
@@ -103,7 +112,7 @@ class ConformalSets(Conformal):
         return self
 
     def sets(self, p: Probabilities, alpha: float = 0.1) -> Tensor:
-        """The classes in the set of each input, (n, classes); see `Calibration.sets`."""
+        """The classes in the sets of predictions `p`, (n, classes), which miss with a chance of at most `alpha`."""
         bound, probabilities = self.bound(alpha), check_probabilities(p)
         chosen = self.class_scores(probabilities) <= bound
         if self.nonempty:
@@ -200,7 +209,7 @@ class ConformalIntervals(Conformal):
         return self
 
     def intervals(self, p: Predictive, alpha: float = 0.1) -> Intervals:
-        """The intervals of new predictions; see `Calibration.intervals`."""
+        """The intervals of predictions `p`, in their units, which miss with a chance of at most `alpha`."""
         bound, (mean, std) = self.bound(alpha), _moments(check_numeric(p))
         return Intervals(mean - bound * std, mean + bound * std)
 

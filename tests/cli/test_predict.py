@@ -1,5 +1,6 @@
 """`fsvi predict`: files in, a table out, and one sentence about everything that is wrong with them."""
 
+import csv
 import sys
 import zipfile
 
@@ -70,7 +71,7 @@ def predict(files, run):
 
 def table(text):
     """The columns of a CSV."""
-    lines = [line.split(",") for line in text.splitlines()]
+    lines = list(csv.reader(text.splitlines()))
     return dict(zip(lines[0], zip(*lines[1:], strict=True), strict=True))
 
 

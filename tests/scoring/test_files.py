@@ -68,7 +68,7 @@ def test_every_row_is_scored_once_like_the_estimator_does(models, data, tmp_path
         found = polars.read_parquet(path) if path.suffix == ".parquet" else polars.read_csv(path)
         assert found["id"].to_list() == frame(index)["id"].to_list()
         largest = estimator.predict_proba(frame(index).drop("id")).max(1)
-        np.testing.assert_allclose(found["probability"], largest, rtol=1e-12 if path.suffix == ".parquet" else 1e-5)
+        np.testing.assert_allclose(found["probability"], largest, rtol=1e-12)
     empty, full = (polars.read_parquet_schema(tmp_path / "out" / f"part-{i}.parquet") for i in (5, 0))
     assert empty == full
 

@@ -176,8 +176,8 @@ def _predict(options: argparse.Namespace) -> None:
         if out is None:
             with open(target, encoding="utf-8", newline="") as text:
                 shutil.copyfileobj(text, sys.stdout)
-    referred = "" if scorer.referral is None else f": {counts['kept']} to keep, {counts['referred']} to refer"
-    _to_stderr(f"{counts['inputs']} predictions{referred}." + (f" {scorer.referral}" if scorer.referral else ""))
+    referred = f": {counts['keep']} to keep, {counts['refer']} to refer. {scorer.referral}" if scorer.referral else "."
+    _to_stderr(f"{counts['inputs']} predictions{referred}")
 
 
 # export, diagnose -----------------------------------------------------------------------------------------------------
@@ -230,11 +230,13 @@ def _diagnose_parser(commands: Any) -> None:
 
 
 def _diagnose(options: argparse.Namespace) -> None:
+    from fsvi.calibration import Calibrated
     from fsvi.diagnosis import diagnose
     from fsvi.scoring.scorers import ModelFile
 
     scorer = ModelFile(options.model, options.net, options.device).load()
-    found = diagnose(scorer.uncalibrated, scorer.held_out(options.data), refit=False)
+    model = scorer.model.method if isinstance(scorer.model, Calibrated) else scorer.model
+    found = diagnose(model, scorer.held_out(options.data), refit=False)
     print(found.to_json() if options.json else found)
 
 

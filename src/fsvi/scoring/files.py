@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,12 +23,12 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from fsvi.calibration import Referral
 from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
 from fsvi.scoring.scorers import ModelFile, Scorer
-from fsvi.scoring.writing import new_file
+from fsvi.scoring.writing import write_parts
 from fsvi.serialization import building_from, check_writable, reason, remove_leftovers, write_bytes
 from fsvi.tables.reading import ARRAY_ENDINGS, CSV_ENDINGS, PARQUET_ENDINGS
 from fsvi.validation import check_count
 
-_FORMAT = 3
+_FORMAT = 4
 _ENDINGS = (*CSV_ENDINGS, *PARQUET_ENDINGS, *ARRAY_ENDINGS)
 _OWN = ".fsvi"
 """The folder of receipts and locks among the predictions; readers of whole folders leave out names with a dot."""
@@ -46,7 +47,6 @@ class ScoringReport:
         files: The number of files with predictions.
         found: The number of those that were there before, or that another process made meanwhile.
         failed: Why files have no predictions, by file.
-        seconds: How long it took.
     """
 
     rows: int
@@ -54,7 +54,6 @@ class ScoringReport:
     files: int
     found: int
     failed: dict[str, str]
-    seconds: float
 
     def failures(self) -> str:
         """One sentence about the files without predictions."""
@@ -63,8 +62,7 @@ class ScoringReport:
 
     def __str__(self) -> str:
         found = f", {self.found} of them before or by another process" if self.found else ""
-        speed = f" {self.new_rows / self.seconds:,.0f} rows per second." if self.new_rows else ""
-        return f"{self.rows:,} rows in {self.files} files are scored{found}.{speed}"
+        return f"{self.rows:,} rows in {self.files} files are scored{found}."
 
 
 def predict_files(
@@ -112,7 +110,6 @@ def predict_files(
         >>> report.rows
         10
     """
-    begun = time.monotonic()
     source = ModelFile(Path(model).absolute(), net, device, samples)
     model_hash = _hash(source.path)
     samples = _loaded(source, model_hash).samples
@@ -121,9 +118,9 @@ def predict_files(
     # what predictions depend on besides the input; how rows are cut into batches is not among it
     by = {"format": _FORMAT, "model": model_hash, "net": net, "samples": samples, "keep": list(keep)}
     _claim(out, {**by, "referral": None if referral is None else referral.to_dict()}, files)
-    todo = [_Job(name, path, out / name, source, model_hash, tuple(keep), referral) for name, path in files.items()]
+    todo = [_Job(path, out / name, source, model_hash, tuple(keep), referral) for name, path in files.items()]
     outcomes = _score_all(todo, check_count("jobs", jobs), tell)
-    failed = {str(files[each.name]): each.error for each in outcomes if each.error is not None}
+    failed = {str(each.path): each.error for each in outcomes if each.error is not None}
     done = [each for each in outcomes if each.error is None]
     if not done:
         raise InvalidInputError(next(iter(failed.values())))
@@ -133,25 +130,23 @@ def predict_files(
         files=len(done),
         found=sum(not each.is_new for each in done),
         failed=failed,
-        seconds=time.monotonic() - begun,
     )
 
 
-def predict_file(scorer: Scorer, path: Path, out: Path, keep: Sequence[str] = (), tell: Tell = print) -> dict[str, Any]:
-    """Predict the rows of one file, and count them: `inputs`, and with a referral also `kept` and `referred`."""
-    counts: dict[str, Any] = {"inputs": 0}
-    if scorer.referral is not None:
-        counts |= {"kept": 0, "referred": 0, "referral": scorer.referral.to_dict()}
-    before = _state(path)
-    with new_file(out, counts) as write, building_from(path):
-        for columns in scorer.parts(path, keep, once(tell)):
-            write(columns)
-            counts["inputs"] += len(next(iter(columns.values())))
-            if scorer.referral is not None:
-                counts["kept"] += int((columns["decision"] == "keep").sum())
-                counts["referred"] = counts["inputs"] - counts["kept"]
-        if _state(path) != before:
-            raise InvalidInputError(f"{path} was changed while it was scored: start again.")
+def predict_file(scorer: Scorer, path: Path, out: Path, keep: Sequence[str] = (), tell: Tell = print) -> Counter[str]:
+    """Predict the rows of one file, and count them: `inputs`, and with a referral those to `keep` and to `refer`."""
+    counts, before = Counter[str](), _state(path)
+
+    def parts() -> Iterator[Mapping[str, Any]]:
+        with building_from(path):
+            for columns in scorer.parts(path, keep, once(tell)):
+                counts["inputs"] += len(next(iter(columns.values())))
+                counts.update(columns.get("decision", ()))
+                yield columns
+            if _state(path) != before:
+                raise InvalidInputError(f"{path} was changed while it was scored: start again.")
+
+    write_parts(out, parts())
     return counts
 
 
@@ -208,7 +203,7 @@ def _is_data(path: Path) -> bool:
 
 def _output_name(path: Path) -> str:
     """Parquet for Parquet and arrays, CSV for text."""
-    ending = next((each for each in sorted(_ENDINGS, key=len)[::-1] if path.name.lower().endswith(each)), None)
+    ending = next((each for each in _ENDINGS if path.name.lower().endswith(each)), None)
     if ending is None:
         raise InvalidInputError(f"{path} ends in {path.suffix!r}: files that can be scored end in {_ENDINGS}.")
     stem = path.name[: -len(ending)]
@@ -238,7 +233,6 @@ def _claim(out: Path, by: Mapping[str, Any], names: Iterable[str]) -> None:
 class _Job:
     """One file to score, in any process."""
 
-    name: str
     path: Path
     output: Path
     model: ModelFile
@@ -263,7 +257,7 @@ class _Job:
 class _Outcome:
     """What became of a file: the number of its rows, whether they were scored now, and what was noticed."""
 
-    name: str
+    path: Path
     rows: int = 0
     is_new: bool = False
     is_busy: bool = False
@@ -274,24 +268,22 @@ class _Outcome:
 def _score(job: _Job, waits: bool) -> _Outcome:
     """Score one file, unless that is done, or another process is doing it. Errors are part of the outcome."""
     try:
-        lock = job.beside(".lock")
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock).acquire(timeout=-1 if waits else 0):
+        job.beside(".lock").parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(job.beside(".lock")).acquire(timeout=-1 if waits else 0):
             if (rows := job.found()) is not None:
-                return _Outcome(job.name, rows)
+                return _Outcome(job.path, rows)
             remove_leftovers(job.output)
-            scorer, told = _loaded(job.model, job.model_hash), list[str]()
+            scorer, told, state = _loaded(job.model, job.model_hash), list[str](), _state(job.path)
             scorer.referral = job.referral
-            state = _state(job.path)
             rows = predict_file(scorer, job.path, job.output, job.keep, told.append)["inputs"]
             receipt = {"input": state, "bytes": job.output.stat().st_size, "rows": rows}
             write_bytes(job.beside(".json"), json.dumps(receipt).encode())
-            return _Outcome(job.name, rows, is_new=True, told=told)
+            return _Outcome(job.path, rows, is_new=True, told=told)
     except Timeout:
-        return _Outcome(job.name, is_busy=True)
+        return _Outcome(job.path, is_busy=True)
     except Exception as error:
         said = str(error) if isinstance(error, FSVIError) else f"{job.path} cannot be scored: {reason(error)}."
-        return _Outcome(job.name, error=said)
+        return _Outcome(job.path, error=said)
 
 
 def _state(path: Path) -> list[int]:
@@ -320,44 +312,37 @@ def _hash(path: Path) -> str:
 
 def _score_all(jobs: Sequence[_Job], num: int, tell: Tell) -> list[_Outcome]:
     """All outcomes, in order; files that another process is scoring come last."""
-    outcomes: dict[str, _Outcome] = {}
-    surprise, rows = once(tell), 0
-    begun = said = time.monotonic()
+    outcomes: dict[Path, _Outcome] = {}
+    surprise, said = once(tell), time.monotonic()
     for waits in (False, True):
-        todo = [job for job in jobs if job.name not in outcomes]
+        todo = [job for job in jobs if job.path not in outcomes]
         if waits and todo:
             tell(f"Waiting for {len(todo)} files that another process is scoring.")
         for outcome in _in_processes(todo, waits, num) if num > 1 else (_score(job, waits) for job in todo):
             if outcome.is_busy:
                 continue
-            outcomes[outcome.name] = outcome
+            outcomes[outcome.path] = outcome
             for sentence in outcome.told:
-                surprise(f"{outcome.name}: {sentence}")
-            rows, now = rows + outcome.rows * outcome.is_new, time.monotonic()
-            if now - said >= _LINE_EVERY:
-                tell(f"{len(outcomes)} of {len(jobs)} files, {rows / (now - begun):,.0f} rows per second.")
-                said = now
-    return [outcomes[job.name] for job in jobs]
+                surprise(f"{outcome.path}: {sentence}")
+            if time.monotonic() - said >= _LINE_EVERY:
+                tell(f"{len(outcomes)} of {len(jobs)} files are done.")
+                said = time.monotonic()
+    return [outcomes[job.path] for job in jobs]
 
 
 def _in_processes(jobs: Sequence[_Job], waits: bool, num: int) -> Iterator[_Outcome]:
     """Outcomes as they come. After a process was killed, the files that are left are scored by one at a time."""
-    left = {job.name: job for job in jobs}
+    left = {job.path: job for job in jobs}
     parallel = joblib.Parallel(num, backend="loky", return_as="generator_unordered", pre_dispatch=num, batch_size=1)
     try:
         with suppress(BrokenProcessPool):
             for outcome in parallel(joblib.delayed(_score)(job, waits) for job in jobs):
-                del left[outcome.name]
+                del left[outcome.path]
                 yield outcome
-        yield from map(_alone, left.values())
+        for job in left.values():
+            try:
+                yield get_reusable_executor(max_workers=1).submit(_score, job, True).result()
+            except BrokenProcessPool:
+                yield _Outcome(job.path, error=f"{job.path}: its process was killed, perhaps for lack of memory.")
     finally:
         get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
-
-
-def _alone(job: _Job) -> _Outcome:
-    """The outcome of a file; a process that is killed costs no other one."""
-    try:
-        outcome: _Outcome = get_reusable_executor(max_workers=1).submit(_score, job, True).result()
-        return outcome
-    except BrokenProcessPool:
-        return _Outcome(job.name, error=f"{job.path}: its process was killed, perhaps for lack of memory.")

@@ -6,7 +6,7 @@ import importlib
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fsvi.diagnosis.drift import Seen
 from fsvi.errors import FileFormatError, InvalidInputError
 from fsvi.estimators.base import Estimator
 from fsvi.likelihoods import Predictive, concatenate
+from fsvi.likelihoods.predictive import named
 from fsvi.methods import Method, load
 from fsvi.networks.devices import find_device
 from fsvi.serialization import ESTIMATOR, building_from, file_kind
@@ -75,11 +76,6 @@ class Scorer(ABC):
     def __init__(self, model: Any, samples: int) -> None:
         self.model, self.samples = model, samples
 
-    @property
-    def uncalibrated(self) -> Any:
-        """The estimator, or the method without its calibration."""
-        return self.model.method if isinstance(self.model, Calibrated) else self.model
-
     @abstractmethod
     def read(self, path: Path, keep: Collection[str], tell: Tell) -> Iterator[tuple[Tensor, Columns]]:
         """Inputs, part by part, with the columns `keep` and the rows' numbers; without rows, one part without any."""
@@ -90,12 +86,12 @@ class Scorer(ABC):
 
     @abstractmethod
     def predict(self, inputs: Tensor) -> tuple[Predictive, Columns]:
-        """Calibrated predictions, and columns that only this kind of model has."""
+        """Calibrated predictions, and their columns."""
 
     @property
     def method(self) -> Any:
-        """The method that makes the predictions."""
-        return getattr(self.uncalibrated, "method_", self.uncalibrated)
+        """The method that makes the predictions, perhaps inside its calibration."""
+        return getattr(self.model, "method_", self.model)
 
     def rows_at_once(self, width: int) -> int:
         """How many rows of `width` numbers are predicted at a time, all their draws in memory."""
@@ -115,17 +111,16 @@ class Scorer(ABC):
         """Predictions as columns of a table, with one column per class."""
         if not len(inputs):
             return {name: values[:0] for name, values in self.columns(inputs.new_zeros(1, *inputs.shape[1:])).items()}
-        p, more = self.predict(inputs)
-        columns = {name: _array(values) for name, values in p.columns().items()}
+        p, columns = self.predict(inputs)
         if "label" in columns:
-            shares = _array(p.class_probabilities())
+            shares = p.class_probabilities().cpu().numpy()
             names = getattr(self.model, "classes_", np.arange(shares.shape[1]))
             columns["label"] = names[columns["label"]]
             if len(names) <= _MOST_CLASSES:
                 columns |= {f"probability_{name}": shares[:, at] for at, name in enumerate(names.tolist())}
         if self.referral is not None:
-            columns["decision"] = np.where(_array(self.referral.decide(p)).ravel(), "keep", "refer")
-        return columns | more
+            columns["decision"] = np.where(self.referral.decide(p).cpu().numpy().ravel(), "keep", "refer")
+        return columns
 
     def choose_referral(self, path: Path, target_accuracy: float, confidence: float) -> None:
         """Refer as many predictions as held-out rows in a file require; see `fsvi.Referral`."""
@@ -150,14 +145,11 @@ class TableScorer(Scorer):
             tell(f"Columns that the model does not know are not used: {', '.join(map(repr, sorted(unknown)))}.")
         seen, width = Seen(self.model.sketch_, encoder), len(encoder.outputs)
         for table, kept in reader.parts(self.rows_at_once(width), encoder.names, keep):
-            inputs = torch.zeros(0, width, dtype=torch.float64)
-            if len(table):
-                encoded, surprises = encoder.examine(table)
-                inputs = torch.as_tensor(self.model.scaler_.transform(encoded))
-                seen.add(table)
-                for sentence in surprises:
-                    tell(sentence)
-            yield inputs, {**kept, "line": table.lines}
+            encoded, surprises = encoder.examine(table)
+            seen.add(table)
+            for sentence in surprises:
+                tell(sentence)
+            yield torch.as_tensor(self.model.scaler_.transform(encoded)), {**kept, "line": table.lines}
         for finding in seen.diagnosis():
             if finding.level != "ok":
                 tell(finding.sentence)
@@ -181,22 +173,16 @@ class TableScorer(Scorer):
         """Predictions in the targets' units, and conformal sets or intervals after a calibration."""
         model = self.model
         raw = model._predict(inputs, self.samples)
-        p, more = model._calibrated(raw), Columns()
+        p = model._calibrated(raw)
+        columns = _arrays(p.columns())
         if model._is_conformal and raw.is_numeric:
             lower, upper = model.calibration_.intervals(raw, _ALPHA)
-            more["lower"], more["upper"] = lower[:, 0].numpy(), upper[:, 0].numpy()
+            columns |= _arrays(named({"lower": lower, "upper": upper}))
         elif model._is_conformal:
             sets = model.calibration_.sets(raw, _ALPHA).numpy()
-            more["set_95"] = np.array(["|".join(map(str, model.classes_[row].tolist())) for row in sets], object)
-        return p, more
-
-    def columns(self, inputs: Tensor) -> Columns:
-        """Predictions as columns; intervals of targets that are never negative begin at zero at the earliest."""
-        columns = super().columns(inputs)
-        for name in columns:
-            if name.startswith(("lower", "upper")):
-                columns[name] = self.model._bounded(columns[name])
-        return columns
+            columns["set_95"] = np.array(["|".join(map(str, model.classes_[row].tolist())) for row in sets], object)
+        ends = [name for name in columns if name.startswith(("lower", "upper"))]
+        return p, {**columns, **{name: model._bounded(columns[name]) for name in ends}}
 
 
 class ArrayScorer(Scorer):
@@ -223,7 +209,7 @@ class ArrayScorer(Scorer):
         p = self.model.predict(inputs, self.samples)
         if len(p) != len(inputs):
             raise InvalidInputError("a model with outputs at every position cannot score files part by part.")
-        return p, {}
+        return p, _arrays(p.columns())
 
 
 def _numbers(path: Path, rows: int, keep: Collection[str]) -> Iterator[tuple[NDArray[Any], Columns]]:
@@ -288,7 +274,5 @@ def _made_net(name: str) -> nn.Module:
     return net
 
 
-def _array(column: Tensor) -> NDArray[Any]:
-    """The column as numpy's, which has no bfloat16."""
-    values: NDArray[Any] = (column.float() if column.dtype == torch.bfloat16 else column).cpu().numpy()
-    return values
+def _arrays(columns: Mapping[str, Tensor]) -> Columns:
+    return {name: values.cpu().numpy() for name, values in columns.items()}

@@ -6,111 +6,84 @@ number) gets an apostrophe in front in CSV files. Parquet and JSON files have al
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 
 from fsvi.serialization import replacing
-from fsvi.tables.cells import is_number, show_number
+from fsvi.tables.cells import is_number
 
 _FORMULA = frozenset("=+-@\t\r")
-Write = Callable[[Mapping[str, Any]], None]
-"""A function that appends rows: arrays or Arrow arrays of one length, by name; the same names in every call."""
+_IN_CSV = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_temporal)
+"""Arrow's types that are not text in CSV files."""
 
 
-@contextmanager
-def _csv(file: BinaryIO, summary: Mapping[str, Any]) -> Iterator[Write]:
-    """Text with a line of names; numbers have six digits."""
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    writer, is_new = csv.writer(text, lineterminator="\n"), True
+class _JSONWriter:
+    """One object: the rows are its `predictions`, one per line."""
 
-    def write(columns: Mapping[str, Any]) -> None:
-        nonlocal is_new
-        if is_new:
-            writer.writerow(map(_cell, columns))
-        is_new = False
-        writer.writerows(zip(*(map(_cell, values.tolist()) for values in columns.values()), strict=True))
+    def __init__(self, file: BinaryIO, schema: Any) -> None:
+        self._file, self._mark = file, b"\n"
+        file.write(b'{"predictions": [')
 
-    try:
-        yield write
-    finally:
-        text.detach()  # which flushes it, and leaves the file open
+    def write_table(self, rows: Any) -> None:
+        """Append rows; JSON has no NaN."""
+        for row in rows.to_pylist():
+            cells = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
+            self._file.write(self._mark + json.dumps(cells, default=str).encode())
+            self._mark = b",\n"
 
-
-@contextmanager
-def _parquet(file: BinaryIO, summary: Mapping[str, Any]) -> Iterator[Write]:
-    writer: Any = None
-
-    def write(columns: Mapping[str, Any]) -> None:
-        nonlocal writer
-        rows = pa.table({name: _array(values) for name, values in columns.items()})
-        writer = writer or pa.parquet.ParquetWriter(file, rows.schema, compression="zstd")
-        writer.write_table(rows)
-
-    try:
-        yield write
-    finally:
-        if writer is not None:
-            writer.close()
+    def close(self) -> None:
+        """Write the end."""
+        self._file.write(b"\n]}\n")
 
 
-@contextmanager
-def _json(file: BinaryIO, summary: Mapping[str, Any]) -> Iterator[Write]:
-    """One object: the rows are its `predictions`, one per line, followed by the summary."""
-    file.write(b'{"predictions": [')
-    mark = b"\n"
-
-    def write(columns: Mapping[str, Any]) -> None:
-        nonlocal mark
-        for row in zip(*(values.tolist() for values in columns.values()), strict=True):
-            cells = {name: _plain(value) for name, value in zip(columns, row, strict=True)}
-            file.write(mark + json.dumps(cells, default=str, allow_nan=False).encode())
-            mark = b",\n"
-
-    yield write
-    file.write(b"\n]" + json.dumps(dict(summary)).encode().replace(b"{", b", ", 1) + b"\n")
-
-
-WRITERS = {".csv": _csv, ".parquet": _parquet, ".json": _json}
+WRITERS = {
+    ".csv": pa.csv.CSVWriter,
+    ".parquet": partial(pa.parquet.ParquetWriter, compression="zstd"),
+    ".json": _JSONWriter,
+}
 """By the endings of files of predictions."""
 
 
-@contextmanager
-def new_file(path: Path, summary: Mapping[str, Any]) -> Iterator[Write]:
-    """A function that writes rows to a file, which gets its name when everything is written.
-
-    Args:
-        path: The file.
-        summary: Further values for a .json file, as they are at the end.
-    """
-    with replacing(path) as file, WRITERS[path.suffix.lower()](file, summary) as write:
-        yield write
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, float):
-        return show_number(value)
-    if isinstance(value, str) and value[:1] in _FORMULA and not is_number(value):
-        return f"'{value}"
-    return value
+def write_parts(path: Path, parts: Iterable[Mapping[str, Any]]) -> None:
+    """Write a file that gets its name when it is complete; a part has numpy or Arrow arrays by name."""
+    ending = path.suffix.lower()
+    tables = (_as_table(columns, ending == ".csv") for columns in parts)
+    with replacing(path) as file:
+        first = next(tables)
+        with closing(WRITERS[ending](file, first.schema)) as writer:
+            for rows in chain([first], tables):
+                writer.write_table(rows)
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no NaN."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _as_table(columns: Mapping[str, Any], is_csv: bool) -> Any:
+    table = pa.table({name: _as_arrow(values) for name, values in columns.items()})
+    if not is_csv:
+        return table
+    return pa.table({_harmless(name): _in_csv(table[name]) for name in table.column_names})
 
 
-def _array(values: Any) -> Any:
+def _as_arrow(values: Any) -> Any:
     """Text of any kind of array has Arrow's type of text, also without any rows."""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "OUS":
-        return pa.array(values.tolist(), pa.string())
-    return values if isinstance(values, pa.Array) else pa.array(values)
+    is_text = isinstance(values, np.ndarray) and values.dtype.kind in "OUS"
+    return pa.array(values.tolist(), pa.string()) if is_text else values
+
+
+def _in_csv(values: Any) -> Any:
+    if any(test(values.type) for test in _IN_CSV):
+        return values
+    return pa.array([None if cell is None else _harmless(str(cell)) for cell in values.to_pylist()], pa.string())
+
+
+def _harmless(text: str) -> str:
+    return f"'{text}" if text[:1] in _FORMULA and not is_number(text) else text

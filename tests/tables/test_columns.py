@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from fsvi.serialization import Configurable
+from fsvi.tables import Table
 from fsvi.tables.columns import MOST_CATEGORIES, CategoryColumn, DateColumn, NumberColumn, detect_kind
 
 ONES = np.ones(4)
@@ -13,32 +14,36 @@ def strings(*values):
     return column
 
 
+def table(**columns):
+    return Table(columns, np.arange(2, len(next(iter(columns.values()))) + 2))
+
+
 def encode(column, values):
-    return column.encode(column.parse(values, np.arange(2, len(values) + 2)))
+    return column.encode(column.parse(table(**{column.name: values})))
 
 
 def test_numbers_have_the_median_in_gaps_and_say_where():
-    column = NumberColumn.learn("age", strings("1", "2", None, "10"), ONES)
-    assert (column.middle, column.low, column.high) == (2.0, 1.0, 10.0) and column.outputs == ["age", "age missing"]
+    column = NumberColumn.learn("age", table(age=strings("1", "2", None, "10")), ONES)
+    assert column.middle == 2.0 and column.outputs == ["age", "age missing"]
     np.testing.assert_array_equal(encode(column, np.array([5.0, np.nan])), [[5, 0], [2, 1]])
 
 
 def test_the_median_counts_rows_by_their_weights():
     values = np.array([1.0, 2.0, 3.0])
     weights = np.array([1.0, 1.0, 5.0])
-    assert NumberColumn.learn("x", values, weights).middle == 3.0
-    assert NumberColumn.learn("x", values.repeat(weights.astype(int)), np.ones(7)).middle == 3.0
+    assert NumberColumn.learn("x", table(x=values), weights).middle == 3.0
+    assert NumberColumn.learn("x", table(x=values.repeat(weights.astype(int))), np.ones(7)).middle == 3.0
 
 
 def test_categories_have_an_output_each():
-    column = CategoryColumn.learn("color", strings("red", "blue", "red", None), ONES)
+    column = CategoryColumn.learn("color", table(color=strings("red", "blue", "red", None)), ONES)
     assert column.outputs == ["color=red", "color=blue", "color=(missing)"]
     np.testing.assert_array_equal(encode(column, strings("blue", None, "red")), [[0, 1, 0], [0, 0, 1], [1, 0, 0]])
 
 
 def test_a_category_never_seen_lies_outside_of_the_data():
-    column = CategoryColumn.learn("color", strings("red", "blue", "red", "red"), ONES)
-    values = column.parse(strings("rad", None), np.array([2, 3]))
+    column = CategoryColumn.learn("color", table(color=strings("red", "blue", "red", "red")), ONES)
+    values = column.parse(table(color=strings("rad", None)))
     np.testing.assert_array_equal(column.encode(values), [[-1, -1], [-1, -1]])
     missing, unseen = column.surprises(values)
     assert "lacks 1 of 2" in missing and "'rad'" in unseen and "'red'" in unseen
@@ -46,7 +51,7 @@ def test_a_category_never_seen_lies_outside_of_the_data():
 
 def test_rare_categories_share_an_output():
     values = strings(*[f"c{i}" for i in range(MOST_CATEGORIES + 5)], "c0")
-    column = CategoryColumn.learn("c", values, np.ones(len(values)))
+    column = CategoryColumn.learn("c", table(c=values), np.ones(len(values)))
     assert column.levels[0] == "c0" and len(column.rare) == 5 and len(column.outputs) == MOST_CATEGORIES + 1
     encoded = encode(column, strings(*column.rare))
     np.testing.assert_array_equal(encoded, np.eye(MOST_CATEGORIES + 1)[[-1] * 5])
@@ -54,7 +59,7 @@ def test_rare_categories_share_an_output():
 
 def test_dates_are_days_and_points_on_circles():
     values = strings("2024-01-01", "2024-07-01", None, "2025-01-01")
-    column = DateColumn.learn("day", values, ONES)
+    column = DateColumn.learn("day", table(day=values), ONES)
     assert column.cycles == ["year", "week"] and column.has_missing and len(column.outputs) == 6
     encoded = encode(column, values)
     first = (np.datetime64("2024-01-01") - np.datetime64("1970-01-01")).astype(int)
@@ -85,9 +90,9 @@ def test_kinds_are_detected(values, read_numbers, kind):
 @pytest.mark.parametrize(
     "column",
     [
-        NumberColumn.learn("a", np.array([1.0, np.nan, 3.0, 4.0]), ONES),
-        CategoryColumn.learn("b", strings("x", None, "y", "x"), ONES),
-        DateColumn.learn("c", strings("2024-01-01", "2024-05-01", None, "2024-02-02"), ONES),
+        NumberColumn.learn("a", table(a=np.array([1.0, np.nan, 3.0, 4.0])), ONES),
+        CategoryColumn.learn("b", table(b=strings("x", None, "y", "x")), ONES),
+        DateColumn.learn("c", table(c=strings("2024-01-01", "2024-05-01", None, "2024-02-02")), ONES),
     ],
 )
 def test_columns_come_back_from_their_configuration(column):

@@ -80,26 +80,26 @@ def _examples(
         table, values = table.take(known), values[known]
     if len(table) < _FEWEST_ROWS:
         raise InvalidInputError(f"there are {len(table)} usable rows: at least {_FEWEST_ROWS} are needed.")
-    task = _task(options, values)
-    y = _labels(values, table, tell) if task == "classification" else _numbers(options.target, values, table)
+    task = _task(options, table)
+    y = _labels(values, table, tell) if task == "classification" else _numbers(options.target, table)
     if len(np.unique(y)) < 2:
         raise InvalidInputError(f"every row has the same target, {y[0]}: there is nothing to learn.")
-    weights = None if options.weight is None else _numbers(options.weight, table.columns[options.weight], table)
+    weights = None if options.weight is None else _numbers(options.weight, table)
     found = f"{len(np.unique(y))} classes" if task == "classification" else f"{shown(y.min())} to {shown(y.max())}"
     how = "" if options.task else ", detected; --task overrides it"
     tell(f"Target {options.target!r}: {task} ({found}{how}).")
     return table.without(others), y, weights, task
 
 
-def _task(options: Options, values: NDArray[Any]) -> str:
+def _task(options: Options, table: Table) -> str:
     if options.task is not None:
         return check_choice("--task", options.task, TASKS)
-    kind = detect_kind(values, read_numbers=True)
+    kind = detect_kind(table.columns[options.target], read_numbers=True)
     if kind != "number":
         if kind == "date":
             raise InvalidInputError(f"the target {options.target!r} holds dates: make it a number of days first.")
         return "classification"
-    numbers = as_numbers(options.target, values)
+    numbers = as_numbers(options.target, table)
     is_whole = bool((numbers == np.round(numbers)).all())
     distinct = len(np.unique(numbers))
     return "classification" if distinct == 2 or (is_whole and distinct <= _MOST_CLASSES) else "regression"
@@ -119,8 +119,8 @@ def _labels(values: NDArray[Any], table: Table, tell: Tell) -> NDArray[Any]:
     return y
 
 
-def _numbers(name: str, values: NDArray[Any], table: Table) -> NDArray[np.float64]:
-    numbers = as_numbers(name, values, table.lines)
+def _numbers(name: str, table: Table) -> NDArray[np.float64]:
+    numbers = as_numbers(name, table)
     if np.isnan(numbers).any():
         line = int(table.lines[np.flatnonzero(np.isnan(numbers))[0]])
         raise InvalidInputError(f"column {name!r} has no value in line {line}: every row needs one.")
@@ -134,7 +134,7 @@ def _column_types(table: Table, options: Options, tell: Tell) -> dict[str, str]:
         if name in types:
             continue
         kind = detect_kind(values, read_numbers=True)
-        if kind == "number" and _counts_rows(as_numbers(name, values, table.lines)):
+        if kind == "number" and _counts_rows(as_numbers(name, table)):
             tell(f"Column {name!r} only counts rows and is left out; --number {name} keeps it.")
             kind = "ignore"
         if kind == "text":
@@ -152,8 +152,9 @@ def _counts_rows(values: NDArray[np.float64]) -> bool:
 def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:
     rows = [("column", "type", "missing", "values")]
     for column in encoder.columns:
-        gaps = int(missing(column.parse(table.columns[column.name], table.lines)).sum())
-        said = "always missing" if gaps == len(table) else column.describe()
+        values = column.parse(table)
+        gaps = int(missing(values).sum())
+        said = "always missing" if gaps == len(table) else column.describe(values)
         rows.append((column.name, column.kind, str(gaps or ""), said))
     widths = [max(len(row[at]) for row in rows) for at in range(3)]
     for row in rows:

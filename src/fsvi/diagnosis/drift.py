@@ -45,7 +45,7 @@ class Sketch(Configurable):
         """Count the training rows."""
         columns = []
         for column in encoder.columns:
-            values = column.parse(table.columns[column.name], table.lines)
+            values = column.parse(table)
             if column.kind == "category":
                 found, counts = np.unique([value for value in values.tolist() if value is not None], return_counts=True)
                 # Sorted by name: neighbors are put together, and sorting by frequency would favor training.
@@ -72,7 +72,7 @@ class Seen:
         """Count some rows."""
         outside = np.zeros(len(table), dtype=bool)
         for at, (column, sketch) in enumerate(zip(self.encoder.columns, self.sketch.columns, strict=True)):
-            values = column.parse(table.columns[column.name], table.lines)
+            values = column.parse(table)
             self.counts[at] += _count(sketch, values)
             outside |= _outside(column, sketch, values)
         self.num += len(table)

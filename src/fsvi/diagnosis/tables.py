@@ -103,7 +103,7 @@ class _Column:
 
     def __init__(self, source: Any, table: Table) -> None:
         self.source, self.name, self.is_category = source, str(source.name), source.kind == "category"
-        self.values = source.parse(table.columns[self.name], table.lines)
+        self.values = source.parse(table)
         texts = np.array([str(value) for value in self.values.tolist()]) if self.is_category else self.values
         self.codes: Array = np.unique(texts, return_inverse=True)[1]
         self.is_constant = bool(self.codes.max() == 0)
@@ -118,7 +118,7 @@ class _Column:
 
     def moved(self, rows: Table, sign: int) -> Array:
         """Values of rows; with a sign, never seen, or moved by 8 standard deviations and more than their range."""
-        values: Array = self.source.parse(rows.columns[self.name], rows.lines)
+        values: Array = self.source.parse(rows)
         if self.is_category:
             return np.full(len(rows), "(never seen)", dtype=object) if sign else values
         known = self.values[~np.isnan(self.values)]

@@ -166,7 +166,7 @@ class TableScorer(Scorer):
         if hasattr(self.model, "classes_"):
             y = self.model.classes_[self.model._as_indices([label(value) for value in values.tolist()])]
         else:
-            y = as_numbers(name, values, table.lines)
+            y = as_numbers(name, table)
         return table.without([name]), y
 
     def predict(self, inputs: Tensor) -> tuple[Predictive, Columns]:
@@ -221,7 +221,7 @@ def _numbers(path: Path, rows: int, keep: Collection[str]) -> Iterator[tuple[NDA
         yield from ((x[start : start + rows], {}) for start in range(0, len(x), rows))
         return
     for table, kept in TableReader(path).parts(rows, keep=keep):
-        yield np.column_stack([as_numbers(name, cells, table.lines) for name, cells in table.columns.items()]), kept
+        yield np.column_stack([as_numbers(name, table) for name in table.names]), kept
 
 
 def read_inputs(method: Method, path: Path) -> Tensor:

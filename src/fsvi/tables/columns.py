@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
 from fsvi.tables.cells import UNITS, all_numbers, as_number, date_format, days, is_number, parse_date, show_number
-from fsvi.tables.table import label
+from fsvi.tables.table import Table, label
 
 MOST_CATEGORIES = 64
 """The most frequent categories have columns of their own; all others of the training rows share one."""
@@ -44,8 +44,8 @@ class Column(Configurable, ABC):
 
     @classmethod
     @abstractmethod
-    def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> Column:
-        """Learn from the values of training rows, each of which counts as many times as its weight."""
+    def learn(cls, name: str, table: Table, weights: NDArray[np.float64]) -> Column:
+        """Learn from a column of training rows, each of which counts as many times as its weight."""
 
     @property
     @abstractmethod
@@ -53,7 +53,7 @@ class Column(Configurable, ABC):
         """Names of the columns of numbers that it becomes."""
 
     @abstractmethod
-    def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[Any]:
+    def parse(self, table: Table) -> NDArray[Any]:
         """The values in the column's own type; an error names the first value of another type, and its line."""
 
     @abstractmethod
@@ -61,8 +61,8 @@ class Column(Configurable, ABC):
         """Numbers (rows, outputs) of parsed values; all finite."""
 
     @abstractmethod
-    def describe(self) -> str:
-        """What training found in the column, in a few words."""
+    def describe(self, values: NDArray[Any]) -> str:
+        """What is in parsed values, some of which are not missing, in a few words."""
 
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """What is unlike training in parsed values, in sentences; the model predicts all the same."""
@@ -73,35 +73,27 @@ class Column(Configurable, ABC):
 
 
 class NumberColumn(Column):
-    """Numbers.
-
-    Args:
-        name: The column's name.
-        middle: The median of the training rows, which replaces missing values.
-        low: The smallest value of the training rows.
-        high: The largest.
-        has_missing: Whether training rows lacked values; if so, a second output says where.
-    """
+    """Numbers; `middle`, the training median, replaces missing ones, next to an output that says where."""
 
     kind = "number"
 
-    def __init__(self, name: str, middle: float, low: float, high: float, has_missing: bool) -> None:
-        self.name, self.middle, self.low, self.high, self.has_missing = name, middle, low, high, has_missing
+    def __init__(self, name: str, middle: float, has_missing: bool) -> None:
+        self.name, self.middle, self.has_missing = name, middle, has_missing
 
     @classmethod
-    def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> NumberColumn:
-        """Take the weighted median and the range."""
-        numbers = as_numbers(name, values)
-        return cls(name, *_summary(numbers, weights), bool(np.isnan(numbers).any()))
+    def learn(cls, name: str, table: Table, weights: NDArray[np.float64]) -> NumberColumn:
+        """Take the weighted median."""
+        numbers = as_numbers(name, table)
+        return cls(name, _median(numbers, weights), bool(np.isnan(numbers).any()))
 
     @property
     def outputs(self) -> list[str]:
         """The column itself, and where it is missing."""
         return [self.name, f"{self.name} missing"] if self.has_missing else [self.name]
 
-    def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[np.float64]:
+    def parse(self, table: Table) -> NDArray[np.float64]:
         """Numbers, NaN where there is none."""
-        return as_numbers(self.name, values, lines)
+        return as_numbers(self.name, table)
 
     def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """The numbers with the median in gaps."""
@@ -109,55 +101,40 @@ class NumberColumn(Column):
         filled = np.where(gaps, self.middle, values)
         return np.stack([filled, gaps] if self.has_missing else [filled], 1)
 
-    def describe(self) -> str:
+    def describe(self, values: NDArray[Any]) -> str:
         """The range."""
-        low, high = show_number(self.low), show_number(self.high)
+        low, high = show_number(np.nanmin(values)), show_number(np.nanmax(values))
         return f"always {low}" if low == high else f"{low} to {high}"
 
 
-class DateColumn(NumberColumn):
+class DateColumn(Column):
     """Dates and times: days since 1970, and where in the year, the week and the day they lie, as points on a circle.
 
-    Args:
-        name: The column's name.
-        form: The format of dates in text, such as "%Y-%m-%d"; None for a column of dates.
-        middle: The median of the training rows in days since 1970, which replaces missing values.
-        low: The earliest, in days.
-        high: The latest, in days.
-        has_missing: Whether training rows lacked dates.
-        cycles: Which of "year", "week" and "day" are outputs: those that the training rows went through.
+    `form` is the format of dates in text, such as "%Y-%m-%d"; `middle` the median in days, which replaces missing
+    dates; `cycles` are those of "year", "week" and "day" that the training rows went through.
     """
 
     kind = "date"
 
-    def __init__(
-        self,
-        name: str,
-        form: str | None,
-        middle: float,
-        low: float,
-        high: float,
-        has_missing: bool,
-        cycles: Sequence[str],
-    ) -> None:
-        super().__init__(name, middle, low, high, has_missing)
-        self.form, self.cycles = form, list(cycles)
+    def __init__(self, name: str, form: str | None, middle: float, has_missing: bool, cycles: Sequence[str]) -> None:
+        self.name, self.form, self.middle, self.has_missing = name, form, middle, has_missing
+        self.cycles = list(cycles)
 
     @classmethod
-    def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> DateColumn:
-        """Find the format, the median and the range."""
-        form = None
+    def learn(cls, name: str, table: Table, weights: NDArray[np.float64]) -> DateColumn:
+        """Find the format, the median and the cycles."""
+        values, form = table.columns[name], None
         if values.dtype.kind == "O":
             form = date_format(sorted({value for value in values if value is not None}))
             if form is None:
                 raise InvalidInputError(
                     f"column {name!r} cannot be read as dates: write them as 2024-03-31, or make it another type."
                 )
-        numbers = _as_days(name, values, form, None)
-        middle, low, high = _summary(numbers, weights)
+        numbers = _as_days(name, table, form)
         known = numbers[~np.isnan(numbers)]
-        went = {"year": high - low > 31, "week": high - low > 1, "day": bool((known % 1 != 0).any())}
-        return cls(name, form, middle, low, high, bool(np.isnan(numbers).any()), [c for c in _CYCLES if went[c]])
+        span = np.ptp(known) if len(known) else 0.0
+        went = {"year": span > 31, "week": span > 1, "day": bool((known % 1 != 0).any())}
+        return cls(name, form, _median(numbers, weights), len(known) < len(numbers), [c for c in _CYCLES if went[c]])
 
     @property
     def outputs(self) -> list[str]:
@@ -165,9 +142,9 @@ class DateColumn(NumberColumn):
         circles = [f"{self.name} {part} of {cycle}" for cycle in self.cycles for part in ("sine", "cosine")]
         return [f"{self.name} days", *circles, *([f"{self.name} missing"] if self.has_missing else [])]
 
-    def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[np.float64]:
+    def parse(self, table: Table) -> NDArray[np.float64]:
         """Days since 1970, NaN where there is no date."""
-        return _as_days(self.name, values, self.form, lines)
+        return _as_days(self.name, table, self.form)
 
     def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Days and circles, with the median in gaps."""
@@ -178,22 +155,15 @@ class DateColumn(NumberColumn):
             parts += [np.sin(angle), np.cos(angle)]
         return np.stack([*parts, gaps] if self.has_missing else parts, 1)
 
-    def describe(self) -> str:
+    def describe(self, values: NDArray[Any]) -> str:
         """The range, and the format where it can be misread."""
-        first, last = (str(np.datetime64(int(day), "D")) for day in (self.low, self.high))
+        first, last = (np.datetime64(int(day), "D") for day in (np.nanmin(values), np.nanmax(values)))
         order = {"%m/%d/%Y": ", read as month/day/year", "%d/%m/%Y": ", read as day/month/year"}
         return f"{first} to {last}" + order.get(self.form or "", "")
 
 
 class CategoryColumn(Column):
-    """Categories, also yes and no.
-
-    Args:
-        name: The column's name.
-        levels: Categories with an output each, the most frequent first.
-        rare: Further categories of the training rows, which share one output.
-        has_missing: Whether training rows lacked values; that is then one more category.
-    """
+    """Categories, also yes and no: `levels` have an output each, the most frequent first; `rare` ones share one."""
 
     kind = "category"
 
@@ -205,9 +175,9 @@ class CategoryColumn(Column):
         self._index |= dict.fromkeys(self.rare, len(self.levels))
 
     @classmethod
-    def learn(cls, name: str, values: NDArray[Any], weights: NDArray[np.float64]) -> CategoryColumn:
+    def learn(cls, name: str, table: Table, weights: NDArray[np.float64]) -> CategoryColumn:
         """Count the categories."""
-        labels = _as_labels(values).tolist()
+        labels = _as_labels(table.columns[name]).tolist()
         counts: dict[str, float] = defaultdict(float)
         for value, weight in zip(labels, weights.tolist(), strict=True):
             counts[value] += weight
@@ -217,20 +187,20 @@ class CategoryColumn(Column):
 
     @property
     def outputs(self) -> list[str]:
-        """One for each category."""
+        """One for each category, and for missing values."""
         rare = [f"{self.name}=(rare)"] if self.rare else []
         gaps = [f"{self.name}=(missing)"] if self.has_missing else []
         return [f"{self.name}={level}" for level in self.levels] + rare + gaps
 
-    def parse(self, values: NDArray[Any], lines: NDArray[np.int64]) -> NDArray[Any]:
+    def parse(self, table: Table) -> NDArray[Any]:
         """Strings, None where there is none; numbers where training had words are refused."""
-        labels = _as_labels(values)
+        labels = _as_labels(table.columns[self.name])
         strange = set(labels.tolist()) - {*self._index, None}
         if any(map(is_number, strange)) and not any(map(is_number, self._index)):
             at = next(i for i, value in enumerate(labels.tolist()) if value is not None and is_number(value))
             raise InvalidInputError(
-                f"column {self.name!r} has the number {labels[at]} in line {lines[at]}, but training had categories "
-                f"there, such as {self.levels[0]!r}: are the columns mixed up?"
+                f"column {self.name!r} has the number {labels[at]} in line {table.lines[at]}, but training had "
+                f"categories there, such as {self.levels[0]!r}: are the columns mixed up?"
             )
         return labels
 
@@ -253,22 +223,23 @@ class CategoryColumn(Column):
         found = f"Column {self.name!r} has {len(unseen)} of {len(values)} values that no training row had, such as "
         return [*super().surprises(values), f"{found}{unseen[0]!r}{hint}."]
 
-    def describe(self) -> str:
+    def describe(self, values: NDArray[Any]) -> str:
         """The most frequent categories."""
         shown = ", ".join(self.levels[:_SHOWN])
         more = len(self.levels) + len(self.rare) - _SHOWN
         return f"{shown} and {more} more" if more > 0 else shown
 
 
-def as_numbers(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-    """A column's values as numbers, NaN where there is none; an error names the first that is something else."""
+def as_numbers(name: str, table: Table) -> NDArray[np.float64]:
+    """A column as numbers, NaN where there is none; an error names the first that is something else."""
+    values = table.columns[name]
     if values.dtype.kind == "M":
         raise InvalidInputError(f"column {name!r} holds dates where numbers are expected.")
     try:
         numbers = values.astype(np.float64, copy=False)
     except ValueError:  # currencies, percents, or something else
-        _check_cells(name, values, lines, is_number, "a number")
         cells = [None if value is None else as_number(value) for value in values.tolist()]
+        _check_cells(name, table, cells, "a number")
         numbers = np.array(cells, dtype=np.float64)
     if np.isinf(numbers).any():
         raise InvalidInputError(f"column {name!r} holds infinite values: drop those rows, or leave the cells empty.")
@@ -283,19 +254,19 @@ def missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     return gaps
 
 
-def _as_days(name: str, values: NDArray[Any], form: str | None, lines: NDArray[np.int64] | None) -> NDArray[np.float64]:
+def _as_days(name: str, table: Table, form: str | None) -> NDArray[np.float64]:
+    values = table.columns[name]
     if values.dtype.kind == "M":
         return days(values)
     if values.dtype.kind != "O":
-        if np.isnan(values.astype(np.float64)).all():
-            return np.full(len(values), np.nan)
+        if np.isnan(values).all():
+            return values
         raise InvalidInputError(f"column {name!r} holds numbers where dates are expected.")
     form = form or "%Y-%m-%d"
-    moments = {text: parse_date(text, form) for text in set(values.tolist()) - {None}}
-    if None in moments.values():
-        example = f"a date such as {np.datetime64('2024-03-31').astype(object).strftime(form)}"
-        _check_cells(name, values, lines, lambda text: moments[text] is not None, example)
-    return days(np.array([moments.get(value) for value in values.tolist()], dtype="datetime64[us]"))
+    moments = [None if value is None else parse_date(value, form) for value in values.tolist()]
+    example = np.datetime64("2024-03-31").astype(object).strftime(form)
+    _check_cells(name, table, moments, f"a date such as {example}")
+    return days(np.array(moments, dtype="datetime64[us]"))
 
 
 def _as_labels(values: NDArray[Any]) -> NDArray[Any]:
@@ -307,23 +278,21 @@ def _as_labels(values: NDArray[Any]) -> NDArray[Any]:
     return labels
 
 
-def _check_cells(name: str, values: NDArray[Any], lines: NDArray[np.int64] | None, fits: Any, wanted: str) -> None:
-    for at, value in enumerate(values.tolist()):
-        if value is not None and not fits(value):
-            row = "" if lines is None else f" in line {lines[at]}"
-            raise InvalidInputError(f"column {name!r} has {value!r}{row}, where {wanted} is expected.")
+def _check_cells(name: str, table: Table, parsed: Sequence[Any], wanted: str) -> None:
+    for value, line, found in zip(table.columns[name].tolist(), table.lines.tolist(), parsed, strict=True):
+        if value is not None and found is None:
+            raise InvalidInputError(f"column {name!r} has {value!r} in line {line}, where {wanted} is expected.")
 
 
-def _summary(values: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple[float, float, float]:
-    """The lower weighted median, the smallest and the largest of what is not missing; zeros if everything is."""
+def _median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """The lower weighted median of what is not missing; zero if everything is."""
     known = ~np.isnan(values)
     if not known.any():
-        return 0.0, 0.0, 0.0
+        return 0.0
     values, weights = values[known], weights[known]
     order = np.argsort(values, kind="stable")
     total = np.cumsum(weights[order])
-    middle = values[order][np.searchsorted(total, 0.5 * total[-1])]
-    return float(middle), float(values.min()), float(values.max())
+    return float(values[order][np.searchsorted(total, 0.5 * total[-1])])
 
 
 def detect_kind(values: NDArray[Any], read_numbers: bool = False) -> str:

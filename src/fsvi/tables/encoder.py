@@ -54,14 +54,13 @@ class TableEncoder(Configurable):
         left_out: list[tuple[str, str]] = []
         for name, values in table.columns.items():
             kind = given.get(name) or detect_kind(values)
-            if kind == "ignore":
+            if kind in KINDS:
+                columns.append(KINDS[kind].learn(name, table, weights))
+            elif kind == "ignore":
                 left_out.append((name, "ignored on request"))
-                continue
-            if kind == "text":
-                distinct = len({value for value in values.tolist() if value is not None})
+            else:
+                distinct = len(set(values.tolist()) - {None})
                 left_out.append((name, f"text: {distinct} different values in {len(values)} rows"))
-                continue
-            columns.append(KINDS[kind].learn(name, values, weights))
         if not columns:
             said = "; ".join(f"{name!r} was left out ({reason})" for name, reason in left_out) or "there is no other"
             raise InvalidInputError(f"no column is left to learn from: {said}.")
@@ -84,8 +83,7 @@ class TableEncoder(Configurable):
         if absent:
             near = [(name, nearest(name, unknown)) for name in absent]
             found = [repr(name) if match is None else f"{name!r} (is it {match!r}?)" for name, match in near]
-            columns, are = ("column", "is") if len(absent) == 1 else ("columns", "are")
-            raise InvalidInputError(f"the model needs the {columns} {', '.join(found)}, which {are} missing.")
+            raise InvalidInputError(f"the model needs columns that are missing: {', '.join(found)}.")
         return unknown
 
     def transform(self, table: Table) -> NDArray[np.float64]:
@@ -97,7 +95,7 @@ class TableEncoder(Configurable):
         self.check_names(table.names)
         parts, surprises = [], []
         for column in self.columns:
-            values = column.parse(table.columns[column.name], table.lines)
+            values = column.parse(table)
             parts.append(column.encode(values))
             surprises += column.surprises(values)
         return np.concatenate(parts, 1), surprises

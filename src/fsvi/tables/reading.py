@@ -56,14 +56,7 @@ def read_table(path: Path) -> Table:
 
 
 class TableReader:
-    """A CSV or Parquet file of any size.
-
-    Args:
-        path: The file; its first line, in a CSV file, has the columns' names.
-
-    Attributes:
-        names: The names of the columns.
-    """
+    """A CSV or Parquet file of any size, and the `names` of its columns."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._is_text = path, path.name.lower().endswith(CSV_ENDINGS)
@@ -82,12 +75,9 @@ class TableReader:
     def parts(
         self, rows: int, columns: Collection[str] | None = None, keep: Collection[str] = ()
     ) -> Iterator[tuple[Table, dict[str, Any]]]:
-        """Tables of consecutive rows, and columns as the file has them; without rows in the file, one part without any.
+        """Tables of at most `rows` consecutive rows, and the columns to `keep` as Arrow arrays, as the file has them.
 
-        Args:
-            rows: The largest number of rows per part.
-            columns: The columns to read; None for all but those in `keep`.
-            keep: Columns to carry over, as Arrow arrays.
+        Tables have the `columns`, or all but those to keep. A file without rows has one part, without any.
         """
         if (absent := next((name for name in keep if name not in self.names), None)) is not None:
             known = ", ".join(map(repr, self.names))
@@ -112,13 +102,9 @@ class TableReader:
             file = self._parquet()
             schema = pa.schema([file.schema_arrow.field(name) for name in names])
             batches = file.iter_batches(rows, columns=names)
-        is_empty = True
-        for batch in batches:
-            is_empty = is_empty and not len(batch)
-            if len(batch):
-                yield batch
-        if is_empty:
-            yield pa.RecordBatch.from_pylist([], schema)
+        filled = (batch for batch in batches if len(batch))
+        yield next(filled, pa.RecordBatch.from_pylist([], schema))
+        yield from filled
 
     def _parquet(self) -> Any:
         return pa.parquet.ParquetFile(pa.OSFile(os.fsencode(self.path)), pre_buffer=False, buffer_size=2**20)
@@ -174,12 +160,7 @@ class TableReader:
 
 
 def read_array(path: Path, name: str = "x") -> NDArray[Any]:
-    """The numbers in a .npy file, which stay there until they are used, or one array of a .npz file.
-
-    Args:
-        path: The file.
-        name: The name of the array in a .npz file.
-    """
+    """The numbers in a .npy file, which stay there until they are used, or the array of this name in a .npz file."""
     with _reading(path):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(array, np.lib.npyio.NpzFile):

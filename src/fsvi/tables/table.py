@@ -96,12 +96,7 @@ def _from_series(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_column(name: str, values: Any) -> NDArray[Any]:
-    """An Arrow array as one of the three kinds of column; truth values become the strings "true" and "false".
-
-    Args:
-        name: The column's name, for the error about a type that is none of them.
-        values: The array.
-    """
+    """An Arrow array as one of the three kinds of column; truth values become the strings "true" and "false"."""
     kind = values.type
     if pa.types.is_dictionary(kind):  # pandas' categories are text, also where they are numbers
         kind, values = pa.string(), pc.cast(pc.cast(values, kind.value_type), pa.string())

@@ -19,13 +19,15 @@ def table(**columns):
 
 
 def encode(column, values):
-    return column.encode(column.parse(table(**{column.name: values})))
+    encoded = column.encode(column.parse(table(**{column.name: values})))
+    return list(encoded), np.stack(list(encoded.values()), 1)
 
 
 def test_numbers_have_the_median_in_gaps_and_say_where():
     column = NumberColumn.learn("age", table(age=strings("1", "2", None, "10")), ONES)
-    assert column.middle == 2.0 and column.outputs == ["age", "age missing"]
-    np.testing.assert_array_equal(encode(column, np.array([5.0, np.nan])), [[5, 0], [2, 1]])
+    names, encoded = encode(column, np.array([5.0, np.nan]))
+    assert column.middle == 2.0 and names == ["age", "age missing"]
+    np.testing.assert_array_equal(encoded, [[5, 0], [2, 1]])
 
 
 def test_the_median_counts_rows_by_their_weights():
@@ -37,14 +39,15 @@ def test_the_median_counts_rows_by_their_weights():
 
 def test_categories_have_an_output_each():
     column = CategoryColumn.learn("color", table(color=strings("red", "blue", "red", None)), ONES)
-    assert column.outputs == ["color=red", "color=blue", "color=(missing)"]
-    np.testing.assert_array_equal(encode(column, strings("blue", None, "red")), [[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    names, encoded = encode(column, strings("blue", None, "red"))
+    assert names == ["color=red", "color=blue", "color missing"]
+    np.testing.assert_array_equal(encoded, [[0, 1, 0], [0, 0, 1], [1, 0, 0]])
 
 
 def test_a_category_never_seen_lies_outside_of_the_data():
     column = CategoryColumn.learn("color", table(color=strings("red", "blue", "red", "red")), ONES)
     values = column.parse(table(color=strings("rad", None)))
-    np.testing.assert_array_equal(column.encode(values), [[-1, -1], [-1, -1]])
+    np.testing.assert_array_equal(encode(column, strings("rad", None))[1], [[-1, -1], [-1, -1]])
     missing, unseen = column.surprises(values)
     assert "lacks 1 of 2" in missing and "'rad'" in unseen and "'red'" in unseen
 
@@ -52,21 +55,20 @@ def test_a_category_never_seen_lies_outside_of_the_data():
 def test_rare_categories_share_an_output():
     values = strings(*[f"c{i}" for i in range(MOST_CATEGORIES + 5)], "c0")
     column = CategoryColumn.learn("c", table(c=values), np.ones(len(values)))
-    assert column.levels[0] == "c0" and len(column.rare) == 5 and len(column.outputs) == MOST_CATEGORIES + 1
-    encoded = encode(column, strings(*column.rare))
-    np.testing.assert_array_equal(encoded, np.eye(MOST_CATEGORIES + 1)[[-1] * 5])
+    assert column.levels[0] == "c0" and len(column.rare) == 5
+    np.testing.assert_array_equal(encode(column, strings(*column.rare))[1], np.eye(MOST_CATEGORIES + 1)[[-1] * 5])
 
 
 def test_dates_are_days_and_points_on_circles():
     values = strings("2024-01-01", "2024-07-01", None, "2025-01-01")
     column = DateColumn.learn("day", table(day=values), ONES)
-    assert column.cycles == ["year", "week"] and column.has_missing and len(column.outputs) == 6
-    encoded = encode(column, values)
+    names, encoded = encode(column, values)
+    assert column.cycles == ["year", "week"] and column.has_missing and len(names) == 6
     first = (np.datetime64("2024-01-01") - np.datetime64("1970-01-01")).astype(int)
     assert encoded[0, 0] == first and encoded[2, 5] == 1 and np.isfinite(encoded).all()
     np.testing.assert_allclose((encoded[:, 1:5] ** 2).sum(1), 2)
     typed = np.array(["2024-01-01", "2024-07-01", "NaT", "2025-01-01"], dtype="datetime64[us]")
-    np.testing.assert_array_equal(encode(column, typed), encoded)
+    np.testing.assert_array_equal(encode(column, typed)[1], encoded)
 
 
 @pytest.mark.parametrize(

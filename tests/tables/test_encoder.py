@@ -23,7 +23,7 @@ def test_all_columns_side_by_side(table):
     encoder = TableEncoder.learn(table, {"price": "number"})
     encoded = encoder.transform(table)
     assert encoded.shape == (3, len(encoder.outputs)) and np.isfinite(encoded).all()
-    assert encoder.outputs[:4] == ["price", "color=blue", "color=red", "color=(missing)"]
+    assert encoder.outputs[:4] == ["price", "color=blue", "color=red", "color missing"]
 
 
 def test_missing_columns_are_named_with_the_nearest(table):

@@ -14,6 +14,7 @@ from typing import Any
 import fsvi
 from fsvi.errors import FSVIError
 
+_KINDS = ("number", "category", "date", "ignore")
 _EXIT_CODES = "Exit codes: 0 done, 1 bad input (one sentence says what), 2 bad usage, 130 interrupted."
 
 
@@ -79,9 +80,9 @@ def _fit_parser(commands: Any) -> None:
     add("--target", required=True, help="the column to predict")
     add("--out", type=Path, default=Path("model.fsvi"), help="file for the model; the report goes next to it, as .html")
     add("--task", help="classification or regression (default: detected from the target)")
-    for kind, what in (("number", "as numbers"), ("category", "as categories"), ("date", "as dates")):
-        add(f"--{kind}", action="append", default=[], help=f"read this column {what}; may be repeated")
-    add("--ignore", action="append", default=[], help="leave this column out; may be repeated")
+    for kind in _KINDS:
+        what = "leave this column out" if kind == "ignore" else f"read this column as type {kind}"
+        add(f"--{kind}", action="append", default=[], metavar="COLUMN", help=f"{what}; may be repeated")
     add("--weight", help="a column that says how many times each row counts")
     add("--class-weight", help="balanced: all classes count the same")
     add("--method", default="fsvi", help="the method, such as fsvi or ensemble:map (default: %(default)s)")
@@ -97,12 +98,7 @@ def _fit_parser(commands: Any) -> None:
 def _fit(options: argparse.Namespace) -> None:
     from fsvi.cli.fit import fit_file
 
-    options.columns = {}
-    for kind in ("number", "category", "date", "ignore"):
-        for name in getattr(options, kind):
-            if name in options.columns:
-                options.parser.error(f"--{options.columns[name]} {name} and --{kind} {name} contradict each other.")
-            options.columns[name] = kind
+    options.columns = {name: kind for kind in _KINDS for name in getattr(options, kind)}
     options.report = options.out.with_suffix(".html")
     diagnosis = fit_file(options, _to_stderr if options.json else print)
     print(diagnosis.to_json() if options.json else f"{diagnosis}\nModel: {options.out}. Report: {options.report}.")
@@ -143,7 +139,6 @@ def _predict(options: argparse.Namespace) -> None:
     from fsvi.scoring.files import predict_file, predict_files
     from fsvi.scoring.scorers import ModelFile
     from fsvi.scoring.writing import WRITERS
-    from fsvi.serialization import check_writable
     from fsvi.validation import check_choice, check_fraction
 
     out, is_folder = options.out, options.out is not None and (options.out.is_dir() or not options.out.suffix)
@@ -158,7 +153,6 @@ def _predict(options: argparse.Namespace) -> None:
         raise FSVIError("more than one file needs a folder for the predictions: pass --out scored/.")
     if out is not None and not is_folder:
         check_choice("the ending of the output", out.suffix.lower(), WRITERS)
-        check_writable(out.parent)
     given = {name: getattr(options, name) for name in ("net", "device", "samples")}
     scorer = ModelFile(options.model, **given).load()
     if options.calibration is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace as Options
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from fsvi.diagnosis.findings import shown
 from fsvi.diagnosis.tables import train
 from fsvi.errors import InvalidInputError
 from fsvi.estimators import FSVIClassifier, FSVIRegressor
-from fsvi.networks.devices import find_device
 from fsvi.serialization import building_from, check_writable
 from fsvi.tables import Table, TableEncoder, read_table
 from fsvi.tables.columns import as_numbers, detect_kind, missing
@@ -24,6 +23,8 @@ from fsvi.validation import check_choice
 TASKS = ("classification", "regression")
 _MOST_CLASSES = 10
 """Whole numbers with at most this many different values are classes."""
+_SHOWN = 4
+"""Categories that are listed."""
 _FEWEST_ROWS = 20
 _CALIBRATED_FROM = 400
 """With fewer rows, none are held out for calibration."""
@@ -38,7 +39,7 @@ def fit_file(options: Options, tell: Tell) -> Diagnosis:
             raise InvalidInputError(f"{written} exists: choose another name, or replace it with --force.")
         check_writable(written.parent)
     table = read_table(path)
-    tell(f"{path}: {table.shape[0]} rows, {table.shape[1]} columns.")
+    tell(f"{path}: {len(table)} rows, {len(table.names)} columns.")
     facts = {"table": path.name, "rows": len(table), "target": options.target}
     with building_from(path):
         table, y, weights, task = _examples(table, options, tell)
@@ -81,7 +82,7 @@ def _examples(
     if len(table) < _FEWEST_ROWS:
         raise InvalidInputError(f"there are {len(table)} usable rows: at least {_FEWEST_ROWS} are needed.")
     task = _task(options, table)
-    y = _labels(values, table, tell) if task == "classification" else _numbers(options.target, table)
+    y = _labels(values) if task == "classification" else _numbers(options.target, table)
     if len(np.unique(y)) < 2:
         raise InvalidInputError(f"every row has the same target, {y[0]}: there is nothing to learn.")
     weights = None if options.weight is None else _numbers(options.weight, table)
@@ -105,17 +106,13 @@ def _task(options: Options, table: Table) -> str:
     return "classification" if distinct == 2 or (is_whole and distinct <= _MOST_CLASSES) else "regression"
 
 
-def _labels(values: NDArray[Any], table: Table, tell: Tell) -> NDArray[Any]:
+def _labels(values: NDArray[Any]) -> NDArray[Any]:
     y = np.array([label(value) for value in values.tolist()])
-    classes, counts = np.unique(y, return_counts=True)
-    if 2 * len(classes) > len(y):
+    num = len(np.unique(y))
+    if 2 * num > len(y):
         raise InvalidInputError(
-            f"the target has {len(classes)} different values in {len(y)} rows, too many for classes: is it the right "
-            "column?"
+            f"the target has {num} different values in {len(y)} rows, too many for classes: is it the right column?"
         )
-    for name in classes[counts == 1]:
-        line = int(table.lines[np.flatnonzero(y == name)[0]])
-        tell(f"Class {str(name)!r} occurs once (line {line}): it is used for training, and cannot be measured.")
     return y
 
 
@@ -150,29 +147,35 @@ def _counts_rows(values: NDArray[np.float64]) -> bool:
 
 
 def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:
-    rows = [("column", "type", "missing", "values")]
     for column in encoder.columns:
         values = column.parse(table)
-        gaps = int(missing(values).sum())
-        said = "always missing" if gaps == len(table) else column.describe(values)
-        rows.append((column.name, column.kind, str(gaps or ""), said))
-    widths = [max(len(row[at]) for row in rows) for at in range(3)]
-    for row in rows:
-        tell("  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]))
+        gaps = missing(values)
+        said = _described(column, values[~gaps]) if not gaps.all() else "always missing"
+        tell(f"  {column.name}: {column.kind}, {said}" + f" ({gaps.sum()} missing)" * bool(gaps.any()))
+
+
+def _described(column: Any, known: NDArray[Any]) -> str:
+    """The values in a few words: the most frequent categories, or the range."""
+    if column.kind == "category":
+        levels = [*column.levels, *column.rare]
+        return ", ".join(levels[:_SHOWN]) + f" and {len(levels) - _SHOWN} more" * (len(levels) > _SHOWN)
+    if column.kind == "date":
+        order = {"%m/%d/%Y": ", read as month/day/year", "%d/%m/%Y": ", read as day/month/year"}
+        first, last = (np.datetime64(int(day), "D") for day in (known.min(), known.max()))
+        return f"{first} to {last}{order.get(column.form, '')}"
+    low, high = shown(known.min()), shown(known.max())
+    return f"always {low}" if low == high else f"{low} to {high}"
 
 
 # Training -----------------------------------------------------------------------------------------------------------
 
 
-def _model(task: str, columns: Mapping[str, str], options: Options) -> Any:
+def _model(task: str, columns: dict[str, str], options: Options) -> Any:
     """The estimator, not yet fitted."""
-    settings: dict[str, Any] = {"columns": dict(columns), "random_state": options.seed, "progress": None}
-    if options.device is not None:
-        settings["device"] = str(find_device(options.device))
-    if options.epochs is not None:
-        settings["epochs"] = options.epochs
+    settings: dict[str, Any] = {"columns": columns, "epochs": options.epochs, "device": options.device}
+    settings |= {"random_state": options.seed, "progress": None}
     if task == "classification":
-        settings["class_weight"] = options.class_weight
-    elif options.class_weight is not None:
+        return FSVIClassifier(options.method, class_weight=options.class_weight, **settings)
+    if options.class_weight is not None:
         raise InvalidInputError("--class-weight is for classification: leave it out.")
-    return (FSVIClassifier if task == "classification" else FSVIRegressor)(options.method, **settings)
+    return FSVIRegressor(options.method, **settings)

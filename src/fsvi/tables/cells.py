@@ -54,11 +54,6 @@ def all_numbers(cells: Iterable[Any]) -> bool:
     return len(units) < 2
 
 
-def show_number(value: float) -> str:
-    """Six digits, and all of them before the point: 16740, not 1.674e+04."""
-    return f"{value:.0f}" if 999999.5 <= abs(value) < 1e15 else f"{value:.6g}"
-
-
 def date_format(cells: Iterable[str]) -> str | None:
     """The first format of dates that all of these strings have; None if they are something else."""
     cells = list(cells)

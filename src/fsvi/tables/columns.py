@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
-from fsvi.tables.cells import UNITS, all_numbers, as_number, date_format, days, is_number, parse_date, show_number
+from fsvi.tables.cells import UNITS, all_numbers, as_number, date_format, days, is_number, parse_date
 from fsvi.tables.table import Table, label
 
 MOST_CATEGORIES = 64
@@ -28,8 +28,6 @@ UNKNOWN = -1.0
 """What all outputs of a column are for a category that training never saw."""
 _FEW = 30
 """Up to so many different strings are categories, however few the rows."""
-_SHOWN = 4
-"""Categories that a description lists."""
 _CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
 """Lengths in days of what a date may follow."""
 
@@ -47,22 +45,13 @@ class Column(Configurable, ABC):
     def learn(cls, name: str, table: Table, weights: NDArray[np.float64]) -> Column:
         """Learn from a column of training rows, each of which counts as many times as its weight."""
 
-    @property
-    @abstractmethod
-    def outputs(self) -> list[str]:
-        """Names of the columns of numbers that it becomes."""
-
     @abstractmethod
     def parse(self, table: Table) -> NDArray[Any]:
         """The values in the column's own type; an error names the first value of another type, and its line."""
 
     @abstractmethod
-    def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Numbers (rows, outputs) of parsed values; all finite."""
-
-    @abstractmethod
-    def describe(self, values: NDArray[Any]) -> str:
-        """What is in parsed values, some of which are not missing, in a few words."""
+    def encode(self, values: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+        """The columns of numbers that parsed values become, by name; all finite."""
 
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """What is unlike training in parsed values, in sentences; the model predicts all the same."""
@@ -86,25 +75,15 @@ class NumberColumn(Column):
         numbers = as_numbers(name, table)
         return cls(name, _median(numbers, weights), bool(np.isnan(numbers).any()))
 
-    @property
-    def outputs(self) -> list[str]:
-        """The column itself, and where it is missing."""
-        return [self.name, f"{self.name} missing"] if self.has_missing else [self.name]
-
     def parse(self, table: Table) -> NDArray[np.float64]:
         """Numbers, NaN where there is none."""
         return as_numbers(self.name, table)
 
-    def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """The numbers with the median in gaps."""
+    def encode(self, values: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+        """The numbers with the median in gaps, and where these are."""
         gaps = np.isnan(values)
-        filled = np.where(gaps, self.middle, values)
-        return np.stack([filled, gaps] if self.has_missing else [filled], 1)
-
-    def describe(self, values: NDArray[Any]) -> str:
-        """The range."""
-        low, high = show_number(np.nanmin(values)), show_number(np.nanmax(values))
-        return f"always {low}" if low == high else f"{low} to {high}"
+        encoded = {self.name: np.where(gaps, self.middle, values)}
+        return {**encoded, f"{self.name} missing": gaps.astype(float)} if self.has_missing else encoded
 
 
 class DateColumn(Column):
@@ -136,30 +115,20 @@ class DateColumn(Column):
         went = {"year": span > 31, "week": span > 1, "day": bool((known % 1 != 0).any())}
         return cls(name, form, _median(numbers, weights), len(known) < len(numbers), [c for c in _CYCLES if went[c]])
 
-    @property
-    def outputs(self) -> list[str]:
-        """Days, two coordinates for each cycle, and where the date is missing."""
-        circles = [f"{self.name} {part} of {cycle}" for cycle in self.cycles for part in ("sine", "cosine")]
-        return [f"{self.name} days", *circles, *([f"{self.name} missing"] if self.has_missing else [])]
-
     def parse(self, table: Table) -> NDArray[np.float64]:
         """Days since 1970, NaN where there is no date."""
         return _as_days(self.name, table, self.form)
 
-    def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Days and circles, with the median in gaps."""
+    def encode(self, values: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+        """Days with the median in gaps, two coordinates for each cycle, and where the gaps are."""
         gaps = np.isnan(values)
-        parts = [np.where(gaps, self.middle, values)]
+        filled = np.where(gaps, self.middle, values)
+        encoded = {f"{self.name} days": filled}
         for cycle in self.cycles:
-            angle = 2 * np.pi * parts[0] / _CYCLES[cycle]
-            parts += [np.sin(angle), np.cos(angle)]
-        return np.stack([*parts, gaps] if self.has_missing else parts, 1)
-
-    def describe(self, values: NDArray[Any]) -> str:
-        """The range, and the format where it can be misread."""
-        first, last = (np.datetime64(int(day), "D") for day in (np.nanmin(values), np.nanmax(values)))
-        order = {"%m/%d/%Y": ", read as month/day/year", "%d/%m/%Y": ", read as day/month/year"}
-        return f"{first} to {last}" + order.get(self.form or "", "")
+            angle = 2 * np.pi * filled / _CYCLES[cycle]
+            encoded[f"{self.name} sine of {cycle}"] = np.sin(angle)
+            encoded[f"{self.name} cosine of {cycle}"] = np.cos(angle)
+        return {**encoded, f"{self.name} missing": gaps.astype(float)} if self.has_missing else encoded
 
 
 class CategoryColumn(Column):
@@ -185,13 +154,6 @@ class CategoryColumn(Column):
         ranked = sorted(counts, key=lambda level: (-counts[level], level))
         return cls(name, ranked[:MOST_CATEGORIES], sorted(ranked[MOST_CATEGORIES:]), has_missing)
 
-    @property
-    def outputs(self) -> list[str]:
-        """One for each category, and for missing values."""
-        rare = [f"{self.name}=(rare)"] if self.rare else []
-        gaps = [f"{self.name}=(missing)"] if self.has_missing else []
-        return [f"{self.name}={level}" for level in self.levels] + rare + gaps
-
     def parse(self, table: Table) -> NDArray[Any]:
         """Strings, None where there is none; numbers where training had words are refused."""
         labels = _as_labels(table.columns[self.name])
@@ -204,13 +166,16 @@ class CategoryColumn(Column):
             )
         return labels
 
-    def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """1 in the output of the row's category, 0 in the others; `UNKNOWN` in all for a category never seen."""
-        width = len(self.outputs)
+    def encode(self, values: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+        """1 in the column of the row's category, 0 in the others; `UNKNOWN` in all for a category never seen."""
+        names = [f"{self.name}={level}" for level in self.levels]
+        names += [f"{self.name} rare"] if self.rare else []
+        names += [f"{self.name} missing"] if self.has_missing else []
+        width = len(names)
         index: dict[Any, int] = {**self._index, None: width - 1} if self.has_missing else dict(self._index)
         one_hot = np.vstack([np.eye(width), np.full((1, width), UNKNOWN)])
-        encoded: NDArray[np.float64] = one_hot[[index.get(value, width) for value in values.tolist()]]
-        return encoded
+        encoded = one_hot[[index.get(value, width) for value in values.tolist()]]
+        return dict(zip(names, encoded.T, strict=True))
 
     def surprises(self, values: NDArray[Any]) -> list[str]:
         """Missing values, and categories that training never saw."""
@@ -222,12 +187,6 @@ class CategoryColumn(Column):
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         found = f"Column {self.name!r} has {len(unseen)} of {len(values)} values that no training row had, such as "
         return [*super().surprises(values), f"{found}{unseen[0]!r}{hint}."]
-
-    def describe(self, values: NDArray[Any]) -> str:
-        """The most frequent categories."""
-        shown = ", ".join(self.levels[:_SHOWN])
-        more = len(self.levels) + len(self.rare) - _SHOWN
-        return f"{shown} and {more} more" if more > 0 else shown
 
 
 def as_numbers(name: str, table: Table) -> NDArray[np.float64]:

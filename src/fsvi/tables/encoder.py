@@ -74,7 +74,8 @@ class TableEncoder(Configurable):
     @property
     def outputs(self) -> list[str]:
         """Names of the columns of numbers."""
-        return [output for column in self.columns for output in column.outputs]
+        nothing = Table(dict.fromkeys(self.names, np.empty(0, dtype=object)), np.arange(0))
+        return [name for column in self.columns for name in column.encode(column.parse(nothing))]
 
     def check_names(self, names: Collection[str]) -> list[str]:
         """Refuse a table that lacks columns, suggesting the nearest; return the names that the model does not know."""
@@ -93,12 +94,12 @@ class TableEncoder(Configurable):
     def examine(self, table: Table) -> tuple[NDArray[np.float64], list[str]]:
         """Numbers, and sentences about what is unlike training."""
         self.check_names(table.names)
-        parts, surprises = [], []
+        encoded, surprises = [], []
         for column in self.columns:
             values = column.parse(table)
-            parts.append(column.encode(values))
+            encoded += column.encode(values).values()
             surprises += column.surprises(values)
-        return np.concatenate(parts, 1), surprises
+        return np.stack(encoded, 1), surprises
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:

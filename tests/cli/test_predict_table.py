@@ -1,6 +1,5 @@
 import csv
 import io
-import json
 
 import numpy as np
 import pytest
@@ -117,10 +116,8 @@ def test_what_does_not_fit_is_named(predict, tmp_path, text, words):
 
 def test_a_table_without_rows_has_no_predictions(predict, tmp_path):
     (tmp_path / "none.csv").write_text("size,color,day\n")
-    for arguments in ((), ("--json",)):
-        code, out, err = predict("classes.fsvi", tmp_path / "none.csv", *arguments)
-        assert code == 0 and err == "0 predictions.\n"
-    assert json.loads(out) == {"predictions": []}
+    code, out, err = predict("classes.fsvi", tmp_path / "none.csv")
+    assert code == 0 and err == "0 predictions.\n" and len(out.splitlines()) == 1
 
 
 def test_referral_by_rows_with_the_target(predict, folder, tmp_path):

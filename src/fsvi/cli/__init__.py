@@ -126,13 +126,12 @@ def _predict_parser(commands: Any) -> None:
     held_out = "held-out inputs x and labels y in a .npz, or rows with the target column, to choose the threshold by"
     add("--calibration", type=Path, help=held_out)
     add("--confidence", type=float, default=0.9, help="how sure to be of that accuracy (default: %(default)s)")
-    add("--out", type=Path, help="file to write: .csv, .parquet or .json; or a folder, with a file for each input")
+    add("--out", type=Path, help="file to write: .csv or .parquet; or a folder, with a file for each input")
     add("--keep", action="append", default=[], help="a column to carry over to the predictions; may be repeated")
     add("--jobs", type=int, default=1, help="files to score at the same time, if --out is a folder")
     add("--samples", type=int, help="draws of the function (default: 100, or as a table's model was made)")
     _add_net(add)
     _add_device(add)
-    add("--json", action="store_true", help="print JSON for other programs")
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -144,8 +143,6 @@ def _predict(options: argparse.Namespace) -> None:
     out, is_folder = options.out, options.out is not None and (options.out.is_dir() or not options.out.suffix)
     if (options.refer_for is None) != (options.calibration is None):
         options.parser.error("--refer-for and --calibration go together: give both, or neither.")
-    if options.json and out is not None:
-        options.parser.error("--json prints to the terminal: with --out, let the file's name end in .json.")
     for name, share in (("--refer-for", options.refer_for or 0.0), ("--confidence", options.confidence)):
         check_fraction(name, share)
     first = Path(options.inputs[0])
@@ -165,10 +162,10 @@ def _predict(options: argparse.Namespace) -> None:
             raise FSVIError(report.failures())
         return
     with tempfile.TemporaryDirectory() as folder:  # what is printed is written first, so that a failure prints nothing
-        target = out or Path(folder, "predictions.json" if options.json else "predictions.csv")
-        counts = predict_file(scorer, first, target, options.keep, _to_stderr)
+        printed = Path(folder, "predictions.csv")
+        counts = predict_file(scorer, first, out or printed, options.keep, _to_stderr)
         if out is None:
-            with open(target, encoding="utf-8", newline="") as text:
+            with open(printed, encoding="utf-8", newline="") as text:
                 shutil.copyfileobj(text, sys.stdout)
     referred = f": {counts['keep']} to keep, {counts['refer']} to refer. {scorer.referral}" if scorer.referral else "."
     _to_stderr(f"{counts['inputs']} predictions{referred}")

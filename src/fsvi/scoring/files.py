@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,7 +22,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from fsvi.calibration import Referral
 from fsvi.errors import FileFormatError, FSVIError, InvalidInputError
-from fsvi.scoring.scorers import ModelFile, Scorer
+from fsvi.scoring.scorers import ModelFile, Scorer, Tell
 from fsvi.scoring.writing import write_parts
 from fsvi.serialization import building_from, check_writable, reason, remove_leftovers, write_bytes
 from fsvi.tables.reading import ARRAY_ENDINGS, CSV_ENDINGS, PARQUET_ENDINGS
@@ -34,7 +34,6 @@ _OWN = ".fsvi"
 """The folder of receipts and locks among the predictions; readers of whole folders leave out names with a dot."""
 _LINE_EVERY = 10.0
 _MOST_TOLD = 20
-Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ class TableEncoder(Configurable):
     def examine(self, table: Table) -> tuple[NDArray[np.float64], list[str]]:
         """Numbers, and sentences about what is unlike training."""
         self.check_names(table.names)
-        encoded, surprises = [], []
+        encoded: list[NDArray[np.float64]] = []
+        surprises: list[str] = []
         for column in self.columns:
             values = column.parse(table)
             encoded += column.encode(values).values()
@@ -106,6 +107,5 @@ def nearest(name: str, names: Collection[str]) -> str | None:
     """The most similar name, also if one is part of the other; None if none is similar."""
     by_lower = {other.lower(): other for other in names}
     close = get_close_matches(name.lower(), by_lower, n=1)
-    parts = [other for other in by_lower if name.lower() in other or other in name.lower()]
-    found = close or parts
-    return by_lower[found[0]] if found else None
+    close += [other for other in by_lower if name.lower() in other or other in name.lower()]
+    return by_lower[close[0]] if close else None

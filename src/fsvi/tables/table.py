@@ -38,6 +38,11 @@ class Table:
         return len(self.lines)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, which scikit-learn's checks ask for."""
+        return len(self), len(self.columns)
+
+    @property
     def names(self) -> list[str]:
         """The columns' names, in order."""
         return list(self.columns)

@@ -162,12 +162,10 @@ class TableScorer(Scorer):
         table = table.take(~missing(table.columns[name]))
         if not len(table):
             raise InvalidInputError(f"{path} has no row with a right answer in the column {name!r}.")
-        values = table.columns[name]
-        if hasattr(self.model, "classes_"):
-            y = self.model.classes_[self.model._as_indices([label(value) for value in values.tolist()])]
-        else:
-            y = as_numbers(name, table)
-        return table.without([name]), y
+        if not hasattr(self.model, "classes_"):
+            return table.without([name]), as_numbers(name, table)
+        labels = [label(value) for value in table.columns[name].tolist()]
+        return table.without([name]), self.model.classes_[self.model._as_indices(labels)]
 
     def predict(self, inputs: Tensor) -> tuple[Predictive, Columns]:
         """Predictions in the targets' units, and conformal sets or intervals after a calibration."""

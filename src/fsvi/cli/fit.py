@@ -74,15 +74,14 @@ def _examples(
         check_choice("column", name, table.names)
     if options.target in options.columns:
         raise InvalidInputError(f"{options.target!r} is the target: use --task to say what it holds.")
-    values = table.columns[options.target]
-    known = ~missing(values)
-    if not known.all():
-        tell(f"{int((~known).sum())} rows lack the target {options.target!r} and are left out.")
-        table, values = table.take(known), values[known]
+    gaps = missing(table.columns[options.target])
+    if gaps.any():
+        tell(f"{gaps.sum()} rows lack the target {options.target!r} and are left out.")
+        table = table.take(~gaps)
     if len(table) < _FEWEST_ROWS:
         raise InvalidInputError(f"there are {len(table)} usable rows: at least {_FEWEST_ROWS} are needed.")
     task = _task(options, table)
-    y = _labels(values) if task == "classification" else _numbers(options.target, table)
+    y = _labels(table.columns[options.target]) if task == "classification" else _numbers(options.target, table)
     if len(np.unique(y)) < 2:
         raise InvalidInputError(f"every row has the same target, {y[0]}: there is nothing to learn.")
     weights = None if options.weight is None else _numbers(options.weight, table)
@@ -131,7 +130,7 @@ def _column_types(table: Table, options: Options, tell: Tell) -> dict[str, str]:
         if name in types:
             continue
         kind = detect_kind(values, read_numbers=True)
-        if kind == "number" and _counts_rows(as_numbers(name, table)):
+        if kind == "number" and (np.diff(np.sort(as_numbers(name, table))) == 1).all():  # NaN differs by NaN
             tell(f"Column {name!r} only counts rows and is left out; --number {name} keeps it.")
             kind = "ignore"
         if kind == "text":
@@ -139,11 +138,6 @@ def _column_types(table: Table, options: Options, tell: Tell) -> dict[str, str]:
             kind = "ignore"
         types[name] = kind
     return types
-
-
-def _counts_rows(values: NDArray[np.float64]) -> bool:
-    """Whether the values are 1, 2, 3, … in some order, without gaps."""
-    return bool((np.diff(np.sort(values)) == 1).all())  # NaN differs by NaN
 
 
 def _tell_columns(encoder: TableEncoder, table: Table, tell: Tell) -> None:

@@ -205,8 +205,7 @@ def _output_name(path: Path) -> str:
     ending = next((each for each in _ENDINGS if path.name.lower().endswith(each)), None)
     if ending is None:
         raise InvalidInputError(f"{path} ends in {path.suffix!r}: files that can be scored end in {_ENDINGS}.")
-    stem = path.name[: -len(ending)]
-    return (path.parent / f"{stem}{'.csv' if ending in CSV_ENDINGS else '.parquet'}").as_posix()
+    return path.as_posix()[: -len(ending)] + (".csv" if ending in CSV_ENDINGS else ".parquet")
 
 
 def _claim(out: Path, by: Mapping[str, Any], names: Iterable[str]) -> None:

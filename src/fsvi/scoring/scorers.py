@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
+import pkgutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -258,10 +258,9 @@ def _as_whole(values: NDArray[Any]) -> NDArray[Any]:
 
 def _made_net(name: str) -> nn.Module:
     """What the function of a `module:function` returns; the module is looked for in the current folder first."""
-    module, _, function = name.partition(":")
     sys.path.insert(0, "")
     try:
-        net = getattr(importlib.import_module(module), function)()
+        net = pkgutil.resolve_name(name)()
     except Exception as error:  # it is the user's code
         said = f"{type(error).__name__}: {first_line(error)}"
         raise InvalidInputError(f"--net {name} cannot be called without arguments: {said}.") from error

@@ -23,8 +23,6 @@ from fsvi.tables.cells import is_number
 WRITERS = {".csv": pa.csv.CSVWriter, ".parquet": partial(pa.parquet.ParquetWriter, compression="zstd")}
 """By the endings of files of predictions."""
 _FORMULA = frozenset("=+-@\t\r")
-_IN_CSV = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_temporal)
-"""Arrow's types that are not text in CSV files."""
 
 
 def write_parts(path: Path, parts: Iterable[Mapping[str, Any]]) -> None:
@@ -39,20 +37,18 @@ def write_parts(path: Path, parts: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _as_table(columns: Mapping[str, Any], is_csv: bool) -> Any:
-    table = pa.table({name: _as_arrow(values) for name, values in columns.items()})
-    if not is_csv:
-        return table
-    return pa.table({_harmless(name): _in_csv(table[name]) for name in table.column_names})
+    arrays = {name: _as_arrow(values) for name, values in columns.items()}
+    return pa.table({_harmless(name): _in_csv(values) for name, values in arrays.items()} if is_csv else arrays)
 
 
 def _as_arrow(values: Any) -> Any:
     """Text of any kind of array has Arrow's type of text, also without any rows."""
     is_text = isinstance(values, np.ndarray) and values.dtype.kind in "OUS"
-    return pa.array(values.tolist(), pa.string()) if is_text else values
+    return pa.array(values.tolist(), pa.string()) if is_text else pa.array(values)
 
 
 def _in_csv(values: Any) -> Any:
-    if any(test(values.type) for test in _IN_CSV):
+    if pa.types.is_primitive(values.type):
         return values
     return pa.array([None if cell is None else _harmless(str(cell)) for cell in values.to_pylist()], pa.string())
 

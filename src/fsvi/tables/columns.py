@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
-from fsvi.tables.cells import UNITS, all_numbers, as_number, date_format, days, is_number, parse_date
+from fsvi.tables.cells import UNITS, all_numbers, as_number, date_format, days, parse_date
 from fsvi.tables.table import Table, label
 
 MOST_CATEGORIES = 64
@@ -155,16 +155,8 @@ class CategoryColumn(Column):
         return cls(name, ranked[:MOST_CATEGORIES], sorted(ranked[MOST_CATEGORIES:]), has_missing)
 
     def parse(self, table: Table) -> NDArray[Any]:
-        """Strings, None where there is none; numbers where training had words are refused."""
-        labels = _as_labels(table.columns[self.name])
-        strange = set(labels.tolist()) - {*self._index, None}
-        if any(map(is_number, strange)) and not any(map(is_number, self._index)):
-            at = next(i for i, value in enumerate(labels.tolist()) if value is not None and is_number(value))
-            raise InvalidInputError(
-                f"column {self.name!r} has the number {labels[at]} in line {table.lines[at]}, but training had "
-                f"categories there, such as {self.levels[0]!r}: are the columns mixed up?"
-            )
-        return labels
+        """Strings, None where there is none."""
+        return _as_labels(table.columns[self.name])
 
     def encode(self, values: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
         """1 in the column of the row's category, 0 in the others; `UNKNOWN` in all for a category never seen."""

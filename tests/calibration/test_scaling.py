@@ -7,7 +7,8 @@ import torch
 
 from calibration_cases import class_predictions, real_predictions
 from fsvi.calibration import TemperatureScaling, VarianceScaling
-from fsvi.likelihoods import CategoricalPredictive
+from fsvi.errors import InvalidInputError
+from fsvi.likelihoods import CategoricalPredictive, MixturePredictive
 
 
 def numpy_nll(p, y, scale):
@@ -68,3 +69,12 @@ def test_the_mean_stays_and_the_variance_grows_by_the_square():
     torch.testing.assert_close(scaled.mean, p.mean)
     torch.testing.assert_close(scaled.variance, factor.square() * p.variance)
     torch.testing.assert_close(scaled.noise_variance, factor.square() * p.noise_variance)
+
+
+def test_logits_of_counts_are_not_those_of_classes():
+    counts = MixturePredictive(
+        torch.distributions.NegativeBinomial, total_count=torch.ones(1), logits=torch.zeros(3, 4, 1)
+    )
+    for p in (counts, class_predictions(4)[0].summary()):
+        with pytest.raises(InvalidInputError, match="no class probabilities"):
+            TemperatureScaling(2.0)(p)

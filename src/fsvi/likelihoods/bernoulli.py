@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.numbers import NumberLikelihood
 from fsvi.likelihoods.predictive import Predictive, as_numbers, check_defined, check_present, named
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Bernoulli(NumberLikelihood):
@@ -85,6 +88,10 @@ class BernoulliPredictive(Predictive):
                 "by p.column(i)."
             )
         return super().class_probabilities()
+
+    def tempered(self, temperature: float) -> Self:
+        """A copy whose draws have logits divided by a temperature."""
+        return self._with_parameters({"logits": self.logits / temperature})
 
     def labels(self) -> Tensor:
         """Whether each label is more probable than not, as 0 or 1, (n, labels), or (n,) for a single label."""

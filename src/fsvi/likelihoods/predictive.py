@@ -129,9 +129,7 @@ class Predictive:
 
     def tempered(self, temperature: float) -> Self:
         """A copy whose draws have logits divided by a temperature; everything else stays."""
-        if "logits" not in getattr(self, "parameters", {}):
-            self._refuse("logits: give a prediction of classes with its draws, such as method.predict(x)")
-        return self._with_parameters({"logits": self.parameters["logits"] / temperature})
+        self._refuse("class probabilities: give a prediction of classes with its draws, such as method.predict(x)")
 
     def class_probabilities(self) -> Tensor:
         """The mean over draws, (n, classes), for predictions of one class per input."""

@@ -32,14 +32,11 @@ Verdict = Literal["ok", "differs", "unverified", "wrong", "missing"]
 
 @dataclass(frozen=True, eq=False)
 class DataSplit:
-    """One split of a dataset, in memory.
+    """One split of a dataset, in memory; `note` is a phrase to print next to results, if it is not the published split.
 
     Attributes:
         x: Images (n, channels, height, width) uint8, the features of a table (n, d) float64, or a tuple of texts.
         y: Labels (n,) int64, or the targets of a regression (n, 1) float64.
-        name: The dataset's name.
-        split: Which split it is.
-        note: A phrase to print next to results; empty if this is exactly the published split.
         sha256: SHA-256 of `x` and `y`, independent of the files they were read from.
     """
 

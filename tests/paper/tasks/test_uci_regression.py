@@ -36,7 +36,7 @@ def test_the_network_sees_standardised_training_rows(table):
 @pytest.mark.parametrize("name", TABLES)
 def test_gfsvi_is_random_where_fsvi_is_and_has_its_own_defaults_otherwise(table, name):
     method = TASKS[f"uci-{name}"].experiment(Order(f"uci-{name}", "gfsvi")).build(0)
-    plain = GFSVI(mlp(3, (50,), 1), Gaussian(), method.context, stochastic=_TUNED[name].stochastic)
+    plain = GFSVI(mlp(3, (50,), 1), Gaussian(), method.context, stochastic=_TUNED[name].fsvi.get("stochastic", "all"))
     ours, theirs = (each.config()["settings"] for each in (method, plain))
     assert {**ours, "likelihood": None} == {**theirs, "likelihood": None}
 

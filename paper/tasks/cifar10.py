@@ -18,13 +18,10 @@ from paper.data import Normalize
 from paper.experiment import PROFILES, Experiment, Order, Outcome
 from paper.task import Section, Sweep, Task, TriangularSchedule
 from paper.tasks.images import (
-    AugmentedImages,
     ImageEffort,
     evaluate_test_sets,
-    make_classifier,
-    make_context,
+    image_experiment,
     measure_shifts,
-    started,
 )
 from paper.whitened_cnn import whitened_cnn
 
@@ -144,9 +141,6 @@ def cifar10(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = data.load(NAME, "train")
     normalize = Normalize.of(train.x)
-    context, sources, mixed = make_context(order, normalize, OOD)
-    x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
-    make = make_classifier(order, partial(effort.network, x), context, effort.settings)
 
     def evaluate(method: Method) -> Outcome:
         found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort)
@@ -161,19 +155,8 @@ def cifar10(order: Order) -> Experiment:
         curves["corruption"] = rows.round(5).reset_index().to_dict("list")
         return Outcome(found, curves, list(tests.values()))
 
-    made = "corrupted images regenerated from the published definitions"
-    notes = [*effort.differences, *mixed, made]
-    experiment = Experiment(
-        make,
-        (x, y),
-        effort.fit_settings(order),
-        evaluate,
-        [train, *sources],
-        notes,
-        partial(AugmentedImages, shift=effort.shift, edges=effort.edges),
-        tests=(NAME, *OOD),
-    )
-    return started(experiment, order, is_warm=bool(effort.fine_tuning))
+    own = replace(effort, notes=(*effort.notes, "corrupted images regenerated from the published definitions"))
+    return image_experiment(order, own, train, normalize, evaluate, tests=(NAME, *OOD), refused=OOD)
 
 
 _COLUMNS = (

@@ -22,13 +22,10 @@ from paper.data.store import content_hash
 from paper.experiment import PROFILES, Experiment, Order, Outcome, thin
 from paper.task import Section, Sweep, Task, TriangularSchedule
 from paper.tasks.images import (
-    AugmentedImages,
     ImageEffort,
     evaluate_shift,
-    make_classifier,
-    make_context,
+    image_experiment,
     predict,
-    started,
 )
 from paper.whitened_cnn import whitened_cnn
 
@@ -124,10 +121,6 @@ def retina(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = _load(NAME, "train", effort.images, effort.size)
     normalize = Normalize.of(train.x)
-    context, sources, mixed = make_context(order, normalize, (SHIFTED, NAME))
-    x, y = normalize(train.x), train.y
-    make = make_classifier(order, partial(effort.network, x), context, effort.settings)
-    stands_in = bool(train.note)
 
     def validation() -> tuple[Tensor, Tensor]:
         held_out = _load(NAME, "validation", effort.test_images, effort.size)
@@ -148,20 +141,11 @@ def retina(order: Order) -> Experiment:
             curves["roc"][name] = {"fpr": thin(alarms), "tpr": thin(detected)}
         return Outcome(found, curves, list(sets.values()))
 
-    if stands_in:
-        effort = replace(effort, batch_size=min(effort.batch_size, _STAND_IN_BATCH))
-    experiment = Experiment(
-        make,
-        (x, y),
-        effort.fit_settings(order),
-        evaluate,
-        [train, *sources],
-        [*effort.differences, *mixed],
-        partial(AugmentedImages, shift=effort.shift) if effort.shift else None,
-        validation if stands_in else None,
-        tests=(NAME,),
-    )
-    return started(experiment, order, is_warm=bool(effort.fine_tuning))
+    refused = (SHIFTED, NAME)
+    if not train.note:
+        return image_experiment(order, effort, train, normalize, evaluate, (NAME,), refused)
+    small = replace(effort, batch_size=min(effort.batch_size, _STAND_IN_BATCH))
+    return image_experiment(order, small, train, normalize, evaluate, (NAME,), refused, validation)
 
 
 def _load(name: str, split: Any, num: int | None, size: int) -> DataSplit:

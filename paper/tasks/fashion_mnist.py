@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fsvi.methods import Method
@@ -13,14 +14,7 @@ from paper.data import Normalize
 from paper.experiment import Experiment, Order, Outcome
 from paper.methods import dataset_name
 from paper.task import Section, Sweep, Task
-from paper.tasks.images import (
-    FSVI_SETTINGS,
-    ImageEffort,
-    evaluate_test_sets,
-    make_classifier,
-    make_context,
-    started,
-)
+from paper.tasks.images import FSVI_SETTINGS, ImageEffort, evaluate_test_sets, image_experiment
 
 NAME = "fashion-mnist"
 OOD = ("mnist", "notmnist")
@@ -54,23 +48,22 @@ def fashion_mnist(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = data.load(NAME, "train")
     normalize = Normalize.of(train.x)
-    context, sources, mixed = make_context(order, normalize, OOD)
     dropout = _DROPOUT.get(order.member, 0.0)
-    make = make_classifier(order, lambda: cnn(dropout=dropout), context, _SETTINGS)
-    x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
+    steps = {**(_SGD if order.member in _WITH_SGD else _ADAM), **order.fit_settings}
+    dropped = f", dropout {dropout}" if dropout else ""
+    own = replace(
+        effort,
+        network=lambda _: cnn(dropout=dropout),
+        fit=steps,
+        settings=_SETTINGS,
+        notes=(f"{steps['optimizer']} at {steps['lr']}{dropped}; the paper's: sgd at 0.005",),
+    )
 
     def evaluate(method: Method) -> Outcome:
         found, curves, tests = evaluate_test_sets(method, NAME, OOD, normalize, effort)
         return Outcome(found, curves, list(tests.values()))
 
-    steps = _SGD if order.member in _WITH_SGD else _ADAM
-    fit_settings = {**steps, **effort.fit_settings(order)}
-    dropped = f", dropout {dropout}" if dropout else ""
-    protocol = f"{fit_settings['optimizer']} at {fit_settings['lr']}{dropped}; the paper's: sgd at 0.005"
-    notes = [*effort.differences, *mixed, protocol]
-    tests = (NAME, *OOD)
-    experiment = Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=tests)
-    return started(experiment, order)
+    return image_experiment(order, own, train, normalize, evaluate, tests=(NAME, *OOD), refused=OOD)
 
 
 _COLUMNS = (

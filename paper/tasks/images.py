@@ -28,7 +28,7 @@ from fsvi.validation import check_choice
 from paper import data
 from paper.data import DataSplit, Normalize
 from paper.data.catalog import Split, entry_of
-from paper.experiment import Experiment, Order, thin
+from paper.experiment import Experiment, Order, Outcome, thin
 
 _MEMBERS = 3
 """The number of runs that an ensemble joins."""
@@ -267,6 +267,33 @@ def entropy_histogram(p: CategoricalPredictive) -> list[float]:
     entropy = p.entropy().double().clamp(0.0, most)
     counts = torch.histc(entropy, _BINS, 0.0, most)
     return [round(float(value), 5) for value in counts / len(entropy)]
+
+
+def image_experiment(
+    order: Order,
+    effort: ImageEffort,
+    train: DataSplit,
+    normalize: Normalize,
+    evaluate: Callable[[Method], Outcome],
+    tests: Sequence[str],
+    refused: Sequence[str],
+    validation: Callable[[], tuple[Tensor, Tensor]] | None = None,
+) -> Experiment:
+    """The experiment of a classifier of images; datasets in `refused` cannot be the context."""
+    context, sources, mixed = make_context(order, normalize, refused)
+    x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
+    experiment = Experiment(
+        make_classifier(order, partial(effort.network, x), context, effort.settings),
+        (x, y),
+        effort.fit_settings(order),
+        evaluate,
+        [train, *sources],
+        [*effort.differences, *mixed],
+        partial(AugmentedImages, shift=effort.shift, edges=effort.edges) if effort.shift else None,
+        validation,
+        tests,
+    )
+    return started(experiment, order, is_warm=bool(effort.fine_tuning))
 
 
 def started(experiment: Experiment, order: Order, is_warm: bool = False) -> Experiment:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fsvi.methods import Method
 from fsvi.networks import cnn
 from paper import data
@@ -13,10 +15,8 @@ from paper.tasks.images import (
     FSVI_SETTINGS,
     ImageEffort,
     evaluate_images,
-    make_classifier,
-    make_context,
+    image_experiment,
     measure_shifts,
-    started,
 )
 
 NAME = "rotated-mnist"
@@ -27,15 +27,20 @@ _FAR = 45
 _ROTATING = ("corrupted",)
 """Contexts with rotated training digits, which are the test here."""
 
-_EFFORTS = {
-    "paper": ImageEffort(None, None, epochs=30, num_samples=10),
-    "quick": ImageEffort(12_000, 2_000, epochs=10, num_samples=10),
-    "smoke": ImageEffort(256, 64, epochs=1, num_samples=2),
-}
-
-_SETTINGS = {"fsvi": FSVI_SETTINGS}
 _DROPOUT = 0.25
 """Dropout of the dense layer, for all methods."""
+_PAPER = ImageEffort(
+    *(None, None, 30, 10),
+    network=lambda _: cnn(dropout=_DROPOUT),
+    fit={"lr": 1e-3},
+    settings={"fsvi": FSVI_SETTINGS},
+    notes=(f"dropout {_DROPOUT}",),
+)
+_EFFORTS = {
+    "paper": _PAPER,
+    "quick": replace(_PAPER, images=12_000, test_images=2_000, epochs=10),
+    "smoke": replace(_PAPER, images=256, test_images=64, epochs=1, num_samples=2),
+}
 
 
 def rotated_mnist(order: Order) -> Experiment:
@@ -51,9 +56,6 @@ def rotated_mnist(order: Order) -> Experiment:
     effort = _EFFORTS[order.profile]
     train = data.load("mnist", "train")
     normalize = Normalize.of(train.x)
-    context, sources, mixed = make_context(order, normalize, _ROTATING)
-    make = make_classifier(order, lambda: cnn(dropout=_DROPOUT), context, _SETTINGS)
-    x, y = normalize(train.x[: effort.images]), train.y[: effort.images]
 
     def evaluate(method: Method) -> Outcome:
         test = data.load("mnist", "test")
@@ -66,10 +68,7 @@ def rotated_mnist(order: Order) -> Experiment:
         found["entropy_rise"] = float(far["entropy"] - rows["entropy"][0])
         return Outcome(found, {**curves, "rotation": rows.round(5).reset_index().to_dict("list")}, [test])
 
-    notes = [*effort.differences, *mixed, f"dropout {_DROPOUT}"]
-    fit_settings = {"lr": 1e-3, **effort.fit_settings(order)}
-    experiment = Experiment(make, (x, y), fit_settings, evaluate, [train, *sources], notes, tests=("mnist",))
-    return started(experiment, order)
+    return image_experiment(order, effort, train, normalize, evaluate, tests=("mnist",), refused=_ROTATING)
 
 
 _COLUMNS = (

@@ -49,8 +49,8 @@ def test_the_papers_settings(monkeypatch):
     assert dict(experiment.fit_settings) == {"epochs": 200, "batch_size": 128, "lr": 5e-3, "optimizer": "sgd"}
     assert list(experiment.notes) == [
         "corrupted: 17 of the 19 published kinds, without frost and spatter",
-        "half of the context points are from the minibatch",
         "corrupted images regenerated from the published definitions",
+        "half of the context points are from the minibatch",
     ]
     method = experiment.build(0)
     parts = [type(part) for part in method.context.contexts]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,9 @@ def demo(given: Namespace) -> None:
     from paper.report import write_report
 
     print("Training on the toy tasks: a few minutes on 2 cores.")
-    orders = sweeps.plan("toy", seeds=1, profile="smoke" if given.quick else "paper")
+    orders = sweeps.plan("toy", seeds=1, profile="smoke" if given.quick else "paper", **_compute(given))
     workers = sweeps.Workers(given.jobs or min(_MOST_JOBS, cpu_count()), threads=1)
-    sweeps.reproduce([replace(order, **_compute(given)) for order in orders], given.out, print, workers)
+    sweeps.reproduce(orders, given.out, print, workers)
     write_report(given.out, given.out, is_demo=True)
 
 
@@ -48,7 +47,7 @@ def reproduce(given: Namespace) -> None:
     """Make all runs behind a table or figure of the paper; a killed sweep continues."""
     from paper import runs, sweeps
 
-    orders = sweeps.plan(given.what, given.methods, given.seeds, given.profile)
+    orders = sweeps.plan(given.what, given.methods, given.seeds, given.profile, **_compute(given))
     if given.list:
         states = [runs.state(order, given.out) for order in orders]
         for state, order in zip(states, orders, strict=True):
@@ -57,7 +56,7 @@ def reproduce(given: Namespace) -> None:
         return
     threads = given.threads or (1 if given.jobs > 1 else None)
     workers = sweeps.Workers(given.jobs, given.backend, threads)
-    sweeps.reproduce([replace(order, **_compute(given)) for order in orders], given.out, print, workers)
+    sweeps.reproduce(orders, given.out, print, workers)
 
 
 def tune(given: Namespace) -> None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
 import joblib
 import torch
@@ -41,8 +42,10 @@ class Workers:
         check_choice("backend", self.backend, ("loky", "ray", "dask"))
 
 
-def plan(name: str, methods: Sequence[str] = (), seeds: int | None = None, profile: Profile = "paper") -> list[Order]:
-    """The runs of a sweep, or of all of them; without `methods` or `seeds`, with the sweep's own."""
+def plan(
+    name: str, methods: Sequence[str] = (), seeds: int | None = None, profile: Profile = "paper", **compute: Any
+) -> list[Order]:
+    """The runs of a sweep, or of all of them, on a device and in a precision; without `methods` or `seeds`, its own."""
     check_choice("name", name, [*SWEEPS, "all"])
     tasks = [task for task in TASKS.values() if profile in task.profiles]
     chosen = [task for task in tasks if name in (task.sweep.name, "all")]
@@ -55,7 +58,7 @@ def plan(name: str, methods: Sequence[str] = (), seeds: int | None = None, profi
         check_choice("methods", method, known)
     most = max(max(each.values()) for each in rows.values()) if seeds is None else check_count("seeds", seeds)
     return [  # seed by seed, so that the first results cover all tasks and methods of a sweep
-        checked(Order(task.name, method, profile, seed, context))
+        checked(Order(task.name, method, profile, seed, context, **compute))
         for sweep, seed in product(rows, range(most))
         for task in chosen
         for label, num in rows[sweep].items()

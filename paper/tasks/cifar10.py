@@ -135,8 +135,7 @@ def cifar10(order: Order) -> Experiment:
     (`paper/NOTEBOOK.md`); those of the monochrome context, MC dropout and SWAG have not been tuned.
 
     `accuracy_corrupted` is the mean over the kinds of corruption at severity 2, as in the paper, but without the two
-    kinds in `ABSENT`. `accuracy_corrupted_1` to `_5` are the means at each severity. The images are corrupted here, by
-    the published definitions of CIFAR-10-C.
+    kinds in `ABSENT`.
     """
     effort = _EFFORTS[order.profile]
     train = data.load(NAME, "train")

@@ -102,21 +102,15 @@ _EFFORTS = {
 def retina(order: Order) -> Experiment:
     """ResNet-50 on EyePACS, sight-threatening or not; SGD with Nesterov momentum and a cosine schedule, 90 epochs.
 
-    `run retina fsvi` is the paper's row: AUROC 88.5 and accuracy 89.8 on EyePACS, 94.1 and 87.6 on APTOS; with
-    half of the photographs referred, 91.0 and 96.4, 90.6 and 90.7. Both datasets are available from Kaggle only. At
-    128×128 they need 20 GB of memory and a GPU.
+    `run retina fsvi` is the paper's row: AUROC 88.5 and accuracy 89.8 on EyePACS, 94.1 and 87.6 on APTOS; with half of
+    the photographs referred, 91.0 and 96.4, 90.6 and 90.7. Both datasets are available from Kaggle only, and need 20 GB
+    of memory and a GPU.
 
     If EyePACS is absent, DeepDRiD's 1,200 training and 400 evaluation photographs, of different patients, replace it
-    (about six hours on one processor core). If APTOS is absent, an imitated poorer camera takes the test photographs
-    again: the images shift, the patients stay the same. `--profile quick` is ResNet-18 on photographs of 64×64 and
-    takes less than ten minutes. `--profile desk` is a compact network on photographs of 128×128, shifted and mirrored
-    at random; methods other than MAP start from MAP's network. Its settings have not been tuned.
-
-    DeepDRiD has a validation split of other patients for tuning, since it has four photographs of each patient.
-
-    Names with `_shifted` are metrics of the shifted photographs, names with `_referred_50` metrics of the photographs
-    that are kept when half are referred. `sensitivity_nhs` is the sensitivity at a specificity of 80%; the British
-    health service asks for 85%.
+    (about six hours on one processor core); it has a validation split of other patients, too. If APTOS is absent, an
+    imitated poorer camera takes the test photographs again. `--profile quick` is ResNet-18 on photographs of 64×64.
+    `--profile desk` is a compact network on photographs of 128×128, whose settings have not been tuned; methods other
+    than MAP start from MAP's network.
     """
     effort = _EFFORTS[order.profile]
     train = _load(NAME, "train", effort.images, effort.size)
@@ -141,11 +135,10 @@ def retina(order: Order) -> Experiment:
             curves["roc"][name] = {"fpr": thin(alarms), "tpr": thin(detected)}
         return Outcome(found, curves, list(sets.values()))
 
-    refused = (SHIFTED, NAME)
-    if not train.note:
-        return image_experiment(order, effort, train, normalize, evaluate, (NAME,), refused)
-    small = replace(effort, batch_size=min(effort.batch_size, _STAND_IN_BATCH))
-    return image_experiment(order, small, train, normalize, evaluate, (NAME,), refused, validation)
+    stands_in = bool(train.note)
+    own = replace(effort, batch_size=min(effort.batch_size, _STAND_IN_BATCH)) if stands_in else effort
+    held_out = validation if stands_in else None
+    return image_experiment(order, own, train, normalize, evaluate, (NAME,), (SHIFTED, NAME), held_out)
 
 
 def _load(name: str, split: Any, num: int | None, size: int) -> DataSplit:

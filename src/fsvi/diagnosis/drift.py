@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fsvi.diagnosis.findings import LISTED, Diagnosis, Finding, Level
+from fsvi.diagnosis.findings import Diagnosis, Finding, Level, first
 from fsvi.diagnosis.statistics import ALPHA
 from fsvi.errors import InvalidInputError
 from fsvi.serialization import Configurable
@@ -74,7 +74,7 @@ class Seen:
         for at, (column, sketch) in enumerate(zip(self.encoder.columns, self.sketch.columns, strict=True)):
             values = column.parse(table)
             self.counts[at] += _count(sketch, values)
-            outside |= _outside(column, sketch, values)
+            outside |= _outside(column, values)
         self.num += len(table)
         self.num_outside += int(outside.sum())
 
@@ -106,15 +106,14 @@ class Seen:
             p, shift = _compare(old, new)
             found.append((sketch["name"], min(1.0, p * len(self.counts)), shift))
         alarming = sorted((each for each in found if each[1] <= ALPHA / 2 and each[2] >= _SMALL), key=lambda e: -e[2])
+        shifted = first([f"{name!r} ({shift:.0%} of rows)" for name, _, shift in alarming])
         rate = f"a false alarm in at most {ALPHA:.0%} of checks"
         numbers = {"columns": float(len(alarming)), "p": min(each[1] for each in found)}
         numbers |= {"shift": max(each[2] for each in found)}
         if not alarming:
             sentence = f"All {len(found)} columns are distributed as in training, or nearly so ({rate})."
             return Finding("drift", "ok", sentence, numbers=numbers)
-        named = ", ".join(f"{name!r} ({shift:.0%} of rows)" for name, _, shift in alarming[:LISTED])
-        more = f" and {len(alarming) - LISTED} more" if len(alarming) > LISTED else ""
-        sentence = f"{len(alarming)} of {len(found)} columns have shifted since training: {named}{more} ({rate})."
+        sentence = f"{len(alarming)} of {len(found)} columns have shifted since training: {shifted} ({rate})."
         advice = "Check the model on new rows with targets, calibrate it on them, or train it again."
         return Finding("drift", "care", sentence, advice, numbers)
 
@@ -132,12 +131,12 @@ def _count(sketch: Mapping[str, Any], values: NDArray[Any]) -> NDArray[np.float6
     return np.bincount(places, minlength=len(edges) + 2).astype(float)
 
 
-def _outside(column: Any, sketch: Mapping[str, Any], values: NDArray[Any]) -> NDArray[np.bool_]:
+def _outside(column: Any, values: NDArray[Any]) -> NDArray[np.bool_]:
     """Numbers below or above all training rows, and categories that none of them had."""
-    if "levels" in sketch:
+    if column.kind == "category":
         known = {None, *column.levels, *column.rare}
         return np.array([value not in known for value in values.tolist()], dtype=bool)
-    beyond: NDArray[np.bool_] = (values < sketch["edges"][0]) | (values > sketch["edges"][-1])
+    beyond: NDArray[np.bool_] = (values < column.low) | (values > column.high)
     return beyond
 
 

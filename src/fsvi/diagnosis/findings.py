@@ -10,7 +10,7 @@ from typing import Any, Literal
 Level = Literal["no", "care", "ok"]
 _VERDICTS: dict[Level, str] = {"no": "no", "care": "care", "ok": "trust"}
 """The worst one first."""
-LISTED = 3
+_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -96,5 +96,10 @@ def shown(value: Any) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """How many columns, and the first of them by name."""
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"{len(names)} column{'s' * (len(names) > 1)} ({', '.join(map(repr, names[:LISTED]))}{more})"
+    return f"{len(names)} column{'s' * (len(names) > 1)} ({first([repr(name) for name in names])})"
+
+
+def first(words: Sequence[str]) -> str:
+    """The first of them, and how many more."""
+    more = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
+    return ", ".join(words[:_LISTED]) + more

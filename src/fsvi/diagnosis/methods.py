@@ -40,7 +40,7 @@ def check_method(method: Method, x: Tensor, y: Tensor, num_samples: int) -> Diag
     chosen = _spread(len(x), _MOST_DATA)
     x, y = x[chosen], y[chosen]
     few = x[_spread(len(x), _MOST_POINTS)]
-    members = list(getattr(method, "members", [method]))
+    members = list(method.learners())
     points = _context_points(members[0], x)
     seen = _measure(method.predict(x, _DRAWS), y)
     learning = _check_learning(method, members[0], seen)

@@ -74,7 +74,7 @@ def diagnose_table(model: Any, data: Sequence[Any], refit: bool, time: str | boo
         far,
         repeated,
         _check_leak(columns, rows, codes if is_classes else y.reshape(len(y), -1)[:, 0], is_classes),
-        _check_idle(columns, [name for name in table.names if name not in encoder.names]),
+        _check_idle(columns),
         check_order(seen, tested, y[tested]) if timed is None else None,
         _scope(len(tested), len(y), refit, timed),
     ]
@@ -176,15 +176,12 @@ def _skill(y: Array, is_classes: bool) -> float:
     return float(1 - changes / max(1 - ((counts / len(y)) ** 2).sum(), LEAST))
 
 
-def _check_idle(columns: Sequence[_Column], ignored: Sequence[str]) -> Finding:
-    """Columns that can teach nothing."""
-    ids, constant = [c.name for c in columns if c.is_id], [c.name for c in columns if c.is_constant]
-    kinds = ((ids, "only identifying rows"), (constant, "with one value in all rows"), (ignored, "left out already"))
-    words = [f"{listed(names)} {what}" for names, what in kinds if names]
-    sentence = "; ".join(words) or "No column only identifies rows, and none has one value in all rows"
-    numbers = {"ids": float(len(ids)), "constant": float(len(constant)), "ignored": float(len(ignored))}
-    advice = f"Leave out {listed([*ids, *constant])}." if ids or constant else ""
-    return Finding("idle columns", "care" if ids else "ok", f"{sentence}.", advice, numbers)
+def _check_idle(columns: Sequence[_Column]) -> Finding:
+    """Columns that can teach nothing, and whose new values all lie outside of the training data."""
+    ids = [column.name for column in columns if column.is_id]
+    if not ids:
+        return Finding("idle columns", "ok", "No column only identifies rows.")
+    return Finding("idle columns", "care", f"Only identifying rows: {listed(ids)}.", f"Leave out {listed(ids)}.")
 
 
 # Rows to hold out -----------------------------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,19 +20,20 @@ from torch import Tensor, nn
 from fsvi.calibration import Calibration
 from fsvi.diagnosis.drift import Seen, Sketch
 from fsvi.diagnosis.findings import Diagnosis
-from fsvi.errors import InvalidInputError
-from fsvi.estimators.distance import distance_aware
-from fsvi.estimators.files import Saved
+from fsvi.errors import FileFormatError, InvalidInputError
+from fsvi.estimators.distance import NUM_FEATURES, distance_aware, with_distance
 from fsvi.estimators.members import train_members
 from fsvi.estimators.rows import Scaler, repeat_rows
 from fsvi.functions.contexts import ShiftedRows
 from fsvi.likelihoods import Categorical, Gaussian
 from fsvi.methods.base import Method
+from fsvi.methods.files import as_tree, from_tree
 from fsvi.methods.registry import make_method
-from fsvi.networks import TabularFeatures
+from fsvi.networks import Network, TabularFeatures
 from fsvi.networks.devices import find_device
+from fsvi.serialization import ESTIMATOR, Configurable, building_from, check_draws, plain, read_tree, write_tree
 from fsvi.tables import Table, TableEncoder, as_table, is_mixed
-from fsvi.training import fit
+from fsvi.training import History, fit
 
 Array = NDArray[Any]
 Trained = tuple[Method, Tensor, Tensor]
@@ -49,7 +51,7 @@ _LEAST_HELD_OUT = 10
 
 
 @dataclass(repr=False, eq=False)
-class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
+class Estimator(Configurable, BaseEstimator):  # type: ignore[misc]
     """A network on standardized inputs, trained by a method.
 
     Inputs are arrays of numbers, or frames of pandas or polars whose columns may also hold strings, categories, truth
@@ -87,9 +89,6 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
         method_: The trained method.
         history_: What happened in training the network.
         encoder_: How columns become numbers.
-        sketch_: How often columns had which values, for `check`.
-        scaler_: How these numbers are standardized.
-        seed_: What `random_state` gave.
         target_name_: The target's name, if a column of a data frame was given.
         calibration_: What `calibrate` learned, or None.
         n_features_in_: Number of columns.
@@ -108,6 +107,8 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
     device: str | torch.device | None = None
     progress: bool | None = False
     random_state: int | np.random.RandomState | None = None
+
+    _transient = ("module", "device", "progress")  # a file has the trained network; the others belong to a machine
 
     # Parameters -----------------------------------------------------------------------------------------------------
 
@@ -286,6 +287,53 @@ class Estimator(Saved, BaseEstimator):  # type: ignore[misc]
     @property
     def _is_conformal(self) -> bool:
         return self.calibration_ is not None and self.calibration_.conformal is not None
+
+    # Files ----------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted estimator to one file, without pickle and without training rows; see `load`.
+
+        The file holds the trained network, how columns become numbers, the labels or the targets' scale, the
+        calibration and all parameters but `module`, `device` and `progress`.
+        """
+        check_is_fitted(self)
+        estimator = self.config()
+        if isinstance(self.random_state, np.random.RandomState):
+            estimator["settings"]["random_state"] = self.seed_
+        learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        parts = {"method": as_tree(learned.pop("method_")), "history": asdict(learned.pop("history_"))}
+        write_tree(path, {"estimator": estimator, "learned": plain(learned), **parts}, ESTIMATOR)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], net: nn.Module | None = None) -> Any:
+        """Read what `save` wrote.
+
+        Args:
+            path: The file.
+            net: The architecture, where `module` was a network that a file cannot describe; see `fsvi.load`.
+        """
+        tree = read_tree(path, ESTIMATOR)
+        with building_from(path):
+            estimator = Configurable.from_config(tree["estimator"], progress=False)
+            if not isinstance(estimator, cls):
+                raise FileFormatError(f"{path} holds a {type(estimator).__name__}, not a {cls.__name__}.")
+            model: Any = estimator
+            for name, value in tree["learned"].items():
+                if name in ("classes_", "feature_names_in_"):
+                    value = np.array(value, dtype=object if isinstance(value[0], str) else None)
+                vars(model)[name] = Configurable.from_config(value) if isinstance(value, Mapping) else value
+            check_draws(model.num_samples)
+            if not isinstance(model.target_name_, (str, type(None))):
+                raise FileFormatError(f"{path} has the target {model.target_name_!r}, which is not a name.")
+            columns, scaled = len(model.encoder_.outputs), len(model.scaler_.mean)
+            if columns != scaled:
+                raise FileFormatError(f"{path} has {columns} encoded columns, but scales {scaled}.")
+            if net is not None and model.method == "fsvi":  # the user's module got random features in training
+                network = Network(net).examined(torch.zeros(2, columns, dtype=next(net.parameters()).dtype))
+                net = with_distance(network, columns, (model.settings or {}).get("num_features", NUM_FEATURES))
+            model.history_ = History(**tree["history"])
+            model.method_ = from_tree(tree["method"], path, net)
+        return model
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -177,11 +177,12 @@ def _skill(y: Array, is_classes: bool) -> float:
 
 
 def _check_idle(columns: Sequence[_Column]) -> Finding:
-    """Columns that can teach nothing, and whose new values all lie outside of the training data."""
+    """Columns that can teach nothing."""
     ids = [column.name for column in columns if column.is_id]
     if not ids:
         return Finding("idle columns", "ok", "No column only identifies rows.")
-    return Finding("idle columns", "care", f"Only identifying rows: {listed(ids)}.", f"Leave out {listed(ids)}.")
+    advice = "Leave out what only identifies rows: new rows have values outside of the training data there."
+    return Finding("idle columns", "care", f"Only identifying rows: {listed(ids)}.", advice)
 
 
 # Rows to hold out -----------------------------------------------------------------------------------------------------

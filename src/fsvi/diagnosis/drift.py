@@ -74,7 +74,7 @@ class Seen:
         for at, (column, sketch) in enumerate(zip(self.encoder.columns, self.sketch.columns, strict=True)):
             values = column.parse(table)
             self.counts[at] += _count(sketch, values)
-            outside |= _outside(column, values)
+            outside |= _outside(column, sketch, values)
         self.num += len(table)
         self.num_outside += int(outside.sum())
 
@@ -131,12 +131,12 @@ def _count(sketch: Mapping[str, Any], values: NDArray[Any]) -> NDArray[np.float6
     return np.bincount(places, minlength=len(edges) + 2).astype(float)
 
 
-def _outside(column: Any, values: NDArray[Any]) -> NDArray[np.bool_]:
+def _outside(column: Any, sketch: Mapping[str, Any], values: NDArray[Any]) -> NDArray[np.bool_]:
     """Numbers below or above all training rows, and categories that none of them had."""
     if column.kind == "category":
         known = {None, *column.levels, *column.rare}
         return np.array([value not in known for value in values.tolist()], dtype=bool)
-    beyond: NDArray[np.bool_] = (values < column.low) | (values > column.high)
+    beyond: NDArray[np.bool_] = (values < sketch["edges"][0]) | (values > sketch["edges"][-1])
     return beyond
 
 

@@ -1,5 +1,8 @@
 """The quality of predictions: accuracy and proper scores, calibration, detection, referral, regression.
 
+Everywhere, `p` is a prediction, or for classes also a tensor of their probabilities (n, classes); `y` is what was true:
+labels (n,) or targets (n, targets).
+
 Examples:
     >>> p, y = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1])
     >>> fsvi.metrics.accuracy(p, y), round(fsvi.metrics.nll(p, y), 3)

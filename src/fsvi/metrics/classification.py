@@ -64,10 +64,6 @@ def evaluate_classification(p: Probabilities, y: Any) -> dict[str, float]:
     """Accuracy, proper scores, calibration and selective prediction.
 
     With two classes there is also `auroc`, which is NaN if one of them does not occur.
-
-    Args:
-        p: Predictions, or class probabilities (n, classes).
-        y: Labels (n,).
     """
     metrics = {
         "accuracy": accuracy(p, y),
@@ -83,12 +79,7 @@ def evaluate_classification(p: Probabilities, y: Any) -> dict[str, float]:
 
 
 def accuracy(p: Probabilities, y: Any) -> float:
-    """The fraction of inputs whose most probable class is right; of equally probable classes, the first counts.
-
-    Args:
-        p: Predictions, or class probabilities (n, classes).
-        y: Labels (n,).
-    """
+    """The fraction of inputs whose most probable class is right; of equally probable classes, the first counts."""
     probabilities, y, _ = check_predictions(p, y)
     return float((probabilities.argmax(1) == y).double().mean())
 
@@ -98,10 +89,6 @@ def nll(p: Probabilities, y: Any) -> float:
 
     It is infinite if a label has probability 0. Predictions have log probabilities, so tiny probabilities that would
     underflow stay finite.
-
-    Args:
-        p: Predictions, or class probabilities (n, classes).
-        y: Labels (n,).
     """
     probabilities, labels, observed = check_predictions(p, y)
     if isinstance(p, Predictive):
@@ -110,12 +97,7 @@ def nll(p: Probabilities, y: Any) -> float:
 
 
 def brier(p: Probabilities, y: Any) -> float:
-    """The mean of Σ_c (p_c − 1[y = c])² (Brier 1950), from 0 to 2, because the sum is over all classes.
-
-    Args:
-        p: Predictions, or class probabilities (n, classes).
-        y: Labels (n,).
-    """
+    """The mean of Σ_c (p_c − 1[y = c])² (Brier 1950), from 0 to 2, because the sum is over all classes."""
     probabilities, y, _ = check_predictions(p, y)
     return float((probabilities - one_hot(y, probabilities.shape[1])).square().sum(1).mean())
 

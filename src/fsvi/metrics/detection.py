@@ -51,23 +51,13 @@ def uncertainty(p: Predictive, kind: str = "entropy") -> Tensor:
 
 
 def evaluate_ood(p_in: Predictive, p_out: Predictive) -> dict[str, float]:
-    """Every field of `Detection` for every uncertainty score: `auroc_entropy`, `aupr_mutual_information`, …
-
-    Args:
-        p_in: Predictions for inputs in distribution.
-        p_out: Predictions for inputs out of distribution.
-    """
+    """Every field of `Detection` for every uncertainty score: `auroc_entropy`, `aupr_mutual_information`, …"""
     found = {kind: ood(uncertainty(p_in, kind), uncertainty(p_out, kind)) for kind in UNCERTAINTIES}
     return {f"{name}_{kind}": value for kind, each in found.items() for name, value in each._asdict().items()}
 
 
 def ood(in_scores: Any, out_scores: Any) -> Detection:
-    """Detection of inputs out of distribution by a score that should be higher for them.
-
-    Args:
-        in_scores: Scores of inputs in distribution, (n,), or of their positions.
-        out_scores: Scores of inputs out of distribution, (m,), or of their positions.
-    """
+    """Detection of inputs or positions out of distribution by a score that should be higher for them."""
     from sklearn.metrics import average_precision_score, roc_curve
 
     inside = check_scores("in_scores", as_tensor("in_scores", in_scores).flatten())

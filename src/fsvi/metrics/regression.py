@@ -40,23 +40,13 @@ def evaluate_regression(p: Predictive, y: Any, scale: Any = None) -> dict[str, f
 
 
 def rmse(p: Predictive, y: Any) -> float:
-    """The root of the mean of (E[y] − y)² over inputs and targets, with E[y] the mean over draws.
-
-    Args:
-        p: Predictions.
-        y: Targets (n, targets).
-    """
+    """The root of the mean of (E[y] − y)² over inputs and targets, with E[y] the mean over draws."""
     p, y = check_numbers(p, y)
     return float((p.mean - y).square().nanmean().sqrt())
 
 
 def log_likelihood(p: Predictive, y: Any) -> float:
-    """The mean over inputs of log p(y|x), the log of the mean density over draws, in nats.
-
-    Args:
-        p: Predictions.
-        y: Targets (n, targets).
-    """
+    """The mean over inputs of log p(y|x), the log of the mean density over draws, in nats."""
     p, y = check_numbers(p, y)
     return float(p.log_prob(y).mean())
 
@@ -82,10 +72,6 @@ def crps(p: Predictive, y: Any) -> float:
     """The mean of ∫ (F(t) − 1[t ≥ y])² dt over inputs and targets, with F the mixture's distribution function.
 
     It has the units of the targets; for a prediction without spread it is the absolute error.
-
-    Args:
-        p: Predictions.
-        y: Targets (n, targets).
     """
     p, y = check_numbers(p, y)
     return float(p.crps(y.nan_to_num(0.0))[~y.isnan()].mean())

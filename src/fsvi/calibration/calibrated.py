@@ -103,7 +103,6 @@ class Calibrated(Composite):
 
     Sets and intervals always use the draws that the calibration was fitted with: `num_samples` and `seed` fix them.
     Other draws would be another predictor, for which nothing is guaranteed. Predictions use them unless told otherwise.
-    Everything that is not defined here is the method's.
 
     Args:
         method: The trained method.
@@ -132,36 +131,15 @@ class Calibrated(Composite):
         num_samples: int = 100,
         seed: int = 0,
     ) -> Calibrated:
-        """Calibrate a trained method on held-out data; see `Calibration.fit`.
-
-        Args:
-            method: The trained method.
-            steps: The steps of the calibration, in order.
-            x: Held-out inputs.
-            y: Their targets.
-            num_samples: Draws per prediction.
-            seed: Seed of the draws.
-        """
+        """Calibrate a trained method by these steps on held-out inputs `x` and targets `y`; see `Calibration.fit`."""
         return cls(method, Calibration(steps).fit(method.predict(x, num_samples, seed), y), num_samples, seed)
 
     def sets(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Tensor:
-        """The classes in the prediction set of each input, (n, classes).
-
-        Args:
-            x: Inputs, (n, ...).
-            alpha: The largest chance that a set misses the label.
-            batch_size: The number of inputs per pass through the network.
-        """
+        """The classes in the sets of inputs `x`; see `Calibration.sets` and `Method.predict`."""
         return self.calibration.sets(self.method.predict(x, self.num_samples, self.seed, batch_size), alpha)
 
     def intervals(self, x: Any, alpha: float = 0.1, batch_size: int = 512) -> Intervals:
-        """The prediction interval of each input and target.
-
-        Args:
-            x: Inputs, (n, ...).
-            alpha: The largest chance that an interval misses the target.
-            batch_size: The number of inputs per pass through the network.
-        """
+        """The intervals of targets at inputs `x`; see `Calibration.intervals` and `Method.predict`."""
         return self.calibration.intervals(self.method.predict(x, self.num_samples, self.seed, batch_size), alpha)
 
     def predictive(self, f: Tensor) -> Predictive:
@@ -205,8 +183,6 @@ class Calibrated(Composite):
     def _sampling(self, num_samples: int | None, seed: int | None) -> tuple[int, int]:
         return self.num_samples if num_samples is None else num_samples, self.seed if seed is None else seed
 
-    # Everything else is the method's --------------------------------------------------------------------------------
-
     def learners(self) -> list[Method]:
         """Those of the method."""
         return self.method.learners()
@@ -227,11 +203,3 @@ class Calibrated(Composite):
         method = Configurable.from_config(settings["method"], **transient)
         calibration = Configurable.from_config(settings["calibration"])
         return cls(method, calibration, settings["num_samples"], settings["seed"])
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "method":  # not set yet, as while a copy is being made
-                raise
-            return getattr(self.method, name)

@@ -20,7 +20,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,9 +31,6 @@ from fsvi.likelihoods import Predictive
 from fsvi.metrics.checks import Probabilities, check_numbers, check_numeric, check_predictions, check_probabilities
 from fsvi.serialization import Configurable
 from fsvi.validation import as_tensor, check_positive
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _HASH_BYTES = 6
 """Bytes of a hash that make a uniform number: 48 bits fit into a float64 exactly."""
@@ -68,7 +65,7 @@ class Conformal(Configurable, ABC):
         self.scores = None if scores is None else scores.sort(dim=0).values
 
     @abstractmethod
-    def fit(self, p: Any, y: Any) -> Self:
+    def fit(self, p: Any, y: Any) -> Conformal:
         """Keep the scores of held-out predictions `p` with their targets `y`."""
 
     def bound(self, alpha: float) -> Tensor:
@@ -105,7 +102,7 @@ class ConformalSets(Conformal):
     def class_scores(self, probabilities: Tensor) -> Tensor:
         """The score of every class, (..., classes): larger where the class conforms less to the prediction."""
 
-    def fit(self, p: Probabilities, y: Any) -> Self:
+    def fit(self, p: Probabilities, y: Any) -> ConformalSets:
         """Keep the scores of held-out predictions `p` with their labels `y`."""
         probabilities, y, _ = check_predictions(p, y)
         self.scores = self.class_scores(probabilities).gather(1, y[:, None]).squeeze(1).sort().values
@@ -198,7 +195,7 @@ class ConformalIntervals(Conformal):
         scores: |y − E[y]| / √Var[y] of the held-out rows, (n, targets); None until `fit` has computed them.
     """
 
-    def fit(self, p: Predictive, y: Any) -> Self:
+    def fit(self, p: Predictive, y: Any) -> ConformalIntervals:
         """Keep the scaled residuals of held-out targets `y`; rows in which one is missing are left out."""
         p, y = check_numbers(p, y)
         complete = ~y.isnan().any(1)

@@ -77,11 +77,7 @@ class Referral:
         self.kept_accuracy = float((~wrong[test][scores[test] <= self.threshold]).double().mean())
 
     def decide(self, p: Predictive) -> Tensor:
-        """Whether to keep each prediction, (n,) or (n, positions...): True is keep, False is refer.
-
-        Args:
-            p: Predictions of classes.
-        """
+        """Whether to keep each prediction of classes, (n,) or (n, positions...): True is keep, False is refer."""
         return uncertainty(p, self.score).double() <= self.threshold
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,11 +135,7 @@ class SetReferral(Configurable):
         self.max_size = check_count("max_size", max_size)
 
     def decide(self, p: Predictive) -> Tensor:
-        """Whether to keep each prediction, (n,) or (n, positions...): True is keep, False is refer.
-
-        Args:
-            p: Predictions that are not calibrated yet.
-        """
+        """As `Referral.decide`, of predictions `p` that are not calibrated yet."""
         size = self.calibration.sets(p, self.alpha).sum(-1)
         return (size >= 1) & (size <= self.max_size)
 
@@ -174,11 +166,7 @@ class IntervalReferral(Configurable):
         self.alpha = float(check_alpha(alpha))
 
     def decide(self, p: Predictive) -> Tensor:
-        """Whether to keep each prediction, (n,) or (n, positions...): True is keep, False is refer.
-
-        Args:
-            p: Predictions that are not calibrated yet.
-        """
+        """As `Referral.decide`, of predictions `p` that are not calibrated yet."""
         return (self.calibration.intervals(p, self.alpha).width <= self.max_width).all(-1)
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +19,6 @@ from fsvi.likelihoods import Predictive
 from fsvi.metrics.checks import check_numbers, check_predictions, check_scores, exact
 from fsvi.serialization import Configurable
 from fsvi.validation import check_positive
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _LIMIT = 20.0
 """Scales stay between 1/20 and 20: without errors among the held-out rows, the best temperature would be 0."""
@@ -33,7 +30,7 @@ class Rescaling(Configurable, ABC):
     """A correction of predictions that gives held-out targets the highest likelihood."""
 
     @abstractmethod
-    def fit(self, p: Any, y: Any) -> Self:
+    def fit(self, p: Any, y: Any) -> Rescaling:
         """Choose the scale from held-out predictions `p` and their targets `y`."""
 
     @abstractmethod
@@ -53,7 +50,7 @@ class TemperatureScaling(Rescaling):
     def __init__(self, temperature: float | None = None) -> None:
         self.temperature = None if temperature is None else check_positive("temperature", temperature)
 
-    def fit(self, p: Predictive, y: Any) -> Self:
+    def fit(self, p: Predictive, y: Any) -> TemperatureScaling:
         """Minimize the mean negative log-likelihood of held-out labels `y`."""
         _, y, observed = check_predictions(p, y)
         p = exact(p).rows()[observed.flatten()]
@@ -78,7 +75,7 @@ class VarianceScaling(Rescaling):
     def __init__(self, factor: Any = None) -> None:
         self.factor = None if factor is None else check_scores("factor", factor)
 
-    def fit(self, p: Predictive, y: Any) -> Self:
+    def fit(self, p: Predictive, y: Any) -> VarianceScaling:
         """Minimize the mean negative log-likelihood of held-out targets `y`, each target by itself."""
         p, y = check_numbers(p, y)
         best = [_best_factor(p.column(target), y[:, target]) for target in range(y.shape[1])]

@@ -8,9 +8,8 @@ Examples:
 
 from fsvi.likelihoods.base import Likelihood, weighted
 from fsvi.likelihoods.bernoulli import Bernoulli, BernoulliPredictive
-from fsvi.likelihoods.categorical import Categorical, CategoricalPredictive
+from fsvi.likelihoods.categorical import Categorical, CategoricalPredictive, MultiHead
 from fsvi.likelihoods.gaussian import Gaussian, GaussianPredictive
-from fsvi.likelihoods.multi_head import MultiHead
 from fsvi.likelihoods.numbers import MixturePredictive, NumberLikelihood
 from fsvi.likelihoods.poisson import Poisson, PoissonPredictive
 from fsvi.likelihoods.predictive import Predictive, Summary, concatenate, gathered, mixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +12,6 @@ from torch.nn import functional as F
 from fsvi.errors import InvalidInputError
 from fsvi.likelihoods.numbers import NumberLikelihood
 from fsvi.likelihoods.predictive import Predictive, as_numbers, check_defined, check_present, named
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Bernoulli(NumberLikelihood):
@@ -89,7 +86,7 @@ class BernoulliPredictive(Predictive):
             )
         return super().class_probabilities()
 
-    def tempered(self, temperature: float) -> Self:
+    def tempered(self, temperature: float) -> BernoulliPredictive:
         """A copy whose draws have logits divided by a temperature."""
         return self._with_parameters({"logits": self.logits / temperature})
 

@@ -1,10 +1,10 @@
-"""Classes."""
+"""Classes, of one task or divided among several."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +16,11 @@ from fsvi.likelihoods.base import Likelihood
 from fsvi.likelihoods.predictive import Predictive, as_labels, check_defined, log_mean_exp, precise
 from fsvi.validation import as_tensor, check_fraction, check_labels
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 _NO_LABEL = -100
 """PyTorch's default; labels are checked before, so none has it"""
 _ROUNDING = 1e-4
+_EXCLUDED = -1e4
+"""The logit of a class of another task: its probability is exactly 0, and all logarithms stay finite."""
 
 
 class Categorical(Likelihood):
@@ -89,21 +88,20 @@ class Categorical(Likelihood):
 
     def nll(self, f: Tensor, y: Tensor) -> Tensor:
         """Mean cross-entropy."""
-        if self.is_plain and self.weights is None:
-            return self._cross_entropy(f, y, "mean")
-        return self.average(self._cross_entropy(f, y, "none").reshape(f.shape[:-1]), self.observed(y))
+        return self.average(self._losses(f, y), self.observed(y))
 
-    def _cross_entropy(self, f: Tensor, y: Tensor, reduction: str) -> Tensor:
+    def _losses(self, f: Tensor, y: Tensor) -> Tensor:
         """−Σ_c w_c q_c log p_c of every example; 0 where the target is missing."""
         targets = y.expand(f.shape if y.is_floating_point() else f.shape[:-1])
-        return F.cross_entropy(
+        losses = F.cross_entropy(
             f.flatten(0, -2),
             targets.flatten(0, f.dim() - 2),
             weight=None if self.class_weight is None else self.class_weight.to(f),
             ignore_index=_NO_LABEL if y.is_floating_point() or self.ignore_index is None else self.ignore_index,
             label_smoothing=self.label_smoothing,
-            reduction=reduction,
+            reduction="none",
         )
+        return losses.reshape(f.shape[:-1])
 
     def observed(self, y: Tensor) -> Tensor | None:
         """Examples whose label is not `ignore_index`."""
@@ -124,7 +122,7 @@ class Categorical(Likelihood):
         p = f.softmax(-1)
         root = p.sqrt().diag_embed() - p[:, :, None] * p.sqrt()[:, None, :]
         # with equal probabilities, an example's loss is t log C
-        totals = self._cross_entropy(torch.zeros_like(f), p if y is None else y, "none") / math.log(f.shape[-1])
+        totals = self._losses(torch.zeros_like(f), p if y is None else y) / math.log(f.shape[-1])
         return totals.sqrt()[:, None, None] * root
 
 
@@ -133,6 +131,83 @@ def _check_weights(weights: Sequence[float] | Tensor) -> Tensor:
     if values.dim() != 1 or not bool((values >= 0).all() and values.isfinite().all() and (values > 0).any()):
         raise InvalidInputError(f"class_weight={weights} must be finite numbers of at least 0, not all of them 0.")
     return values.clone()
+
+
+class MultiHead(Categorical):
+    """Integer labels of several tasks, each with outputs of its own: a head of the last layer.
+
+    Only the outputs of the present task compete: the probabilities of all other classes are 0. Labels keep their
+    numbers, so that task 1 of `MultiHead([[0, 1], [2, 3]])` has the labels 2 and 3. `fsvi.fit_tasks` sets `task`; to
+    predict for an earlier task, set it yourself: `method.likelihood.task = 0`.
+
+    Args:
+        heads: The classes of each task, in the order of the tasks. Together they are 0..C−1, each once.
+        task: The number of the present task, from 0.
+
+    Examples:
+        >>> likelihood = fsvi.MultiHead([[0, 1], [2, 3]])
+        >>> likelihood.task = 1
+        >>> likelihood.predictive(torch.zeros(1, 1, 4)).mean
+        tensor([[0.0000, 0.0000, 0.5000, 0.5000]])
+    """
+
+    def __init__(self, heads: Sequence[Sequence[int]], task: int = 0) -> None:
+        super().__init__()
+        self.heads = _check_heads(heads)
+        self.task = task
+
+    @property
+    def classes(self) -> list[int]:
+        """The classes of the present task."""
+        if self.task not in range(len(self.heads)):
+            raise InvalidInputError(f"task={self.task!r} must be a whole number from 0 to {len(self.heads) - 1}.")
+        return self.heads[self.task]
+
+    def bind(self, num_outputs: int) -> None:
+        """Check that there is an output for every class."""
+        super().bind(num_outputs)
+        num_classes = sum(map(len, self.heads))
+        if num_classes != num_outputs:
+            raise InvalidInputError(f"the heads have {num_classes} classes, but the network has {num_outputs} outputs.")
+
+    def check_targets(self, y: Tensor, num_outputs: int) -> Tensor:
+        """Labels as int64 (n,), all of them of the present task."""
+        if y.dim() == 2 and y.is_floating_point() and y.shape[1] > 1:
+            raise InvalidInputError(f"targets have shape {tuple(y.shape)}: MultiHead needs a label per example.")
+        y = super().check_targets(y, num_outputs)
+        unknown = y[~torch.isin(y, torch.tensor(self.classes, device=y.device))]
+        if len(unknown):
+            classes = ", ".join(map(str, self.classes))
+            raise InvalidInputError(f"label {int(unknown[0])} is not a class of task {self.task}, which has {classes}.")
+        return y
+
+    def nll(self, f: Tensor, y: Tensor) -> Tensor:
+        """Mean cross-entropy among the classes of the present task."""
+        return super().nll(self._restricted(f), y)
+
+    def predictive(self, f: Tensor) -> CategoricalPredictive:
+        """Class probabilities averaged over draws."""
+        return super().predictive(self._restricted(f))
+
+    def fisher_root(self, f: Tensor, y: Tensor | None = None) -> Tensor:
+        """As for `Categorical`; outputs of other tasks have no curvature."""
+        return super().fisher_root(self._restricted(f), y)
+
+    def _restricted(self, f: Tensor) -> Tensor:
+        """The outputs, with those of other tasks excluded."""
+        excluded = torch.ones(f.shape[-1], dtype=torch.bool, device=f.device)
+        excluded[self.classes] = False
+        return f.masked_fill(excluded, _EXCLUDED)
+
+
+def _check_heads(heads: Sequence[Sequence[int]]) -> list[list[int]]:
+    listed = [[int(label) for label in head] for head in heads]
+    together = sorted(label for head in listed for label in head)
+    if not all(listed) or not together or together != list(range(len(together))):
+        raise InvalidInputError(
+            f"heads={listed} must list the classes 0, 1, 2, ... of all tasks, each class once, and at least one a task."
+        )
+    return listed
 
 
 class CategoricalPredictive(Predictive):
@@ -168,6 +243,6 @@ class CategoricalPredictive(Predictive):
         """(samples, n, classes)."""
         return self.log_probs
 
-    def tempered(self, temperature: float) -> Self:
+    def tempered(self, temperature: float) -> CategoricalPredictive:
         """A copy whose draws have logits divided by a temperature; everything else stays."""
         return self._with_parameters({"logits": (self.log_probs / temperature).log_softmax(-1)})

@@ -108,12 +108,7 @@ class Predictive:
         return self.variance.mean(-1).sqrt() if self.is_numeric else self.entropy()
 
     def sample(self, num_samples: int = 1, seed: int = 0) -> Tensor:
-        """Targets (num_samples, n, ...). Each sample takes one draw of the function for all inputs, then the noise.
-
-        Args:
-            num_samples: The number of samples.
-            seed: The seed of the samples.
-        """
+        """Targets (num_samples, n, ...). Each sample takes one draw of the function for all inputs, then the noise."""
         device = self.samples.device
         generator = make_generator(seed, device)
         shape = (check_count("num_samples", num_samples),)
@@ -265,11 +260,7 @@ class Predictive:
         return self.mapped(lambda values: values.flatten(1, 1 + positions)) if positions else self
 
     def column(self, index: int) -> Self:
-        """The prediction of one target or one label by itself.
-
-        Args:
-            index: Its number.
-        """
+        """The prediction of one target or one label by itself, given its number."""
         return self.mapped(lambda values: values[..., index : index + 1])
 
     def draws(self, chosen: slice | Tensor) -> Self:

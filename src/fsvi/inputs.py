@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from fsvi.errors import InvalidInputError
 
@@ -37,7 +38,7 @@ class Bundle:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Bundle:
         """The same structure, with `function` applied to each tensor."""
-        return Bundle(_map(self.tree, function))
+        return Bundle(tree_map(function, self.tree))
 
     def named_map(self, function: Callable[[str, Tensor], Tensor]) -> Bundle:
         """As `map`, with each tensor's place as the first argument."""
@@ -252,26 +253,17 @@ def _checked_graphs(graphs: Graphs, check_leaf: Callable[[str, Any], Tensor]) ->
     return graphs.map(lambda leaf: checked.get(id(leaf), leaf))
 
 
-def _map(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(tree, dict):
-        return {key: _map(part, function) for key, part in tree.items()}
-    return tuple(_map(part, function) for part in tree) if isinstance(tree, tuple) else function(tree)
-
-
 def _normalized(tree: Any, place: str, check_leaf: Callable[[str, Any], Tensor]) -> Any:
     """Plain dictionaries with sorted keys, and tuples."""
     if isinstance(tree, Mapping):
         if not all(isinstance(key, str) for key in tree):
             raise InvalidInputError(f"inputs have the keys {list(tree)}: names of the network's arguments are needed.")
         return {key: _normalized(tree[key], f"{place}.{key}" if place else key, check_leaf) for key in sorted(tree)}
-    if isinstance(tree, (tuple, list)) and (is_structured(tree) or _has_arrays(tree)):
+    has_arrays = isinstance(tree, (tuple, list)) and any(isinstance(part, np.ndarray) and part.ndim for part in tree)
+    if isinstance(tree, (tuple, list)) and (has_arrays or is_structured(tree)):
         parts = enumerate(tree)
         return tuple(_normalized(part, f"{place}.{i}" if place else str(i), check_leaf) for i, part in parts)
     return check_leaf(place, tree)
-
-
-def _has_arrays(parts: Sequence[Any]) -> bool:
-    return any(isinstance(part, np.ndarray) and part.ndim > 0 for part in parts)
 
 
 def _padded(name: str, column: Sequence[Tensor], names: Sequence[str]) -> list[Tensor]:

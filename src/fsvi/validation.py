@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Collection
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -35,18 +35,10 @@ def check_seed(value: int) -> int:
 
 def check_positive(name: str, value: float, zero: bool = False) -> float:
     """A finite number above 0, or 0 itself if `zero`."""
-    number = _float(value)
-    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= sys.float_info.max or (value == 0 and not zero):
         raise InvalidInputError(f"{name}={value!r} must be a finite number {'of at least' if zero else 'above'} 0.")
-    return number
-
-
-def _float(value: Any) -> float:
-    """A real number as a float; NaN for anything else and for integers that are too large."""
-    try:
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        return math.nan
+    return float(value)
 
 
 def check_fraction(name: str, value: float) -> float:

@@ -149,14 +149,12 @@ def _compare(old: NDArray[np.float64], new: NDArray[np.float64]) -> tuple[float,
     old, new = _merged(old, new)
     if len(old) < 2:
         return 1.0, 0.0
-    ratio = np.sqrt(new.sum() / old.sum())
-    statistic = ((old * ratio - new / ratio) ** 2 / (old + new)).sum()
     both = old + new
     ranks = np.cumsum(both) - both / 2
     spread = np.average((ranks - both.sum() / 2) ** 2, weights=both)
     moved = np.average(ranks, weights=new) - np.average(ranks, weights=old)
     z = moved / np.sqrt(spread * (1 / old.sum() + 1 / new.sum()))
-    p = 2 * min(stats.chi2.sf(statistic, len(old) - 1), 2 * stats.norm.sf(abs(z)))
+    p = 2 * min(stats.chi2_contingency([old, new], correction=False).pvalue, 2 * stats.norm.sf(abs(z)))
     return min(1.0, float(p)), 0.5 * float(np.abs(old / old.sum() - new / new.sum()).sum())
 
 

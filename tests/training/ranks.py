@@ -175,6 +175,12 @@ def stream(kind: str) -> Any:
     return seen_by(data, DataLoader(data, batch_size=4), num_data=24)
 
 
+def around_trained() -> Any:
+    """Laplace around a trained network: each process has all data."""
+    method = fsvi.Laplace.from_trained(fsvi.MAP(plain(), fsvi.Categorical()), points())
+    return method.prior_precision, method.predict(points()[0]).mean
+
+
 def uneven() -> Any:
     """Nine points in batches of four: the second process has no data in the last step."""
     torch.manual_seed(0)
@@ -265,7 +271,7 @@ def cases(folder: Path) -> dict[str, Any]:
     made |= {f"loader_{kind}": partial(loader, kind) for kind in ("dataset", "shuffle", "generator", "sampler")}
     made |= {f"stream_{kind}": partial(stream, kind) for kind in ("shuffle", "plain", "different")}
     made |= {f"wrong_{kind}": partial(wrong, kind) for kind in ("data", "settings", "few")}
-    made |= {case.__name__: case for case in (other_start, uneven, validated, stopped, statistics)}
+    made |= {case.__name__: case for case in (other_start, around_trained, uneven, validated, stopped, statistics)}
     made["options"] = partial(train, "jvp", accumulate=2, clip_norm=0.1, precision="bf16")
     made["whole"] = partial(train, "jvp", epochs=12)
     made["interrupted"] = partial(continued, folder / "two")

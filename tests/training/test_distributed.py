@@ -12,7 +12,7 @@ import fsvi
 from fsvi.training import checkpoints
 from fsvi_cases import MODES
 from scenarios import same_bits
-from training.ranks import EXACT, TOGETHER, continued, exact, gradients, uneven
+from training.ranks import EXACT, TOGETHER, around_trained, continued, exact, gradients, uneven
 
 HERE = Path(__file__).parent
 DIE = """
@@ -96,6 +96,13 @@ def test_a_process_without_data_in_a_step_does_not_count(out):
 @pytest.mark.parametrize("name", ["other_start", "options"])
 def test_all_start_like_the_first_process_and_stay_together(out, name):
     assert same_bits(*out[name])
+
+
+def test_a_posterior_around_a_trained_network_counts_the_data_once(out):
+    precision, mean = around_trained()
+    for found_precision, found in out["around_trained"]:
+        assert found_precision == precision
+        torch.testing.assert_close(found, mean)
 
 
 # Data -----------------------------------------------------------------------------------------------------------------

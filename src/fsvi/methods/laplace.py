@@ -113,7 +113,8 @@ class Laplace(Method):
         method = cls(trained.network, trained.likelihood, prior_variance=trained.prior_variance, **settings)
         method.likelihood.load_state_dict(trained.likelihood.state_dict())
         method.num_data = trained.num_data
-        method._approximate(method.check_batch(*batch) for batch in _batches(data))
+        method._see(method.check_batch(*batch) for batch in _batches(data))
+        method._decompose()
         return method.eval()
 
     def begin(self, x: Any, y: Tensor) -> None:
@@ -126,7 +127,9 @@ class Laplace(Method):
 
     def finish(self, batches: DataPass) -> None:
         """Approximate the posterior around the parameters that training found."""
-        self._approximate(batches())
+        self._see(batches())
+        all_sum(list(self.posterior.buffers()))  # each process has seen its share of the data
+        self._decompose()
 
     def log_marginal_likelihood(self, prior_precision: float | None = None) -> Tensor:
         """The evidence log p(D) in Laplace's approximation, for the posterior's own prior precision or another one."""
@@ -143,14 +146,15 @@ class Laplace(Method):
         among = [self.network.linear] if self.structure.startswith("last_layer") else None
         self.posterior = GaussNewton(weight_layers(self.net, among), _CURVATURES[self.structure]).to(self.device)
 
-    def _approximate(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    def _see(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         self._forget()
         with evaluating(self.net):
             for x, y in batches:
                 size = self._inputs_at_once(x)
                 for x_part, y_part in zip(x.split(size), y.split(size), strict=True):
                     self._add(x_part, y_part)
-        all_sum(list(self.posterior.buffers()))  # each process has seen its share of the data
+
+    def _decompose(self) -> None:
         self.posterior.decompose(self._means())
         variance = None if self.optimize_prior else self.prior_variance
         self.posterior.precision.fill_(self.posterior.best_precision() if variance is None else 1 / variance)

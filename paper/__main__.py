@@ -12,6 +12,7 @@ from joblib import cpu_count
 
 from fsvi.errors import FSVIError
 from fsvi.networks.devices import find_device
+from fsvi.ranks import check_alone
 from fsvi.training.loop import PRECISIONS
 from fsvi.validation import check_choice, first_line
 from paper import data
@@ -196,6 +197,7 @@ def main() -> None:
     """Run the command line. Errors are one sentence, unless --debug asks for the traceback."""
     given = _parser().parse_args()
     try:
+        check_alone("python -m paper")
         given.function(given)
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -46,7 +46,7 @@ def joined() -> Iterator[None]:
 
     A group made here lasts until the process ends, because torch cannot make a second one from the same variables.
     """
-    if not _is_open() and all(name in os.environ for name in _VARIABLES) and int(os.environ["WORLD_SIZE"]) > 1:
+    if not _is_open() and _is_one_of_several():
         # Imported after the group is made, this module would keep it alive, with threads that abort Python at its end.
         importlib.import_module("torch.distributed.nn.functional")
         store, number, processes = next(rendezvous("env://"))
@@ -127,6 +127,18 @@ def run_name() -> str | None:
 def was_restarted() -> bool:
     """Whether torchrun has started this process again after a failure."""
     return int(os.environ.get(_RESTARTS, 0)) > 0
+
+
+def check_alone(command: str) -> None:
+    """Refuse a command that torchrun has started on several processes, all of which would do the same."""
+    if _is_one_of_several():
+        raise InvalidInputError(
+            f"{command} is for one process, but torchrun has started {os.environ['WORLD_SIZE']}: start it by itself."
+        )
+
+
+def _is_one_of_several() -> bool:
+    return all(name in os.environ for name in _VARIABLES) and int(os.environ["WORLD_SIZE"]) > 1
 
 
 def _is_open() -> bool:

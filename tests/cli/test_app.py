@@ -33,6 +33,13 @@ def test_ctrl_c_is_130(run, monkeypatch):
     assert run("predict", "model.fsvi", "x.npy")[0] == 130
 
 
+def test_several_processes_of_torchrun_are_refused(run, monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = run("predict", "model.fsvi", "x.npy")
+    assert code == 1 and "fsvi predict is for one process, but torchrun has started 2" in err
+
+
 def test_an_error_is_one_sentence(run, tmp_path):
     code, out, err = run("predict", str(tmp_path / "absent.fsvi"), "x.npy")
     assert (code, out) == (1, "")

@@ -71,6 +71,13 @@ def test_bad_options_are_one_sentence(run, tmp_path, arguments, code, said):
     assert (found, out) == (code, "") and said in err.splitlines()[-1]
 
 
+def test_several_processes_of_torchrun_are_refused(run, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = run("data", "list")
+    assert code == 1 and "python -m paper is for one process, but torchrun has started 2" in err
+
+
 def raising(error):
     def function(*args, **kwargs):
         raise error

@@ -55,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
+        from fsvi.ranks import check_alone
+
+        check_alone(f"fsvi {options.command}")
         options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -12,8 +12,9 @@ from sklearn.linear_model import BayesianRidge, LogisticRegression
 import fsvi
 from fsvi.diagnosis import Diagnosis, Finding, diagnose, write_report
 from fsvi.diagnosis.drift import Seen, Sketch, _compare
-from fsvi.diagnosis.held_out import HeldOut, Paired
 from fsvi.diagnosis.statistics import (
+    HeldOut,
+    Paired,
     Promise,
     Relation,
     check_calibration,

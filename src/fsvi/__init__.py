@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # for type checkers; the same names as below
     from fsvi import networks as networks
     from fsvi import training as training
     from fsvi.calibration import Referral as Referral
-    from fsvi.diagnosis.diagnose import diagnose as diagnose
+    from fsvi.diagnosis import diagnose as diagnose
     from fsvi.estimators import FSVIClassifier as FSVIClassifier
     from fsvi.estimators import FSVIRegressor as FSVIRegressor
     from fsvi.functions import contexts as contexts

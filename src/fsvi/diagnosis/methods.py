@@ -11,8 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from fsvi.diagnosis.findings import Diagnosis, Finding, Level
-from fsvi.diagnosis.held_out import LEVELS, HeldOut
-from fsvi.diagnosis.statistics import ALPHA, check_calibration
+from fsvi.diagnosis.statistics import ALPHA, LEVELS, HeldOut, check_calibration
 from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts.general import context_points
 from fsvi.functions.divergences import kl_weight_value

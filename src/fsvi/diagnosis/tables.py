@@ -13,8 +13,16 @@ from scipy import stats
 from sklearn.base import clone
 
 from fsvi.diagnosis.findings import Diagnosis, Finding, Level, listed
-from fsvi.diagnosis.held_out import LEAST, LEVELS, Array, HeldOut
-from fsvi.diagnosis.statistics import check_calibration, check_order, check_useful, strongest_relation
+from fsvi.diagnosis.statistics import (
+    LEAST,
+    LEVELS,
+    Array,
+    HeldOut,
+    check_calibration,
+    check_order,
+    check_useful,
+    strongest_relation,
+)
 from fsvi.errors import InvalidInputError
 from fsvi.tables import Table, TableEncoder, as_table
 

@@ -127,9 +127,9 @@ class Method(Configurable, nn.Module, ABC):
     def train(self, mode: bool = True) -> Self:
         """Training mode; normalization layers whose parameters are all frozen stay in eval mode."""
         super().train(mode)
-        for learner in self.learners():
-            if mode:
-                learner.network.hold_frozen()
+        for learner in self.learners() if mode else ():
+            for layer in learner.network.frozen_norms():
+                layer.eval()
         return self
 
     def learners(self) -> list[Method]:

@@ -93,7 +93,7 @@ class SPG(FunctionSpaceMethod):
         self.prior_lr = check_positive("prior_lr", prior_lr)
         self.num_samples = check_count("num_samples", num_samples)
         self.stds = check_stds(stds, Stds(1.0))
-        self.build(self._examined())
+        self.build(self.network)
 
     def build(self, network: Network) -> None:
         """Make the posterior's generator, the prior's, and the latent's distribution."""
@@ -115,7 +115,7 @@ class SPG(FunctionSpaceMethod):
         free = [noise, self.generator.basis, *(p for p in self.net.parameters() if p.requires_grad)]
         optimizer = torch.optim.Adam(free, lr=self.prior_lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_prior_steps)
-        self.network.train()
+        self.train()
         for _ in range(self.num_prior_steps):
             grid = self._grid(x)
             self._track_statistics(grid[self.num_context :])

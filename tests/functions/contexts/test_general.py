@@ -87,7 +87,6 @@ def test_dataset_gives_inputs_without_replacement(kind):
     assert not torch.equal(*draws)
     assert_uniform(torch.cat([context.sample(3, BATCH) for _ in range(500)]), 10)
     assert context.sample(25, BATCH).shape == (25, 1)
-    assert torch.equal(context.example(), data[:2])
 
 
 # Corrupted ------------------------------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ def _tiles(images):
         (10, [0.26, 0.74], [3, 7]),
         (3, [0.5, 0.5], [2, 1]),
         (1, [0.4, 0.6], [0, 1]),
-        (7, [1 / 3, 1 / 3, 1 / 3], [3, 2, 2]),
+        (7, [1 / 3, 1 / 3, 1 / 3], [2, 3, 2]),
     ],
 )
 def test_a_mixture_gives_every_part_its_share(num, fractions, counts):

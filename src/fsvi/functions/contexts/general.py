@@ -10,6 +10,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -56,10 +57,6 @@ class Context(Configurable, ABC):
     def prepare(self, x: Tensor) -> None:
         """Look at training inputs `x` before training starts."""
 
-    def example(self) -> Tensor | None:
-        """Two points if they can be drawn before any data is seen; otherwise None."""
-        return None
-
     def fingerprint(self) -> Any:
         """Checksums of tensors that points are drawn from, which `config` leaves out; None without any."""
         own = {name: value for name, value in vars(self).items() if name in self._transient}
@@ -105,11 +102,6 @@ class Uniform(Context):
             low, high = x.amin(0), x.amax(0)
             margin = self.widen * (high - low)
             self._bounds = low - margin, high + margin
-
-    def example(self) -> Tensor | None:
-        """Two points of the box, if the bounds say what shape an input has."""
-        has_shape = self._bounds is not None and self._bounds[0].dim() > 0
-        return self.sample(2, self._bounds[0][None]) if has_shape else None  # type: ignore[index]
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Independent uniform points."""
@@ -172,10 +164,6 @@ class Dataset(Context):
         if not all(bool(tensor.isfinite().all()) for tensor in tensors if tensor.is_floating_point()):
             raise InvalidInputError("Dataset holds NaN or infinite values: clean or drop those inputs.")
         self.data = data
-
-    def example(self) -> Tensor | None:
-        """The first points."""
-        return None if self.data is None else self._take(torch.arange(min(2, len(self.data))))
 
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """Points drawn without replacement, or with replacement if there are too few, or very many."""
@@ -262,13 +250,10 @@ class Mixture(Context):
         """The checksums of all parts."""
         return [context.fingerprint() for context in self.contexts]
 
-    def example(self) -> Tensor | None:
-        """Two points of the first part that can draw them."""
-        return next((e for e in (context.example() for context in self.contexts) if e is not None), None)
-
     def sample(self, num: int, batch: Tensor) -> Tensor:
         """The points of all parts, concatenated."""
-        counts = _shares(num, self.fractions)
+        ends = [round(num * share) for share in accumulate(self.fractions, initial=0.0)]
+        counts = [end - start for start, end in pairwise(ends)]
         parts = [c.sample(count, batch) for c, count in zip(self.contexts, counts, strict=True) if count]
         if not isinstance(batch, Tensor):
             return concatenate([bundle(part, as_tensor) if is_structured(part) else part for part in parts])
@@ -300,16 +285,6 @@ def _box(low: Any, high: Any) -> tuple[Tensor, Tensor]:
     if not bool((lower < upper).all()) or not bool((lower.isfinite() & upper.isfinite()).all()):
         raise InvalidInputError(f"Uniform needs finite low < high in every dimension, not low={low}, high={high}.")
     return lower, upper
-
-
-def _shares(num: int, fractions: Sequence[float]) -> list[int]:
-    """Whole numbers that sum to `num`, by largest remainder."""
-    exact = [num * fraction for fraction in fractions]
-    counts = [int(value) for value in exact]
-    order = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
-    for i in order[: num - sum(counts)]:
-        counts[i] += 1
-    return counts
 
 
 def _shuffled(images: Tensor) -> Tensor:

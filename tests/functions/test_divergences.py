@@ -6,8 +6,8 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import fsvi
 import scenarios
-from fsvi.functions import FunctionGaussian
 from fsvi.functions.divergences import KL, Divergence, RegularizedKL
+from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.kernels import RBF, Matern
 
 

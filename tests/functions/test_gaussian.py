@@ -6,8 +6,8 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsvi.errors import SingularCovarianceError
-from fsvi.functions import FunctionGaussian, diagonal_kl, gaussian_kl
-from fsvi.functions.gaussian import cholesky, log_determinant
+from fsvi.functions.divergences import diagonal_kl, gaussian_kl
+from fsvi.functions.gaussian import FunctionGaussian, cholesky, log_determinant
 
 NUGGET = 1e-2
 

@@ -8,7 +8,7 @@ from torch.func import functional_call, jacrev, jvp
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from fsvi.functions import LINEARIZERS
+from fsvi.functions.linearize import LINEARIZERS
 from fsvi.networks.network import Network
 from fsvi.networks.parameters import deterministic_names
 from fsvi.posteriors.mean_field import MeanField

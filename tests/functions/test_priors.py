@@ -2,7 +2,8 @@ import pytest
 import torch
 
 import fsvi
-from fsvi.functions import LINEARIZERS, FunctionGaussian
+from fsvi.functions.gaussian import FunctionGaussian
+from fsvi.functions.linearize import LINEARIZERS
 from fsvi.functions.priors import Constant, Empirical, Induced
 from fsvi.networks import Network
 

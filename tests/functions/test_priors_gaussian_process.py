@@ -5,9 +5,10 @@ import torch
 
 import fsvi
 from fsvi.functions.hyperparameters import fit_hyperparameters
-from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic, median_distance
+from fsvi.functions.kernels import RBF, Kernel, Linear, Matern, Periodic
 from fsvi.functions.priors import GaussianProcess
 from fsvi.networks import Network
+from fsvi.networks.distance import median_distance
 
 
 def scalar(value):
@@ -48,7 +49,7 @@ def test_fitting_moves_the_hyperparameters_however_often():
     x, y = draw(30, 0.5, 1.0, 0.1)
     prior = GaussianProcess()
     prior.fit(x, y, scalar([0.5]), learn_noise=True)
-    start = torch.stack([median_distance(x), y.square().mean()])
+    start = torch.stack([scalar(median_distance(x)), y.square().mean()])
     values, _ = fit_hyperparameters(RBF(), x, y, start, scalar([0.5]), learn_noise=True)
     torch.testing.assert_close(prior.hyperparameters, values)
     assert abs(float(prior.hyperparameters[0]) - 0.5) < 0.3
@@ -73,7 +74,7 @@ def test_fsvi_takes_the_prior_and_a_file_keeps_what_it_found(make, tmp_path):
     method.save(tmp_path / "gp.fsvi")
     loaded = fsvi.load(tmp_path / "gp.fsvi", make("mlp")[0])
     assert torch.equal(loaded.prior.hyperparameters, method.prior.hyperparameters)
-    assert float(loaded.prior.hyperparameters[0]) == pytest.approx(float(median_distance(x)))
+    assert float(loaded.prior.hyperparameters[0]) == pytest.approx(median_distance(x))
 
 
 def table():

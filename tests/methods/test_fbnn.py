@@ -4,11 +4,12 @@ from torch import nn
 
 import fsvi
 import scenarios
-from fsvi.functions import FunctionGaussian, gaussian_kl
-from fsvi.functions.kernels import median_distance
+from fsvi.functions.divergences import gaussian_kl
+from fsvi.functions.gaussian import FunctionGaussian
 from fsvi.functions.priors import GaussianProcess, Induced
 from fsvi.methods import fbnn
 from fsvi.methods.base import network_functions
+from fsvi.networks.distance import median_distance
 from fsvi_cases import begun, flat_mean
 
 LINE = fsvi.contexts.Uniform(low=[-2.0], high=[2.0])
@@ -161,7 +162,7 @@ def test_classes_have_the_median_lengthscale_and_unit_variance():
     method = fsvi.FBNN(scenarios.dense(), fsvi.Categorical(), scenarios.box(), **FAST)
     x, y = scenarios.points()
     fsvi.fit(method, (x, y), epochs=1)
-    assert method.prior.hyperparameters.tolist() == pytest.approx([*[float(median_distance(x))] * 2, 1.0])
+    assert method.prior.hyperparameters.tolist() == pytest.approx([*[median_distance(x)] * 2, 1.0])
 
 
 def test_noise_from_the_network():

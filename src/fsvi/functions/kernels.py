@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fsvi.errors import InvalidInputError
 from fsvi.networks.devices import in_float64
+from fsvi.networks.distance import median_distance
 from fsvi.serialization import Configurable
 from fsvi.validation import check_count, check_positive, check_type
 
@@ -91,7 +92,8 @@ class _ColumnKernel(Kernel):
                 f"{type(self).__name__} has {len(given)} values of {self.first} for {rows.shape[1]} columns: give one, "
                 "or one for each column."
             )
-        first = median_distance(rows) if given is None else torch.tensor(given, dtype=rows.dtype).to(rows)
+        found = median_distance(spread(rows)) if given is None else given
+        first = torch.tensor(found, dtype=rows.dtype).to(rows)
         others = torch.tensor([getattr(self, name) for name in self.others], dtype=rows.dtype).to(rows)
         return torch.cat([first.reshape(-1).expand(len(self.kinds(x)) - len(others)), others])
 
@@ -285,13 +287,6 @@ class Product(_Combination):
     """
 
     combine = torch.mul
-
-
-def median_distance(x: Tensor) -> Tensor:
-    """The median distance between different inputs, a common choice of lengthscale; 1 if there are none."""
-    distances = torch.pdist(in_float64(spread(x).flatten(1)))
-    distances = distances[distances > 0]
-    return distances.median() if len(distances) else distances.new_ones(())
 
 
 def spread(values: Any, most: int = _LOOKED_AT) -> Any:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
 
-from fsvi.errors import InvalidInputError
 from fsvi.functions.contexts import Context, Suitable
 from fsvi.functions.divergences import Tempered
 from fsvi.likelihoods import Likelihood
@@ -116,21 +114,9 @@ def make_method(
     return make() if member == name else Ensemble(make, **size)
 
 
-def check_method(name: str) -> str:
-    """A name that `make_method` knows; the nearest is suggested."""
-    if name not in method_names():
-        near = get_close_matches(str(name).lower(), method_names(), n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        known = ", ".join(METHODS)
-        raise InvalidInputError(
-            f"there is no method {name!r}{hint}: there are {known}, and {_ENSEMBLE} before any of these."
-        )
-    return name
-
-
 def setting_names(name: str) -> list[str]:
     """The arguments of a method, or of an ensemble's members, after network and likelihood."""
-    return argument_names(METHODS[check_method(name).removeprefix(_ENSEMBLE)])[2:]
+    return argument_names(METHODS[check_choice("method", str(name).removeprefix(_ENSEMBLE), METHODS)])[2:]
 
 
 def _fresh(net: Net) -> Iterator[nn.Module | Network]:

@@ -56,11 +56,6 @@ class RandomFeatures(nn.Module):
         self.register_buffer("scale", torch.tensor(self.length_scale or 1.0))
         self.register_buffer("axes", torch.eye(num_features))
 
-    @property
-    def out_features(self) -> int:
-        """The number of columns of the output."""
-        return self.num_features
-
     @torch.no_grad()
     def see(self, x: Tensor) -> None:
         """Take the length scale (the median distance, if none was given) and the rotation from training inputs `x`."""

@@ -131,9 +131,6 @@ class SNGP(Method):
         draws = self.weight + shifts.to(self.weight)
         return lambda x: torch.einsum("nf,skf->snk", self.features(x), draws)
 
-    def _draw_size(self) -> int:
-        return self.weight.numel()
-
 
 def largest_singular_value(weight: Tensor) -> Tensor:
     """‖W‖₂ of a weight as a matrix (outputs, rest): the root of the largest eigenvalue of its smaller Gram matrix."""

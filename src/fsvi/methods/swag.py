@@ -50,7 +50,7 @@ class SWAG(Method):
 
     gaussian: LowRank
     """The Gaussian over all trainable parameters as one vector."""
-    statistics: nn.Parameter
+    statistics: Tensor
     """The statistics of BatchNorm, one row for each of `num_models` draws; zeros until these have been made."""
     steps: Tensor
     """The number of steps since collecting began."""
@@ -87,7 +87,7 @@ class SWAG(Method):
         self.gaussian = LowRank(vector, sum(p.numel() for p in drawn.values()), self.rank)
         statistics = {n: b for n, b in self.net.named_buffers() if n.endswith(("running_mean", "running_var"))}
         self._norms = FlatLayout({name: buffer.shape for name, buffer in statistics.items()})
-        self.statistics = nn.Parameter(vector.new_zeros(self.num_models, sum(self._norms.sizes)), requires_grad=False)
+        self.register_buffer("statistics", vector.new_zeros(self.num_models, sum(self._norms.sizes)))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=network.device))
 
     def begin(self, x: Any, y: Tensor) -> None:

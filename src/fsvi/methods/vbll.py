@@ -93,14 +93,11 @@ class VBLL(Method):
             "nll": expected_nll(self.likelihood, outputs, self.variances(features), y),
             "kl": kl_weight_value(self.kl_weight, num_data) * self.last_layer.kl(self.means(), self.prior_variance),
         }
-        layers = self._feature_layers()
+        parameters, head = dict(self.net.named_parameters()), self.network.head_names
+        layers = [parameters[name] for name in prior_names(self.net) if name not in head]
         if self.feature_variance is not None and layers:
             terms["prior"] = negative_log_normal(layers, self.feature_variance) / num_data
         return terms
-
-    def _feature_layers(self) -> list[Tensor]:
-        parameters = dict(self.net.named_parameters())
-        return [parameters[name] for name in prior_names(self.net) if name not in self.network.head_names]
 
     def functions(self, num_samples: int, generator: torch.Generator) -> Functions:
         """Outputs for draws of the last layer; one pass through the feature layers serves all of them."""

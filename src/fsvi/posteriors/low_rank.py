@@ -14,16 +14,19 @@ class LowRank(nn.Module):
     `mean` and `variances` are those of the collected vectors. The columns of D are the last K ≤ `rank` vectors, each
     minus the mean at the time when it was collected. Only the first `size` entries are random; of the others, only the
     mean is kept.
-
-    The state is stored as parameters without gradient, not as buffers, because no forward pass changes it.
     """
+
+    mean: Tensor
+    squares: Tensor
+    deviations: Tensor
+    count: Tensor
 
     def __init__(self, example: Tensor, size: int, rank: int) -> None:
         super().__init__()
-        self.mean = _state(torch.zeros_like(example))
-        self.squares = _state(example.new_zeros(size))
-        self.deviations = _state(example.new_zeros(rank, size))
-        self.count = _state(torch.zeros((), dtype=torch.int64, device=example.device))
+        self.register_buffer("mean", torch.zeros_like(example))
+        self.register_buffer("squares", example.new_zeros(size))
+        self.register_buffer("deviations", example.new_zeros(rank, size))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64, device=example.device))
 
     @property
     def variances(self) -> Tensor:
@@ -32,7 +35,7 @@ class LowRank(nn.Module):
 
     def reset(self) -> None:
         """Forget everything."""
-        for state in self.parameters():
+        for state in self.buffers():
             state.zero_()
 
     @torch.no_grad()
@@ -56,7 +59,3 @@ class LowRank(nn.Module):
         if num > 1:
             shift += (2 * (num - 1)) ** -0.5 * low_rank @ self.deviations[:num]
         return torch.cat([self.mean[: len(shift)] + shift, self.mean[len(shift) :]])
-
-
-def _state(value: Tensor) -> nn.Parameter:
-    return nn.Parameter(value, requires_grad=False)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,20 +105,13 @@ def weight_layers(net: nn.Module, among: Iterable[nn.Module] | None = None) -> l
     return layers
 
 
-class Call(NamedTuple):
-    """A call of a layer."""
-
-    layer: WeightLayer
-    input: Tensor
-    output: Tensor
-
-
 class Recording:
     """The calls of some layers during one pass over a batch of `num` examples."""
 
     def __init__(self, num: int) -> None:
         self._num = num
-        self._calls: list[Call] = []
+        self._calls: list[tuple[WeightLayer, Tensor, Tensor]] = []
+        """Every call's layer, input and output."""
 
     def keep(self, layer: WeightLayer, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """A hook that keeps a call of `layer`."""
@@ -127,13 +120,13 @@ class Recording:
                 f"the layer with {layer.weight!r} sees an input of shape {tuple(args[0].shape)} where the batch has "
                 f"{self._num} examples: gradients of single examples need them as every input's first dimension."
             )
-        self._calls.append(Call(layer, args[0].detach(), output))
+        self._calls.append((layer, args[0].detach(), output))
         return output.clone()  # an activation may change it in place
 
     @property
     def outputs(self) -> list[Tensor]:
         """The layers' outputs, in the order of the calls."""
-        return [call.output for call in self._calls]
+        return [output for *_, output in self._calls]
 
     def gradients(self, values: Tensor, cotangents: Tensor) -> list[Tensor]:
         """The gradients of ⟨v, values⟩ by every output, (m, n, ...) each, for m cotangents v."""
@@ -148,13 +141,13 @@ class Recording:
         `gradients` are m gradients with respect to each of `outputs`, (m, n, ...). Several calls of a layer are several
         positions. Examples with many positions come a few at a time.
         """
-        for layer in dict.fromkeys(call.layer for call in self._calls):
-            calls = [(call, each) for call, each in zip(self._calls, gradients, strict=True) if call.layer == layer]
-            is_large = len(calls) > 1 or calls[0][0].input.dim() > 2
+        for layer in dict.fromkeys(layer for layer, *_ in self._calls):
+            own = [(x, g) for (each, x, _), g in zip(self._calls, gradients, strict=True) if each == layer]
+            is_large = len(own) > 1 or own[0][0].dim() > 2
             step = _EXAMPLES_AT_ONCE if is_large else self._num
             for some in (slice(start, start + step) for start in range(0, self._num, step)):
-                patches = [layer.patches(call.input[some].to(dtype)) for call, _ in calls]
-                positions = [layer.positions(each[:, some].to(dtype)) for _, each in calls]
+                patches = [layer.patches(x[some].to(dtype)) for x, _ in own]
+                positions = [layer.positions(g[:, some].to(dtype)) for _, g in own]
                 yield layer, torch.cat(patches, dim=2), torch.cat(positions, dim=3)
 
 

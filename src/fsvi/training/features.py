@@ -45,7 +45,7 @@ def use_features(run: Run) -> None:
     if run.epochs * per_epoch <= rows or size > _MOST_BYTES or not _is_fixed(method, batches.x[:8]):
         return
     learner: Any = method._private()
-    _start_at_features(learner.net, method.network.head)
+    learner.net.forward = learner.network.linear.__call__  # the network takes features now
     if points is not None:
         learner.context = Dataset(_features(method, points))
     run.batches = copy.copy(batches)
@@ -89,12 +89,3 @@ def _features(method: Method, x: Any) -> Tensor:
     """The features of all inputs, on the device of the inputs, in eval mode."""
     network = method.eval().network
     return torch.cat([network.features(network.arranged(chunk)).to(x.device) for chunk in x.split(_ROWS)])
-
-
-def _start_at_features(net: nn.Module, head: str) -> None:
-    """Let the network take features: a class of its own, which copies of the network keep, has another `forward`."""
-
-    def forward(self: nn.Module, features: Tensor) -> Any:
-        return self.get_submodule(head)(features)
-
-    net.__class__ = type(type(net).__name__, (type(net),), {"forward": forward})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
@@ -110,12 +109,9 @@ def check_schedule(schedule: Any) -> Any:
 
 def makes_scheduler(schedule: Callable[[Any], Any]) -> bool:
     """Whether a function takes an optimizer: a factor is a function of a number, which no scheduler accepts."""
-    inner = schedule.func if isinstance(schedule, partial) else schedule
-    if isinstance(inner, type):
-        return issubclass(inner, (LRScheduler, ReduceLROnPlateau))
     try:
         schedule(0.0)
-    except (TypeError, AttributeError):
+    except (TypeError, AttributeError, ValueError):
         return True
     return False
 

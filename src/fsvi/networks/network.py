@@ -165,8 +165,17 @@ class Network:
         return channels_last(inputs[-1], axis), channels_last(outputs, axis)
 
     def features(self, x: Inputs | Positions, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The features Φ(x) alone."""
-        return self.with_features(x, tensors)[0]
+        """The features Φ(x) alone: the pass ends where the head begins, if nothing else decides what they are."""
+        if self.layout.is_moved or self.is_reused:
+            return self.with_features(x, tensors)[0]
+        if isinstance(x, Positions):
+            return x.select(self.features(x.inputs, tensors))
+        try:
+            with self.linear.register_forward_pre_hook(_stop):
+                self._returned(x, tensors)
+        except _Reached as reached:
+            return channels_last(reached.args[0], self.layout.axis)
+        raise HeadError(f"the network did not call its last layer {self.head!r}.")
 
     def arranged(self, x: Any) -> Any:
         """`x` on the network's device, and images in its memory layout."""
@@ -354,6 +363,14 @@ class Network:
         axis, is_moved, positions = settings["layout"]
         network.layout = OutputLayout(int(axis), bool(is_moved), tuple(positions))
         return network
+
+
+class _Reached(BaseException):
+    """The head was called with this input; not an `Exception`, which a model might catch."""
+
+
+def _stop(_: nn.Module, args: tuple[Any, ...]) -> None:
+    raise _Reached(args[0])
 
 
 def check_supported(module: nn.Module) -> None:
